@@ -1,0 +1,1 @@
+"""Chelonia: self-healing, replicated storage for groups spread over several sites."""

@@ -1,0 +1,210 @@
+"""The A-Hash port: what a metadata store promises, whoever implements it.
+
+The A-Hash decides nothing about meaning: it stores objects and applies conditional changes atomically. `get` and
+`change` are the original's operations; `transact`, `walk`, `scan`, `recall` and `status` are what a transactional,
+paged namespace needs. One contract suite (`tests/contract/`) runs against every implementation.
+
+Invariants: a transact applies wholly or not at all, across objects; the same request key applies once; a condition
+reads the state just before its transact; an answer is given only when the change is durable.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+from chelonia.core.caller import Call
+from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.metadata import Filter, StoredObject
+
+
+class ChangeType(enum.Enum):
+    """What an element does. `ADD` and `CHECK` exist in `transact` only."""
+
+    SET = "set"
+    UNSET = "unset"
+    DELETE = "delete"
+    ADD = "add"
+    """Add the integer `value` to the property (unset counts as 0)."""
+    CHECK = "check"
+    """Change nothing; the element is there for its conditions."""
+
+
+class ConditionType(enum.Enum):
+    """What must hold of the element's object. `EMPTY` and `VERSION` exist in `transact` only."""
+
+    IS = "is"
+    ISNOT = "isnot"
+    """The value differs or is unset."""
+    ISSET = "isset"
+    UNSET = "unset"
+    EMPTY = "empty"
+    """The section holds no property."""
+    VERSION = "version"
+    """The object's hidden version equals the integer `value` (0: the object does not exist)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition on the object that its element names; unused fields are empty."""
+
+    type: ConditionType
+    section: str = ""
+    property: str = ""
+    value: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One change with its conditions. `change_id` is the caller's, echoed in answers."""
+
+    object: ObjectId
+    change: ChangeType
+    section: str = ""
+    property: str = ""
+    value: str = ""
+    conditions: tuple[Condition, ...] = ()
+    change_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """Where in the history of which cluster an answer stands.
+
+    `cluster` names the cluster, `generation` rises when a backup is restored, `sequence` counts commits within it.
+    """
+
+    cluster: str
+    generation: int
+    sequence: int
+
+
+class ChangeStatus(enum.Enum):
+    """`success` of one element of the old `change` operation."""
+
+    SET = "set"
+    UNSET = "unset"
+    DELETED = "deleted"
+    FAILED = "failed"
+    CONDITION_NOT_MET = "condition not met"
+    INVALID = "invalid change type"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOutcome:
+    """Answer to one element of `change`; `condition_id` is the first condition unmet."""
+
+    change_id: str
+    status: ChangeStatus
+    condition_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """The first condition of a transact that did not hold: which element, which condition."""
+
+    change_id: str
+    condition_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactOutcome:
+    """Answer to a transact, stored under its request key in the same transaction when it applied.
+
+    `applied` False means nothing was changed and `unmet` says why. `memo` is the caller's own note, returned as it
+    was stored, so that a retry can be answered as the first try was. `recalled` tells a stored answer from a new one.
+    """
+
+    applied: bool
+    position: Position
+    unmet: Unmet | None = None
+    memo: str = ""
+    recalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Follow `steps` from `start` through `section`: each step lists candidate properties; the first set is followed."""
+
+    start: ObjectId
+    steps: tuple[tuple[str, ...], ...]
+    section: str = "entries"
+
+
+@dataclass(frozen=True, slots=True)
+class WalkStep:
+    """One step taken: the property that matched and the object it leads to."""
+
+    property: str
+    object: ObjectId
+
+
+@dataclass(frozen=True, slots=True)
+class WalkOutcome:
+    """The steps that could be taken, in order, and the object where the walk ended (the start when none could)."""
+
+    taken: tuple[WalkStep, ...]
+    last: StoredObject
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An ordered page of one section: (property, value) in byte order of property, and whether more follow."""
+
+    items: tuple[tuple[str, str], ...]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AHashStatus:
+    """The state of one A-Hash: `role` is `master` or `client`; `writable` False when the disk is nearly full."""
+
+    position: Position
+    role: str
+    writable: bool
+    objects_estimate: int
+    free_bytes: int
+
+
+class AHash(Protocol):
+    """A metadata store. Every method may raise UNAVAILABLE (retry), OUTCOME_UNKNOWN (retry with the same key)."""
+
+    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """Return the objects in the order of `ids`; unknown ids come back with version 0 and no sections.
+
+        Raises: DENIED; TOO_LARGE when a wide section asked for whole holds more than `bounds.SECTION_WHOLE_MAX`
+        and the filter names that section (with an empty filter the section is left out and counted instead).
+        """
+        ...
+
+    async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
+        """Apply the elements one by one, each atomic by itself, in order; later ones see earlier ones."""
+        ...
+
+    async def transact(self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = "") -> TransactOutcome:
+        """Apply all elements or none. With a key already used by this caller (DN), answer as then, changing nothing.
+
+        All conditions are evaluated before the first change. An unmet condition is an answer, not an error, and is
+        not stored under the key. An empty key stores nothing. `memo`: at most `bounds.MEMO_BYTES_MAX` bytes.
+        Raises: DENIED, BAD_REQUEST, READ_ONLY, UNAVAILABLE, OUTCOME_UNKNOWN.
+        """
+        ...
+
+    async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
+        """The stored outcome of this caller's earlier transact under `key`, or None."""
+        ...
+
+    async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
+        """Follow many paths in one call; `needed` filters the sections of each `last`."""
+        ...
+
+    async def scan(self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = 1000) -> Page:
+        """Return the page of `section` that follows the property `after` (exclusive; empty: from the start)."""
+        ...
+
+    async def status(self, call: Call) -> AHashStatus:
+        """Report role, position and health."""
+        ...

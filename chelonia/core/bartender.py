@@ -1,0 +1,259 @@
+"""The Bartender port: what users can do, with the original's operations and answers.
+
+Every outcome carries the original's status string (`core.status` chooses it by kind), and beside it the kind and the
+cause, so that a client of ours can exit with the right code and name the cure. `startPut`/`commitPut` are the
+bytes-first upload of our own SDK: no name exists before its bytes are durable, and overwriting is atomic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from chelonia.core.caller import Call
+from chelonia.core.metadata import Filter, Triple
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Answer to one request element. `kind` is "" on success, else the `Kind`'s value; `cause` names the cure."""
+
+    request_id: str
+    status: str
+    kind: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NameRequest:
+    """An operation on one Logical Name: stat, delFile, unlink, unmakeCollection, unmakeMountpoint."""
+
+    request_id: str
+    ln: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatOutcome:
+    """`metadata` is empty when not found; one triple `error` / reason / text when not allowed."""
+
+    request_id: str
+    metadata: tuple[Triple, ...]
+    kind: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequest:
+    """List a collection. `after`/`limit` page it (limit 0: whole, up to the bound of the old operation)."""
+
+    request_id: str
+    ln: str
+    after: str = ""
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEntry:
+    """One entry of a listing; `name` is relative to the listed collection, with `/` when recursive.
+
+    Without the caller's `read` right on the child, `metadata` holds only `entry/type`, `states/size` and times.
+    """
+
+    name: str
+    guid: str
+    metadata: tuple[Triple, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOutcome:
+    """`status`: `found`, `not found`, `is a file`, `denied`, ...; `after` continues a paged listing, "" at its end."""
+
+    request_id: str
+    status: str
+    entries: tuple[ListedEntry, ...] = ()
+    after: str = ""
+    kind: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeRequest:
+    """makeCollection, or makeMountpoint when `url` is not empty."""
+
+    request_id: str
+    ln: str
+    metadata: tuple[Triple, ...] = ()
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRequest:
+    """`preserve_original` makes a hard link."""
+
+    request_id: str
+    source_ln: str
+    target_ln: str
+    preserve_original: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PutFileRequest:
+    """putFile: metadata must hold states/size, checksum, checksumType, neededReplicas. `replace`: overwrite a file."""
+
+    request_id: str
+    ln: str
+    metadata: tuple[Triple, ...]
+    protocols: tuple[str, ...]
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TransferOutcome:
+    """Answer to putFile, getFile, addReplica: `turl` under `protocol` when `status` is `done`.
+
+    getFile also tells size and checksums, so that the client can verify what it gets; `turls` are further replicas
+    to fall back on, nearest first.
+    """
+
+    request_id: str
+    status: str
+    turl: str = ""
+    protocol: str = ""
+    turls: tuple[str, ...] = ()
+    size: int = -1
+    checksum: str = ""
+    checksum_type: str = ""
+    kind: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GetFileRequest:
+    """getFile for one Logical Name."""
+
+    request_id: str
+    ln: str
+    protocols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddReplicaRequest:
+    """addReplica: for Shepherds only; the answer names a Shepherd that has no replica of the file yet."""
+
+    request_id: str
+    guid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModifyRequest:
+    """modify: `change_type` as in the Librarian (`set unset add setifvalue=<v>`)."""
+
+    change_id: str
+    ln: str
+    change_type: str
+    section: str
+    property: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartPutRequest:
+    """startPut: where a bytes-first upload will go. Size -1 when not known; checksums are checked when given."""
+
+    request_id: str
+    ln: str
+    size: int
+    checksum: str
+    checksum_type: str
+    needed_replicas: int
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartPutOutcome:
+    """`turl`: PUT the bytes there; `put`: opaque, authenticated token that `commitPut` takes back."""
+
+    request_id: str
+    status: str
+    turl: str = ""
+    put: str = ""
+    kind: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPutRequest:
+    """commitPut: the token of startPut, the receipts of the PUT, and the file's user metadata."""
+
+    request_id: str
+    put: str
+    receipts: tuple[str, ...]
+    metadata: tuple[Triple, ...] = ()
+
+
+class Bartender(Protocol):
+    """The users' front end. Faults (bad XML, too large, unavailable) are raised; everything else is an outcome."""
+
+    async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
+        """Return all metadata of entries the caller may read."""
+        ...
+
+    async def list(
+        self, call: Call, requests: tuple[ListRequest, ...], needed: Filter, recursive: bool
+    ) -> tuple[ListOutcome, ...]:
+        """List collections; `needed` filters each child's metadata."""
+        ...
+
+    async def make_collection(self, call: Call, requests: tuple[MakeRequest, ...]) -> tuple[Outcome, ...]:
+        """Make collections."""
+        ...
+
+    async def unmake_collection(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
+        """Remove empty collections."""
+        ...
+
+    async def make_mountpoint(self, call: Call, requests: tuple[MakeRequest, ...]) -> tuple[Outcome, ...]:
+        """Make mount points."""
+        ...
+
+    async def unmake_mountpoint(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
+        """Remove mount points."""
+        ...
+
+    async def move(self, call: Call, requests: tuple[MoveRequest, ...]) -> tuple[Outcome, ...]:
+        """Rename, move or hard-link entries."""
+        ...
+
+    async def put_file(self, call: Call, requests: tuple[PutFileRequest, ...]) -> tuple[TransferOutcome, ...]:
+        """Begin uploads the original's way: a pending name and a TURL."""
+        ...
+
+    async def get_file(self, call: Call, requests: tuple[GetFileRequest, ...]) -> tuple[TransferOutcome, ...]:
+        """Give TURLs to read files."""
+        ...
+
+    async def add_replica(
+        self, call: Call, requests: tuple[AddReplicaRequest, ...], protocols: tuple[str, ...]
+    ) -> tuple[TransferOutcome, ...]:
+        """Give TURLs for further replicas. Shepherds only."""
+        ...
+
+    async def del_file(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
+        """Remove files under all their names."""
+        ...
+
+    async def unlink(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
+        """Drop single names."""
+        ...
+
+    async def modify(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[Outcome, ...]:
+        """Change whitelisted metadata, states and policies."""
+        ...
+
+    async def start_put(self, call: Call, requests: tuple[StartPutRequest, ...]) -> tuple[StartPutOutcome, ...]:
+        """Begin bytes-first uploads."""
+        ...
+
+    async def commit_put(self, call: Call, requests: tuple[CommitPutRequest, ...]) -> tuple[Outcome, ...]:
+        """Give durable bytes their name."""
+        ...

@@ -1,0 +1,86 @@
+"""Every limit of the system, with its unit and its reason. One place, so that nothing is unbounded by accident.
+
+Names end in their unit. Raising one is a decision: read the reason first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- names and metadata ---
+NAME_BYTES_MAX: Final = 255
+"""One path component in UTF-8: the limit of every file system that will ever mount this."""
+LN_DEPTH_MAX: Final = 256
+"""Components of a Logical Name: bounds one walk."""
+LN_BYTES_MAX: Final = 16 * 1024
+"""Whole Logical Name: larger than any kernel's PATH_MAX, small enough to log."""
+SECTION_WHOLE_MAX: Final = 1000
+"""Properties of a wide section answered whole by the old operations; beyond it they name the paged way."""
+PAGE_ENTRIES_MAX: Final = 1000
+"""Entries of one ordered page: about 100 KiB of XML."""
+VALUE_BYTES_MAX: Final = 64 * 1024
+"""One metadata value."""
+PROPERTY_BYTES_MAX: Final = 2048
+"""One property name (a location string holds two URLs' worth)."""
+OBJECT_PROPERTIES_MAX: Final = 10_000
+"""Properties in an object's narrow sections: the header record stays under a few MiB."""
+USER_METADATA_MAX: Final = 1000
+"""Triples a user may send with one entry."""
+PARENTS_MAX: Final = 1000
+"""Hard links of one entry: its `parents` are in the header record."""
+
+# --- XML and HTTP ---
+SOAP_BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+"""One SOAP message: 1 000 entries with metadata fit."""
+XML_DEPTH_MAX: Final = 32
+"""Nesting of elements; the deepest message of ours has 9."""
+XML_ELEMENTS_MAX: Final = 200_000
+"""Elements of one message: bounds what parsing can cost."""
+BULK_ELEMENTS_MAX: Final = 1000
+"""Request elements of one call."""
+HTTP_HEADER_BYTES_MAX: Final = 16 * 1024
+"""Request line and header fields; a TURL with its ticket is under 2 KiB."""
+HTTP_BODY_IDLE_MS: Final = 30_000
+"""A client that sends no byte of a body for so long is cut off."""
+HTTP_BODY_RATE_BYTES_PER_S_MIN: Final = 64
+"""Below this average, measured over `HTTP_BODY_IDLE_MS`, a body is cut off (a trickle attack)."""
+HTTP_SEND_IDLE_MS: Final = 30_000
+"""A client that takes no byte of an answer for so long is cut off."""
+CONNECTIONS_MAX: Final = 2000
+"""Open connections of one listener: about 50 KiB each under TLS."""
+RANGES_MAX: Final = 256
+"""Byte ranges of one GET, after merging."""
+
+# --- A-Hash ---
+TRANSACT_ELEMENTS_MAX: Final = 2000
+"""Elements of one transact: a transaction's locks stay far under the environment's limit."""
+COMMIT_BATCH_MAX: Final = 256
+"""Requests sharing one transaction and one fsync."""
+COMMIT_QUEUE_MAX: Final = 4096
+"""Requests waiting for the committer; beyond it callers are told to retry."""
+REQUEST_KEY_KEEP_MS: Final = 15 * 60 * 1000
+"""How long a request's outcome is remembered (promised: 10 minutes)."""
+MEMO_BYTES_MAX: Final = 4096
+"""The caller's own note kept with a request's outcome."""
+
+# --- bytes ---
+CHUNK_BYTES: Final = 1024 * 1024
+"""Read and write unit of bulk data."""
+TICKET_BYTES_MAX: Final = 4096
+"""A ticket in a TURL."""
+REPLICAS_WANTED_MAX: Final = 32
+"""Copies of one file a user may ask for."""
+RECEIPTS_MAX: Final = 32
+"""Receipts in one commit."""
+BLOBS_PER_FILE_MAX: Final = 10_000
+"""Blobs of one file: S3's limit of parts."""
+
+# --- healing ---
+REPORT_ENTRIES_MAX: Final = 500
+"""Replica changes in one report: with two changes each it stays one small transaction."""
+COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 4
+"""Concurrent repair copies that one Shepherd sends or takes."""
+ERASURES_PER_CALL_MAX: Final = 200
+"""Erasures handed to a Shepherd in one call."""
+ERASURES_UNASKED_PER_MIN_MAX: Final = 1000
+"""Trims per minute without a user's deletion behind them; beyond it trimming stops and alarms."""

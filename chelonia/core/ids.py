@@ -1,0 +1,85 @@
+"""Identifiers as types, and the spelling each must have on the wire.
+
+Ids come from an injected source (`core.clock.Ids`), never from here; this module only names and checks them.
+Entries are named by a GUID (`0` for the root, else a lower-case UUID). System objects live under `sys:` and blobs
+under `blob:`, prefixes that no Logical Name can spell, so no user can name them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from chelonia.core.errors import CheloniaError, Kind
+
+Guid = NewType("Guid", str)
+"""Identity of an entry (file, collection or mount point): `0` or a UUID."""
+BlobId = NewType("BlobId", str)
+"""Identity of one immutable sequence of bytes: a UUID."""
+ReferenceId = NewType("ReferenceId", str)
+"""Identity of one replica on one Shepherd: a UUID."""
+ServiceId = NewType("ServiceId", str)
+"""Identity of one service, its public URL (as in the original): `https://host:port/Shepherd`."""
+ObjectId = NewType("ObjectId", str)
+"""Key of an A-Hash object: a GUID, `blob:<BlobId>` or `sys:...`."""
+Dn = NewType("Dn", str)
+"""Distinguished Name in slash form, or `ANONYMOUS`."""
+RequestKey = NewType("RequestKey", str)
+"""Client-chosen key (at most 128 printable ASCII characters) under which a change applies once."""
+Ms = NewType("Ms", int)
+"""Integer milliseconds: since the Unix epoch for instants, plain for durations."""
+
+ROOT = Guid("0")
+ANONYMOUS = Dn("ANONYMOUS")
+BLOB_PREFIX = "blob:"
+SYSTEM_PREFIX = "sys:"
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
+_KEY = re.compile(r"[!-~]{1,128}\Z")
+
+
+def is_guid(text: str) -> bool:
+    """Tell whether `text` names an entry: `0` or a lower-case UUID."""
+    return text == ROOT or bool(_UUID.match(text))
+
+
+def parse_guid(text: str) -> Guid:
+    """Return `text` as a GUID.
+
+    Raises: BAD_NAME if it is neither `0` nor a lower-case UUID (system ids cannot be spelled this way).
+    """
+    if not is_guid(text):
+        raise CheloniaError(Kind.BAD_NAME, subject=text[:80], cause="a GUID is 0 or a UUID in lower case")
+    return Guid(text)
+
+
+def parse_request_key(text: str) -> RequestKey:
+    """Return `text` as a request key. Raises: BAD_REQUEST unless 1 to 128 printable ASCII characters."""
+    if not _KEY.match(text):
+        raise CheloniaError(Kind.BAD_REQUEST, cause="a request key is 1 to 128 printable ASCII characters")
+    return RequestKey(text)
+
+
+def entry_object(guid: Guid) -> ObjectId:
+    """The A-Hash object that holds the entry `guid`."""
+    return ObjectId(guid)
+
+
+def blob_object(blob: BlobId) -> ObjectId:
+    """The A-Hash object that holds the facts and locations of `blob`."""
+    return ObjectId(BLOB_PREFIX + blob)
+
+
+def shepherd_object(shepherd: ServiceId) -> ObjectId:
+    """The A-Hash object that holds a Shepherd's replicas (`file`), erasure outbox (`erase`), `report` number and `node` state."""
+    return ObjectId(f"{SYSTEM_PREFIX}shepherd:{shepherd}")
+
+
+SERVICES_OBJECT = ObjectId("sys:services")
+"""Registered service identities: section = role, property = `<service id> <DN>`, value `approved` or `waiting`."""
+TREE_OBJECT = ObjectId("sys:tree")
+"""Section `epoch`, property `tree`: bumped by every move or link of a collection."""
+REPAIR_OBJECT = ObjectId("sys:repair")
+"""Section `lease`: `holder`, `until_ms`: which Librarian leads repair."""
+CLUSTER_OBJECT = ObjectId("sys:cluster")
+"""Section `cluster`: `id`, `generation`, `created_ms`, `record_key` (signs replica records)."""

@@ -1,0 +1,469 @@
+"""The Librarian port: the namespace, the uploads that become names, and what Shepherds report.
+
+`new get traverseLN modifyMetadata remove report` are the original's operations. The others make every namespace
+operation one transact: the Bartender decides who may, and hands over the versions it decided on (`Expect`); the
+Librarian conditions the transact on them, so that a revoked right is not used and a lost race is a CONFLICT.
+Stored layout of every object: `docs/formats/metadata.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from chelonia.core.ahash import Position
+from chelonia.core.caller import Call, Role
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
+from chelonia.core.names import LogicalName
+from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
+
+Expect = tuple[tuple[Guid, int], ...]
+"""(entry, version) pairs a decision was based on; the transact fails with CONFLICT if one has changed."""
+
+TYPE_FILE = "file"
+TYPE_COLLECTION = "collection"
+TYPE_MOUNTPOINT = "mountpoint"
+TYPE_PENDING = "pending"
+"""`entry/type` of an upload that is not complete: seen by nobody."""
+
+
+# --- the original's operations -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """`new`: make an entry object without a name. Metadata must hold `entry/type`; `entry/GUID` is optional."""
+
+    request_id: str
+    metadata: tuple[Triple, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewOutcome:
+    """`success`: `success`, `failed: no type given`, `failed: entry exists`, `failed: <reason>`."""
+
+    request_id: str
+    guid: str
+    success: str
+
+
+@dataclass(frozen=True, slots=True)
+class TraversedStep:
+    """One component followed: its name (empty for the start) and where it led."""
+
+    part: str
+    guid: Guid
+
+
+@dataclass(frozen=True, slots=True)
+class Traversal:
+    """How far a Logical Name could be followed.
+
+    `steps` starts with the start itself (`part` = "" or the GUID as written). `complete`: nothing is left in `rest`.
+    `last` is the whole object where the walk ended, with `locations` as readers see them (`offline` included); its
+    version is 0 when that object does not exist.
+    """
+
+    steps: tuple[TraversedStep, ...]
+    complete: bool
+    last: StoredObject
+    rest: tuple[str, ...] = ()
+
+    @property
+    def guid(self) -> Guid:
+        """The entry where the walk ended."""
+        return Guid(self.last.id)
+
+
+@dataclass(frozen=True, slots=True)
+class ModifyRequest:
+    """`change_type`: `set`, `unset`, `add` (set if unset) or `setifvalue=<v>` (set if it is `<v>` now)."""
+
+    change_id: str
+    guid: Guid
+    change_type: str
+    section: str
+    property: str
+    value: str
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModifyOutcome:
+    """`success`: `set`, `unset`, `condition failed`, `failed: <reason>`."""
+
+    change_id: str
+    success: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveOutcome:
+    """`success`: `removed`, `failed: <reason>`."""
+
+    request_id: str
+    success: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedReplica:
+    """One replica's state in a report; size and checksums when `alive`. `blob` may be empty from an old client."""
+
+    guid: str
+    reference: ReferenceId
+    state: ReplicaState
+    blob: BlobId = BlobId("")
+    size: int = -1
+    checksums: Checksums = Checksums()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What changed on one Shepherd since report `number` - 1 of the same incarnation (`boot`).
+
+    Report 1 of a new boot follows anything of an older boot. `number` 0: an unnumbered heartbeat of the old form.
+    """
+
+    shepherd: ServiceId
+    boot: int
+    number: int
+    replicas: tuple[ReportedReplica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportAnswer:
+    """What became of a report.
+
+    `accepted`: the number of the last report applied (the sender repeats from there). `unknown`: references whose
+    blob the namespace does not know (never erased for that alone). `next_report_ms`: when to be heard again; -1 asks
+    for a reconciliation, as in the original.
+    """
+
+    accepted: int
+    next_report_ms: int
+    unknown: tuple[ReferenceId, ...] = ()
+    all_files: tuple[str, ...] = ()
+
+
+# --- the transactional namespace -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MakeEntry:
+    """Make an entry and its name at once. `parent` "" makes the root. `sections`: policy, metadata, states, ..."""
+
+    parent: Guid
+    name: str
+    type: str
+    owner: Dn
+    sections: Sections
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPut:
+    """Prepare an upload.
+
+    `named` True reserves the name as pending until `expires_ms` (the original's putFile); False writes nothing and
+    only makes ids (bytes first). `replaces`: the file to overwrite, "" for a new one. `size` -1 and empty
+    `checksums` when not known before. `ln` is recorded beside the bytes for rebuilds.
+    """
+
+    parent: Guid
+    name: str
+    ln: LogicalName
+    owner: Dn
+    sections: Sections
+    wanted: int
+    size: int
+    checksums: Checksums
+    expires_ms: Ms
+    named: bool
+    replaces: Guid = Guid("")
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Ids of the upload and the cluster's seal over the facts known now."""
+
+    guid: Guid
+    blob: BlobId
+    seal: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFile:
+    """Turn bytes that are durable into a file, in one transact: the Bartender's half of bytes-first."""
+
+    begin: BeginPut
+    begun: Begun
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The file as committed."""
+
+    guid: Guid
+    blob: BlobId
+    locations: tuple[Location, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unlink:
+    """Drop one name. The last name of a file takes the file and its replicas with it."""
+
+    parent: Guid
+    name: str
+    child: Guid
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a file or mount point, all its names and all its replicas."""
+
+    guid: Guid
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unmake:
+    """Remove an empty collection and its names."""
+
+    guid: Guid
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Give `child` the name `target_name` in `target_parent`; drop the source name unless `keep` (hard link)."""
+
+    child: Guid
+    source_parent: Guid
+    source_name: str
+    target_parent: Guid
+    target_name: str
+    keep: bool
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetWanted:
+    """Change a file's number of wanted replicas on the file and on its blobs at once."""
+
+    guid: Guid
+    wanted: int
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One child of a collection: its name, and what the filter asked for of its object."""
+
+    name: str
+    object: StoredObject
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPage:
+    """An ordered page of a collection. `after` continues it; empty when this is the last page."""
+
+    entries: tuple[Entry, ...]
+    after: str
+
+
+# --- nodes ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A Shepherd's sign of life, kept in memory by each Librarian it reaches.
+
+    `boot` rises with every start; `reported` is the number of its last report; `verify_key` is the public key
+    (PEM) that checks its receipts; `version` is the software's.
+    """
+
+    shepherd: ServiceId
+    boot: int
+    reported: int
+    free_bytes: int
+    total_bytes: int
+    replicas: int
+    accepting: bool
+    domain: str
+    verify_key: str
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
+    `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen."""
+
+    lease_ms: int
+    known: bool
+    accepted: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved)."""
+
+    shepherd: ServiceId
+    dn: Dn
+    state: str
+    since_ms: Ms
+    boot: int = 0
+    free_bytes: int = 0
+    total_bytes: int = 0
+    replicas: int = 0
+    accepting: bool = False
+    domain: str = ""
+    maintenance_until_ms: Ms = Ms(0)
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryItem:
+    """What the namespace believes of one replica on a Shepherd; `state` None when its blob is gone."""
+
+    reference: ReferenceId
+    blob: BlobId
+    state: ReplicaState | None
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryPage:
+    """An ordered page of a Shepherd's replicas. `after` continues it; empty when this is the last page."""
+
+    items: tuple[InventoryItem, ...]
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRecord:
+    """A registered service identity."""
+
+    role: Role
+    dn: Dn
+    service_id: ServiceId
+    approved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSummary:
+    """Repair as the leader sees it: replicas by state, blobs by verified copies missing, work queued and running."""
+
+    leader: str
+    is_leader: bool
+    position: Position
+    exposed: int
+    queued: int
+    copying: int
+    erasing: int
+    replicas: Mapping[str, int] = field(default_factory=dict)
+
+
+class Librarian(Protocol):
+    """The namespace service. Any method may raise DENIED, UNAVAILABLE, OUTCOME_UNKNOWN, BAD_REQUEST."""
+
+    async def new(self, call: Call, requests: tuple[NewRequest, ...]) -> tuple[NewOutcome, ...]:
+        """Make entry objects without names, each in one transact."""
+        ...
+
+    async def get(self, call: Call, guids: tuple[Guid, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """Return entries, `locations` as readers see them; unknown and pending ones come back with version 0."""
+        ...
+
+    async def traverse(self, call: Call, names: tuple[LogicalName, ...]) -> tuple[Traversal, ...]:
+        """Follow Logical Names as far as they go (`traverseLN`)."""
+        ...
+
+    async def modify_metadata(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[ModifyOutcome, ...]:
+        """Change single properties of entries, each atomically."""
+        ...
+
+    async def remove(self, call: Call, requests: tuple[tuple[str, Guid], ...]) -> tuple[RemoveOutcome, ...]:
+        """Remove entries by (request id, GUID) with all their names and replicas."""
+        ...
+
+    async def report(self, call: Call, report: Report) -> ReportAnswer:
+        """Apply a Shepherd's report about its own replicas, once and in order."""
+        ...
+
+    async def make_entry(self, call: Call, request: MakeEntry) -> Guid:
+        """Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
+        ...
+
+    async def begin_put(self, call: Call, request: BeginPut) -> Begun:
+        """Raises: EXISTS, NO_PARENT, CONFLICT. A pending name of the same owner is superseded; another's is EXISTS."""
+        ...
+
+    async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
+        """Turn a pending upload into a file (Shepherds call this). Raises: NOT_FOUND, EXPIRED, CHECKSUM, CONFLICT."""
+        ...
+
+    async def commit_file(self, call: Call, request: CommitFile) -> Committed:
+        """Make the file of a bytes-first upload. Raises: EXISTS, NO_PARENT, CHECKSUM, CONFLICT."""
+        ...
+
+    async def unlink(self, call: Call, request: Unlink) -> None:
+        """Raises: NOT_FOUND, CONFLICT."""
+        ...
+
+    async def delete(self, call: Call, request: Delete) -> None:
+        """Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
+        ...
+
+    async def unmake(self, call: Call, request: Unmake) -> None:
+        """Raises: NOT_FOUND, NOT_A_COLLECTION, NOT_EMPTY, CONFLICT."""
+        ...
+
+    async def move(self, call: Call, request: Move) -> None:
+        """Raises: NOT_FOUND, EXISTS, INVALID_TARGET (a cycle), CONFLICT."""
+        ...
+
+    async def set_wanted(self, call: Call, request: SetWanted) -> None:
+        """Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
+        ...
+
+    async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter = ()) -> EntryPage:
+        """Return a page of a collection's children in byte order of their stored keys. Raises: NOT_FOUND."""
+        ...
+
+    async def recall(self, call: Call) -> str | None:
+        """The memo stored under this caller's request key by a namespace operation that applied, or None."""
+        ...
+
+    async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
+        """Note that a Shepherd lives."""
+        ...
+
+    async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
+        """What the namespace believes to be on a Shepherd, for its reconciliation after a start."""
+        ...
+
+    async def nodes(self, call: Call) -> tuple[NodeView, ...]:
+        """All Shepherds known, ordered by service id."""
+        ...
+
+    async def services(self, call: Call) -> tuple[ServiceRecord, ...]:
+        """All registered identities, ordered by role and id. Administrators and services."""
+        ...
+
+    async def approve(self, call: Call, record: ServiceRecord) -> None:
+        """Approve (or with `approved` False, withdraw) a service identity. Administrators only."""
+        ...
+
+    async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
+        """Announce planned absence: no repair for this node before `until_ms` (0 ends it). Administrators only."""
+        ...
+
+    async def health(self, call: Call) -> HealthSummary:
+        """Report the state of repair."""
+        ...
+
+

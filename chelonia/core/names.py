@@ -1,0 +1,96 @@
+"""Logical Names: `/a/b`, `<GUID>` or `<GUID>/a/b`, and the one name law for every door.
+
+A name is UTF-8 of 1 to 255 bytes without `/`, NUL or control characters, and is neither `.` nor `..`. As in the
+original, empty components and `.` are dropped (`//`, `/./`), a missing start means the root, and a trailing slash is
+remembered because `move` and `putFile` read it as "into". In the A-Hash a collection stands in `entries` as `name/`
+and anything else as `name`, so that a recursive walk is the byte order of S3 keys.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ROOT, Guid, is_guid
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalName:
+    """A parsed Logical Name: where it starts, the names to follow, and whether it ended with a slash."""
+
+    start: Guid
+    parts: tuple[str, ...]
+    into: bool = False
+
+    @property
+    def name(self) -> str:
+        """The last component; empty when the name is a bare start."""
+        return self.parts[-1] if self.parts else ""
+
+    @property
+    def parent(self) -> LogicalName:
+        """The name without its last component. A bare start is its own parent."""
+        return LogicalName(self.start, self.parts[:-1])
+
+    def child(self, name: str) -> LogicalName:
+        """The name of `name` inside this one."""
+        return LogicalName(self.start, (*self.parts, name))
+
+    def __str__(self) -> str:
+        """Canonical text: `/a/b` from the root, else `<GUID>/a/b`; no trailing slash."""
+        head = "" if self.start == ROOT else self.start
+        return head + "".join("/" + part for part in self.parts) or "/"
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it obeys the name law. Raises: BAD_NAME, saying which clause it breaks."""
+    reason = _broken_clause(name)
+    if reason:
+        raise CheloniaError(Kind.BAD_NAME, subject=ascii(name[:80]), cause=reason)
+    return name
+
+
+def parse_ln(text: str) -> LogicalName:
+    """Parse a Logical Name.
+
+    Returns: the parsed name; `""` and `"/"` both mean the root.
+    Raises: BAD_NAME when a component breaks the name law, the start is not a GUID, or a bound is exceeded.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > bounds.LN_BYTES_MAX:
+        raise CheloniaError(Kind.BAD_NAME, subject=ascii(text[:80]), cause=f"longer than {bounds.LN_BYTES_MAX} bytes")
+    head, _, rest = text.partition("/")
+    if head and not is_guid(head):
+        cause = "a Logical Name starts with / or with a GUID (0 or a UUID in lower case)"
+        raise CheloniaError(Kind.BAD_NAME, subject=ascii(text[:80]), cause=cause)
+    parts = tuple(check_name(part) for part in rest.split("/") if part not in ("", "."))
+    if len(parts) > bounds.LN_DEPTH_MAX:
+        raise CheloniaError(Kind.BAD_NAME, subject=ascii(text[:80]), cause=f"deeper than {bounds.LN_DEPTH_MAX}")
+    return LogicalName(Guid(head) if head else ROOT, parts, into=text.endswith("/"))
+
+
+def entry_key(name: str, is_collection: bool) -> str:
+    """The property of `entries` under which an entry called `name` is stored."""
+    return name + "/" if is_collection else name
+
+
+def entry_name(key: str) -> str:
+    """The name users see of a property of `entries`."""
+    return key.removesuffix("/")
+
+
+def _broken_clause(name: str) -> str:
+    try:
+        size = len(name.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "not valid UTF-8"
+    if not 1 <= size <= bounds.NAME_BYTES_MAX:
+        return f"a name has 1 to {bounds.NAME_BYTES_MAX} bytes, this has {size}"
+    if name in (".", ".."):
+        return "'.' and '..' are not names"
+    if "/" in name:
+        return "a name has no '/'"
+    if any(unicodedata.category(char) == "Cc" for char in name):
+        return "a name has no control characters"
+    return ""

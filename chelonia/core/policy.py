@@ -1,0 +1,105 @@
+"""Who may do what to an entry: the original's high-level policy, decided fail-closed.
+
+An entry's `policy` section maps an identity (DN, `VOMS:<vo>`, `ALL`, `ANONYMOUS`) to a list like `+read -delete`.
+Any matching `-` wins; nothing matching means no; the owner has every action unless a rule for `ALL`, `ANONYMOUS` or
+a VO denies it (a rule under the owner's own DN is replaced by the grant). Anything malformed denies.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS
+
+
+class Action(enum.Enum):
+    """The seven actions of the policy language."""
+
+    READ = "read"
+    ADD_ENTRY = "addEntry"
+    REMOVE_ENTRY = "removeEntry"
+    DELETE = "delete"
+    MODIFY_POLICY = "modifyPolicy"
+    MODIFY_STATES = "modifyStates"
+    MODIFY_METADATA = "modifyMetadata"
+
+
+ALL = "ALL"
+VOMS_PREFIX = "VOMS:"
+DEFAULT_POLICY_SECTION = "defaultPolicy"
+"""Section of a collection: the policy given to what is made inside it."""
+
+_ACTIONS = {action.value: action for action in Action}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether the action is allowed, and by or against which rule (`identity: list`), for the audit log."""
+
+    allowed: bool
+    rule: str
+
+
+def decide(
+    action: Action, dn: str, attributes: tuple[str, ...], *, owner: str, policy: Mapping[str, str]
+) -> Decision:
+    """Decide one action on one entry.
+
+    Args:
+        dn: the caller's DN or `ANONYMOUS`; attributes: verified VOMS attributes (`/VO=<vo>/Group=...`).
+        owner: the entry's `entry/owner` (empty: nobody); policy: its `policy` section.
+    Returns: a denial unless some rule allows and no matching rule denies.
+    """
+    granted = ""
+    if owner and dn == owner and dn != ANONYMOUS:
+        granted = "owner"
+    for identity in sorted(policy):
+        if identity == owner and granted == "owner":
+            continue
+        if not _matches(identity, dn, attributes):
+            continue
+        signs = _signs(policy[identity], action)
+        if "-" in signs:
+            return Decision(False, f"{identity}: {policy[identity]}")
+        if "+" in signs:
+            granted = granted or f"{identity}: {policy[identity]}"
+    return Decision(bool(granted), granted or "no rule allows it")
+
+
+def check_policy_rule(identity: str, actions: str) -> None:
+    """Refuse a policy rule that could not mean anything.
+
+    Raises: BAD_REQUEST when the identity is none of DN, `VOMS:<vo>`, `ALL`, `ANONYMOUS`, or a word of `actions`
+    is not `+` or `-` and one of the seven action names.
+    """
+    known = identity in (ALL, ANONYMOUS) or identity.startswith("/") or len(identity) > len(VOMS_PREFIX)
+    if not known or (not identity.startswith(("/", VOMS_PREFIX)) and identity not in (ALL, ANONYMOUS)):
+        cause = "an identity is a DN (/...), VOMS:<vo>, ALL or ANONYMOUS"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=identity[:80], cause=cause)
+    for word in actions.split():
+        if word[0] not in "+-" or word[1:] not in _ACTIONS:
+            cause = f"{word!r} is not + or - followed by one of: {' '.join(_ACTIONS)}"
+            raise CheloniaError(Kind.BAD_REQUEST, subject=identity[:80], cause=cause)
+
+
+def _matches(identity: str, dn: str, attributes: tuple[str, ...]) -> bool:
+    if identity == ALL:
+        return True
+    if identity.startswith(VOMS_PREFIX):
+        vo = f"/VO={identity.removeprefix(VOMS_PREFIX)}"
+        return any(attribute == vo or attribute.startswith(vo + "/") for attribute in attributes)
+    return identity == dn
+
+
+def _signs(actions: str, action: Action) -> set[str]:
+    """The signs given to `action`; a malformed word denies everything it could have meant."""
+    signs: set[str] = set()
+    for word in actions.split():
+        if word[0] not in "+-":
+            signs.add("-")
+        elif word[1:] == action.value:
+            signs.add(word[0])
+    return signs

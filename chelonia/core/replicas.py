@@ -1,0 +1,151 @@
+"""Blobs, replicas and their states: the vocabulary of the byte side, and the one table of transitions.
+
+A blob is an immutable sequence of bytes with its own id; a replica is a copy of a blob on one Shepherd, called
+`<ServiceId> <ReferenceId>`. `offline` is never stored: it is how a reader sees a replica whose Shepherd is away.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+
+
+class ReplicaState(enum.Enum):
+    """State of one replica; the values are the original's strings."""
+
+    CREATING = "creating"
+    ALIVE = "alive"
+    STALLED = "stalled"
+    INVALID = "invalid"
+    DELETED = "deleted"
+    THIRDWHEEL = "thirdwheel"
+    OFFLINE = "offline"
+
+
+class Cause(enum.Enum):
+    """What happened to a replica; the columns of `TRANSITIONS`."""
+
+    VERIFIED = "verified"
+    """All bytes are on stable storage and their checksum is right."""
+    DAMAGED = "damaged"
+    """Bytes missing, unreadable or with the wrong checksum."""
+    LATE = "late"
+    """The creation outlived its claim."""
+    SURPLUS = "surplus"
+    """The planner counted more verified copies than wanted."""
+    MISSED = "missed"
+    """The planner needs this copy again."""
+    ERASED = "erased"
+    """The Shepherd confirmed that the bytes are gone, or lost them."""
+
+
+_S, _E = ReplicaState, Cause
+
+TRANSITIONS: dict[tuple[ReplicaState, Cause], ReplicaState] = {
+    (_S.CREATING, _E.VERIFIED): _S.ALIVE,
+    (_S.CREATING, _E.DAMAGED): _S.INVALID,
+    (_S.CREATING, _E.LATE): _S.STALLED,
+    (_S.CREATING, _E.ERASED): _S.DELETED,
+    (_S.STALLED, _E.VERIFIED): _S.ALIVE,
+    (_S.STALLED, _E.DAMAGED): _S.INVALID,
+    (_S.STALLED, _E.ERASED): _S.DELETED,
+    (_S.INVALID, _E.VERIFIED): _S.ALIVE,
+    (_S.INVALID, _E.ERASED): _S.DELETED,
+    (_S.ALIVE, _E.VERIFIED): _S.ALIVE,
+    (_S.ALIVE, _E.DAMAGED): _S.INVALID,
+    (_S.ALIVE, _E.SURPLUS): _S.THIRDWHEEL,
+    (_S.ALIVE, _E.ERASED): _S.DELETED,
+    (_S.THIRDWHEEL, _E.VERIFIED): _S.THIRDWHEEL,
+    (_S.THIRDWHEEL, _E.DAMAGED): _S.INVALID,
+    (_S.THIRDWHEEL, _E.MISSED): _S.ALIVE,
+    (_S.THIRDWHEEL, _E.ERASED): _S.DELETED,
+}
+"""Every legal change of a stored state. `offline` is a view and `deleted` is final, so neither has a row."""
+
+
+def next_state(state: ReplicaState, cause: Cause) -> ReplicaState | None:
+    """The state after `cause`, or None when that cannot happen to a replica in `state`."""
+    return TRANSITIONS.get((state, cause))
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """Checksums of one blob, lower-case hex; `""` where not known. SHA-256 is the one of record."""
+
+    sha256: str = ""
+    md5: str = ""
+    adler32: str = ""
+
+    def conflicts(self, other: Checksums) -> bool:
+        """Whether any checksum known to both differs."""
+        pairs = ((self.sha256, other.sha256), (self.md5, other.md5), (self.adler32, other.adler32))
+        return any(a and b and a != b for a, b in pairs)
+
+    def agrees(self, other: Checksums) -> bool:
+        """Whether at least one checksum is known to both and none differs."""
+        pairs = ((self.sha256, other.sha256), (self.md5, other.md5), (self.adler32, other.adler32))
+        return any(a and a == b for a, b in pairs) and not self.conflicts(other)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Location:
+    """Where a replica is: which Shepherd, under which reference."""
+
+    shepherd: ServiceId
+    reference: ReferenceId
+
+    def __str__(self) -> str:
+        """The property of `locations`: `<ServiceId> <ReferenceId>` with a single blank."""
+        return f"{self.shepherd} {self.reference}"
+
+
+def parse_location(text: str) -> Location:
+    """Parse a property of `locations`. Raises: BAD_REQUEST unless it is two words separated by one blank."""
+    shepherd, blank, reference = text.partition(" ")
+    if not (shepherd and blank and reference) or " " in reference:
+        raise CheloniaError(Kind.BAD_REQUEST, subject=text[:80], cause="a location is '<Shepherd> <referenceID>'")
+    return Location(ServiceId(shepherd), ReferenceId(reference))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """What never changes about a replica: kept beside its bytes, so that bytes alone can rebuild the namespace.
+
+    Args:
+        blob, guid: which bytes, of which file when they were written.
+        name: the Logical Name at the time, for rebuild only.
+        owner: DN of the file's owner.
+        size: bytes; checksums: as measured by the Shepherd that holds it.
+        wanted: copies wanted at the time.
+        created_ms: when the file was put.
+        seal: the cluster's signature over the facts it knew (opaque to the Shepherd).
+    """
+
+    blob: BlobId
+    guid: Guid
+    name: str
+    owner: Dn
+    size: int
+    checksums: Checksums
+    wanted: int
+    created_ms: Ms
+    seal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A Shepherd's signed word that its own copy is complete, checked and on stable storage.
+
+    `signature` is over `wire.receipts.signed_bytes`; nobody vouches for another's copy.
+    """
+
+    blob: BlobId
+    location: Location
+    size: int
+    checksums: Checksums
+    boot: int
+    issued_ms: Ms
+    signature: str = ""

@@ -1,0 +1,396 @@
+"""The Shepherd port: one storage node's control operations, its data plane, and what it needs from the world.
+
+`get put stat delete toggleReport` are the original's operations; `copy` orders a push to another Shepherd, `scrub`
+an immediate check. Bytes move only under tickets that this Shepherd itself signed (`wire.tickets`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from chelonia.core.ahash import Position
+from chelonia.core.caller import Call
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
+
+PROTOCOL_HTTP = "http"
+"""The protocol name of every TURL we hand out, as in the original also for https."""
+
+
+class Purpose(enum.Enum):
+    """Why bytes are put: decides what the last byte triggers."""
+
+    PENDING = "pending"
+    """A user's upload to a pending name: the Shepherd commits it at the Librarian before it answers."""
+    RECEIPT = "receipt"
+    """A user's bytes-first upload: the receipts go back to the user's client."""
+    REPLICA = "replica"
+    """Another Shepherd's copy (fan-out or repair): the receipt goes back to that Shepherd."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetRequest:
+    """Ask for a TURL to read a replica. `dn`: the user it will be bound to; empty: anyone, one full body."""
+
+    request_id: str
+    reference: ReferenceId
+    protocols: tuple[str, ...]
+    dn: str = ""
+    address: str = ""
+    lifetime_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PutRequest:
+    """Ask for a TURL to write a replica, and reserve its space.
+
+    `guid checksum checksumType size protocol acl` are the original's properties (`facts.size` -1: not known).
+    `reference`: chosen by the Librarian when it claimed this location, else "". `forward`: TURLs on other Shepherds
+    to write at the same time; `spare`: TURLs to use when one of those fails; `durable`: copies (this one included)
+    that must be on stable storage before success is answered.
+    """
+
+    request_id: str
+    facts: ReplicaFacts
+    purpose: Purpose
+    protocols: tuple[str, ...]
+    reference: ReferenceId = ReferenceId("")
+    dn: str = ""
+    address: str = ""
+    lifetime_ms: int = 0
+    forward: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
+    durable: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TurlOutcome:
+    """Answer to `get` or `put`: a TURL, or `error` in the original's words (`kind` is the `Kind`'s value)."""
+
+    request_id: str
+    turl: str = ""
+    protocol: str = ""
+    reference: ReferenceId = ReferenceId("")
+    checksum: str = ""
+    checksum_type: str = ""
+    error: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StatOutcome:
+    """Answer to `stat`; every field "None" on the wire when the reference is unknown (`found` False)."""
+
+    request_id: str
+    reference: ReferenceId
+    found: bool
+    state: str = ""
+    checksum_type: str = ""
+    checksum: str = ""
+    acl: str = ""
+    size: int = -1
+    guid: str = ""
+    local_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Metadata position an order is based on: a Shepherd obeys none from another cluster or from an older one."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOutcome:
+    """`status`: `deleted` (also for what is not there) or `nosuchfile: <why it was refused>`."""
+
+    request_id: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOrder:
+    """Push the replica `reference` to `turl` on another Shepherd."""
+
+    reference: ReferenceId
+    turl: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShepherdStatus:
+    """State of one Shepherd, for administrators and tests."""
+
+    shepherd: ServiceId
+    boot: int
+    replicas: int
+    free_bytes: int
+    total_bytes: int
+    reporting: bool
+    quarantined: int
+    scrubbed: int = 0
+    damaged: int = 0
+
+
+class Shepherd(Protocol):
+    """Control operations of a storage node."""
+
+    async def get(self, call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
+        """Issue read tickets. Bartenders, Librarians."""
+        ...
+
+    async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
+        """Reserve space and issue write tickets. Bartenders, Librarians."""
+        ...
+
+    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+        """Describe replicas by (request id, reference)."""
+        ...
+
+    async def delete(
+        self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: Authority | None
+    ) -> tuple[DeleteOutcome, ...]:
+        """Erase replicas. Librarians only, and only with an authority at least as new as any seen before."""
+        ...
+
+    async def toggle_report(self, call: Call, on: bool) -> bool:
+        """Stop or resume heartbeats and reports (a test hook). Returns whether reporting is on now."""
+        ...
+
+    async def copy(self, call: Call, order: CopyOrder) -> Receipt:
+        """Push a replica; returns the other Shepherd's receipt. Raises: NOT_ALIVE, NETWORK, BAD_TICKET, CHECKSUM."""
+        ...
+
+    async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
+        """Check these replicas now (all when empty); returns how many were found damaged."""
+        ...
+
+    async def status(self, call: Call) -> ShepherdStatus:
+        """Describe this node."""
+        ...
+
+
+# --- the data plane: what the HTTP door calls ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One PUT. `length`: declared body length or -1; `offset`: where in the file this body starts (resume);
+    `total`: declared size of the whole file or -1."""
+
+    turl_ticket: str
+    body: AsyncIterator[bytes]
+    length: int = -1
+    offset: int = 0
+    total: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """What a PUT achieved. `complete` False: `offset` bytes are kept, continue there. `receipts`: one per durable copy."""
+
+    complete: bool
+    offset: int
+    receipts: tuple[Receipt, ...] = ()
+    guid: str = ""
+    checksums: Checksums = Checksums()
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """`length` bytes from `offset`."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """An open replica to be read: whole facts, and a reader of one range at a time.
+
+    `modified_ms` is when the file was put; `name` a file name to suggest.
+    """
+
+    size: int
+    checksums: Checksums
+    created_ms: Ms
+    blob: BlobId
+    reader: RangeReader
+    single_use: bool = False
+
+
+class RangeReader(Protocol):
+    """Reads ranges of an open replica."""
+
+    def read(self, span: ByteRange) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span` in chunks of at most `bounds.CHUNK_BYTES`. Raises: NOT_ALIVE when they are not
+        all there (truncated or unreadable); the replica is then checked at once."""
+        ...
+
+    async def close(self, *, complete: bool) -> None:
+        """Release the replica; `complete` False gives a single-use ticket back."""
+        ...
+
+
+class ShepherdData(Protocol):
+    """The data plane: PUT and GET on tickets."""
+
+    async def receive(self, call: Call, upload: Upload) -> Uploaded:
+        """Take one PUT body to stable storage, forward it, and do what its purpose asks before answering.
+
+        Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, CHECKSUM, INCOMPLETE (`length` not met; what came is kept for a
+        resume), TOO_LARGE (longer than the ticket's size), NO_SPACE, BAD_RANGE (offset is not where it left off).
+        """
+        ...
+
+    async def offset(self, call: Call, ticket: str) -> int:
+        """How many bytes of an interrupted upload are kept; -1 when it is complete."""
+        ...
+
+    async def open(self, call: Call, ticket: str) -> Download:
+        """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""
+        ...
+
+
+# --- what a Shepherd needs from the world --------------------------------------------------------------------------
+
+
+class BlobWriter(Protocol):
+    """An upload in progress. Nothing of it is visible as a replica before `commit` returns."""
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far (an interrupted upload resumes here)."""
+        ...
+
+    async def write(self, chunk: bytes) -> None:
+        """Append. Raises: NO_SPACE."""
+        ...
+
+    async def commit(self, facts: ReplicaFacts) -> None:
+        """Put bytes and record on stable storage under their final name; durable when it returns."""
+        ...
+
+    async def suspend(self) -> None:
+        """Keep what was written for a later resume."""
+        ...
+
+    async def abort(self) -> None:
+        """Throw away what was written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReplica:
+    """A replica found on disk at start. `facts` None: its record is missing or unreadable; `size` is what is there."""
+
+    reference: ReferenceId
+    facts: ReplicaFacts | None
+    size: int
+
+
+class BlobStore(Protocol):
+    """Where replicas' bytes are. One contract suite runs on every engine."""
+
+    async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
+        """Open a writer; with `resume` continue what `suspend` kept (offset 0 when nothing is there)."""
+        ...
+
+    async def suspended(self, reference: ReferenceId) -> int:
+        """Bytes kept of an interrupted upload, 0 when none."""
+        ...
+
+    def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there or they cannot be read."""
+        ...
+
+    def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
+        """Yield what an interrupted upload has written so far (to continue its checksums)."""
+        ...
+
+    async def erase(self, reference: ReferenceId) -> bool:
+        """Remove bytes and record durably; False when nothing was there."""
+        ...
+
+    async def quarantine(self, reference: ReferenceId) -> None:
+        """Set bytes and record aside, out of reach of readers, for a person to look at."""
+        ...
+
+    def scan(self) -> AsyncIterator[StoredReplica]:
+        """Every replica on disk, in order of reference."""
+        ...
+
+    async def space(self) -> tuple[int, int]:
+        """(free, total) bytes usable for replicas."""
+        ...
+
+
+class Transfers(Protocol):
+    """Moves bytes to other Shepherds."""
+
+    async def push(self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0) -> Uploaded:
+        """PUT `body` (of `length` bytes, -1 unknown, starting at `offset`) to `turl` with this node's credentials.
+
+        Raises: what the other side answered, NETWORK, TIMEOUT.
+        """
+        ...
+
+    async def offset(self, turl: str) -> int:
+        """How many bytes the other side kept of an interrupted push; -1 when it is complete."""
+        ...
+
+
+class Signer(Protocol):
+    """Signs receipts with this node's key."""
+
+    def sign(self, message: bytes) -> str:
+        """Return the signature as text."""
+        ...
+
+    def verify_key(self) -> str:
+        """The public key (PEM) that checks it, announced in heartbeats."""
+        ...
+
+
+class Verifier(Protocol):
+    """Checks receipts against the key a Shepherd announced."""
+
+    def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
+        """Whether `signature` is `verify_key`'s over `message`; malformed input is False."""
+        ...
+
+
+class Directory(Protocol):
+    """Finds the services of the cluster by id; in-process when they share the daemon, else over SOAP."""
+
+    def shepherd(self, service: ServiceId) -> Shepherd:
+        """The control port of a Shepherd. Calls raise NETWORK or TIMEOUT when it does not answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Small durable facts of a Shepherd beside its replicas: boot number, ticket secret, newest authority seen."""
+
+    boot: int
+    ticket_secret: bytes
+    cluster: str = ""
+    generation: int = 0
+    sequence: int = 0
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+class StateFile(Protocol):
+    """Keeps `State` durably."""
+
+    def load(self) -> State | None:
+        """The state as last saved, or None on a fresh disk."""
+        ...
+
+    def save(self, state: State) -> None:
+        """Write durably (returns when it is on stable storage)."""
+        ...
+
+
