@@ -1,0 +1,71 @@
+# Chelonia's tasks. `make` alone lists them.
+#
+# Nothing here needs activating an environment: everything runs out of .venv, which is brought up to date first whenever
+# setup.py, pyproject.toml, constraints.txt or the scripts have changed.
+
+SHELL := /bin/sh
+BIN := .venv/bin
+PY := $(BIN)/python
+
+# What `make check` looks at. demo/, bench/ and fuse/ join when they exist.
+SHIPPED := chelonia clients/chelonia_clients $(wildcard fuse/chelonia_fuse)
+SOURCES := setup.py chelonia clients tests $(wildcard fuse bench demo)
+
+INSTALL_INPUTS := setup.py pyproject.toml constraints.txt scripts/install scripts/system-packages \
+	$(wildcard fuse/chelonia_fuse/__init__.py)
+
+SEEDS ?= 1..200
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-test demo test check format ratchet sim bench constraints clean
+# Both stamps write the same environment; and checks before tests, even under -j.
+.NOTPARALLEL:
+
+help: ## list the tasks
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
+
+install: .venv/.installed ## make .venv/bin/chelonia and .venv/bin/cheloniad, with all they need
+
+install-test: .venv/.installed-test ## the same, and what checks and tests need
+
+demo: .venv/.installed ## start a cluster, fill it, damage it, watch it heal (FULL=1: the paper's sizes)
+	$(PY) demo/run.py $(ARGS)
+
+test: check ## all checks, then all tests (ARGS: for pytest)
+	$(PY) -m pytest $(ARGS)
+
+check: .venv/.installed-test ## format, lint, types, import law, sizes
+	$(PY) -m ruff format --check --quiet $(SOURCES) || { $(PY) -m ruff format --diff --quiet $(SOURCES); exit 1; }
+	$(PY) -m ruff check --quiet $(SOURCES)
+	$(PY) -m mypy --strict $(SHIPPED)
+	$(BIN)/lint-imports --no-cache
+	$(PY) tests/unit/test_size_ratchet.py check
+
+format: .venv/.installed-test ## format the code and repair what the linter can
+	$(PY) -m ruff format $(SOURCES)
+	$(PY) -m ruff check --fix $(SOURCES)
+
+ratchet: .venv/.installed-test ## tighten the size ratchet to what the code has reached
+	$(PY) tests/unit/test_size_ratchet.py tighten
+
+sim: .venv/.installed-test ## simulate a whole cluster under seeds (SEEDS=1..200, or a count)
+	$(PY) -m pytest tests/sim -q --seeds=$(SEEDS) $(ARGS)
+
+bench: .venv/.installed ## measure; figures as JSON (ARGS: which, and how)
+	$(PY) bench/run.py $(ARGS)
+
+constraints: ## pin the newest releases that setup.py admits
+	scripts/write-constraints
+
+clean: ## remove what make has made, the environment too
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.installed: $(INSTALL_INPUTS)
+	@scripts/install server
+	@touch $@
+
+.venv/.installed-test: $(INSTALL_INPUTS)
+	@scripts/install test
+	@touch .venv/.installed $@

@@ -1,0 +1,1 @@
+"""The A-Hash: keeps all metadata and applies conditional changes atomically."""

@@ -1,0 +1,1 @@
+"""The Librarian: keeps the namespace, knows which Shepherds are alive, plans repair."""

@@ -1,0 +1,101 @@
+"""Packaging of Chelonia: what is installed, what it needs, which commands it gives.
+
+Three top-level packages come out of one distribution: `chelonia` from the root folder, `chelonia_clients` from
+`clients/` and, where the checkout has it, `chelonia_fuse` from `fuse/`. The base dependencies are the client's: all of
+them install as wheels, without a compiler and without Berkeley DB. What only a node needs is the extra `server`.
+Lower bounds name the oldest release the code is written for; `constraints.txt` names the tested set.
+"""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).resolve().parent
+
+# The one place that states the version; code asks importlib.metadata.version("chelonia").
+VERSION = "0.1.0"
+
+# Folders which hold a top-level package of ours without being one (no __init__.py there: a top-level package called
+# `fuse` would shadow the FUSE bindings).
+SIDE_FOLDERS = {"chelonia_clients": "clients", "chelonia_fuse": "fuse"}
+
+CLIENT = [
+    "aiohttp>=3.10",
+    "cryptography>=43",
+    "lxml>=5.3",
+    "msgspec>=0.19",
+    "pyOpenSSL>=24.3",
+    "rich>=13.9",
+    "uvloop>=0.21",
+]
+SERVER = [
+    "berkeleydb>=18.1.17",
+    "prometheus-client>=0.21",
+]
+TEST = [
+    "hypothesis>=6.120",
+    "import-linter>=2.1",
+    "mypy>=1.13",
+    "pytest>=8.3",
+    "pytest-asyncio>=1.0",
+    "pytest-timeout>=2.3",
+    "requests>=2.32",
+    "ruff>=0.9",
+    "types-lxml>=2024.12.13",
+    "types-requests>=2.32",
+    "zeep>=4.3",
+]
+
+
+def side_packages() -> dict[str, str]:
+    """Map each side package that this checkout has to its folder."""
+    folders = {name: f"{folder}/{name}" for name, folder in SIDE_FOLDERS.items()}
+    return {name: path for name, path in folders.items() if (HERE / path / "__init__.py").exists()}
+
+
+def all_packages() -> list[str]:
+    """List every package of the distribution."""
+    found = find_packages(str(HERE), include=["chelonia", "chelonia.*"])
+    for name in side_packages():
+        found += find_packages(str(HERE / SIDE_FOLDERS[name]), include=[name, f"{name}.*"])
+    return sorted(found)
+
+
+def read_long_description() -> str:
+    """Return the README, if the checkout has one."""
+    readme = HERE / "README.md"
+    return readme.read_text(encoding="utf-8") if readme.exists() else ""
+
+
+setup(
+    name="chelonia",
+    version=VERSION,
+    description="Replicated storage for groups that span several sites, which notices loss and repairs itself",
+    long_description=read_long_description(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=all_packages(),
+    package_dir=side_packages(),
+    package_data={"": ["py.typed", "*.wsdl", "*.xsd"]},
+    install_requires=CLIENT,
+    extras_require={"server": SERVER, "test": SERVER + TEST},
+    entry_points={
+        "console_scripts": [
+            "chelonia = chelonia_clients.cli:main",
+            "cheloniad = chelonia.hosting.cheloniad:main",
+        ]
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Intended Audience :: System Administrators",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: System :: Distributed Computing",
+        "Topic :: System :: Filesystems",
+        "Typing :: Typed",
+    ],
+    zip_safe=False,
+)

@@ -1,0 +1,1 @@
+"""The test suite: unit, contract, sim, cluster, conform."""

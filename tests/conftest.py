@@ -1,0 +1,135 @@
+"""Plumbing of every test: markers by folder, the log guard, capabilities, seeds of the simulator.
+
+Its parts stand in tests/support/: `log_guard` (a test fails on a WARNING it did not declare), `capabilities` (what is
+missing fails under CI and skips loudly elsewhere), `polling`.
+"""
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support import capabilities  # noqa: E402 - after its registration for rewriting
+from tests.support.log_guard import LogGuard  # noqa: E402
+
+# A folder under tests/ that names a kind of test marks all in it.
+KINDS = {"contract", "sim", "cluster", "conform"}
+
+# The simulator's seeds where nobody asks for others: a smoke, not a campaign.
+SMOKE_SEEDS = "1..5"
+
+GUARD = pytest.StashKey[LogGuard]()
+
+
+# ------------------------------------------------------------------------------------------------- options, collection
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seeds", default=SMOKE_SEEDS, help="seeds for tests with a `seed` argument: 7, or 1..200")
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read `1..200`, or a count (`200`, meaning 1..200), or single seeds (`7,7001`)."""
+    first, dots, last = text.partition("..")
+    if dots:
+        return list(range(int(first), int(last) + 1))
+    if "," in text:
+        return [int(seed) for seed in text.split(",") if seed]
+    return list(range(1, int(text) + 1))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    own = any("seed" in str(mark.args[:1]) for mark in metafunc.definition.iter_markers("parametrize"))
+    if "seed" in metafunc.fixturenames and not own:
+        metafunc.parametrize("seed", parse_seeds(metafunc.config.getoption("--seeds")))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            for kind in KINDS.intersection(item.path.relative_to(here).parts[:1]):
+                item.add_marker(kind)
+
+
+# -------------------------------------------------------------------------------------------------------- capabilities
+
+
+def needed_capabilities(item: pytest.Item) -> list[str]:
+    """List what a test's markers ask for: `capability("root", ...)` and the short `needs_root`."""
+    asked = [str(name) for mark in item.iter_markers("capability") for name in mark.args]
+    short = [mark.name.removeprefix("needs_") for mark in item.iter_markers() if mark.name.startswith("needs_")]
+    return sorted({*asked, *short})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for name in needed_capabilities(item):
+        capabilities.capability(name)
+
+
+@pytest.fixture
+def capability() -> Callable[[str], None]:
+    """Give `capability(name)`, for a test that learns only while running what it needs."""
+    return capabilities.capability
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
+    lost = sorted({line for text in reasons if (line := _missing_line(text))})
+    if lost:
+        terminalreporter.section("NOT TESTED HERE (fails under CI)", sep="!", red=True, bold=True)
+        for line in lost:
+            terminalreporter.write_line(line, red=True)
+
+
+def _missing_line(text: str) -> str:
+    _, prefix, rest = text.partition(capabilities.MISSING_PREFIX)
+    return f"{prefix}{rest}".rstrip("')") if prefix else ""
+
+
+# ----------------------------------------------------------------------------------------------------------- log guard
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    guard = item.stash[GUARD] = LogGuard()
+    for mark in item.iter_markers("expect_log"):
+        guard.expect(*mark.args, **mark.kwargs)
+    guard.start()
+    try:
+        return (yield)
+    finally:
+        guard.stop()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield  # a test that failed by itself keeps its own failure
+    _judge(item, "test")
+    return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
+    _judge(item, "teardown")
+    return result
+
+
+def _judge(item: pytest.Item, phase: str) -> None:
+    guard = item.stash[GUARD]
+    if undeclared := guard.undeclared():
+        pytest.fail(f"undeclared in the {phase}'s log (see expect_log):\n  " + "\n  ".join(undeclared), pytrace=False)
+    if not guard.is_listening():
+        pytest.fail("the test threw the log guard off the root logger (handlers replaced?)", pytrace=False)
+    if phase == "test" and (absent := guard.not_seen()):
+        pytest.fail(f"declared with expect_log but never logged: {absent}", pytrace=False)
+
+
+@pytest.fixture
+def expect_log(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Give `expect_log(pattern, optional=False)`: declares a log line of WARNING or worse that the test provokes."""
+    return request.node.stash[GUARD].expect
