@@ -1,0 +1,80 @@
+"""What a door sees of HTTP: one request, one answer, without the library that carries them.
+
+Bodies are async iterators: a request's is bounded in idle time and pace by the server, an answer's is written with
+back-pressure. Whatever a door raises as CheloniaError becomes an answer by `errors.TABLE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, Dn
+
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of the connection. `dn` is `ANONYMOUS` without a client certificate."""
+
+    dn: Dn = ANONYMOUS
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. `path` is decoded; `headers` is case-insensitive; `length` is -1 when not declared."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    peer: Peer
+    body: AsyncIterator[bytes]
+    length: int
+    request_id: str
+    certificate_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer. A streamed `body` with `length` -1 is sent chunked; `close` ends the connection after it."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | AsyncIterator[bytes] = b""
+    length: int = -1
+    close: bool = False
+
+
+Door = Callable[[Request], Awaitable[Answer]]
+"""What serves the requests of a listener."""
+
+
+def text_answer(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
+    """A short plain text answer."""
+    return Answer(status, (("Content-Type", TEXT), *headers), text.encode())
+
+
+def error_answer(error: CheloniaError) -> Answer:
+    """The HTTP face of an error: its status, and a line naming kind and cause."""
+    kind = (("Chelonia-Error", error.kind.value),)
+    retry = (("Retry-After", "1"),) if error.meaning.http == 503 else ()
+    return text_answer(error.meaning.http, f"{error.kind.value}: {error.cause or error.op}\n", (*kind, *retry))
+
+
+async def read_whole(request: Request, limit: int) -> bytes:
+    """Collect a request body of at most `limit` bytes. Raises: TOO_LARGE; TIMEOUT, INCOMPLETE from the body."""
+    if request.length > limit:
+        cause = f"a body here has at most {limit} bytes, this declares {request.length}"
+        raise CheloniaError(Kind.TOO_LARGE, cause=cause)
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in request.body:
+        size += len(chunk)
+        if size > limit:
+            raise CheloniaError(Kind.TOO_LARGE, cause=f"a body here has at most {limit} bytes")
+        parts.append(chunk)
+    return b"".join(parts)
