@@ -1,0 +1,101 @@
+"""Logs: one line per event, `key=value` or JSON, to stderr; the audit log to its own file.
+
+A last line of defence stands here: whatever a message says, the value of a `ticket=` parameter is never written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+AUDIT_LOGGER = "chelonia.audit"
+_TICKET = re.compile(r"(ticket=)[^&\s\"'>]+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How to log.
+
+    Args:
+        level: DEBUG, INFO, WARNING or ERROR.
+        format: `text` (key=value) or `json`.
+        audit_file: where decisions about users are logged; empty: with the rest.
+    """
+
+    level: str = "INFO"
+    format: str = "text"
+    audit_file: str = ""
+
+
+def configure(settings: LogSettings, node: str) -> None:
+    """Send this process's logs where `settings` say."""
+    formatter: logging.Formatter = JsonLines(node) if settings.format == "json" else TextLines(node)
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    stream = logging.StreamHandler(sys.stderr)
+    stream.setFormatter(formatter)
+    root.addHandler(stream)
+    root.setLevel(settings.level)
+    audit = logging.getLogger(AUDIT_LOGGER)
+    for old in list(audit.handlers):
+        audit.removeHandler(old)
+    audit.setLevel(logging.INFO)
+    audit.propagate = not settings.audit_file
+    if settings.audit_file:
+        # Reopened when rotated away by others: WatchedFileHandler looks before each line.
+        file = logging.handlers.WatchedFileHandler(Path(settings.audit_file), encoding="utf-8")
+        file.setFormatter(formatter)
+        audit.addHandler(file)
+
+
+class TextLines(logging.Formatter):
+    """`time=... level=... node=... at=<logger> <message>` on one line."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one record; a stack trace follows on lines of its own, indented."""
+        head = f"time={_instant(record)} level={record.levelname} node={self._node} at={record.name} "
+        trace = self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
+        body = redact(record.getMessage()).replace("\n", "\\n")
+        return head + body + "".join("\n  | " + redact(line) for line in trace.splitlines())
+
+
+class JsonLines(logging.Formatter):
+    """The same as one JSON object a line."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one record."""
+        line = {
+            "time": _instant(record),
+            "level": record.levelname,
+            "node": self._node,
+            "at": record.name,
+            "message": redact(record.getMessage()),
+        }
+        if record.exc_info and record.exc_info[0]:
+            line["trace"] = redact(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)
+
+
+def redact(text: str) -> str:
+    """`text` without the values of ticket parameters."""
+    return _TICKET.sub(r"\1...", text) if "icket=" in text or "ICKET=" in text else text
+
+
+def _instant(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"

@@ -1,0 +1,125 @@
+"""Who is what: turns the DN of a connection into the roles of a call.
+
+Two sources: identities named in the node's configuration (always known, so that a cluster can start and an
+administrator can get in), and the cluster's registry of approved services, read every few seconds and, at a bounded
+pace, when an unknown DN calls. Fail-closed: when the registry has not been reachable for `keep_ms`, only the
+configured identities have roles. What a caller says of itself never grants anything; where one DN serves several
+services (one host certificate, two Shepherds), the header `Chelonia-Service` chooses among its registered ids.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from chelonia.core.caller import Role
+from chelonia.core.clock import Clock
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
+from chelonia.core.librarian import ServiceRecord
+
+log = logging.getLogger("chelonia.registry")
+
+SERVICE_HEADER = "Chelonia-Service"
+
+Source = Callable[[], Awaitable[Iterable[ServiceRecord]]]
+"""Reads the cluster's registry. Raises CheloniaError when it cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a DN may act as here."""
+
+    roles: tuple[Role, ...] = ()
+    service_id: ServiceId = ServiceId("")
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryPace:
+    """How often the registry is read.
+
+    `refresh_ms` between two reads; `miss_ms` at least between two reads because of unknown callers; `keep_ms` for how
+    long what was read last counts when the registry is away.
+    """
+
+    refresh_ms: int = 5_000
+    miss_ms: int = 500
+    keep_ms: int = 60_000
+
+
+NOTHING = Grant()
+
+
+class Registry:
+    """Grants roles to DNs. `run` keeps it fresh; without a source only the configured identities are known."""
+
+    def __init__(
+        self, configured: Iterable[ServiceRecord], source: Source | None, clock: Clock, pace: RegistryPace | None = None
+    ) -> None:
+        self._configured = tuple(configured)
+        self._source = source
+        self._clock = clock
+        self._pace = pace or RegistryPace()
+        self._read_at = -1
+        self._tried_at = -1
+        self._reachable = True
+        self._records = _by_dn(self._configured)
+
+    async def grant(self, dn: Dn, service: str = "") -> Grant:
+        """The roles of `dn`; `service` chooses among the ids registered for it."""
+        if dn == ANONYMOUS:
+            return NOTHING
+        self._forget_old()
+        if dn not in self._records and self._source is not None:
+            now = self._clock.monotonic_ms()
+            if self._tried_at < 0 or now - self._tried_at >= self._pace.miss_ms:
+                await self.refresh()
+        return _choose(self._records.get(dn, ()), service)
+
+    async def refresh(self) -> bool:
+        """Read the registry now; returns whether it could be read."""
+        if self._source is None:
+            return False
+        self._tried_at = self._clock.monotonic_ms()
+        try:
+            read = [record for record in await self._source() if record.approved]
+        except CheloniaError as error:
+            if self._reachable:
+                log.info("registry unreachable, configured identities go on error=%s", error)
+            self._reachable = False
+            return False
+        self._reachable = True
+        self._read_at = self._clock.monotonic_ms()
+        self._records = _by_dn((*self._configured, *read))
+        return True
+
+    async def run(self) -> None:
+        """Keep reading the registry until cancelled."""
+        while self._source is not None:
+            await self.refresh()
+            self._forget_old()
+            await self._clock.sleep(self._pace.refresh_ms)
+
+    def _forget_old(self) -> None:
+        if self._read_at >= 0 and self._clock.monotonic_ms() - self._read_at > self._pace.keep_ms:
+            log.warning("registry unreachable for %d ms: only configured identities have roles", self._pace.keep_ms)
+            self._records = _by_dn(self._configured)
+            self._read_at = -1
+
+
+def _by_dn(records: Iterable[ServiceRecord]) -> dict[Dn, tuple[ServiceRecord, ...]]:
+    out: dict[Dn, tuple[ServiceRecord, ...]] = {}
+    for record in records:
+        if record.approved and record not in out.get(record.dn, ()):
+            out[record.dn] = (*out.get(record.dn, ()), record)
+    return out
+
+
+def _choose(records: tuple[ServiceRecord, ...], service: str) -> Grant:
+    """Roles of all records; the id asked for, else a Shepherd's (only those speak of themselves), else the first."""
+    roles = tuple(role for role in Role if any(record.role == role for record in records))
+    ids = [record.service_id for record in records if record.service_id and record.service_id != "-"]
+    shepherds = [record.service_id for record in records if record.role == Role.SHEPHERD]
+    chosen = ServiceId(service) if service in ids else next(iter((*shepherds, *ids)), ServiceId(""))
+    return Grant(roles, chosen)

@@ -1,0 +1,410 @@
+"""Typed stubs of the four ports over SOAP: what a caller holds when the service is not in its own process.
+
+A `Channel` carries calls to one service that may have several instances: it stays with one while it answers, goes on
+to the next when it does not, and repeats a call within a deadline with the same request key, so that a change applies
+once. Context travels in headers: `X-Request-Id`, `Chelonia-Request-Key`, and `Chelonia-Service` where one certificate
+serves several services. Errors arrive as they left the other side; those of the transport name target and cure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from chelonia.core import ahash, bartender, librarian, shepherd
+from chelonia.core.caller import Call
+from chelonia.core.clock import Clock, Ids
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
+from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.names import LogicalName
+from chelonia.core.replicas import Receipt
+from chelonia.hosting.http_client import HttpClient, Sending, raise_for_status
+from chelonia.wire import soap
+from chelonia.wire.operations import Service
+from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations_bartender import BARTENDER
+from chelonia.wire.operations_librarian import LIBRARIAN
+from chelonia.wire.operations_shepherd import SHEPHERD
+
+T = TypeVar("T")
+
+REQUEST_ID_HEADER: Final = "X-Request-Id"
+REQUEST_KEY_HEADER: Final = "Chelonia-Request-Key"
+SERVICE_HEADER: Final = "Chelonia-Service"
+
+AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT, Kind.READ_ONLY})
+"""Failures after which the same call may be made again, elsewhere or later."""
+ONCE: Final = frozenset({"change"})
+"""Operations without a request key that must not be repeated once they may have arrived."""
+KEYED: Final = frozenset(
+    {
+        "new", "modify_metadata", "remove", "make_entry", "begin_put", "commit_put", "commit_file", "unlink", "delete",
+        "unmake", "move", "set_wanted", "make_collection", "unmake_collection", "make_mountpoint", "unmake_mountpoint",
+        "put_file", "del_file", "modify", "start_put",
+    }
+)  # fmt: skip
+"""Changes that get a request key of their own when the caller gave none, because a retry must apply once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How hard a channel tries.
+
+    `retry_ms`: for how long after the first failure a call is repeated (0: every instance is asked once);
+    `pause_ms`: between two rounds over all instances; `read_ms`: for one answer (0: the client's default).
+    """
+
+    retry_ms: int = 10_000
+    pause_ms: int = 200
+    read_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What every channel of a process shares. `service_id`: the caller's own, where its certificate serves several."""
+
+    client: HttpClient
+    clock: Clock
+    ids: Ids
+    service_id: ServiceId = ServiceId("")
+
+
+class Channel:
+    """Carries calls to one service, over one or several URLs of it."""
+
+    def __init__(self, link: Link, service: Service, urls: Sequence[str], patience: Patience | None = None) -> None:
+        """Raises: BAD_CONFIG without a URL."""
+        if not urls:
+            raise CheloniaError(Kind.BAD_CONFIG, service.name, cause=f"no URL of a {service.name} is known")
+        self._link = link
+        self._service = service
+        self._patience = patience or Patience()
+        start = int(link.ids.uniform() * len(urls))
+        self._urls = [*urls[start:], *urls[:start]]
+        self._current = 0
+
+    async def call(self, call: Call, method: str, *args: Any, _as: type[T] | None = None) -> T:
+        """Make one call of the port method `method`. Raises: what the service raised, NETWORK, TIMEOUT, UNTRUSTED."""
+        if method in KEYED and not call.request_key:
+            call = replace(call, request_key=RequestKey(self._link.ids.uuid()))
+        body = soap.encode_request(self._service, method, args)
+        give_up = self._link.clock.monotonic_ms() + self._patience.retry_ms
+        tried = 0
+        while True:
+            try:
+                answer: T = await self._once(self._urls[self._current], call, method, body)
+                return answer
+            except CheloniaError as error:
+                tried += 1
+                if not self._may_repeat(error, method, tried, give_up):
+                    raise
+            self._current = (self._current + 1) % len(self._urls)
+            if tried % len(self._urls) == 0:
+                await self._link.clock.sleep(self._patience.pause_ms)
+
+    def _may_repeat(self, error: CheloniaError, method: str, tried: int, give_up: int) -> bool:
+        if method in ONCE:
+            return False
+        if tried < len(self._urls):
+            return error.kind in AGAIN or error.kind is Kind.UNTRUSTED
+        return error.kind in AGAIN and self._link.clock.monotonic_ms() + self._patience.pause_ms < give_up
+
+    async def _once(self, url: str, call: Call, method: str, body: bytes) -> Any:
+        sending = Sending("POST", url, self._headers(call), body, read_idle_ms=self._patience.read_ms)
+        received = await self._link.client.request(sending)
+        if received.headers.get("Content-Type", "").startswith("text/xml"):
+            return soap.decode_response(self._service, method, received.body)
+        raise_for_status(received.status, received.headers, received.body, method)
+        raise CheloniaError(Kind.BAD_XML, method, cause=f"HTTP {received.status} without an XML answer")
+
+    def _headers(self, call: Call) -> dict[str, str]:
+        headers = {"Content-Type": soap.CONTENT_TYPE, "SOAPAction": '""'}
+        if call.request_id:
+            headers[REQUEST_ID_HEADER] = call.request_id
+        if call.request_key:
+            headers[REQUEST_KEY_HEADER] = call.request_key
+        if self._link.service_id:
+            headers[SERVICE_HEADER] = self._link.service_id
+        return headers
+
+
+class RemoteAHash:
+    """`core.ahash.AHash` over SOAP."""
+
+    def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
+        self._channel = Channel(link, AHASH, urls, patience)
+        self._ids = link.ids
+
+    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """See the port."""
+        return await self._channel.call(call, "get", ids, needed)
+
+    async def change(self, call: Call, elements: tuple[ahash.Element, ...]) -> tuple[ahash.ChangeOutcome, ...]:
+        """See the port; never repeated by itself."""
+        return await self._channel.call(call, "change", elements)
+
+    async def transact(
+        self, call: Call, key: RequestKey, elements: tuple[ahash.Element, ...], memo: str = ""
+    ) -> ahash.TransactOutcome:
+        """See the port. An empty key is replaced by a fresh one: a repeated call must apply once."""
+        own = key or RequestKey(self._ids.uuid())
+        return await self._channel.call(call, "transact", own, elements, memo)
+
+    async def recall(self, call: Call, key: RequestKey) -> ahash.TransactOutcome | None:
+        """See the port."""
+        found: ahash.TransactOutcome | None = await self._channel.call(call, "recall", key)
+        return found
+
+    async def walk(
+        self, call: Call, walks: tuple[ahash.Walk, ...], needed: Filter = ()
+    ) -> tuple[ahash.WalkOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "walk", walks, needed)
+
+    async def scan(
+        self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = 1000
+    ) -> ahash.Page:
+        """See the port."""
+        return await self._channel.call(call, "scan", object_id, section, after, limit)
+
+    async def status(self, call: Call) -> ahash.AHashStatus:
+        """See the port."""
+        return await self._channel.call(call, "status")
+
+
+class RemoteLibrarian:
+    """`core.librarian.Librarian` over SOAP."""
+
+    def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
+        self._channel = Channel(link, LIBRARIAN, urls, patience)
+
+    async def new(self, call: Call, requests: tuple[librarian.NewRequest, ...]) -> tuple[librarian.NewOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "new", requests)
+
+    async def get(self, call: Call, guids: tuple[Guid, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """See the port."""
+        return await self._channel.call(call, "get", guids, needed)
+
+    async def traverse(self, call: Call, names: tuple[LogicalName, ...]) -> tuple[librarian.Traversal, ...]:
+        """See the port."""
+        return await self._channel.call(call, "traverse", names)
+
+    async def modify_metadata(
+        self, call: Call, requests: tuple[librarian.ModifyRequest, ...]
+    ) -> tuple[librarian.ModifyOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "modify_metadata", requests)
+
+    async def remove(self, call: Call, requests: tuple[tuple[str, Guid], ...]) -> tuple[librarian.RemoveOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "remove", requests)
+
+    async def report(self, call: Call, report: librarian.Report) -> librarian.ReportAnswer:
+        """See the port."""
+        return await self._channel.call(call, "report", report)
+
+    async def make_entry(self, call: Call, request: librarian.MakeEntry) -> Guid:
+        """See the port."""
+        return await self._channel.call(call, "make_entry", request)
+
+    async def begin_put(self, call: Call, request: librarian.BeginPut) -> librarian.Begun:
+        """See the port."""
+        return await self._channel.call(call, "begin_put", request)
+
+    async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> librarian.Committed:
+        """See the port."""
+        return await self._channel.call(call, "commit_put", guid, receipts)
+
+    async def commit_file(self, call: Call, request: librarian.CommitFile) -> librarian.Committed:
+        """See the port."""
+        return await self._channel.call(call, "commit_file", request)
+
+    async def unlink(self, call: Call, request: librarian.Unlink) -> None:
+        """See the port."""
+        await self._channel.call(call, "unlink", request, _as=Any)
+
+    async def delete(self, call: Call, request: librarian.Delete) -> None:
+        """See the port."""
+        await self._channel.call(call, "delete", request, _as=Any)
+
+    async def unmake(self, call: Call, request: librarian.Unmake) -> None:
+        """See the port."""
+        await self._channel.call(call, "unmake", request, _as=Any)
+
+    async def move(self, call: Call, request: librarian.Move) -> None:
+        """See the port."""
+        await self._channel.call(call, "move", request, _as=Any)
+
+    async def set_wanted(self, call: Call, request: librarian.SetWanted) -> None:
+        """See the port."""
+        await self._channel.call(call, "set_wanted", request, _as=Any)
+
+    async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter = ()) -> librarian.EntryPage:
+        """See the port."""
+        return await self._channel.call(call, "entries", guid, after, limit, needed)
+
+    async def recall(self, call: Call) -> str | None:
+        """See the port."""
+        found: str | None = await self._channel.call(call, "recall")
+        return found
+
+    async def heartbeat(self, call: Call, beat: librarian.Heartbeat) -> librarian.HeartbeatAnswer:
+        """See the port."""
+        return await self._channel.call(call, "heartbeat", beat)
+
+    async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> librarian.InventoryPage:
+        """See the port."""
+        return await self._channel.call(call, "inventory", shepherd, after, limit)
+
+    async def nodes(self, call: Call) -> tuple[librarian.NodeView, ...]:
+        """See the port."""
+        return await self._channel.call(call, "nodes")
+
+    async def services(self, call: Call) -> tuple[librarian.ServiceRecord, ...]:
+        """See the port."""
+        return await self._channel.call(call, "services")
+
+    async def approve(self, call: Call, record: librarian.ServiceRecord) -> None:
+        """See the port."""
+        await self._channel.call(call, "approve", record, _as=Any)
+
+    async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
+        """See the port."""
+        await self._channel.call(call, "maintenance", shepherd, until_ms, _as=Any)
+
+    async def health(self, call: Call) -> librarian.HealthSummary:
+        """See the port."""
+        return await self._channel.call(call, "health")
+
+
+class RemoteShepherd:
+    """`core.shepherd.Shepherd` over SOAP."""
+
+    def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
+        self._channel = Channel(link, SHEPHERD, urls, patience or Patience(retry_ms=0))
+
+    async def get(self, call: Call, requests: tuple[shepherd.GetRequest, ...]) -> tuple[shepherd.TurlOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "get", requests)
+
+    async def put(self, call: Call, requests: tuple[shepherd.PutRequest, ...]) -> tuple[shepherd.TurlOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "put", requests)
+
+    async def stat(
+        self, call: Call, references: tuple[tuple[str, ReferenceId], ...]
+    ) -> tuple[shepherd.StatOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "stat", references)
+
+    async def delete(
+        self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: shepherd.Authority | None
+    ) -> tuple[shepherd.DeleteOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "delete", references, authority)
+
+    async def toggle_report(self, call: Call, on: bool) -> bool:
+        """See the port."""
+        return await self._channel.call(call, "toggle_report", on)
+
+    async def copy(self, call: Call, order: shepherd.CopyOrder) -> Receipt:
+        """See the port."""
+        return await self._channel.call(call, "copy", order)
+
+    async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
+        """See the port."""
+        return await self._channel.call(call, "scrub", references)
+
+    async def status(self, call: Call) -> shepherd.ShepherdStatus:
+        """See the port."""
+        return await self._channel.call(call, "status")
+
+
+class RemoteBartender:
+    """`core.bartender.Bartender` over SOAP."""
+
+    def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
+        self._channel = Channel(link, BARTENDER, urls, patience)
+
+    async def stat(self, call: Call, requests: tuple[bartender.NameRequest, ...]) -> tuple[bartender.StatOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "stat", requests)
+
+    async def list(
+        self, call: Call, requests: tuple[bartender.ListRequest, ...], needed: Filter, recursive: bool
+    ) -> tuple[bartender.ListOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "list", requests, needed, recursive)
+
+    async def make_collection(
+        self, call: Call, requests: tuple[bartender.MakeRequest, ...]
+    ) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "make_collection", requests)
+
+    async def unmake_collection(
+        self, call: Call, requests: tuple[bartender.NameRequest, ...]
+    ) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "unmake_collection", requests)
+
+    async def make_mountpoint(
+        self, call: Call, requests: tuple[bartender.MakeRequest, ...]
+    ) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "make_mountpoint", requests)
+
+    async def unmake_mountpoint(
+        self, call: Call, requests: tuple[bartender.NameRequest, ...]
+    ) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "unmake_mountpoint", requests)
+
+    async def move(self, call: Call, requests: tuple[bartender.MoveRequest, ...]) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "move", requests)
+
+    async def put_file(
+        self, call: Call, requests: tuple[bartender.PutFileRequest, ...]
+    ) -> tuple[bartender.TransferOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "put_file", requests)
+
+    async def get_file(
+        self, call: Call, requests: tuple[bartender.GetFileRequest, ...]
+    ) -> tuple[bartender.TransferOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "get_file", requests)
+
+    async def add_replica(
+        self, call: Call, requests: tuple[bartender.AddReplicaRequest, ...], protocols: tuple[str, ...]
+    ) -> tuple[bartender.TransferOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "add_replica", requests, protocols)
+
+    async def del_file(self, call: Call, requests: tuple[bartender.NameRequest, ...]) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "del_file", requests)
+
+    async def unlink(self, call: Call, requests: tuple[bartender.NameRequest, ...]) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "unlink", requests)
+
+    async def modify(self, call: Call, requests: tuple[bartender.ModifyRequest, ...]) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "modify", requests)
+
+    async def start_put(
+        self, call: Call, requests: tuple[bartender.StartPutRequest, ...]
+    ) -> tuple[bartender.StartPutOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "start_put", requests)
+
+    async def commit_put(
+        self, call: Call, requests: tuple[bartender.CommitPutRequest, ...]
+    ) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "commit_put", requests)

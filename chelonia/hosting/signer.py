@@ -1,0 +1,110 @@
+"""Signs receipts with the host's key and checks those of other Shepherds.
+
+RSA keys sign with PSS and SHA-256, elliptic curves with ECDSA and SHA-256, Ed25519 by itself. Signatures travel as
+base64 text, keys as PEM. Whether a key is a Shepherd's is not decided here: the Librarian compares it with what that
+Shepherd announced on its authenticated connection.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+
+from chelonia.core.errors import CheloniaError, Kind
+
+KEYS_MAX: Final = 1024
+"""Parsed keys remembered: about one per Shepherd."""
+KEY_TEXT_MAX: Final = 8192
+
+PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+
+_PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=32)
+
+
+class HostSigner:
+    """Signs with one private key."""
+
+    def __init__(self, key: PrivateKey) -> None:
+        self._key = key
+        public = key.public_key()
+        form = serialization.PublicFormat.SubjectPublicKeyInfo
+        self._pem = public.public_bytes(serialization.Encoding.PEM, form).decode("ascii")
+
+    def sign(self, message: bytes) -> str:
+        """Return the signature as base64 text."""
+        return base64.b64encode(_sign(self._key, message)).decode("ascii")
+
+    def verify_key(self) -> str:
+        """The public key in PEM."""
+        return self._pem
+
+
+class KeyVerifier:
+    """Checks signatures; remembers parsed keys."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, PublicKey] = OrderedDict()
+
+    def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
+        """Whether `signature` is `verify_key`'s over `message`; malformed input is False."""
+        key = self._load(verify_key)
+        if key is None:
+            return False
+        try:
+            raw = base64.b64decode(signature, validate=True)
+            match key:
+                case rsa.RSAPublicKey():
+                    key.verify(raw, message, _PSS, hashes.SHA256())
+                case ec.EllipticCurvePublicKey():
+                    key.verify(raw, message, ec.ECDSA(hashes.SHA256()))
+                case ed25519.Ed25519PublicKey():
+                    key.verify(raw, message)
+        except (InvalidSignature, binascii.Error, ValueError):
+            return False
+        return True
+
+    def _load(self, pem: str) -> PublicKey | None:
+        known = self._keys.get(pem)
+        if known is not None:
+            self._keys.move_to_end(pem)
+            return known
+        if len(pem) > KEY_TEXT_MAX:
+            return None
+        try:
+            key = serialization.load_pem_public_key(pem.encode("ascii"))
+        except (ValueError, UnsupportedAlgorithm):
+            return None
+        if not isinstance(key, PublicKey):
+            return None
+        self._keys[pem] = key
+        if len(self._keys) > KEYS_MAX:
+            self._keys.popitem(last=False)
+        return key
+
+
+def load_signer(key_file: Path) -> HostSigner:
+    """Make a signer from a PEM key file. Raises: BAD_CONFIG when it cannot be read or is of a kind we cannot use."""
+    try:
+        key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise CheloniaError(Kind.BAD_CONFIG, "load key", str(key_file), str(error)) from error
+    if not isinstance(key, PrivateKey):
+        cause = "the key is neither RSA, elliptic curve nor Ed25519"
+        raise CheloniaError(Kind.BAD_CONFIG, "load key", str(key_file), cause)
+    return HostSigner(key)
+
+
+def _sign(key: PrivateKey, message: bytes) -> bytes:
+    if isinstance(key, rsa.RSAPrivateKey):
+        return key.sign(message, _PSS, hashes.SHA256())
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return key.sign(message, ec.ECDSA(hashes.SHA256()))
+    return key.sign(message)

@@ -1,0 +1,25 @@
+"""Threads for heavy or blocking pure functions: hashlib and zlib release the interpreter lock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class ThreadWorker:
+    """Runs functions on a small pool of threads."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
+
+    async def run(self, fn: Callable[[], T]) -> T:
+        """Return `fn()`; what it raises is raised here."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, fn)
+
+    def close(self) -> None:
+        """Finish what runs and stop the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
