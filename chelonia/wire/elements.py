@@ -1,0 +1,127 @@
+"""Element descriptions that several services share: positions, objects, filters, checksums, receipts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from chelonia.core.ahash import Position
+from chelonia.core.ids import ROOT, BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.replicas import Checksums, Location, Receipt
+from chelonia.wire.schema import INT, Child, Children, Form, Listed, Metadata, Part, Record, Text, record, shaped
+
+
+def needed(attr: str = "needed") -> Listed:
+    """The filter: `neededMetadataList/neededMetadataElement*{section,property}`; absent or empty asks for all."""
+    element = record(Needed, Text("section", "section"), Text("property", "property"))
+    return Listed("neededMetadataList", Children("neededMetadataElement", attr, element))
+
+
+def bulk(operation: str, attr: str, element: Record, *, element_name: str = "", limit: int = 1000) -> Listed:
+    """The list of a bulk request: `<operation>RequestList/<operation>RequestElement*`."""
+    name = element_name or f"{operation}RequestElement"
+    return Listed(f"{operation}RequestList", Children(name, attr, element, limit), required=True)
+
+
+def answers(operation: str, element: Record) -> Record:
+    """The list of a bulk answer: `<operation>ResponseList/<operation>ResponseElement*`; the value is a tuple."""
+    listed = Listed(f"{operation}ResponseList", Children(f"{operation}ResponseElement", "results", element))
+    return shaped(lambda values: values, lambda values: (values,), listed)
+
+
+def extra(name: str, attr: str, default: Any = "", **more: Form) -> Text:
+    """An element the original did not have: optional, and left out at its default."""
+    return Text(name, attr, default=default, omit=True, **more)
+
+
+KIND_AND_CAUSE: Final[tuple[Part, ...]] = (extra("kind", "kind"), extra("cause", "cause"))
+"""What our answers add to the original's status string."""
+
+POSITION: Final = record(
+    Position, Text("cluster", "cluster"), Text("generation", "generation", INT), Text("sequence", "sequence", INT)
+)
+
+
+def _counts_make(pairs: tuple[tuple[str, int], ...]) -> dict[str, int]:
+    return dict(pairs)
+
+
+_COUNT = shaped(lambda *pair: pair, lambda pair: pair, Text("section", "section"), Text("number", "number", INT))
+COUNTS: Final = shaped(
+    _counts_make, lambda counts: (tuple(counts.items()),), Listed("countList", Children("count", "counts", _COUNT))
+)
+
+
+def _object_make(ident: str, sections: Mapping[str, Any], version: int, counts: Mapping[str, int] | None) -> Any:
+    return StoredObject(ident, version, sections, counts or {})  # type: ignore[arg-type]  # the wire's text is the id
+
+
+def stored_object(id_name: str, *before: Part) -> Record:
+    """A `StoredObject`: its id under `id_name`, metadata, and beside them version and counts.
+
+    An original service sends no version: an object with metadata then counts as version 1, one without as absent.
+    """
+
+    def make(ident: str, sections: Mapping[str, Any], version: int, counts: Mapping[str, int] | None) -> Any:
+        return _object_make(ident, sections, version if version >= 0 else int(bool(sections)), counts)
+
+    def take(item: StoredObject) -> tuple[Any, ...]:
+        return item.id, item.sections, item.version, item.counts or None
+
+    return shaped(
+        make,
+        take,
+        Text(id_name, "id"),
+        Metadata("sections", sections=True),
+        Text("version", "version", INT, default=-1),
+        Child("counts", "counts", COUNTS, default=None),
+    )
+
+
+CHECKSUMS: Final[tuple[Text, ...]] = (extra("sha256", "sha256"), extra("md5", "md5"), extra("adler32", "adler32"))
+"""Three optional elements; read and written by hand-made records through `Checksums`."""
+
+LOCATION: Final = record(Location, Text("serviceID", "shepherd"), Text("referenceID", "reference"))
+
+
+def _receipt_make(blob: str, shepherd: str, reference: str, size: int, *rest: Any) -> Receipt:
+    sha256, md5, adler32, boot, issued_ms, signature = rest
+    location = Location(ServiceId(shepherd), ReferenceId(reference))
+    checksums = Checksums(sha256, md5, adler32)
+    return Receipt(BlobId(blob), location, size, checksums, boot, Ms(issued_ms), signature)
+
+
+def _receipt_take(item: Receipt) -> tuple[Any, ...]:
+    sums = item.checksums
+    where = item.location
+    return (
+        item.blob, where.shepherd, where.reference, item.size, sums.sha256, sums.md5, sums.adler32,
+        item.boot, item.issued_ms, item.signature,
+    )  # fmt: skip
+
+
+RECEIPT: Final = shaped(
+    _receipt_make,
+    _receipt_take,
+    Text("blob", "blob"),
+    Text("serviceID", "shepherd"),
+    Text("referenceID", "reference"),
+    Text("size", "size", INT),
+    *CHECKSUMS,
+    Text("boot", "boot", INT),
+    Text("issuedMs", "issued_ms", INT),
+    extra("signature", "signature"),
+)
+
+
+def _write_ln(name: LogicalName) -> str:
+    """Canonical text, with the trailing slash that means "into"; the bare root is empty, for `/` would say "into"."""
+    if name.start == ROOT and not name.parts:
+        return "/" if name.into else ""
+    return f"{name}/" if name.into else str(name)
+
+
+LN: Final = Form("string", _write_ln, parse_ln, plain=False)
+"""A Logical Name; reading may raise BAD_NAME."""

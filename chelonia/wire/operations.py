@@ -1,0 +1,96 @@
+"""What an operation and a service are on the wire, before any particular one.
+
+An `Operation` joins a wire name (as in `core.access`) with a port method and the descriptions of its request and
+answer. The four tables (`operations_ahash`, ...) are the only place where a wire form is written down: codec and WSDL
+both come from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chelonia.wire.schema import Codec, Record, compile_record
+
+NAMESPACES: Final[Mapping[str, str]] = {
+    "ahash": "http://www.nordugrid.org/schemas/ahash",
+    "lbr": "http://www.nordugrid.org/schemas/librarian",
+    "bar": "http://www.nordugrid.org/schemas/bartender",
+    "she": "http://www.nordugrid.org/schemas/shepherd",
+}
+"""The original's prefixes and namespaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One operation as a table writes it down.
+
+    Fields: `name` on the wire; `method` of the port; `request` (the value is the argument tuple) and `answer`.
+    `answer_name`: the answer's root element, empty for `<name>Response`; `answer_prefix`: that of the service unless
+    the original was odd (empty: no namespace). `echo`: leaves of the request, by name, that the answer repeats though
+    the port does not know them; then the answer's value is (result, echoed texts).
+    """
+
+    name: str
+    method: Callable[..., Any]
+    request: Record
+    answer: Record
+    answer_name: str = ""
+    answer_prefix: str | None = None
+    echo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation, compiled. `method` is the port's method name, to be called with `call` and the arguments."""
+
+    spec: Spec
+    name: str
+    method: str
+    answer_name: str
+    answer_prefix: str
+    request: Codec
+    answer: Codec
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service's table: `name` as in `core.access`, prefix and namespace, operations in the order written down."""
+
+    name: str
+    prefix: str
+    namespace: str
+    operations: tuple[Operation, ...]
+    by_name: Mapping[str, Operation]
+    by_method: Mapping[str, Operation]
+
+    @property
+    def type_name(self) -> str:
+        """The original's service type."""
+        return f"org.nordugrid.storage.{self.name}"
+
+
+def service(name: str, prefix: str, specs: tuple[Spec, ...]) -> Service:
+    """Compile a table."""
+    operations = tuple(_operation(spec, prefix) for spec in specs)
+    return Service(
+        name=name,
+        prefix=prefix,
+        namespace=NAMESPACES[prefix],
+        operations=operations,
+        by_name={operation.name: operation for operation in operations},
+        by_method={operation.method: operation for operation in operations},
+    )
+
+
+def _operation(spec: Spec, prefix: str) -> Operation:
+    return Operation(
+        spec=spec,
+        name=spec.name,
+        method=spec.method.__name__,
+        answer_name=spec.answer_name or f"{spec.name}Response",
+        answer_prefix=prefix if spec.answer_prefix is None else spec.answer_prefix,
+        request=compile_record(spec.request, prefix),
+        answer=compile_record(spec.answer, prefix),
+    )

@@ -1,0 +1,163 @@
+"""The A-Hash on the wire: `get` and `change` as the original's, the transactional operations in the same style."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import (
+    AHash,
+    AHashStatus,
+    ChangeOutcome,
+    ChangeStatus,
+    ChangeType,
+    Condition,
+    ConditionType,
+    Element,
+    Page,
+    TransactOutcome,
+    Unmet,
+    Walk,
+    WalkOutcome,
+    WalkStep,
+)
+from chelonia.core.errors import Kind
+from chelonia.wire.elements import POSITION, answers, bulk, extra, needed, stored_object
+from chelonia.wire.operations import Spec, service
+from chelonia.wire.schema import (
+    BOOL,
+    INT,
+    AnyDepth,
+    Child,
+    Children,
+    Listed,
+    Refusal,
+    Text,
+    Texts,
+    arguments,
+    enum_form,
+    record,
+    shaped,
+    single,
+)
+
+_NOT_READY = Refusal("error", Kind.UNAVAILABLE)
+
+_CONDITION = record(
+    Condition,
+    Text("conditionID", "id"),
+    Text("conditionType", "type", enum_form(ConditionType)),
+    Text("section", "section"),
+    Text("property", "property"),
+    Text("value", "value"),
+)
+_ELEMENT = record(
+    Element,
+    Text("changeID", "change_id"),
+    Text("ID", "object"),
+    Text("changeType", "change", enum_form(ChangeType)),
+    Text("section", "section"),
+    Text("property", "property"),
+    Text("value", "value"),
+    Listed("conditionList", Children("condition", "conditions", _CONDITION)),
+)
+_CHANGED = record(
+    ChangeOutcome,
+    Text("changeID", "change_id"),
+    Text("success", "status", enum_form(ChangeStatus)),
+    Text("conditionID", "condition_id"),
+)
+_OBJECT = stored_object("ID")
+_UNMET = record(Unmet, Text("changeID", "change_id"), Text("conditionID", "condition_id"))
+_TRANSACTED = record(
+    TransactOutcome,
+    Text("applied", "applied", BOOL),
+    Child("position", "position", POSITION),
+    Child("unmet", "unmet", _UNMET, default=None),
+    extra("memo", "memo"),
+    Text("recalled", "recalled", BOOL),
+)
+
+
+def _walk_make(start: Any, steps: tuple[tuple[str, ...], ...], section: str) -> Walk:
+    return Walk(start, steps, section)
+
+
+_WALK = shaped(
+    _walk_make,
+    lambda walk: (walk.start, walk.steps, walk.section),
+    Text("start", "start"),
+    Listed("stepList", Children("step", "steps", single(Texts("name", "names")))),
+    Text("section", "section", default="entries"),
+)
+_STEP = record(WalkStep, Text("property", "property"), Text("ID", "object"))
+_WALKED = record(WalkOutcome, Listed("takenList", Children("taken", "taken", _STEP)), Child("object", "last", _OBJECT))
+_ITEM = shaped(lambda *pair: pair, lambda pair: pair, Text("property", "property"), Text("value", "value"))
+_PAGE = record(Page, Listed("itemList", Children("item", "items", _ITEM)), Text("more", "more", BOOL))
+_STATUS = record(
+    AHashStatus,
+    Child("position", "position", POSITION),
+    Text("role", "role"),
+    Text("writable", "writable", BOOL),
+    Text("objectsEstimate", "objects_estimate", INT),
+    Text("freeBytes", "free_bytes", INT),
+)
+
+AHASH: Final = service(
+    "ahash",
+    "ahash",
+    (
+        Spec(
+            "get",
+            AHash.get,
+            arguments(AHash.get, needed(), AnyDepth("IDs", "ID", "ids")),
+            single(Listed("objects", Children("object", "objects", _OBJECT), required=True), _NOT_READY),
+        ),
+        Spec(
+            "change",
+            AHash.change,
+            arguments(AHash.change, bulk("change", "elements", _ELEMENT)),
+            single(
+                Listed("changeResponseList", Children("changeResponseElement", "results", _CHANGED), required=True),
+                _NOT_READY,
+            ),
+        ),
+        Spec(
+            "transact",
+            AHash.transact,
+            arguments(
+                AHash.transact,
+                Text("requestKey", "key"),
+                extra("memo", "memo"),
+                bulk("transact", "elements", _ELEMENT, limit=bounds.TRANSACT_ELEMENTS_MAX),
+            ),
+            _TRANSACTED,
+        ),
+        Spec(
+            "recall",
+            AHash.recall,
+            arguments(AHash.recall, Text("requestKey", "key")),
+            single(Child("outcome", "outcome", _TRANSACTED, default=None)),
+        ),
+        Spec(
+            "walk",
+            AHash.walk,
+            arguments(AHash.walk, bulk("walk", "walks", _WALK), needed()),
+            answers("walk", _WALKED),
+        ),
+        Spec(
+            "scan",
+            AHash.scan,
+            arguments(
+                AHash.scan,
+                Text("ID", "object_id"),
+                Text("section", "section"),
+                extra("after", "after"),
+                Text("limit", "limit", INT),
+            ),
+            _PAGE,
+        ),
+        Spec("status", AHash.status, arguments(AHash.status), _STATUS),
+    ),
+)
+"""The A-Hash's operations."""

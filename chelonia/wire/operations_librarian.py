@@ -1,0 +1,441 @@
+"""The Librarian on the wire: the original's six operations to the letter, the transactional namespace beside them.
+
+Odd and kept: `report` answers `registerResponse`; `nextReportTime` is in seconds (-1 asks for a reconciliation), our
+`nextReportMs` beside it is exact. A report's `<IMBACK>`/`<NOTFOUND>` markers pass as they are, an empty state reads
+as `deleted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from chelonia.core import bounds
+from chelonia.core.caller import Role
+from chelonia.core.ids import BlobId, Guid, ReferenceId
+from chelonia.core.librarian import (
+    BeginPut,
+    Begun,
+    CommitFile,
+    Committed,
+    Delete,
+    Entry,
+    EntryPage,
+    HealthSummary,
+    Heartbeat,
+    HeartbeatAnswer,
+    InventoryItem,
+    InventoryPage,
+    Librarian,
+    MakeEntry,
+    ModifyOutcome,
+    ModifyRequest,
+    Move,
+    NewOutcome,
+    NewRequest,
+    NodeView,
+    RemoveOutcome,
+    Report,
+    ReportAnswer,
+    ReportedReplica,
+    ServiceRecord,
+    SetWanted,
+    Traversal,
+    TraversedStep,
+    Unlink,
+    Unmake,
+)
+from chelonia.core.metadata import StoredObject
+from chelonia.core.names import LogicalName
+from chelonia.core.replicas import Checksums, ReplicaState
+from chelonia.wire.elements import (
+    CHECKSUMS,
+    COUNTS,
+    LN,
+    LOCATION,
+    POSITION,
+    RECEIPT,
+    answers,
+    bulk,
+    extra,
+    needed,
+    stored_object,
+)
+from chelonia.wire.operations import Spec, service
+from chelonia.wire.schema import (
+    BOOL,
+    INT,
+    NOTHING,
+    Child,
+    Children,
+    Form,
+    Listed,
+    Metadata,
+    Record,
+    Text,
+    Texts,
+    arguments,
+    enum_form,
+    record,
+    shaped,
+    single,
+    whole_argument,
+)
+
+_REQUEST_ID = Text("requestID", "request_id")
+_GUID = Text("GUID", "guid")
+_SUCCESS = Text("success", "success")
+_SECTIONS = Metadata("sections", sections=True)
+_STATE = enum_form(ReplicaState)
+_OBJECT = stored_object("GUID")
+
+# --- the original's operations -------------------------------------------------------------------------------------
+
+_EXPECTED = shaped(lambda *pair: pair, lambda pair: pair, _GUID, Text("version", "version", INT))
+_EXPECT = Listed("expectList", Children("expect", "expect", _EXPECTED, bounds.BULK_ELEMENTS_MAX), omit=True)
+_MODIFY = record(
+    ModifyRequest,
+    Text("changeID", "change_id"),
+    _GUID,
+    Text("changeType", "change_type"),
+    Text("section", "section"),
+    Text("property", "property"),
+    Text("value", "value"),
+    _EXPECT,
+)
+_REMOVE = shaped(lambda *pair: pair, lambda pair: pair, _REQUEST_ID, _GUID)
+_NAME = shaped(lambda _, name: name, lambda pair: pair, _REQUEST_ID, Text("LN", "ln", LN))
+
+
+_TRAVERSE = arguments(
+    Librarian.traverse,
+    Listed("traverseLNRequestList", Children("traverseLNRequestElement", "names", _NAME, 1000), required=True),
+    replace(needed(), omit=True),
+)
+
+
+def _traverse_take(args: tuple[tuple[LogicalName, ...], Any]) -> tuple[Any, ...]:
+    """The port has no request ids: the place in the list serves as one."""
+    names, wanted = args
+    return tuple((str(index), name) for index, name in enumerate(names)), wanted
+
+
+_STEP = record(TraversedStep, Text("LNPart", "part"), _GUID)
+
+
+def _traversed_make(
+    _id: str, steps: Any, complete: bool, _done: str, guid: Any, sections: Any, *rest: Any
+) -> Traversal:
+    left, version, counts = rest
+    last = StoredObject(guid, version if version >= 0 else int(bool(sections)), sections, counts or {})
+    return Traversal(steps, complete, last, tuple(left.split("/")) if left else ())
+
+
+def _traversed_take(pair: tuple[str, Traversal]) -> tuple[Any, ...]:
+    request_id, item = pair
+    done = "/".join(step.part for step in item.steps)
+    last = item.last
+    rest = "/".join(item.rest)
+    return request_id, item.steps, item.complete, done, last.id, last.sections, rest, last.version, last.counts or None
+
+
+_TRAVERSED = shaped(
+    _traversed_make,
+    _traversed_take,
+    _REQUEST_ID,
+    Listed("traversedList", Children("traversedListElement", "steps", _STEP)),
+    Text("wasComplete", "complete", BOOL),
+    Text("traversedLN", "done", default=""),
+    Text("GUID", "guid"),
+    _SECTIONS,
+    Text("restLN", "rest", default=""),
+    Text("version", "version", INT, default=-1),
+    Child("counts", "counts", COUNTS, default=None),
+)
+_TRAVERSALS = shaped(
+    lambda results: (results, ()),
+    lambda pair: (tuple(zip(pair[1], pair[0], strict=True)),),
+    Listed("traverseLNResponseList", Children("traverseLNResponseElement", "results", _TRAVERSED), required=True),
+)
+
+
+def _read_reported(text: str) -> Any:
+    return ReplicaState.DELETED if not text.strip() else _STATE.read(text)
+
+
+_REPORTED_STATE = Form("string", _STATE.write, _read_reported)
+
+
+def _reported_make(guid: str, reference: Any, state: ReplicaState, blob: Any, size: int, *sums: str) -> ReportedReplica:
+    return ReportedReplica(guid, ReferenceId(reference), state, BlobId(blob), size, Checksums(*sums))
+
+
+def _reported_take(item: ReportedReplica) -> tuple[Any, ...]:
+    sums = item.checksums
+    return item.guid, item.reference, item.state, item.blob, item.size, sums.sha256, sums.md5, sums.adler32
+
+
+_REPORTED = shaped(
+    _reported_make,
+    _reported_take,
+    _GUID,
+    Text("referenceID", "reference"),
+    Text("state", "state", _REPORTED_STATE),
+    extra("blob", "blob"),
+    extra("size", "size", -1, form=INT),
+    *CHECKSUMS,
+)
+_REPORT = record(
+    Report,
+    Text("serviceID", "shepherd"),
+    Text("boot", "boot", INT, default=0),
+    Text("number", "number", INT, default=0),
+    Listed("filelist", Children("file", "replicas", _REPORTED, bounds.REPORT_ENTRIES_MAX)),
+)
+
+
+def _reported_answer_make(seconds: int, files: Any, accepted: int, exact_ms: int | None, unknown: Any) -> ReportAnswer:
+    if exact_ms is None:
+        exact_ms = seconds * 1000 if seconds >= 0 else -1
+    return ReportAnswer(accepted, exact_ms, unknown, files)
+
+
+def _reported_answer_take(item: ReportAnswer) -> tuple[Any, ...]:
+    exact = item.next_report_ms
+    return (exact + 999) // 1000 if exact >= 0 else -1, item.all_files, item.accepted, exact, item.unknown
+
+
+_REPORT_ANSWER = shaped(
+    _reported_answer_make,
+    _reported_answer_take,
+    Text("nextReportTime", "seconds", INT),
+    Listed("allFiles", Texts("GUID", "files", limit=bounds.XML_ELEMENTS_MAX)),
+    Text("accepted", "accepted", INT, default=0),
+    Text("nextReportMs", "exact_ms", INT, default=None),
+    Listed("unknownList", Texts("referenceID", "unknown"), omit=True),
+)
+
+# --- the transactional namespace -----------------------------------------------------------------------------------
+
+_MAKE_ENTRY = record(
+    MakeEntry,
+    Text("parent", "parent"),
+    Text("name", "name"),
+    Text("type", "type"),
+    Text("owner", "owner"),
+    _SECTIONS,
+    _EXPECT,
+)
+_SUMS = record(Checksums, *CHECKSUMS)
+_BEGIN_PUT = record(
+    BeginPut,
+    Text("parent", "parent"),
+    Text("name", "name"),
+    Text("LN", "ln", LN),
+    Text("owner", "owner"),
+    _SECTIONS,
+    Text("wanted", "wanted", INT),
+    Text("size", "size", INT),
+    Child("checksums", "checksums", _SUMS),
+    Text("expiresMs", "expires_ms", INT),
+    Text("named", "named", BOOL),
+    extra("replaces", "replaces"),
+    _EXPECT,
+)
+_BEGUN = record(Begun, _GUID, Text("blob", "blob"), Text("seal", "seal"))
+_RECEIPTS = Listed("receiptList", Children("receipt", "receipts", RECEIPT, bounds.RECEIPTS_MAX))
+_COMMIT_FILE = record(CommitFile, Child("begin", "begin", _BEGIN_PUT), Child("begun", "begun", _BEGUN), _RECEIPTS)
+_COMMITTED = record(
+    Committed, _GUID, Text("blob", "blob"), Listed("locationList", Children("location", "locations", LOCATION))
+)
+_UNLINK = record(Unlink, Text("parent", "parent"), Text("name", "name"), Text("child", "child"), _EXPECT)
+_DELETE = record(Delete, _GUID, _EXPECT)
+_UNMAKE = record(Unmake, _GUID, _EXPECT)
+_MOVE = record(
+    Move,
+    Text("child", "child"),
+    Text("sourceParent", "source_parent"),
+    Text("sourceName", "source_name"),
+    Text("targetParent", "target_parent"),
+    Text("targetName", "target_name"),
+    Text("keep", "keep", BOOL),
+    _EXPECT,
+)
+_SET_WANTED = record(SetWanted, _GUID, Text("wanted", "wanted", INT), _EXPECT)
+_ENTRY = record(Entry, Text("name", "name"), Child("object", "object", _OBJECT))
+_ENTRY_PAGE = record(EntryPage, Listed("entryList", Children("entry", "entries", _ENTRY)), Text("after", "after"))
+
+# --- nodes ---------------------------------------------------------------------------------------------------------
+
+_HEARTBEAT = record(
+    Heartbeat,
+    Text("serviceID", "shepherd"),
+    Text("boot", "boot", INT),
+    Text("reported", "reported", INT),
+    Text("freeBytes", "free_bytes", INT),
+    Text("totalBytes", "total_bytes", INT),
+    Text("replicas", "replicas", INT),
+    Text("accepting", "accepting", BOOL),
+    Text("domain", "domain"),
+    Text("verifyKey", "verify_key"),
+    extra("version", "version"),
+)
+_HEARTBEAT_ANSWER = record(
+    HeartbeatAnswer,
+    Text("leaseMs", "lease_ms", INT),
+    Text("known", "known", BOOL),
+    Text("accepted", "accepted", INT),
+    Child("position", "position", POSITION),
+)
+_NODE = record(
+    NodeView,
+    Text("serviceID", "shepherd"),
+    Text("dn", "dn"),
+    Text("state", "state"),
+    Text("sinceMs", "since_ms", INT),
+    Text("boot", "boot", INT),
+    Text("freeBytes", "free_bytes", INT),
+    Text("totalBytes", "total_bytes", INT),
+    Text("replicas", "replicas", INT),
+    Text("accepting", "accepting", BOOL),
+    Text("domain", "domain"),
+    Text("maintenanceUntilMs", "maintenance_until_ms", INT),
+)
+_INVENTORY_ITEM = record(
+    InventoryItem,
+    Text("referenceID", "reference"),
+    Text("blob", "blob"),
+    Text("state", "state", _STATE, default=None, omit=True),
+)
+_INVENTORY = record(
+    InventoryPage, Listed("itemList", Children("item", "items", _INVENTORY_ITEM)), Text("after", "after")
+)
+_SERVICE = record(
+    ServiceRecord,
+    Text("role", "role", enum_form(Role)),
+    Text("dn", "dn"),
+    Text("serviceID", "service_id"),
+    Text("approved", "approved", BOOL),
+)
+_TALLY = shaped(lambda *pair: pair, lambda pair: pair, Text("state", "state"), Text("number", "number", INT))
+
+
+def _health_make(leader: str, is_leader: bool, position: Any, *rest: Any) -> HealthSummary:
+    exposed, queued, copying, erasing, replicas = rest
+    return HealthSummary(leader, is_leader, position, exposed, queued, copying, erasing, dict(replicas))
+
+
+def _health_take(item: HealthSummary) -> tuple[Any, ...]:
+    tally: Mapping[str, int] = item.replicas
+    work = (item.exposed, item.queued, item.copying, item.erasing)
+    return item.leader, item.is_leader, item.position, *work, tuple(tally.items())
+
+
+_HEALTH = shaped(
+    _health_make,
+    _health_take,
+    Text("leader", "leader"),
+    Text("isLeader", "is_leader", BOOL),
+    Child("position", "position", POSITION),
+    Text("exposed", "exposed", INT),
+    Text("queued", "queued", INT),
+    Text("copying", "copying", INT),
+    Text("erasing", "erasing", INT),
+    Listed("replicaList", Children("replica", "replicas", _TALLY)),
+)
+
+
+def _single_guid(guid: Guid) -> tuple[Guid]:
+    return (guid,)
+
+
+_GUID_ANSWER = shaped(lambda guid: guid, _single_guid, _GUID)
+_GET_ELEMENT = single(_GUID)
+_L = Librarian
+
+
+def _command(name: str, method: Any, of: Record, answer: Record = NOTHING) -> Spec:
+    """An operation with one message in, one out: the parts stand directly in request and answer."""
+    return Spec(name, method, whole_argument(method, of), answer)
+
+
+LIBRARIAN: Final = service(
+    "librarian",
+    "lbr",
+    (
+        Spec(
+            "new",
+            _L.new,
+            arguments(_L.new, bulk("new", "requests", record(NewRequest, _REQUEST_ID, Metadata("metadata")))),
+            answers("new", record(NewOutcome, _REQUEST_ID, _GUID, _SUCCESS)),
+        ),
+        Spec(
+            "get",
+            _L.get,
+            arguments(_L.get, needed(), bulk("get", "guids", _GET_ELEMENT)),
+            answers("get", _OBJECT),
+        ),
+        Spec("traverseLN", _L.traverse, replace(_TRAVERSE, take=_traverse_take), _TRAVERSALS, echo="requestID"),
+        Spec(
+            "modifyMetadata",
+            _L.modify_metadata,
+            arguments(_L.modify_metadata, bulk("modifyMetadata", "requests", _MODIFY)),
+            answers("modifyMetadata", record(ModifyOutcome, Text("changeID", "change_id"), _SUCCESS)),
+        ),
+        Spec(
+            "remove",
+            _L.remove,
+            arguments(_L.remove, bulk("remove", "requests", _REMOVE)),
+            answers("remove", record(RemoveOutcome, _REQUEST_ID, _SUCCESS)),
+        ),
+        Spec(
+            "report",
+            _L.report,
+            whole_argument(_L.report, _REPORT),
+            _REPORT_ANSWER,
+            answer_name="registerResponse",
+        ),
+        _command("makeEntry", _L.make_entry, _MAKE_ENTRY, _GUID_ANSWER),
+        _command("beginPut", _L.begin_put, _BEGIN_PUT, _BEGUN),
+        Spec("commitPut", _L.commit_put, arguments(_L.commit_put, _GUID, _RECEIPTS), _COMMITTED),
+        _command("commitFile", _L.commit_file, _COMMIT_FILE, _COMMITTED),
+        _command("unlink", _L.unlink, _UNLINK),
+        _command("delete", _L.delete, _DELETE),
+        _command("unmake", _L.unmake, _UNMAKE),
+        _command("move", _L.move, _MOVE),
+        _command("setWanted", _L.set_wanted, _SET_WANTED),
+        Spec(
+            "entries",
+            _L.entries,
+            arguments(_L.entries, _GUID, extra("after", "after"), Text("limit", "limit", INT), needed()),
+            _ENTRY_PAGE,
+        ),
+        Spec("recall", _L.recall, arguments(_L.recall), single(Text("memo", "memo", default=None, omit=True))),
+        _command("heartbeat", _L.heartbeat, _HEARTBEAT, _HEARTBEAT_ANSWER),
+        Spec(
+            "inventory",
+            _L.inventory,
+            arguments(
+                _L.inventory, Text("serviceID", "shepherd"), extra("after", "after"), Text("limit", "limit", INT)
+            ),
+            _INVENTORY,
+        ),
+        Spec("nodes", _L.nodes, arguments(_L.nodes), single(Listed("nodeList", Children("node", "nodes", _NODE)))),
+        Spec(
+            "services",
+            _L.services,
+            arguments(_L.services),
+            single(Listed("serviceList", Children("service", "services", _SERVICE))),
+        ),
+        _command("approve", _L.approve, _SERVICE),
+        Spec(
+            "maintenance",
+            _L.maintenance,
+            arguments(_L.maintenance, Text("serviceID", "shepherd"), Text("untilMs", "until_ms", INT)),
+            NOTHING,
+        ),
+        Spec("health", _L.health, arguments(_L.health), _HEALTH),
+    ),
+)
+"""The Librarian's operations."""

@@ -1,0 +1,154 @@
+"""XML at the door: hardened parsing of what strangers send, and escaping for what we build as text.
+
+A document is refused before it can cost anything: no DTD (so no entity of one's own), no network, UTF-8 only, bounded
+bytes, elements and depth (`core.bounds`). Comments and processing instructions are dropped.
+XML 1.0 cannot carry most control characters. A value that holds one travels as backslash escapes under the attribute
+`escaped="1"` (`docs/formats/soap.md`), so services exchange any stored string without loss; lone surrogates, which
+nothing of ours can store, are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from lxml import etree
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+
+ESCAPED_ATTRIBUTE = "escaped"
+"""Marks text in which backslash escapes stand for what XML cannot carry."""
+
+Node = Any
+"""An lxml element. Its stubs allow any kind of tag; after `parse` every tag is a string."""
+
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
+_TO_ESCAPE = re.compile("[\\\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\(?:\\|u([0-9a-f]{4})|.?)", re.DOTALL)
+_ENCODINGS = frozenset({"UTF-8", "UTF8", "US-ASCII", "ASCII"})
+
+
+def parse(body: bytes, limit_bytes: int = bounds.SOAP_BODY_BYTES_MAX) -> Node:
+    """Parse a document that may come from anyone.
+
+    Returns: the root element; every node below it is an element.
+    Raises: TOO_LARGE (bytes, elements or depth), BAD_XML (not well-formed, a DTD, not UTF-8).
+    """
+    if len(body) > limit_bytes:
+        raise CheloniaError(Kind.TOO_LARGE, cause=f"the message has {len(body)} bytes, at most {limit_bytes} are taken")
+    if body.count(b"<") - body.count(b"</") > bounds.XML_ELEMENTS_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, cause=f"more than {bounds.XML_ELEMENTS_MAX} elements in one message")
+    try:
+        root = etree.fromstring(body, _parser())
+    except (etree.XMLSyntaxError, ValueError, LookupError) as error:
+        raise _malformed(body, error) from None
+    document = root.getroottree().docinfo
+    if document.internalDTD is not None or document.doctype:
+        raise CheloniaError(Kind.BAD_XML, cause="a document type declaration (DTD) is not taken: remove the DOCTYPE")
+    if (document.encoding or "UTF-8").upper() not in _ENCODINGS:
+        raise CheloniaError(Kind.BAD_XML, cause=f"the encoding is {document.encoding!a}: send UTF-8")
+    _check_depth(root)
+    return root
+
+
+def local_name(node: Node) -> str:
+    """The name of an element without its namespace."""
+    return str(node.tag).rpartition("}")[2]
+
+
+def namespace(node: Node) -> str:
+    """The namespace of an element; empty when it is in none."""
+    return str(node.tag).rpartition("}")[0][1:]
+
+
+def text_of(node: Node) -> str:
+    """The text of a leaf, backslash escapes undone where the element says so. Raises: BAD_XML on a bad escape."""
+    text = node.text or ""
+    if "\\" in text and node.get(ESCAPED_ATTRIBUTE) == "1":
+        return _unescape(text)
+    return text
+
+
+def escape(text: str) -> str | None:
+    """Escape `text` for use between tags; None when it holds what XML cannot carry (then: `escape_forbidden`)."""
+    if not text.isprintable():
+        if _FORBIDDEN.search(text):
+            return None
+        text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        return text.replace("\r", "&#13;")
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def escape_forbidden(text: str) -> str:
+    r"""Escape `text` for an element that carries `escaped="1"`: `\\` and `\uXXXX`, then as `escape`.
+
+    Raises: BAD_REQUEST on a lone surrogate: that is not text.
+    """
+    if _SURROGATE.search(text):
+        raise CheloniaError(Kind.BAD_REQUEST, subject=ascii(text[:80]), cause="not valid UTF-8")
+    marked = _TO_ESCAPE.sub(lambda found: "\\\\" if found[0] == "\\" else f"\\u{ord(found[0]):04x}", text)
+    return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def leaf(name: str, text: str) -> str:
+    """Build `<name>text</name>` for any text. Raises: BAD_REQUEST on a lone surrogate."""
+    escaped = escape(text)
+    if escaped is None:
+        return f'<{name} {ESCAPED_ATTRIBUTE}="1">{escape_forbidden(text)}</{name}>'
+    return f"<{name}>{escaped}</{name}>"
+
+
+def attribute(text: str) -> str:
+    """Escape `text`, which has no control characters, for use between double quotes."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def _parser() -> etree.XMLParser:
+    """A parser per call costs 2 us and shares nothing between threads."""
+    return etree.XMLParser(
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        dtd_validation=False,
+        attribute_defaults=False,
+        huge_tree=False,
+        recover=False,
+        remove_comments=True,
+        remove_pis=True,
+    )
+
+
+def _malformed(body: bytes, error: Exception) -> CheloniaError:
+    if b"<!DOCTYPE" in body:
+        return CheloniaError(Kind.BAD_XML, cause="a document type declaration (DTD) is not taken: remove the DOCTYPE")
+    if "depth" in str(error):
+        return _too_deep()
+    reason = str(error).encode("ascii", "backslashreplace").decode("ascii")[:200] or "empty document"
+    return CheloniaError(Kind.BAD_XML, cause=f"not well-formed XML: {reason}")
+
+
+def _check_depth(root: Node) -> None:
+    """Walk level by level: stops at the first level that is too deep, and never recurses."""
+    level = [root]
+    for _ in range(bounds.XML_DEPTH_MAX - 1):
+        level = [child for node in level for child in node if len(child)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> CheloniaError:
+    return CheloniaError(Kind.TOO_LARGE, cause=f"elements nested deeper than {bounds.XML_DEPTH_MAX}")
+
+
+def _unescape(text: str) -> str:
+    def replace(found: re.Match[str]) -> str:
+        if found[0] == "\\\\":
+            return "\\"
+        if found[1] is None or 0xD800 <= int(found[1], 16) <= 0xDFFF:
+            raise CheloniaError(Kind.BAD_XML, subject=ascii(text[:80]), cause="a bad backslash escape")
+        return chr(int(found[1], 16))
+
+    return _ESCAPE.sub(replace, text)

@@ -1,0 +1,95 @@
+"""Strategies for every message of the four ports, made from the ports' own type hints."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import strategies as st
+
+from chelonia.core.bartender import Bartender, MakeRequest
+from chelonia.core.ids import Guid
+from chelonia.core.librarian import HealthSummary, ReportAnswer, Traversal
+from chelonia.core.metadata import StoredObject, Triple
+from chelonia.core.names import LogicalName
+from chelonia.core.shepherd import GetRequest, PutRequest, StatOutcome
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    ["", "\\", "\x00", "\r\n", "\ufffe", " a ", "<&>]]>", '"', "\\u0041"]
+)
+HEX = st.text("0123456789abcdef", max_size=8)
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/"), min_size=1, max_size=8).filter(
+    lambda name: name not in (".", "..")
+)
+GUIDS = st.one_of(st.just("0"), st.uuids().map(str)).map(Guid)
+NAME_PARTS = st.lists(NAMES, max_size=3).map(tuple)
+SECTIONS = st.dictionaries(TEXT, st.dictionaries(TEXT, TEXT, min_size=1, max_size=3), max_size=3)
+COUNTS = st.dictionaries(TEXT, st.integers(0, 1001), max_size=2)
+INT = st.integers(-1, 2**53)
+
+
+def of(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a type as the ports use it."""
+    if isinstance(hint, typing.NewType):
+        return of(hint.__supertype__)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and args[-1] is Ellipsis:
+        return st.lists(of(args[0]), max_size=3).map(tuple)
+    if origin is tuple:
+        return st.tuples(*[of(arg) for arg in args])
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(*[st.none() if arg is type(None) else of(arg) for arg in args])
+    if origin is Mapping:
+        return SECTIONS if args[1] is not int else COUNTS
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return st.sampled_from(hint)
+    if dataclasses.is_dataclass(hint):
+        return _dataclass(hint)
+    return {str: TEXT, int: INT, bool: st.booleans(), type(None): st.none()}[hint]
+
+
+def arguments(method: Any) -> st.SearchStrategy[tuple[Any, ...]]:
+    """Argument tuples of a port method."""
+    if method is Bartender.make_collection:
+        return st.tuples(st.lists(st.builds(MakeRequest, TEXT, TEXT, of(tuple[Triple, ...])), max_size=3).map(tuple))
+    hints = typing.get_type_hints(method)
+    return st.tuples(*[of(hint) for name, hint in hints.items() if name not in ("call", "return")])
+
+
+def results(method: Any) -> st.SearchStrategy[Any]:
+    """Answers of a port method."""
+    return of(typing.get_type_hints(method)["return"])
+
+
+def _dataclass(cls: Any) -> st.SearchStrategy[Any]:
+    if cls is LogicalName:
+        return st.builds(LogicalName, GUIDS, NAME_PARTS, st.booleans())
+    if cls is StoredObject:
+        return st.builds(StoredObject, TEXT, st.integers(0, 2**53), SECTIONS, COUNTS)
+    if cls is Traversal:
+        hints = typing.get_type_hints(cls)
+        return st.builds(cls, of(hints["steps"]), st.booleans(), of(hints["last"]), NAME_PARTS)
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: of(hints[field.name]) for field in dataclasses.fields(cls)}
+    if cls in (GetRequest, PutRequest):
+        fields["lifetime_ms"] = st.integers(0, 2**40)
+    if cls is ReportAnswer:
+        fields["next_report_ms"] = st.integers(-1, 2**40)
+    if cls is HealthSummary:
+        fields["replicas"] = COUNTS
+    for name in ("sha256", "md5", "adler32"):
+        if name in fields:
+            fields[name] = HEX
+    made = st.builds(cls, **fields)
+    return made.map(_as_sent) if cls is StatOutcome and "found" in fields else made
+
+
+def _as_sent(outcome: StatOutcome) -> StatOutcome:
+    """What is not found has no fields; what is found has none spelled None."""
+    if not outcome.found:
+        return StatOutcome(outcome.request_id, outcome.reference, False)
+    return dataclasses.replace(outcome, size=max(outcome.size, -1))

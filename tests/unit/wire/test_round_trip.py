@@ -1,0 +1,55 @@
+"""Every message of every port arrives as it left."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chelonia.core.access import ACCESS, BARTENDER_FOR_EVERYONE
+from chelonia.core.ahash import AHash
+from chelonia.core.bartender import Bartender
+from chelonia.core.librarian import Librarian
+from chelonia.core.shepherd import Shepherd
+from chelonia.wire import soap
+from chelonia.wire.operations import Operation, Service
+from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations_bartender import BARTENDER
+from chelonia.wire.operations_librarian import LIBRARIAN
+from chelonia.wire.operations_shepherd import SHEPHERD
+from tests.unit.wire import messages
+
+TABLES = ((AHASH, AHash), (LIBRARIAN, Librarian), (SHEPHERD, Shepherd), (BARTENDER, Bartender))
+CASES = [(service, operation) for service, _ in TABLES for operation in service.operations]
+IDS = [f"{service.name}.{operation.name}" for service, operation in CASES]
+
+
+@pytest.mark.parametrize(("service", "port"), TABLES, ids=lambda item: getattr(item, "name", ""))
+def test_every_port_method_has_an_operation(service: Service, port: Any) -> None:
+    methods = {name for name, _ in inspect.getmembers(port, inspect.isfunction) if not name.startswith("_")}
+    assert set(service.by_method) == methods
+
+
+def test_every_operation_has_a_row_in_the_access_table_and_no_row_is_without_one() -> None:
+    rows = set(ACCESS) | {("bartender", name) for name in BARTENDER_FOR_EVERYONE}
+    assert {(service.name, operation.name) for service, operation in CASES} == rows
+
+
+@pytest.mark.parametrize(("service", "operation"), CASES, ids=IDS)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_arguments_and_answer_arrive_as_they_left(service: Service, operation: Operation, data: st.DataObject) -> None:
+    args = data.draw(messages.arguments(operation.spec.method))
+    request = soap.decode_request(service, soap.encode_request(service, operation.method, args))
+    assert isinstance(request, soap.Request)
+    assert request.operation is operation
+    assert request.args == args
+
+    result = data.draw(messages.results(operation.spec.method))
+    if operation.spec.echo:
+        request = soap.Request(operation, args, tuple(str(index) for index in range(len(result))))
+    answered = soap.encode_response(service, request, result)
+    assert soap.decode_response(service, operation.method, answered) == result
