@@ -378,8 +378,13 @@ class Librarian(Protocol):
         """Return entries, `locations` as readers see them; unknown and pending ones come back with version 0."""
         ...
 
-    async def traverse(self, call: Call, names: tuple[LogicalName, ...]) -> tuple[Traversal, ...]:
-        """Follow Logical Names as far as they go (`traverseLN`)."""
+    async def traverse(
+        self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()
+    ) -> tuple[Traversal, ...]:
+        """Follow Logical Names as far as they go (`traverseLN`); `needed` filters each `last` (empty: whole).
+
+        A filter keeps the cost of an operation inside a collection independent of how many entries that has.
+        """
         ...
 
     async def modify_metadata(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[ModifyOutcome, ...]:
