@@ -24,6 +24,10 @@ PROPERTY_BYTES_MAX: Final = 2048
 """One property name (a location string holds two URLs' worth)."""
 OBJECT_PROPERTIES_MAX: Final = 10_000
 """Properties in an object's narrow sections: the header record stays under a few MiB."""
+OBJECT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""An object's header record: it is read and written whole."""
+DELETE_WIDE_MAX: Final = 1000
+"""Properties in wide sections that the deletes of one transact may take along; larger sections are emptied by page."""
 USER_METADATA_MAX: Final = 1000
 """Triples a user may send with one entry."""
 PARENTS_MAX: Final = 1000
@@ -56,6 +60,8 @@ TRANSACT_ELEMENTS_MAX: Final = 2000
 """Elements of one transact: a transaction's locks stay far under the environment's limit."""
 COMMIT_BATCH_MAX: Final = 256
 """Requests sharing one transaction and one fsync."""
+COMMIT_BATCH_ELEMENTS_MAX: Final = 5000
+"""Elements sharing one transaction: its page locks stay far under the environment's limit."""
 COMMIT_QUEUE_MAX: Final = 4096
 """Requests waiting for the committer; beyond it callers are told to retry."""
 REQUEST_KEY_KEEP_MS: Final = 15 * 60 * 1000

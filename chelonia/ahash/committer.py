@@ -1,0 +1,209 @@
+"""The one writer: evaluates a batch of requests in order and commits it as one store transaction.
+
+Runs on the executor's writer, never in the event loop. Every outcome it returns is committed: also an unmet condition
+and an error of the caller may rest on changes of the same batch, so none leaves before the commit. An engine error
+aborts the batch and reruns its requests one by one, so that one bad request fails alone.
+Request keys: an applied transact keeps its outcome under (DN, key) until it expires; expired ones are removed a
+bounded number per batch, in order of expiry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from chelonia.ahash import engine, layout, meta
+from chelonia.ahash.engine import Overlay
+from chelonia.ahash.layout import KeptOutcome, StoreState
+from chelonia.ahash.store import Store
+from chelonia.core.ahash import ChangeOutcome, Element, Position, TransactOutcome
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, Ms, RequestKey
+
+SWEEP_MIN = 64
+"""Expired request keys removed with a batch, at least; a full batch removes twice as many as it can add."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactJob:
+    """A `transact` waiting for the committer."""
+
+    dn: Dn
+    key: RequestKey
+    elements: tuple[Element, ...]
+    memo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeJob:
+    """A `change` waiting for the committer."""
+
+    elements: tuple[Element, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecallJob:
+    """A `recall`: queued, so that it is answered after every transact handed in before it."""
+
+    dn: Dn
+    key: RequestKey
+
+
+Job = TransactJob | ChangeJob | RecallJob
+Outcome = TransactOutcome | tuple[ChangeOutcome, ...] | CheloniaError | None
+"""What a job comes to; None is a recall that found nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLimits:
+    """Args: `key_keep_ms`: how long outcomes are kept; `min_free_bytes`: below it every change is refused."""
+
+    key_keep_ms: int
+    min_free_bytes: int
+
+
+class Committer:
+    """Evaluates and commits batches. Not thread-safe: the executor's writer is its only caller."""
+
+    def __init__(self, store: Store, limits: CommitLimits) -> None:
+        self._store = store
+        self._limits = limits
+        self._position = meta.read_position(store)
+        self._objects = meta.read_state(store).objects
+        self._sweep_next_ms = Ms(0)
+        self._writable = True
+
+    @property
+    def position(self) -> Position:
+        """The last commit."""
+        return self._position
+
+    @property
+    def objects(self) -> int:
+        """How many objects there are."""
+        return self._objects
+
+    @property
+    def writable(self) -> bool:
+        """Whether changes are taken, as of the last look at the free space."""
+        return self._writable
+
+    def check_space(self) -> bool:
+        """Look at the free space; returns whether changes are taken now."""
+        self._writable = self._store.free_bytes() >= self._limits.min_free_bytes
+        return self._writable
+
+    def commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
+        """Apply the jobs in order and make them durable; one outcome per job, in their order."""
+        try:
+            return self._commit(jobs, now_ms)
+        except CheloniaError as error:
+            if error.kind is not Kind.INTERNAL:
+                return [error] * len(jobs)
+        return [self._commit_alone(job, now_ms) for job in jobs]
+
+    def _commit_alone(self, job: Job, now_ms: Ms) -> Outcome:
+        try:
+            return self._commit((job,), now_ms)[0]
+        except CheloniaError as error:
+            return error
+
+    def _commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
+        batch = _Batch(Overlay(self._store), self._position, now_ms, now_ms + self._limits.key_keep_ms)
+        writable = self.check_space()
+        outcomes = [batch.run(job, writable) for job in jobs]
+        if writable and now_ms >= self._sweep_next_ms:
+            self._sweep(batch.overlay, now_ms, max(SWEEP_MIN, 2 * len(jobs)))
+        if batch.overlay.pending:
+            self._write(batch.overlay)
+        return outcomes
+
+    def _write(self, overlay: Overlay) -> None:
+        state = StoreState(self._position.sequence + 1, self._objects + overlay.objects)
+        overlay.put(layout.META_STATE, layout.encode_state(state))
+        puts = {key: value for key, value in overlay.pending.items() if value is not None}
+        deletes = [key for key, value in overlay.pending.items() if value is None]
+        try:
+            self._store.commit(puts, deletes)
+        except CheloniaError as error:
+            if error.kind is Kind.OUTCOME_UNKNOWN:
+                self._stand_at(meta.read_state(self._store))
+            raise
+        self._stand_at(state)
+
+    def _stand_at(self, state: StoreState) -> None:
+        self._position = replace(self._position, sequence=state.sequence)
+        self._objects = state.objects
+
+    def _sweep(self, overlay: Overlay, now_ms: Ms, limit: int) -> None:
+        due = overlay.scan(layout.EXPIRY_PREFIX, layout.expiry_key(now_ms, b""), limit)
+        for index_key, _ in due:
+            overlay.put(index_key, None)
+            kept_key = layout.outcome_key(layout.expiry_digest(index_key))
+            data = overlay.get(kept_key)
+            if data is not None and layout.decode_outcome(data).expires_ms < now_ms:
+                overlay.put(kept_key, None)
+        self._sweep_next_ms = now_ms if len(due) == limit else Ms(now_ms + 1000)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One batch being evaluated: `before` is the position under it, `expires_ms` that of the outcomes it keeps."""
+
+    overlay: Overlay
+    before: Position
+    now_ms: int
+    expires_ms: int
+
+    @property
+    def position(self) -> Position:
+        """Where the answers of this batch stand: its own commit as soon as it has something to commit."""
+        return replace(self.before, sequence=self.before.sequence + 1) if self.overlay.pending else self.before
+
+    def run(self, job: Job, writable: bool) -> Outcome:
+        try:
+            match job:
+                case TransactJob():
+                    return self._recall(job.dn, job.key) or self._transact(job, writable)
+                case ChangeJob():
+                    _check_writable(writable, "change")
+                    return engine.change(self.overlay, job.elements)
+                case RecallJob():
+                    return self._recall(job.dn, job.key)
+        except CheloniaError as error:
+            if error.kind in (Kind.INTERNAL, Kind.UNAVAILABLE):
+                raise
+            return error
+
+    def _transact(self, job: TransactJob, writable: bool) -> TransactOutcome:
+        _check_writable(writable, "transact")
+        unmet = engine.transact(self.overlay, job.elements)
+        if unmet:
+            return TransactOutcome(False, self.position, unmet)
+        if job.key:
+            self._keep(job)
+        return TransactOutcome(True, self.position, memo=job.memo)
+
+    def _keep(self, job: TransactJob) -> None:
+        digest = layout.request_digest(job.dn, job.key)
+        expires_ms = Ms(self.expires_ms)
+        kept = KeptOutcome(self.before.generation, self.before.sequence + 1, expires_ms, job.memo)
+        self.overlay.put(layout.outcome_key(digest), layout.encode_outcome(kept))
+        self.overlay.put(layout.expiry_key(expires_ms, digest), b"")
+
+    def _recall(self, dn: Dn, key: RequestKey) -> TransactOutcome | None:
+        if not key:
+            return None
+        data = self.overlay.get(layout.outcome_key(layout.request_digest(dn, key)))
+        if data is None:
+            return None
+        kept = layout.decode_outcome(data)
+        if kept.expires_ms < self.now_ms:
+            return None
+        position = Position(self.before.cluster, kept.generation, kept.sequence)
+        return TransactOutcome(True, position, memo=kept.memo, recalled=True)
+
+
+def _check_writable(writable: bool, op: str) -> None:
+    if not writable:
+        cause = "the metadata disk is nearly full: free space or enlarge it; reading goes on"
+        raise CheloniaError(Kind.READ_ONLY, op, "ahash", cause)

@@ -1,0 +1,353 @@
+"""The change engine: applies `transact` and `change` over an overlay on the store. Pure: no I/O of its own.
+
+`Overlay` holds writes that are not committed yet and reads through to what lies below; a `Draft` is the overlay of
+one transact, absorbed by the batch's overlay only when the transact applied. Semantics, in one place:
+- An object exists while it has a property. Its version is 0 when it does not exist, 1 when made; any applied change in
+  a narrow section (also to an equal value) raises it by one per transact; a change in a wide section does not.
+- When the last property goes, narrow or wide, the object goes with it. Deleted and made anew in one transact it
+  continues its version; made anew later it starts at 1, so ids that are conditioned on by version must not be reused.
+- All conditions of all elements are evaluated before the first change. In `transact`, unsetting what is not set and
+  deleting what does not exist change nothing; `change` answers `failed` and `deleted` as the original did.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+from chelonia.ahash import layout
+from chelonia.ahash.store import Reader
+from chelonia.core import bounds
+from chelonia.core.ahash import ChangeOutcome, ChangeStatus, ChangeType, Condition, ConditionType, Element, Unmet
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ObjectId
+from chelonia.core.metadata import WIDE_SECTIONS
+
+INTEGER_MAX = 2**63 - 1
+"""Largest magnitude that `add` counts to."""
+
+
+class Overlay:
+    """Writes not committed yet, over a reader. `objects` is how many objects they add (negative: remove)."""
+
+    __slots__ = ("_below", "_keys", "objects", "pending")
+
+    def __init__(self, below: Reader) -> None:
+        self._below = below
+        self._keys: list[bytes] = []
+        self.pending: dict[bytes, bytes | None] = {}
+        self.objects = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under `key` with the pending writes applied."""
+        if key in self.pending:
+            return self.pending[key]
+        return self._below.get(key)
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """As `Reader.scan`, with the pending writes applied."""
+        first, last = bisect_left(self._keys, start), bisect_left(self._keys, end)
+        if first == last:
+            return self._below.scan(start, end, limit)
+        touched = self._keys[first:last]
+        merged = dict(self._below.scan(start, end, limit + len(touched)))
+        for key in touched:
+            value = self.pending[key]
+            if value is None:
+                merged.pop(key, None)
+            else:
+                merged[key] = value
+        return sorted(merged.items())[:limit]
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write `value`; None deletes."""
+        if key not in self.pending:
+            insort(self._keys, key)
+        self.pending[key] = value
+
+    def absorb(self, upper: Overlay) -> None:
+        """Take over the writes of an overlay that lies on this one."""
+        for key, value in upper.pending.items():
+            self.put(key, value)
+        self.objects += upper.objects
+
+
+def transact(overlay: Overlay, elements: tuple[Element, ...]) -> Unmet | None:
+    """Apply all elements to `overlay`, or none.
+
+    Args: `elements` have passed `check_transact`.
+    Returns: None when applied, else the first condition that did not hold.
+    Raises: BAD_REQUEST (`add` to what is no integer), TOO_LARGE; nothing is changed then.
+    """
+    draft = Draft(overlay)
+    for element in elements:
+        for condition in element.conditions:
+            if not draft.holds(element.object, condition):
+                return Unmet(element.change_id, condition.id)
+    for element in elements:
+        draft.apply(element)
+    overlay.absorb(draft.finish())
+    return None
+
+
+def change(overlay: Overlay, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
+    """Apply the elements of the original's `change`: each for itself, in order, later ones see earlier ones."""
+    return tuple(_change_one(overlay, element) for element in elements)
+
+
+def check_transact(elements: tuple[Element, ...]) -> None:
+    """Refuse elements that no store state could make right. Raises: BAD_REQUEST, TOO_LARGE."""
+    _check_count(elements, bounds.TRANSACT_ELEMENTS_MAX, "transact")
+    for element in elements:
+        _check_element(element, "transact")
+        if element.change is ChangeType.ADD:
+            parse_integer(element.value, element.object)
+        for condition in element.conditions:
+            _check_condition(condition, "transact")
+
+
+def check_change(elements: tuple[Element, ...]) -> None:
+    """Refuse elements of `change` that are out of bounds. Raises: BAD_REQUEST, TOO_LARGE."""
+    _check_count(elements, bounds.BULK_ELEMENTS_MAX, "change")
+    for element in elements:
+        if element.change in _OLD_CHANGES:
+            _check_element(element, "change")
+            for condition in element.conditions:
+                if condition.type in _OLD_CONDITIONS:
+                    _check_condition(condition, "change")
+
+
+def parse_integer(text: str, subject: str) -> int:
+    """Read a decimal integer of at most 63 bits. Raises: BAD_REQUEST."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19) or abs(int(text)) > INTEGER_MAX:
+        raise CheloniaError(Kind.BAD_REQUEST, "transact", subject[:80], f"{text[:40]!r} is not an integer of 63 bits")
+    return int(text)
+
+
+def check_text(text: str, limit: int, what: str) -> None:
+    """Refuse a name that the store cannot key by. Raises: BAD_REQUEST (empty, NUL, not UTF-8), TOO_LARGE."""
+    if not text or "\0" in text:
+        raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(text[:80]), f"{what} is not empty and has no NUL")
+    _check_size(text, limit, what)
+
+
+@dataclass(slots=True)
+class _Opened:
+    """An object as one draft sees it; `base` is its version when the draft began."""
+
+    base: int
+    sections: layout.MutableSections
+    properties: int
+    narrow_changed: bool = False
+    wide_added: bool = False
+    wide_removed: bool = False
+
+
+class Draft:
+    """The writes of one transact, over the batch's overlay."""
+
+    __slots__ = ("_objects", "_overlay", "_removed")
+
+    def __init__(self, below: Overlay) -> None:
+        self._overlay = Overlay(below)
+        self._objects: dict[ObjectId, _Opened] = {}
+        self._removed = 0
+
+    def holds(self, object_id: ObjectId, condition: Condition) -> bool:
+        """Whether a condition holds of the object."""
+        match condition.type:
+            case ConditionType.IS:
+                return self.value(object_id, condition.section, condition.property) == condition.value
+            case ConditionType.ISNOT:
+                return self.value(object_id, condition.section, condition.property) != condition.value
+            case ConditionType.ISSET:
+                return self.value(object_id, condition.section, condition.property) is not None
+            case ConditionType.UNSET:
+                return self.value(object_id, condition.section, condition.property) is None
+            case ConditionType.EMPTY:
+                return self.is_empty(object_id, condition.section)
+            case ConditionType.VERSION:
+                return self._open(object_id).base == int(condition.value)
+
+    def value(self, object_id: ObjectId, section: str, prop: str) -> str | None:
+        """The value of a property, None when unset."""
+        if section in WIDE_SECTIONS:
+            data = self._overlay.get(layout.wide_key(object_id, section, prop))
+            return None if data is None else layout.decode_value(data)
+        return self._open(object_id).sections.get(section, {}).get(prop)
+
+    def is_empty(self, object_id: ObjectId, section: str) -> bool:
+        """Whether the section holds no property."""
+        if section in WIDE_SECTIONS:
+            return not self._overlay.scan(*layout.wide_range(object_id, section), 1)
+        return section not in self._open(object_id).sections
+
+    def apply(self, element: Element) -> bool:
+        """Make one change; whether there was anything to change. Raises: BAD_REQUEST, TOO_LARGE."""
+        match element.change:
+            case ChangeType.SET:
+                self._set(element, element.value)
+            case ChangeType.ADD:
+                before = self.value(element.object, element.section, element.property)
+                total = _amount(before, element) + parse_integer(element.value, element.object)
+                self._set(element, str(parse_integer(str(total), element.object)))
+            case ChangeType.UNSET:
+                return self._unset(element)
+            case ChangeType.DELETE:
+                return self._delete(element.object)
+            case ChangeType.CHECK:
+                return False
+        return True
+
+    def finish(self) -> Overlay:
+        """Write the headers; returns the overlay with everything this draft changed. Raises: TOO_LARGE."""
+        for object_id, opened in self._objects.items():
+            if opened.narrow_changed or opened.wide_added or opened.wide_removed:
+                self._finish(object_id, opened)
+        return self._overlay
+
+    def _finish(self, object_id: ObjectId, opened: _Opened) -> None:
+        key = layout.header_key(object_id)
+        if not self._has_properties(object_id, opened):
+            if opened.base:
+                self._overlay.put(key, None)
+                self._overlay.objects -= 1
+        elif opened.narrow_changed or not opened.base:
+            data = layout.encode_header(opened.base + 1, opened.sections)
+            if len(data) > bounds.OBJECT_BYTES_MAX:
+                cause = f"its narrow sections exceed {bounds.OBJECT_BYTES_MAX} bytes"
+                raise CheloniaError(Kind.TOO_LARGE, "transact", object_id[:80], cause)
+            self._overlay.put(key, data)
+            self._overlay.objects += not opened.base
+
+    def _has_properties(self, object_id: ObjectId, opened: _Opened) -> bool:
+        if opened.sections or (opened.base and not opened.narrow_changed and not opened.wide_removed):
+            return True
+        return bool(self._overlay.scan(*layout.wide_range(object_id), 1))
+
+    def _open(self, object_id: ObjectId) -> _Opened:
+        opened = self._objects.get(object_id)
+        if opened is None:
+            data = self._overlay.get(layout.header_key(object_id))
+            version, sections = (0, {}) if data is None else layout.decode_header(data)
+            opened = _Opened(version, sections, sum(map(len, sections.values())))
+            self._objects[object_id] = opened
+        return opened
+
+    def _set(self, element: Element, value: str) -> None:
+        opened = self._open(element.object)
+        if element.section in WIDE_SECTIONS:
+            key = layout.wide_key(element.object, element.section, element.property)
+            self._overlay.put(key, layout.encode_value(value))
+            opened.wide_added = True
+            return
+        properties = opened.sections.setdefault(element.section, {})
+        opened.properties += element.property not in properties
+        properties[element.property] = value
+        opened.narrow_changed = True
+        if opened.properties > bounds.OBJECT_PROPERTIES_MAX:
+            cause = f"an object has at most {bounds.OBJECT_PROPERTIES_MAX} properties in narrow sections"
+            raise CheloniaError(Kind.TOO_LARGE, "transact", element.object[:80], cause)
+
+    def _unset(self, element: Element) -> bool:
+        if self.value(element.object, element.section, element.property) is None:
+            return False
+        opened = self._open(element.object)
+        if element.section in WIDE_SECTIONS:
+            self._overlay.put(layout.wide_key(element.object, element.section, element.property), None)
+            opened.wide_removed = True
+            return True
+        properties = opened.sections[element.section]
+        del properties[element.property]
+        if not properties:
+            del opened.sections[element.section]
+        opened.properties -= 1
+        opened.narrow_changed = True
+        return True
+
+    def _delete(self, object_id: ObjectId) -> bool:
+        opened = self._open(object_id)
+        room = bounds.DELETE_WIDE_MAX - self._removed
+        records = self._overlay.scan(*layout.wide_range(object_id), room + 1)
+        if len(records) > room:
+            cause = f"more than {bounds.DELETE_WIDE_MAX} properties in wide sections: unset them first, page by page"
+            raise CheloniaError(Kind.TOO_LARGE, "transact", object_id[:80], cause)
+        if not records and not opened.sections:
+            return False
+        for key, _ in records:
+            self._overlay.put(key, None)
+        self._removed += len(records)
+        opened.sections = {}
+        opened.properties = 0
+        opened.narrow_changed = True
+        return True
+
+
+def _amount(stored: str | None, element: Element) -> int:
+    return 0 if stored is None else parse_integer(stored, element.object)
+
+
+_OLD_CHANGES = (ChangeType.SET, ChangeType.UNSET, ChangeType.DELETE)
+_OLD_CONDITIONS = (ConditionType.IS, ConditionType.ISNOT, ConditionType.ISSET, ConditionType.UNSET)
+
+
+def _change_one(overlay: Overlay, element: Element) -> ChangeOutcome:
+    if element.change not in _OLD_CHANGES:
+        return ChangeOutcome(element.change_id, ChangeStatus.INVALID)
+    draft = Draft(overlay)
+    for condition in element.conditions:
+        if condition.type not in _OLD_CONDITIONS or not draft.holds(element.object, condition):
+            return ChangeOutcome(element.change_id, ChangeStatus.CONDITION_NOT_MET, condition.id)
+    try:
+        changed = draft.apply(element)
+        overlay.absorb(draft.finish())
+    except CheloniaError as error:
+        if error.kind not in (Kind.TOO_LARGE, Kind.BAD_REQUEST):
+            raise
+        return ChangeOutcome(element.change_id, ChangeStatus.FAILED)
+    status = _CHANGED[element.change] if changed or element.change is ChangeType.DELETE else ChangeStatus.FAILED
+    return ChangeOutcome(element.change_id, status)
+
+
+_CHANGED = {
+    ChangeType.SET: ChangeStatus.SET,
+    ChangeType.UNSET: ChangeStatus.UNSET,
+    ChangeType.DELETE: ChangeStatus.DELETED,
+}
+
+
+def _check_count(elements: tuple[Element, ...], limit: int, op: str) -> None:
+    if len(elements) > limit:
+        raise CheloniaError(Kind.TOO_LARGE, op, "", f"{len(elements)} elements, at most {limit} in one call")
+
+
+def _check_element(element: Element, op: str) -> None:
+    check_text(element.object, bounds.PROPERTY_BYTES_MAX, "an object id")
+    if element.change in (ChangeType.SET, ChangeType.UNSET, ChangeType.ADD):
+        check_text(element.section, bounds.NAME_BYTES_MAX, f"{op}: a section")
+        check_text(element.property, bounds.PROPERTY_BYTES_MAX, f"{op}: a property")
+        _check_size(element.value, bounds.VALUE_BYTES_MAX, f"{op}: a value")
+
+
+def _check_condition(condition: Condition, op: str) -> None:
+    match condition.type:
+        case ConditionType.VERSION:
+            parse_integer(condition.value, "version")
+        case ConditionType.EMPTY:
+            check_text(condition.section, bounds.NAME_BYTES_MAX, f"{op}: a section")
+        case _:
+            check_text(condition.section, bounds.NAME_BYTES_MAX, f"{op}: a section")
+            check_text(condition.property, bounds.PROPERTY_BYTES_MAX, f"{op}: a property")
+
+
+def _check_size(text: str, limit: int, what: str) -> None:
+    if text.isascii():
+        size = len(text)
+    else:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(text[:80]), f"{what} is valid UTF-8") from error
+    if size > limit:
+        raise CheloniaError(Kind.TOO_LARGE, "ahash", ascii(text[:80]), f"{what} has at most {limit} bytes")

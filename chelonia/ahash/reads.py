@@ -1,0 +1,125 @@
+"""Reading objects out of a store: whole or filtered, along paths, by page. Pure functions over a `Reader`.
+
+No operation here reads more of a wide section than its bound: point lookups for named properties and for walks, one
+bounded scan for what is asked for whole.
+"""
+
+from __future__ import annotations
+
+from chelonia.ahash import layout
+from chelonia.ahash.store import Reader
+from chelonia.core import bounds
+from chelonia.core.ahash import Page, Walk, WalkOutcome, WalkStep
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ObjectId
+from chelonia.core.metadata import WIDE_SECTIONS, Filter, StoredObject, selects
+
+
+def read_object(reader: Reader, object_id: ObjectId, needed: Filter) -> StoredObject:
+    """Read one object, filtered; version 0 and no sections when it does not exist.
+
+    Raises: TOO_LARGE when the filter names a wide section that is too large to return whole.
+    """
+    data = reader.get(layout.header_key(object_id))
+    if data is None:
+        return StoredObject(object_id, 0)
+    version, sections = layout.decode_header(data)
+    if needed:
+        sections = _select(sections, needed)
+        counts: dict[str, int] = {}
+        _add_wide_needed(reader, object_id, needed, sections)
+    else:
+        counts = _add_wide_whole(reader, object_id, sections)
+    return StoredObject(object_id, version, sections, counts)
+
+
+def read_walk(reader: Reader, walk: Walk, needed: Filter) -> WalkOutcome:
+    """Follow one path as far as it goes."""
+    here = walk.start
+    taken: list[WalkStep] = []
+    for candidates in walk.steps:
+        step = _step(reader, here, walk.section, candidates)
+        if step is None:
+            break
+        taken.append(step)
+        here = step.object
+    return WalkOutcome(tuple(taken), read_object(reader, here, needed))
+
+
+def read_page(reader: Reader, object_id: ObjectId, section: str, after: str, limit: int) -> Page:
+    """Read the page of a section after the property `after` (exclusive), in byte order of property."""
+    if section in WIDE_SECTIONS:
+        start, end = layout.wide_range(object_id, section)
+        if after:
+            start = layout.wide_key(object_id, section, after) + b"\0"
+        rows = reader.scan(start, end, limit + 1)
+        items = [(layout.wide_name(key)[1], layout.decode_value(value)) for key, value in rows]
+    else:
+        data = reader.get(layout.header_key(object_id))
+        properties = {} if data is None else layout.decode_header(data)[1].get(section, {})
+        edge = after.encode()
+        later = [item for item in properties.items() if item[0].encode() > edge]
+        items = sorted(later, key=lambda item: item[0].encode())
+    return Page(tuple(items[:limit]), len(items) > limit)
+
+
+def _select(sections: layout.MutableSections, needed: Filter) -> layout.MutableSections:
+    chosen: layout.MutableSections = {}
+    for section, properties in sections.items():
+        kept = {prop: value for prop, value in properties.items() if selects(needed, section, prop)}
+        if kept:
+            chosen[section] = kept
+    return chosen
+
+
+def _add_wide_needed(reader: Reader, object_id: ObjectId, needed: Filter, sections: layout.MutableSections) -> None:
+    for need in needed:
+        if need.section not in WIDE_SECTIONS:
+            continue
+        if need.property:
+            data = reader.get(layout.wide_key(object_id, need.section, need.property))
+            if data is not None:
+                sections.setdefault(need.section, {})[need.property] = layout.decode_value(data)
+            continue
+        rows = reader.scan(*layout.wide_range(object_id, need.section), bounds.SECTION_WHOLE_MAX + 1)
+        if len(rows) > bounds.SECTION_WHOLE_MAX:
+            cause = (
+                f"'{need.section}' holds more than {bounds.SECTION_WHOLE_MAX} properties: read it page by page (scan)"
+            )
+            raise CheloniaError(Kind.TOO_LARGE, "get", object_id[:80], cause)
+        _add_rows(rows, sections)
+
+
+def _add_wide_whole(reader: Reader, object_id: ObjectId, sections: layout.MutableSections) -> dict[str, int]:
+    limit = bounds.SECTION_WHOLE_MAX + 1
+    rows = reader.scan(*layout.wide_range(object_id), limit)
+    if len(rows) < limit:
+        _add_rows(rows, sections)
+        return {}
+    counts: dict[str, int] = {}
+    for section in sorted(WIDE_SECTIONS):
+        rows = reader.scan(*layout.wide_range(object_id, section), limit)
+        if len(rows) < limit:
+            _add_rows(rows, sections)
+        else:
+            counts[section] = limit
+    return counts
+
+
+def _add_rows(rows: list[tuple[bytes, bytes]], sections: layout.MutableSections) -> None:
+    for key, value in rows:
+        section, prop = layout.wide_name(key)
+        sections.setdefault(section, {})[prop] = layout.decode_value(value)
+
+
+def _step(reader: Reader, here: ObjectId, section: str, candidates: tuple[str, ...]) -> WalkStep | None:
+    if section not in WIDE_SECTIONS:
+        data = reader.get(layout.header_key(here))
+        properties = {} if data is None else layout.decode_header(data)[1].get(section, {})
+        found = next((prop for prop in candidates if prop in properties), None)
+        return None if found is None else WalkStep(found, ObjectId(properties[found]))
+    for prop in candidates:
+        data = reader.get(layout.wide_key(here, section, prop))
+        if data is not None:
+            return WalkStep(prop, ObjectId(layout.decode_value(data)))
+    return None

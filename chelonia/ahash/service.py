@@ -1,0 +1,334 @@
+"""The A-Hash service: takes requests in the event loop, queues changes for one committer, sends reads to readers.
+
+It decides nothing about meaning and never touches the store in the event loop. Changes wait in one queue; whatever is
+in it when the committer is free becomes one transaction (group commit). Every answer passes the `Durability` gate
+outside all queues, so that waiting for it never holds up the next batch.
+Reads run beside the committer and see only committed state, one state per call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from chelonia.ahash import engine, meta, reads
+from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, TransactJob
+from chelonia.ahash.store import Durability, Executor, LocalDurability, Store
+from chelonia.core import bounds
+from chelonia.core.access import check_access
+from chelonia.core.ahash import AHashStatus, ChangeOutcome, Element, Page, Position, TransactOutcome, Walk, WalkOutcome
+from chelonia.core.caller import Call
+from chelonia.core.clock import Clock
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ObjectId, RequestKey, parse_request_key
+from chelonia.core.metadata import Filter, StoredObject
+
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AHashSettings:
+    """Args:
+    cluster: id of the cluster; a fresh store takes it, another cluster's store is refused; empty: the store's own.
+    min_free_bytes: below this much free space every change is refused (0: never); taken again when it is back.
+    key_keep_ms: how long outcomes are kept under their request keys.
+    upkeep_interval_ms: how often an idle store is looked after.
+    batch_max, batch_elements_max, queue_max: see `core.bounds`.
+    """
+
+    cluster: str = ""
+    min_free_bytes: int = 0
+    key_keep_ms: int = bounds.REQUEST_KEY_KEEP_MS
+    upkeep_interval_ms: int = 5000
+    batch_max: int = bounds.COMMIT_BATCH_MAX
+    batch_elements_max: int = bounds.COMMIT_BATCH_ELEMENTS_MAX
+    queue_max: int = bounds.COMMIT_QUEUE_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A job in the queue and the future its caller waits for; `weight` is its number of elements."""
+
+    job: Job
+    weight: int
+    answer: asyncio.Future[tuple[Outcome, Position]]
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A batch that the committer has in hand."""
+
+    batch: list[_Waiting]
+    outcomes: asyncio.Future[tuple[list[Outcome], Position]]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Changes waiting for the committer, and whether more are taken."""
+
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    open: bool = False
+
+
+class AHashService:
+    """The centralised A-Hash: `core.ahash.AHash` over one store. `start` before use, `close` when done."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        clock: Clock,
+        settings: AHashSettings,
+        durability: Durability | None = None,
+    ) -> None:
+        self._store = store
+        self._executor = executor
+        self._clock = clock
+        self._settings = settings
+        self._durability = durability or LocalDurability()
+        self._queue = _Queue()
+        self._committer: Committer | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._was_writable = True
+
+    async def start(self) -> None:
+        """Check and migrate the store, then take requests. Raises: BAD_CONFIG, WRONG_CLUSTER, UNAVAILABLE."""
+        self._committer = await self._executor.run_write(self._prepare)
+        self._queue.open = True
+        self._note_writable(self._committer.writable)
+        self._tasks = (asyncio.create_task(self._commit_loop()), asyncio.create_task(self._upkeep_loop()))
+        _LOG.info("ahash started at %s", self._committer.position)
+
+    async def run(self) -> None:
+        """Return when the service was closed; raise what stopped it otherwise. Starts it when nobody did."""
+        if not self._tasks:
+            await self.start()
+        await self._tasks[0]
+
+    async def close(self) -> None:
+        """Take no more changes, finish and answer those taken, close the store. Safe to call twice."""
+        if not self._tasks:
+            return
+        self._queue.open = False
+        self._queue.wake.set()
+        committing, upkeep = self._tasks
+        self._tasks = ()
+        upkeep.cancel()
+        await asyncio.wait((committing, upkeep))
+        await self._executor.run_write(self._store.close)
+        await self._executor.close()
+
+    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """See `core.ahash.AHash.get`."""
+        check_access(call, "ahash", "get")
+        _check_bulk(len(ids), "get")
+        return await self._read(lambda: tuple(reads.read_object(self._store, _checked(i), needed) for i in ids))
+
+    async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
+        """See `core.ahash.AHash.change`."""
+        check_access(call, "ahash", "change")
+        engine.check_change(elements)
+        outcome = await self._submit(ChangeJob(elements), len(elements))
+        assert isinstance(outcome, tuple)
+        return outcome
+
+    async def transact(
+        self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
+    ) -> TransactOutcome:
+        """See `core.ahash.AHash.transact`."""
+        check_access(call, "ahash", "transact")
+        engine.check_transact(elements)
+        if key:
+            parse_request_key(key)
+        if memo and len(memo.encode("utf-8", "surrogatepass")) > bounds.MEMO_BYTES_MAX:
+            raise CheloniaError(Kind.TOO_LARGE, "transact", "memo", f"a memo has at most {bounds.MEMO_BYTES_MAX} bytes")
+        outcome = await self._submit(TransactJob(call.dn, key, elements, memo), len(elements))
+        assert isinstance(outcome, TransactOutcome)
+        return outcome
+
+    async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
+        """See `core.ahash.AHash.recall`."""
+        check_access(call, "ahash", "recall")
+        outcome = await self._submit(RecallJob(call.dn, parse_request_key(key)), 1)
+        assert outcome is None or isinstance(outcome, TransactOutcome)
+        return outcome
+
+    async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
+        """See `core.ahash.AHash.walk`."""
+        check_access(call, "ahash", "walk")
+        _check_bulk(len(walks), "walk")
+        for walk in walks:
+            _check_walk(walk)
+        return await self._read(lambda: tuple(reads.read_walk(self._store, walk, needed) for walk in walks))
+
+    async def scan(
+        self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
+    ) -> Page:
+        """See `core.ahash.AHash.scan`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
+        check_access(call, "ahash", "scan")
+        engine.check_text(_checked(object_id), bounds.PROPERTY_BYTES_MAX, "an object id")
+        engine.check_text(section, bounds.NAME_BYTES_MAX, "a section")
+        if after:
+            engine.check_text(after, bounds.PROPERTY_BYTES_MAX, "a property")
+        if limit < 1:
+            raise CheloniaError(Kind.BAD_REQUEST, "scan", object_id[:80], "a page has at least one entry")
+        size = min(limit, bounds.PAGE_ENTRIES_MAX)
+        return await self._read(lambda: reads.read_page(self._store, object_id, section, after, size))
+
+    async def status(self, call: Call) -> AHashStatus:
+        """See `core.ahash.AHash.status`."""
+        check_access(call, "ahash", "status")
+        committer = self._started()
+
+        def look() -> AHashStatus:
+            writable = self._store.free_bytes() >= self._settings.min_free_bytes
+            return AHashStatus(committer.position, "master", writable, committer.objects, self._store.free_bytes())
+
+        return await self._read(look)
+
+    async def backup(self, target: str) -> None:
+        """Write a complete copy of the store into the new directory `target` while it serves. See `Store.backup`."""
+        self._started()
+        await self._executor.run_read(lambda: self._store.backup(target))
+
+    def _prepare(self) -> Committer:
+        meta.prepare(self._store, self._settings.cluster)
+        limits = CommitLimits(self._settings.key_keep_ms, self._settings.min_free_bytes)
+        committer = Committer(self._store, limits)
+        committer.check_space()
+        return committer
+
+    def _started(self) -> Committer:
+        if self._committer is None:
+            raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "still starting: retry")
+        return self._committer
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        committer = self._started()
+
+        def read() -> tuple[T, Position]:
+            with self._store.reading():
+                return work(), committer.position
+
+        answer, position = await self._executor.run_read(read)
+        await self._durability.wait(position)
+        return answer
+
+    async def _submit(self, job: Job, weight: int) -> Outcome:
+        if not self._queue.open:
+            raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "not started yet or shutting down: retry")
+        if len(self._queue.waiting) >= self._settings.queue_max:
+            raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "too many changes are waiting: retry later")
+        waiting = _Waiting(job, weight, asyncio.get_running_loop().create_future())
+        self._queue.waiting.append(waiting)
+        self._queue.wake.set()
+        outcome, position = await waiting.answer
+        await self._durability.wait(position)
+        if isinstance(outcome, CheloniaError):
+            # A fresh one for each caller: a traceback must not grow over a shared error.
+            raise CheloniaError(outcome.kind, outcome.op, outcome.subject, outcome.cause)
+        return outcome
+
+    async def _commit_loop(self) -> None:
+        try:
+            while True:
+                await self._upkeep()
+                flight = self._take_off()
+                if flight is None:
+                    if not self._queue.open:
+                        return
+                    self._queue.wake.clear()
+                    await self._queue.wake.wait()
+                while flight is not None:
+                    flight = await self._land(flight)
+        finally:
+            self._queue.open = False
+            _refuse(self._queue.waiting)
+
+    def _take_off(self) -> _Flight | None:
+        """Hand the next batch to the committer, if there is one."""
+        batch: list[_Waiting] = []
+        weight = 0
+        waiting = self._queue.waiting
+        while waiting and len(batch) < self._settings.batch_max:
+            weight += waiting[0].weight
+            if batch and weight > self._settings.batch_elements_max:
+                break
+            batch.append(waiting.popleft())
+        if not batch:
+            return None
+        jobs = tuple(item.job for item in batch)
+        committer, now_ms = self._started(), self._clock.now_ms()
+
+        def commit() -> tuple[list[Outcome], Position]:
+            return committer.commit(jobs, now_ms), committer.position
+
+        return _Flight(batch, self._executor.run_write(commit))
+
+    async def _land(self, flight: _Flight) -> _Flight | None:
+        """Answer a batch when it is committed; the next one takes off first, so that the disk is never idle."""
+        try:
+            outcomes, position = await flight.outcomes
+        finally:
+            if not flight.outcomes.done() or flight.outcomes.cancelled() or flight.outcomes.exception():
+                _refuse(deque(flight.batch))
+        following = None if self._store.upkeep_due() else self._take_off()
+        for item, outcome in zip(flight.batch, outcomes, strict=True):
+            if not item.answer.done():
+                item.answer.set_result((outcome, position))
+        self._note_writable(self._started().writable)
+        return following
+
+    async def _upkeep(self) -> None:
+        if self._store.upkeep_due():
+            try:
+                await self._executor.run_write(self._store.upkeep)
+            except CheloniaError as error:
+                _LOG.error("ahash upkeep failed: %s", error)
+
+    async def _upkeep_loop(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.upkeep_interval_ms)
+            self._queue.wake.set()
+
+    def _note_writable(self, writable: bool) -> None:
+        if writable != self._was_writable:
+            self._was_writable = writable
+            if writable:
+                _LOG.info("ahash takes changes again: there is free space")
+            else:
+                _LOG.warning("ahash is read-only: less than %d bytes free", self._settings.min_free_bytes)
+
+
+def _refuse(batch: deque[_Waiting]) -> None:
+    for item in batch:
+        if not item.answer.done():
+            cause = "the committer stopped before it could say: retry with the same request key"
+            item.answer.set_exception(CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", "", cause))
+            item.answer.exception()
+
+
+def _checked(object_id: ObjectId) -> ObjectId:
+    if not object_id or "\0" in object_id:
+        raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(object_id[:80]), "an id is not empty and has no NUL")
+    return object_id
+
+
+def _check_bulk(count: int, op: str) -> None:
+    if count > bounds.BULK_ELEMENTS_MAX:
+        cause = f"{count} in one call, at most {bounds.BULK_ELEMENTS_MAX}"
+        raise CheloniaError(Kind.TOO_LARGE, op, "", cause)
+
+
+def _check_walk(walk: Walk) -> None:
+    _checked(walk.start)
+    if len(walk.steps) > bounds.LN_DEPTH_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "walk", walk.start[:80], f"deeper than {bounds.LN_DEPTH_MAX}")
+    if any("\0" in candidate for step in walk.steps for candidate in step):
+        raise CheloniaError(Kind.BAD_REQUEST, "walk", walk.start[:80], "a property has no NUL")

@@ -1,0 +1,118 @@
+"""Ports of the A-Hash: where bytes are kept, which threads touch them, and when an answer may be given.
+
+A `Store` is an ordered map of bytes with atomic durable commits. It is synchronous: it is called only through an
+`Executor`, one writer at a time. `Durability` is the gate every answer passes: commit and acknowledgement are two
+things, so that an answer can wait for a majority without the store knowing. One contract suite runs on every `Store`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+from chelonia.core.ahash import Position
+
+T = TypeVar("T")
+
+
+class Reader(Protocol):
+    """Read access to an ordered map of bytes; what the engine evaluates over."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under `key`, or None."""
+        ...
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most `limit` (key, value) with start <= key < end, in byte order of key."""
+        ...
+
+
+class Store(Protocol):
+    """An ordered map of bytes with atomic, durable commits.
+
+    Every method may raise UNAVAILABLE (closed, or the engine panicked: the process has to restart) and INTERNAL (an
+    engine error that left the contents as they were).
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under `key`, or None."""
+        ...
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values in the order of `keys`."""
+        ...
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most `limit` (key, value) with start <= key < end, in byte order of key."""
+        ...
+
+    def reading(self) -> AbstractContextManager[None]:
+        """While held, no commit becomes visible: reads inside see one state. Held briefly, not nested."""
+        ...
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """Apply all or nothing, durable when it returns; deleting an absent key is no error.
+
+        Raises: READ_ONLY (no space; nothing changed), OUTCOME_UNKNOWN (failed while syncing).
+        """
+        ...
+
+    def upkeep_due(self) -> bool:
+        """Whether `upkeep` has something to do."""
+        ...
+
+    def upkeep(self) -> None:
+        """Do what the engine needs now and then (a checkpoint, removal of old logs); on the writer's thread."""
+        ...
+
+    def backup(self, target: str) -> None:
+        """Write a complete copy into the new directory `target`, while commits go on.
+
+        The copy holds at least everything committed before the call. Raises: NOT_SUPPORTED, EXISTS, NO_SPACE.
+        """
+        ...
+
+    def free_bytes(self) -> int:
+        """Space left for growth."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; safe to call twice."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs store work off the event loop. Work starts without being awaited; its exceptions arrive in the future."""
+
+    def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` on the one writer, after all write work handed over before."""
+        ...
+
+    def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` beside the writer; order against other work is not promised."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was handed over, then stop."""
+        ...
+
+
+class Durability(Protocol):
+    """Decides when what stands at a position may be told to a caller."""
+
+    async def wait(self, position: Position) -> None:
+        """Return once everything up to `position` is durable.
+
+        Raises: OUTCOME_UNKNOWN when that can no longer be said.
+        """
+        ...
+
+
+class LocalDurability:
+    """Durable means synced by this one store: a commit that has returned is durable already."""
+
+    async def wait(self, position: Position) -> None:
+        """Return at once."""
+        del position
