@@ -1,0 +1,88 @@
+"""Checksums in HTTP header fields: `Digest` (RFC 3230), `Repr-Digest` (RFC 9530) and `Content-MD5` (RFC 1864).
+
+`Digest` spells adler32 as 8 hex digits (what grid tools send and expect), md5 and sha-256 as base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import replace
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.replicas import Checksums
+
+_HEX = re.compile(r"[0-9a-f]{1,8}")
+_BYTES = {"sha256": 32, "md5": 16, "adler32": 4}
+_DIGEST = {"adler32": "adler32", "md5": "md5", "sha-256": "sha256"}
+_REPR = {"sha-256": "sha256", "md5": "md5", "adler": "adler32"}
+
+
+def digest_headers(sums: Checksums) -> tuple[tuple[str, str], ...]:
+    """The header fields that tell a client the checksums known: `Digest` and `Repr-Digest`, or none."""
+    old = [f"adler32={sums.adler32}"] if sums.adler32 else []
+    new = []
+    for name, known in (("md5", sums.md5), ("sha-256", sums.sha256)):
+        if known:
+            text = base64.b64encode(bytes.fromhex(known)).decode("ascii")
+            old.append(f"{name}={text}")
+            new.append(f"{name}=:{text}:")
+    headers = [("Digest", ",".join(old))] if old else []
+    return tuple(headers + ([("Repr-Digest", ", ".join(reversed(new)))] if new else []))
+
+
+def parse_digests(*, content_md5: str = "", digest: str = "", repr_digest: str = "") -> Checksums:
+    """What a client says its bytes sum to; algorithms that are not ours are ignored.
+
+    Raises: BAD_REQUEST when a value is malformed or two fields contradict each other.
+    """
+    sums = Checksums()
+    if content_md5.strip():
+        sums = Checksums(md5=_from_base64("Content-MD5", content_md5, "md5"))
+    for header, text, names in (("Digest", digest, _DIGEST), ("Repr-Digest", repr_digest, _REPR)):
+        for part in text.split(","):
+            name, _, value = part.strip().partition("=")
+            field = names.get(name.strip().lower(), "")
+            if field:
+                sums = _joined(sums, field, _value(header, field, value.partition(";")[0].strip()), header)
+    return sums
+
+
+def _value(header: str, field: str, value: str) -> str:
+    if header == "Repr-Digest":
+        if len(value) < 2 or value[0] != ":" or value[-1] != ":":
+            raise _malformed(header, value)
+        return _from_base64(header, value[1:-1], field)
+    if field != "adler32":
+        return _from_base64(header, value, field)
+    if not _HEX.fullmatch(value.lower()):
+        raise _malformed(header, value)
+    return value.lower().rjust(8, "0")
+
+
+def _from_base64(header: str, text: str, field: str) -> str:
+    try:
+        raw = base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise _malformed(header, text) from None
+    if len(raw) != _BYTES[field]:
+        raise _malformed(header, text)
+    return raw.hex()
+
+
+def _joined(sums: Checksums, field: str, value: str, header: str) -> Checksums:
+    known = getattr(sums, field)
+    if known and known != value:
+        raise CheloniaError(Kind.BAD_REQUEST, "", header, f"two different values for {field}")
+    match field:
+        case "sha256":
+            return replace(sums, sha256=value)
+        case "md5":
+            return replace(sums, md5=value)
+        case _:
+            return replace(sums, adler32=value)
+
+
+def _malformed(header: str, text: str) -> CheloniaError:
+    return CheloniaError(Kind.BAD_REQUEST, "", header, f"malformed checksum {text[:80]!a}")

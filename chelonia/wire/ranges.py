@@ -1,0 +1,111 @@
+"""HTTP byte ranges: what a GET asks for, and where the body of a resumed PUT belongs.
+
+A `Range` that is not understood is ignored, as RFC 9110 section 14.2 wants (the whole body is served); one that is
+understood but lies outside is refused. Ranges are merged where they overlap or touch, so that asking for the same
+byte a thousand times costs it once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.shepherd import ByteRange
+
+_SPEC = re.compile(r"(?a:(\d{0,19})-(\d{0,19}))")
+_CONTENT = re.compile(r"bytes +(?a:(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*))", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRange:
+    """A `Content-Range`: `length` bytes from `offset`; `total` -1 when not said. `length` -1: none (`bytes */n`)."""
+
+    offset: int
+    length: int
+    total: int = -1
+
+
+def parse_range(header: str, size: int) -> tuple[ByteRange, ...]:
+    """Read the value of a `Range` header for a body of `size` bytes.
+
+    Returns: the ranges in ascending order, disjoint and apart; empty when the whole body is to be served.
+    Raises: BAD_RANGE when no range can be satisfied, or more than `bounds.RANGES_MAX` remain after merging.
+    Source: RFC 9110 section 14.
+    """
+    specs = _specs(header)
+    if not specs:
+        return ()
+    merged = merge(span for span in (_resolve(first, last, size) for first, last in specs) if span.length > 0)
+    if not merged:
+        raise CheloniaError(Kind.BAD_RANGE, "", header[:80], f"the file has {size} bytes")
+    if len(merged) > bounds.RANGES_MAX:
+        raise CheloniaError(Kind.BAD_RANGE, "", "", f"{len(merged)} ranges, at most {bounds.RANGES_MAX} are served")
+    return merged
+
+
+def merge(spans: Iterable[ByteRange]) -> tuple[ByteRange, ...]:
+    """Ascending, with overlapping and adjacent ranges joined."""
+    merged: list[ByteRange] = []
+    for span in sorted(spans, key=lambda span: (span.offset, span.length)):
+        end = merged[-1].offset + merged[-1].length if merged else -1
+        if merged and span.offset <= end:
+            joined = max(end, span.offset + span.length) - merged[-1].offset
+            merged[-1] = ByteRange(merged[-1].offset, joined)
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def content_range(span: ByteRange, total: int) -> str:
+    """The value of `Content-Range` for a part of a body of `total` bytes (-1: not known)."""
+    assert span.length > 0, "an empty part has no Content-Range"
+    return f"bytes {span.offset}-{span.offset + span.length - 1}/{total if total >= 0 else '*'}"
+
+
+def unsatisfied_range(total: int) -> str:
+    """The value of `Content-Range` beside a 416."""
+    return f"bytes */{total}"
+
+
+def parse_content_range(header: str) -> ContentRange:
+    """Read a `Content-Range` of a request or an answer. Raises: BAD_RANGE when it is not well-formed."""
+    found = _CONTENT.fullmatch(header.strip())
+    if not found:
+        raise CheloniaError(Kind.BAD_RANGE, "", header[:80], "expected: bytes <first>-<last>/<total or *>")
+    first, last, total = found.groups()
+    whole = -1 if total == "*" else int(total)
+    if first is None:
+        return ContentRange(0, -1, whole)
+    if int(last) < int(first) or (whole >= 0 and int(last) >= whole):
+        raise CheloniaError(Kind.BAD_RANGE, "", header[:80], "the last byte lies before the first or beyond the total")
+    return ContentRange(int(first), int(last) - int(first) + 1, whole)
+
+
+def _specs(header: str) -> list[tuple[str, str]]:
+    """The (first, last) texts of a well-formed header in bytes; empty otherwise."""
+    unit, equals, rest = header.strip().partition("=")
+    if not equals or unit.strip().lower() != "bytes":
+        return []
+    specs = []
+    for text in rest.split(","):
+        if not text.strip():
+            continue
+        found = _SPEC.fullmatch(text.strip())
+        if not found or found.groups() == ("", ""):
+            return []
+        if found[1] and found[2] and int(found[2]) < int(found[1]):
+            return []
+        specs.append((found[1], found[2]))
+    return specs
+
+
+def _resolve(first: str, last: str, size: int) -> ByteRange:
+    """The bytes meant in a body of `size`; length 0 or less when there are none."""
+    if not first:
+        length = min(int(last), size)
+        return ByteRange(size - length, length)
+    end = min(int(last) + 1, size) if last else size
+    return ByteRange(int(first), end - int(first))

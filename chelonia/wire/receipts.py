@@ -1,0 +1,102 @@
+"""Receipts of durable copies: the bytes that a Shepherd signs, and their form in a header field.
+
+Signed bytes: `chelonia receipt 1` newline, then the msgpack array of the receipt's facts (`_Signed`, in order).
+Text: base64url of version byte (1) | msgpack array of the same facts and the signature. It has no comma, blank or
+quote, so receipts are joined with commas in `Chelonia-Receipts`. Golden text: `docs/formats/tickets.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.replicas import Checksums, Location, Receipt
+from chelonia.wire import armour
+from chelonia.wire.records import Format
+
+HEADER: Final = "Chelonia-Receipts"
+RECEIPT_TEXT_MAX: Final = 4096
+"""Characters of one receipt: an RSA signature of 4 096 bits, two ids and a long service URL."""
+_TITLE: Final = b"chelonia receipt 1\n"
+
+
+class _Signed(msgspec.Struct, frozen=True, array_like=True):
+    """What a Shepherd vouches for; the order of the fields is the format."""
+
+    blob: BlobId
+    shepherd: ServiceId
+    reference: ReferenceId
+    size: int
+    sha256: str
+    md5: str
+    adler32: str
+    boot: int
+    issued_ms: Ms
+
+
+class _Whole(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    facts: _Signed
+    signature: str
+
+
+_FORMAT: Final = Format("receipt", _Whole, 1)
+
+
+def signed_bytes(receipt: Receipt) -> bytes:
+    """The bytes under a receipt's signature: everything but the signature, in one spelling."""
+    return _TITLE + msgspec.msgpack.encode(_signed(receipt))
+
+
+def to_text(receipt: Receipt) -> str:
+    """A receipt for a header field or a SOAP element. Raises: TOO_LARGE beyond `RECEIPT_TEXT_MAX` characters."""
+    text = armour.to_text(_FORMAT.encode(_Whole(_signed(receipt), receipt.signature)))
+    if len(text) > RECEIPT_TEXT_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "receipt", "", f"a receipt has at most {RECEIPT_TEXT_MAX} characters")
+    return text
+
+
+def from_text(text: str) -> Receipt:
+    """Read a receipt (its signature is not checked here). Raises: BAD_REQUEST."""
+    raw = armour.from_text(text) if len(text) <= RECEIPT_TEXT_MAX else None
+    if raw is None:
+        raise CheloniaError(Kind.BAD_REQUEST, "receipt", "", "it is not the text of a receipt")
+    try:
+        whole = _FORMAT.decode(raw)
+    except CheloniaError as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "receipt", "", error.cause) from None
+    facts = whole.facts
+    location = Location(facts.shepherd, facts.reference)
+    sums = Checksums(facts.sha256, facts.md5, facts.adler32)
+    return Receipt(facts.blob, location, facts.size, sums, facts.boot, facts.issued_ms, whole.signature)
+
+
+def to_header(receipts: tuple[Receipt, ...]) -> str:
+    """The value of `Chelonia-Receipts`."""
+    return ",".join(to_text(receipt) for receipt in receipts)
+
+
+def from_header(value: str) -> tuple[Receipt, ...]:
+    """Read the value of `Chelonia-Receipts`. Raises: BAD_REQUEST; TOO_LARGE beyond `bounds.RECEIPTS_MAX`."""
+    texts = [text.strip() for text in value.split(",") if text.strip()]
+    if len(texts) > bounds.RECEIPTS_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "receipt", "", f"at most {bounds.RECEIPTS_MAX} receipts are taken")
+    return tuple(from_text(text) for text in texts)
+
+
+def _signed(receipt: Receipt) -> _Signed:
+    where, sums = receipt.location, receipt.checksums
+    return _Signed(
+        receipt.blob,
+        where.shepherd,
+        where.reference,
+        receipt.size,
+        sums.sha256,
+        sums.md5,
+        sums.adler32,
+        receipt.boot,
+        receipt.issued_ms,
+    )

@@ -1,0 +1,180 @@
+"""TURL tickets: what a Shepherd allows one bearer to do with one replica, signed by that Shepherd alone.
+
+A ticket is base64url of: version byte (1) | msgpack array of the fields of `Ticket`, in order | HMAC-SHA256 of all
+before it under the Shepherd's secret. Any altered character is refused; comparison is in constant time.
+Byte layout and golden text: `docs/formats/tickets.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qs, quote, urlsplit
+
+import msgspec
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
+from chelonia.core.replicas import Checksums
+from chelonia.core.shepherd import Purpose
+from chelonia.wire import armour
+from chelonia.wire.records import Format
+
+MAC_BYTES: Final = 32
+TURL_PATH: Final = "/turl/"
+METHODS: Final = ("GET", "PUT")
+
+
+class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a ticket says. The order of the fields is the format.
+
+    Args:
+        method: `GET` or `PUT`.
+        reference, blob: the replica.
+        boot: the Shepherd's boot number when it was issued.
+        expires_ms: not valid at this instant and after.
+        nonce: makes two tickets for the same thing differ; single-use tickets are remembered by it.
+        purpose: of a PUT, what its last byte triggers (`core.shepherd.Purpose` value).
+        dn: the only identity that may use it; empty: any bearer.
+        address: the only peer address that may use it; empty: any.
+        size: declared size, -1 when not known; checksums: declared, empty where not known.
+        single_use: one completed use, then never again.
+    """
+
+    method: str
+    reference: ReferenceId
+    blob: BlobId
+    boot: int
+    expires_ms: Ms
+    nonce: str
+    purpose: str = ""
+    dn: Dn = Dn("")
+    address: str = ""
+    size: int = -1
+    sha256: str = ""
+    md5: str = ""
+    adler32: str = ""
+    single_use: bool = False
+
+    @property
+    def checksums(self) -> Checksums:
+        """The declared checksums."""
+        return Checksums(self.sha256, self.md5, self.adler32)
+
+    @property
+    def put_purpose(self) -> Purpose:
+        """The purpose of a PUT ticket. Raises: BAD_TICKET when it has none."""
+        try:
+            return Purpose(self.purpose)
+        except ValueError:
+            raise _refused("it is not a ticket to write") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a ticket is being used. `boot` None: tickets of earlier boots are welcome."""
+
+    method: str
+    reference: str
+    dn: str
+    address: str
+    boot: int | None = None
+
+
+_FORMAT: Final = Format("ticket", Ticket, 1)
+
+
+def issue(secret: bytes, ticket: Ticket) -> str:
+    """Sign a ticket.
+
+    Returns: URL-safe text of at most `bounds.TICKET_BYTES_MAX` characters.
+    Raises: TOO_LARGE when the fields do not fit.
+    """
+    assert len(secret) >= 16, "a ticket secret has at least 16 bytes"
+    assert ticket.method in METHODS, f"a ticket is for one of {METHODS}"
+    body = _FORMAT.encode(ticket)
+    text = armour.to_text(body + _mac(secret, body))
+    if len(text) > bounds.TICKET_BYTES_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "ticket", "", f"a ticket has at most {bounds.TICKET_BYTES_MAX} characters")
+    return text
+
+
+def verify(secret: bytes, text: str, now_ms: int, use: Use) -> Ticket:
+    """Check a ticket against its signature and against the way it is used.
+
+    Raises: BAD_TICKET (altered, another method, replica, user, address or boot), EXPIRED.
+    """
+    ticket = open_ticket(secret, text)
+    if ticket.method != use.method:
+        raise _refused(f"it allows {ticket.method}, not {use.method[:16]!a}")
+    if ticket.reference != use.reference:
+        raise _refused("it is for another replica")
+    if ticket.dn and ticket.dn != use.dn:
+        raise _refused(f"it was given to another user: use the credentials it was asked for with, not {use.dn[:256]}")
+    if ticket.address and ticket.address != use.address:
+        raise _refused(f"it was given to another address than {use.address[:64]}")
+    if use.boot is not None and ticket.boot != use.boot:
+        raise _refused("the Shepherd has restarted since: ask for a new TURL")
+    if now_ms >= ticket.expires_ms:
+        late = now_ms - ticket.expires_ms
+        raise CheloniaError(Kind.EXPIRED, "ticket", use.reference[:64], f"expired {late} ms ago: ask for a new TURL")
+    return ticket
+
+
+def open_ticket(secret: bytes, text: str) -> Ticket:
+    """Check only the signature and read the ticket. Raises: BAD_TICKET."""
+    raw = armour.from_text(text) if len(text) <= bounds.TICKET_BYTES_MAX else None
+    if raw is None or len(raw) <= MAC_BYTES:
+        raise _refused("it is not a ticket: copy the TURL whole, with its query")
+    body, mac = raw[:-MAC_BYTES], raw[-MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(secret, body)):
+        raise _refused("its signature is wrong: altered, or not from this Shepherd")
+    try:
+        return _FORMAT.decode(body)
+    except CheloniaError as error:
+        raise _refused(error.cause) from None
+
+
+# --- TURLs ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Turl:
+    """The parts of a TURL: `base` is `https://host:port`."""
+
+    base: str
+    reference: ReferenceId
+    ticket: str
+
+
+def turl(base: str, reference: str, ticket: str) -> str:
+    """Compose `<base>/turl/<reference>?ticket=<ticket>`; `base` is `https://host:port`, with or without a slash."""
+    return f"{base.rstrip('/')}{TURL_PATH}{quote(reference, safe='')}?ticket={ticket}"
+
+
+def parse_turl(url: str) -> Turl:
+    """Take a TURL apart, also one in origin form (`/turl/...`, then `base` is empty).
+
+    Raises: BAD_TICKET when it is not `[https://host:port]/turl/<reference>?ticket=<ticket>`.
+    """
+    try:
+        parts = urlsplit(url)
+        tickets = parse_qs(parts.query, max_num_fields=16).get("ticket", [])
+    except ValueError:
+        raise _refused("it is not a TURL") from None
+    reference = parts.path.removeprefix(TURL_PATH)
+    if not parts.path.startswith(TURL_PATH) or not reference or "/" in reference or len(tickets) != 1:
+        raise _refused("it is not a TURL: https://host:port/turl/<reference>?ticket=<ticket>")
+    base = f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
+    return Turl(base, ReferenceId(reference), tickets[0])
+
+
+def _mac(secret: bytes, body: bytes) -> bytes:
+    return hmac.new(secret, b"chelonia ticket" + body, hashlib.sha256).digest()
+
+
+def _refused(cause: str) -> CheloniaError:
+    return CheloniaError(Kind.BAD_TICKET, "ticket", "", cause)
