@@ -40,7 +40,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("librarian", "heartbeat"): (_S,),
     ("librarian", "inventory"): (_S, _A),
     ("librarian", "nodes"): (_B, _L, _A),
-    ("librarian", "services"): (_B, _L, _A),
+    ("librarian", "services"): (_B, _L, _S, _A),
     ("librarian", "approve"): (_A,),
     ("librarian", "maintenance"): (_A,),
     ("librarian", "health"): (_B, _L, _A),

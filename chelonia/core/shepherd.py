@@ -178,13 +178,14 @@ class Shepherd(Protocol):
 @dataclass(frozen=True, slots=True)
 class Upload:
     """One PUT. `length`: declared body length or -1; `offset`: where in the file this body starts (resume);
-    `total`: declared size of the whole file or -1."""
+    `total`: declared size of the whole file or -1; `announced`: checksums of the whole file, as the sender has them."""
 
     turl_ticket: str
     body: AsyncIterator[bytes]
     length: int = -1
     offset: int = 0
     total: int = -1
+    announced: Checksums = Checksums()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,11 +285,16 @@ class BlobWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredReplica:
-    """A replica found on disk at start. `facts` None: its record is missing or unreadable; `size` is what is there."""
+    """A replica found on disk at start.
+
+    `facts` None: its record is missing or unreadable; `size`: bytes that are there, -1 when only the record is;
+    `committed`: a transact has named its blob (`BlobStore.settle`).
+    """
 
     reference: ReferenceId
     facts: ReplicaFacts | None
     size: int
+    committed: bool = True
 
 
 class BlobStore(Protocol):
@@ -310,8 +316,25 @@ class BlobStore(Protocol):
         """Yield what an interrupted upload has written so far (to continue its checksums)."""
         ...
 
+    async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
+        """Read the record of a replica again; None when it is missing or damaged."""
+        ...
+
+    async def settle(self, references: tuple[ReferenceId, ...]) -> None:
+        """Note durably that these replicas are committed: a transact has named their blobs."""
+        ...
+
+    async def leftovers(self) -> tuple[ReferenceId, ...]:
+        """Interrupted uploads kept by `suspend`, in order."""
+        ...
+
+    async def quarantined(self) -> tuple[StoredReplica, ...]:
+        """What was set aside, in order of reference."""
+        ...
+
     async def erase(self, reference: ReferenceId) -> bool:
-        """Remove bytes and record durably; False when nothing was there."""
+        """Remove bytes and record durably, wherever they are (kept upload and quarantine too); False when there was
+        nothing."""
         ...
 
     async def quarantine(self, reference: ReferenceId) -> None:
@@ -392,5 +415,3 @@ class StateFile(Protocol):
     def save(self, state: State) -> None:
         """Write durably (returns when it is on stable storage)."""
         ...
-
-
