@@ -1,0 +1,58 @@
+"""One error value: total over its kinds at every door, and the same after a trip over the wire."""
+
+import errno
+
+import pytest
+
+from chelonia.core.errors import TABLE, CheloniaError, ExitCode, Kind, kind_from_wire
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_every_kind_has_a_code_at_every_door(kind: Kind) -> None:
+    meaning = TABLE[kind]
+    assert 400 <= meaning.http < 600
+    assert meaning.fault in ("Client", "Server")
+    assert meaning.s3
+    assert meaning.errno in errno.errorcode
+    assert meaning.exit_code is not ExitCode.OK
+
+
+def test_the_table_has_no_row_too_many() -> None:
+    assert set(TABLE) == set(Kind)
+
+
+def test_server_faults_are_the_servers_http_errors() -> None:
+    kinds = [kind for kind, meaning in TABLE.items() if meaning.fault == "Server" and meaning.http < 500]
+    assert kinds == [Kind.NOT_ALIVE]  # an absent replica is our fault, but 404 is what a TURL's client understands
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_kind_survives_the_wire(kind: Kind) -> None:
+    assert kind_from_wire(kind.value) is kind
+
+
+def test_an_unknown_kind_of_a_newer_peer_reads_as_internal() -> None:
+    assert kind_from_wire("invented-tomorrow") is Kind.INTERNAL
+
+
+def test_the_cli_can_tell_what_scripts_ask_about() -> None:
+    codes = {
+        Kind.NOT_FOUND: 3, Kind.NO_PARENT: 3, Kind.DENIED: 4, Kind.EXISTS: 5, Kind.NOT_EMPTY: 5, Kind.QUOTA: 6,
+        Kind.NETWORK: 7, Kind.UNAVAILABLE: 7, Kind.CHECKSUM: 8, Kind.BAD_NAME: 2,
+    }  # fmt: skip
+    assert {kind: int(TABLE[kind].exit_code) for kind in codes} == codes
+
+
+def test_only_what_may_pass_by_itself_is_retryable() -> None:
+    assert TABLE[Kind.OUTCOME_UNKNOWN].retryable
+    assert TABLE[Kind.CONFLICT].retryable
+    assert not any(TABLE[kind].retryable for kind in (Kind.DENIED, Kind.EXISTS, Kind.NOT_FOUND, Kind.CHECKSUM))
+
+
+def test_text_leaves_empty_parts_out() -> None:
+    assert str(CheloniaError(Kind.DENIED, "stat", "/f", "no rule allows it")) == "stat: /f: denied: no rule allows it"
+    assert str(CheloniaError(Kind.NOT_EMPTY)) == "not-empty"
+
+
+def test_meaning_is_the_row_of_its_kind() -> None:
+    assert CheloniaError(Kind.NO_SPACE).meaning is TABLE[Kind.NO_SPACE]
