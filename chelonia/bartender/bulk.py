@@ -1,0 +1,171 @@
+"""Bulk calls: every element answered, each by itself, each at most once.
+
+The one wrapper around every operation. It gives each element its own request key, repeats it when an entry changed
+between decision and transact, asks `recall` before it answers a failure (had a first try applied, that is the
+answer), and turns errors into the original's strings. Only when nothing at all could be served is an error raised.
+Elements that touch related names run in order, unrelated ones side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from chelonia.bartender.ports import Ports
+from chelonia.core import bounds, status
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import RequestKey
+from chelonia.core.names import parse_ln
+
+ATTEMPTS_MAX = 6
+"""Tries of one element whose entries keep changing under it; then the caller hears CONFLICT."""
+SIDE_BY_SIDE_MAX = 16
+"""Elements of one call in work at once: fills a commit batch without letting one call crowd out others."""
+RETRY_MS = 5
+"""First pause before another try; doubled each time, jittered."""
+
+_CALL_FAILED = frozenset(
+    {Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.READ_ONLY, Kind.WRONG_CLUSTER}
+)
+"""Failures of the cluster, not of an element: raised when they are all there is to say."""
+_NEVER_APPLIED = frozenset({Kind.BAD_REQUEST, Kind.BAD_NAME, Kind.MISSING_METADATA, Kind.TOO_LARGE})
+
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One element being served: the user's call, and the Bartender's own with the element's request key."""
+
+    user: Call
+    service: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[R, A]):
+    """How to serve the elements of one operation.
+
+    `act` serves one; `fail` makes the answer (request, status, error); `subject` is what the request key is bound to;
+    `recalled` makes the answer when a first try is found to have applied (None: not a change); `ordered` names
+    the Logical Name whose relatives must wait for it (None: elements are independent).
+    """
+
+    name: str
+    act: Callable[[Turn, R], Awaitable[A]]
+    fail: Callable[[R, str, CheloniaError], A]
+    subject: Callable[[R], str]
+    recalled: Callable[[R], A] | None = None
+    ordered: Callable[[R], str] | None = None
+
+
+async def answer_all(ports: Ports, call: Call, operation: Operation[R, A], requests: Sequence[R]) -> tuple[A, ...]:
+    """Serve every element.
+
+    Returns: answers in the order of `requests`.
+    Raises: TOO_LARGE for too many elements; the first error when every element failed for the cluster's sake.
+    """
+    if len(requests) > bounds.BULK_ELEMENTS_MAX:
+        cause = f"at most {bounds.BULK_ELEMENTS_MAX} elements in one call"
+        raise CheloniaError(Kind.TOO_LARGE, operation.name, "", cause)
+    answers: list[A] = []
+    errors: list[CheloniaError | None] = []
+    for first, last in waves(requests, operation.ordered):
+        for chunk in range(first, last, SIDE_BY_SIDE_MAX):
+            indexes = range(chunk, min(chunk + SIDE_BY_SIDE_MAX, last))
+            served = await asyncio.gather(*(_serve(ports, call, operation, i, requests[i]) for i in indexes))
+            answers.extend(answer for answer, _ in served)
+            errors.extend(error for _, error in served)
+    hopeless = [error for error in errors if error is not None and error.kind in _CALL_FAILED]
+    if hopeless and len(hopeless) == len(requests):
+        raise hopeless[0]
+    return tuple(answers)
+
+
+def waves(requests: Sequence[R], ordered: Callable[[R], str] | None) -> list[tuple[int, int]]:
+    """Cut a call into runs whose names neither equal nor contain one another.
+
+    Returns: (first, after last) index pairs, in order, covering all requests.
+    """
+    if ordered is None:
+        return [(0, len(requests))]
+    cuts: list[int] = [0]
+    names: set[tuple[str, ...]] = set()
+    above: set[tuple[str, ...]] = set()
+    for index, request in enumerate(requests):
+        path = _path(ordered(request))
+        prefixes = [path[:size] for size in range(len(path))]
+        if path in names or path in above or any(prefix in names for prefix in prefixes):
+            cuts.append(index)
+            names, above = set(), set()
+        names.add(path)
+        above.update(prefixes)
+    return list(zip(cuts, [*cuts[1:], len(requests)], strict=True))
+
+
+def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:
+    """The request key of one element: the user's, bound to his DN, the operation and its subject.
+
+    Services share one DN towards the store, so without this one user's key could answer another's request.
+    """
+    if not call.request_key:
+        return RequestKey("")
+    text = f"{call.dn}\0{op}\0{call.request_key}\0{subject}".encode("utf-8", "surrogatepass")
+    return RequestKey(f"{hashlib.sha256(text).hexdigest()[:40]}/{index}")
+
+
+async def _serve(
+    ports: Ports, call: Call, operation: Operation[R, A], index: int, request: R
+) -> tuple[A, CheloniaError | None]:
+    settings = ports.settings
+    key = element_key(call, operation.name, index, operation.subject(request))
+    service = replace(call.as_service(settings.dn, Role.BARTENDER, settings.service_id), request_key=key)
+    turn = Turn(call, service)
+    try:
+        return await _attempt(ports, operation, turn, request), None
+    except CheloniaError as error:
+        if operation.recalled and key and error.kind not in _NEVER_APPLIED and await _applied(ports, service):
+            return operation.recalled(request), None
+        error = _as_seen(error)
+        phase = error.op if error.op in status.PHRASES else operation.name
+        text = status.failure(phase, error.kind, error.subject, error.cause)
+        return operation.fail(request, text, error), error
+
+
+async def _attempt(ports: Ports, operation: Operation[R, A], turn: Turn, request: R) -> A:
+    for attempt in range(1, ATTEMPTS_MAX):
+        try:
+            return await operation.act(turn, request)
+        except CheloniaError as error:
+            if error.kind is not Kind.CONFLICT:
+                raise
+        await ports.clock.sleep(int(RETRY_MS * 2**attempt * (0.5 + ports.ids.uniform())))
+    return await operation.act(turn, request)
+
+
+async def _applied(ports: Ports, service: Call) -> bool:
+    try:
+        return await ports.librarian.recall(service) is not None
+    except CheloniaError:
+        return False
+
+
+def _as_seen(error: CheloniaError) -> CheloniaError:
+    """A Librarian that does not know this Bartender is our trouble, not the user's lack of a right."""
+    if error.kind in (Kind.DENIED, Kind.UNTRUSTED) and error.op.startswith(("librarian.", "shepherd.")):
+        cause = f"this Bartender is not approved for it; an administrator can approve it ({error.cause})"
+        return CheloniaError(Kind.UNAVAILABLE, error.op, error.subject, cause)
+    return error
+
+
+def _path(ln: str) -> tuple[str, ...]:
+    """The name as a path; one that does not parse is related to nothing but itself."""
+    try:
+        parsed = parse_ln(ln)
+    except CheloniaError:
+        return ("", ln)
+    return (parsed.start, *parsed.parts)

@@ -1,0 +1,186 @@
+"""What a client may say about an entry: a whitelist, and the facts of a file about to be put.
+
+Allowed are `metadata/*`, valid `policy` and `defaultPolicy` rules, `timestamps/modified` and, on collections,
+`states/closed` = `no`. What the server always sets itself (`entry/type`, `entry/owner`, `timestamps/created`) is
+ignored, as in the original. Everything else - `locations`, `parents`, `entries`, `entry/GUID`, blobs - is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.metadata import Triple
+from chelonia.core.policy import DEFAULT_POLICY_SECTION, check_policy_rule
+from chelonia.core.replicas import Checksums
+
+IGNORED = frozenset({("entry", "type"), ("entry", "owner"), ("timestamps", "created")})
+"""The server sets these; what a client says of them is dropped."""
+
+FILE_FACTS = ("size", "checksum", "checksumType", "neededReplicas")
+"""The mandatory `states` of putFile, in the order in which a missing one is named."""
+
+CHECKSUM_DIGITS = {"md5": 32, "sha256": 64, "adler32": 8}
+"""Checksum types and their length in hexadecimal digits."""
+
+_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?\Z")
+_SIZE_DIGITS_MAX = 19
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What is known of a file before its bytes. `size` -1: unknown; `checksum` "": unknown."""
+
+    size: int
+    checksum: str
+    checksum_type: str
+    needed: int
+
+    @property
+    def checksums(self) -> Checksums:
+        """The one known checksum in its place."""
+        match self.checksum_type:
+            case "md5":
+                return Checksums(md5=self.checksum)
+            case "adler32":
+                return Checksums(adler32=self.checksum)
+            case _:
+                return Checksums(sha256=self.checksum)
+
+    def states(self) -> dict[str, str]:
+        """The `states` section these facts make; size only when known."""
+        states = {
+            "checksum": self.checksum,
+            "checksumType": self.checksum_type,
+            "neededReplicas": str(self.needed),
+        }
+        return states if self.size < 0 else {"size": str(self.size), **states}
+
+
+def accepted(triples: tuple[Triple, ...], entry_type: str, phase: str) -> dict[str, dict[str, str]]:
+    """Pick what a client may set on a new entry of this type; `phase` chooses the status string of a refusal.
+
+    Returns: sections among `metadata`, `policy`, `defaultPolicy`, `timestamps`.
+    Raises: DENIED for what only the system writes, BAD_REQUEST for what is malformed, TOO_LARGE.
+    """
+    if len(triples) > bounds.USER_METADATA_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, phase, "", f"at most {bounds.USER_METADATA_MAX} metadata elements")
+    sections: dict[str, dict[str, str]] = {}
+    for triple in triples:
+        check_text(triple)
+        if _is_kept(triple, entry_type, phase):
+            sections.setdefault(triple.section, {})[triple.property] = triple.value
+    return sections
+
+
+def check_value(triple: Triple, entry_type: str) -> None:
+    """Refuse a malformed value of a whitelisted property. Raises: BAD_REQUEST."""
+    if triple.section in ("policy", DEFAULT_POLICY_SECTION):
+        check_policy_rule(triple.property, triple.value)
+    elif triple.section == "timestamps" and not _TIME.match(triple.value):
+        cause = "a time is Unix seconds as a decimal number"
+        raise CheloniaError(Kind.BAD_REQUEST, subject="timestamps/modified", cause=cause)
+
+
+def is_settable(section: str, prop: str, entry_type: str) -> bool:
+    """Whether users may write this property of an entry as it is (states have rules of their own)."""
+    if section in ("metadata", "policy"):
+        return bool(prop)
+    if section == DEFAULT_POLICY_SECTION:
+        return bool(prop) and entry_type == TYPE_COLLECTION
+    return (section, prop) == ("timestamps", "modified")
+
+
+def check_text(triple: Triple) -> None:
+    """Refuse what could not be stored. Raises: TOO_LARGE, BAD_REQUEST (not valid UTF-8)."""
+    limits = ((triple.property, bounds.PROPERTY_BYTES_MAX), (triple.value, bounds.VALUE_BYTES_MAX))
+    for text, limit in limits:
+        try:
+            size = len(text.encode("utf-8"))
+        except UnicodeEncodeError:
+            subject = ascii(f"{triple.section}/{triple.property}"[:80])
+            raise CheloniaError(Kind.BAD_REQUEST, subject=subject, cause="not valid UTF-8") from None
+        if size > limit:
+            subject = f"{triple.section}/{triple.property}"[:80]
+            raise CheloniaError(Kind.TOO_LARGE, subject=subject, cause=f"{size} bytes, at most {limit} are kept")
+
+
+def file_facts(triples: tuple[Triple, ...]) -> FileFacts:
+    """Read the mandatory metadata of putFile.
+
+    Raises: MISSING_METADATA naming the first one missing; BAD_REQUEST naming one that makes no sense.
+    """
+    states = {triple.property: triple.value for triple in triples if triple.section == "states"}
+    for name in FILE_FACTS:
+        if name not in states:
+            cause = "putFile needs states/" + ", states/".join(FILE_FACTS)
+            raise CheloniaError(Kind.MISSING_METADATA, subject=f"states/{name}", cause=cause)
+    size, needed = _number(states, "size"), _number(states, "neededReplicas")
+    return checked_facts(FileFacts(size, states["checksum"], states["checksumType"], needed))
+
+
+def checked_facts(facts: FileFacts) -> FileFacts:
+    """Return the facts with the checksum in canonical form. Raises: BAD_REQUEST."""
+    if not 0 <= facts.needed <= bounds.REPLICAS_WANTED_MAX:
+        raise _bad("neededReplicas", f"at most {bounds.REPLICAS_WANTED_MAX} replicas can be asked for")
+    digits = CHECKSUM_DIGITS.get(facts.checksum_type)
+    if digits is None:
+        raise _bad("checksumType", f"one of {', '.join(CHECKSUM_DIGITS)} is understood")
+    if not facts.checksum:
+        return facts
+    checksum = facts.checksum.lower()
+    if facts.checksum_type == "adler32":
+        checksum = checksum.zfill(digits)
+    if not re.fullmatch(f"[0-9a-f]{{{digits}}}", checksum):
+        raise _bad("checksum", f"{facts.checksum_type} has {digits} hexadecimal digits")
+    return FileFacts(facts.size, checksum, facts.checksum_type, facts.needed)
+
+
+def new_policies(parent: Mapping[str, Mapping[str, str]], entry_type: str) -> dict[str, dict[str, str]]:
+    """What a new entry takes over of its collection: `defaultPolicy` as policy, and a collection as default too."""
+    default = dict(parent.get(DEFAULT_POLICY_SECTION, {}))
+    if not default:
+        return {}
+    return {"policy": default} | ({DEFAULT_POLICY_SECTION: dict(default)} if entry_type == TYPE_COLLECTION else {})
+
+
+def merged(*layers: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Lay sections over one another, later ones on top, property by property."""
+    out: dict[str, dict[str, str]] = {}
+    for layer in layers:
+        for section, properties in layer.items():
+            out.setdefault(section, {}).update(properties)
+    return out
+
+
+def _is_kept(triple: Triple, entry_type: str, phase: str) -> bool:
+    key = (triple.section, triple.property)
+    if key in IGNORED:
+        return False
+    if entry_type == TYPE_FILE and triple.section == "states" and triple.property in FILE_FACTS:
+        return False  # read by `file_facts`
+    if entry_type == TYPE_COLLECTION and key == ("states", "closed") and triple.value == "no":
+        return False  # what a new collection has anyway; old clients send it
+    if not is_settable(triple.section, triple.property, entry_type):
+        subject = f"{triple.section}/{triple.property}"[:80]
+        cause = (
+            f"{subject} is written by the system only; users set metadata/*, policy, defaultPolicy, timestamps/modified"
+        )
+        raise CheloniaError(Kind.DENIED, phase, subject, cause)
+    check_value(triple, entry_type)
+    return True
+
+
+def _number(states: Mapping[str, str], name: str) -> int:
+    text = states[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= _SIZE_DIGITS_MAX):
+        raise _bad(name, "a whole number from 0 is needed")
+    return int(text)
+
+
+def _bad(name: str, cause: str) -> CheloniaError:
+    return CheloniaError(Kind.BAD_REQUEST, subject=f"states/{name}", cause=cause)

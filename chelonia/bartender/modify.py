@@ -1,0 +1,152 @@
+"""modify: the whitelist of what users may change, and the right each needs.
+
+`metadata/*` and `timestamps/modified` need modifyMetadata; `policy/*` and a collection's `defaultPolicy/*` need
+modifyPolicy; `states/neededReplicas` and `states/closed` need modifyStates and follow rules of their own. Size and
+checksum never change except by new bytes: changing them would make every holder doubt its replica.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.client_metadata import check_text, check_value, is_settable
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import RIGHTS, Found, Judge, existing, versions
+from chelonia.core import bounds, status
+from chelonia.core.bartender import ModifyRequest, Outcome
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, Expect, SetWanted
+from chelonia.core.librarian import ModifyRequest as Change
+from chelonia.core.metadata import Triple
+from chelonia.core.names import parse_ln
+from chelonia.core.policy import DEFAULT_POLICY_SECTION, Action
+
+SET, UNSET, ADD, SET_IF = "set", "unset", "add", "setifvalue="
+
+_ACTIONS = {
+    "metadata": Action.MODIFY_METADATA,
+    "timestamps": Action.MODIFY_METADATA,
+    "policy": Action.MODIFY_POLICY,
+    DEFAULT_POLICY_SECTION: Action.MODIFY_POLICY,
+    "states": Action.MODIFY_STATES,
+}
+
+_CLOSING = {"yes": ("no", "yes"), "no": ("no",)}
+"""`states/closed`: new value -> values it may have now. Closing is one-way; `broken` is set by the system alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One change, with what was decided about it."""
+
+    request: ModifyRequest
+    found: Found
+    expect: Expect
+
+
+async def modify(ports: Ports, turn: Turn, request: ModifyRequest) -> Outcome:
+    """Change one property of one entry."""
+    change_type = request.change_type
+    if change_type not in (SET, UNSET, ADD) and not change_type.startswith(SET_IF):
+        cause = "changeType is set, unset, add or setifvalue=<value>"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=change_type[:80], cause=cause)
+    ln = parse_ln(request.ln)
+    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+    found = existing(ln, walked)
+    judge = Judge(turn.user, "modify")
+    action = _ACTIONS.get(request.section)
+    if action is None:
+        raise judge.refuse(found, f"section {request.section[:80]!r} is written by the system only")
+    asked = _Asked(request, found, judge.require(action, found))
+    match (request.section, request.property):
+        case ("states", "neededReplicas"):
+            return await _set_wanted(ports, turn, asked)
+        case ("states", "closed") if found.type == TYPE_COLLECTION:
+            return await _close(ports, turn, judge, asked)
+        case _ if is_settable(request.section, request.property, found.type):
+            if change_type != UNSET:
+                check_value(Triple(request.section, request.property, request.value), found.type)
+            check_text(Triple(request.section, request.property, request.value))
+            return await _change(ports, turn, asked)
+        case _:
+            where = f"{request.section}/{request.property}"[:80]
+            raise judge.refuse(found, f"{where} of a {found.type} is written by the system only")
+
+
+async def _change(ports: Ports, turn: Turn, asked: _Asked) -> Outcome:
+    request = asked.request
+    change = Change(
+        change_id=request.change_id,
+        guid=asked.found.guid,
+        change_type=request.change_type,
+        section=request.section,
+        property=request.property,
+        value=request.value,
+        expect=asked.expect,
+    )
+    (outcome,) = await ports.librarian.modify_metadata(turn.service, (change,))
+    match outcome.success:
+        case "set" | "unset":
+            return Outcome(request.change_id, outcome.success)
+        case "condition failed" if request.change_type == ADD or request.change_type.startswith(SET_IF):
+            return _unmet(request)
+        case "condition failed":
+            raise CheloniaError(Kind.CONFLICT, subject=request.ln, cause="it changed at the same time; try again")
+        case text:
+            await _check_unchanged(ports, turn, asked)
+            return Outcome(request.change_id, text, Kind.INTERNAL.value, text)
+
+
+async def _check_unchanged(ports: Ports, turn: Turn, asked: _Asked) -> None:
+    """A failed change tells only text: look whether the decision still stands. Raises: CONFLICT when it does not."""
+    (now,) = await ports.librarian.get(turn.service, (asked.found.guid,), RIGHTS)
+    if now.version != asked.found.object.version:
+        raise CheloniaError(Kind.CONFLICT, subject=asked.request.ln, cause="it changed at the same time; try again")
+
+
+async def _set_wanted(ports: Ports, turn: Turn, asked: _Asked) -> Outcome:
+    request, found = asked.request, asked.found
+    if found.type != TYPE_FILE:
+        raise CheloniaError(Kind.DENIED, subject=str(found.ln), cause=f"a {found.type} has no replicas")
+    text = request.value
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= bounds.REPLICAS_WANTED_MAX):
+        cause = f"neededReplicas is 1 to {bounds.REPLICAS_WANTED_MAX}"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=text[:80], cause=cause)
+    _only_set(request)
+    if not _holds(request, found.object.value("states", "neededReplicas")):
+        return _unmet(request)
+    expect = versions(found) if request.change_type != SET else asked.expect
+    await ports.librarian.set_wanted(turn.service, SetWanted(found.guid, int(text), expect))
+    return Outcome(request.change_id, status.success("modify"))
+
+
+async def _close(ports: Ports, turn: Turn, judge: Judge, asked: _Asked) -> Outcome:
+    request, found = asked.request, asked.found
+    _only_set(request)
+    now = found.object.value("states", "closed", "no")
+    if now not in _CLOSING.get(request.value, ()):
+        raise judge.refuse(found, f"a collection with closed={now} cannot become closed={request.value[:80]!r}")
+    if not _holds(request, now):
+        return _unmet(request)
+    # Conditioned on the version always: between the look and the change the collection may have been broken.
+    return await _change(ports, turn, _Asked(_plain_set(request), found, versions(found)))
+
+
+def _only_set(request: ModifyRequest) -> None:
+    if request.change_type in (UNSET, ADD):
+        cause = f"states/{request.property} always has a value: use set or setifvalue="
+        raise CheloniaError(Kind.DENIED, subject=request.ln, cause=cause)
+
+
+def _holds(request: ModifyRequest, now: str) -> bool:
+    return request.change_type == SET or request.change_type.removeprefix(SET_IF) == now
+
+
+def _plain_set(request: ModifyRequest) -> ModifyRequest:
+    return ModifyRequest(request.change_id, request.ln, SET, request.section, request.property, request.value)
+
+
+def _unmet(request: ModifyRequest) -> Outcome:
+    cause = f"{request.section}/{request.property} has another value"
+    return Outcome(request.change_id, "condition failed", Kind.CONFLICT.value, cause)

@@ -1,0 +1,198 @@
+"""Operations on names: make and unmake collections and mount points, move and link, delete and unlink.
+
+Each decides rights on what one walk found and hands the Librarian one transact, conditioned on the versions it
+decided on. Nothing here can leave half a change behind.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.client_metadata import accepted, merged, new_policies
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import RIGHTS, Found, Judge, existing, is_visible, parent_of_new
+from chelonia.core import bounds, status
+from chelonia.core.bartender import MakeRequest, MoveRequest, NameRequest, Outcome
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ROOT
+from chelonia.core.librarian import (
+    TYPE_COLLECTION,
+    TYPE_FILE,
+    TYPE_MOUNTPOINT,
+    Delete,
+    Expect,
+    MakeEntry,
+    Move,
+    Traversal,
+    Unlink,
+    Unmake,
+)  # fmt: skip
+from chelonia.core.metadata import Sections
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.policy import Action
+
+
+async def make_collection(ports: Ports, turn: Turn, request: MakeRequest) -> Outcome:
+    """Make a collection; it takes over its parent's default policy."""
+    return await _make(ports, turn, request, TYPE_COLLECTION)
+
+
+async def make_mountpoint(ports: Ports, turn: Turn, request: MakeRequest) -> Outcome:
+    """Make a mount point for an external URL."""
+    _check_url(request.url)
+    return await _make(ports, turn, request, TYPE_MOUNTPOINT)
+
+
+async def unmake_collection(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
+    """Remove an empty collection."""
+    found, expect = await _deletable(ports, turn, "unmakeCollection", request.ln)
+    if found.type != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(found.ln), cause=f"it is a {found.type}")
+    if found.guid == ROOT:
+        raise Judge(turn.user, "unmakeCollection").refuse(found, "the root always exists")
+    await ports.librarian.unmake(turn.service, Unmake(found.guid, expect))
+    return Outcome(request.request_id, status.success("unmakeCollection"))
+
+
+async def unmake_mountpoint(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
+    """Remove a mount point; what it points to is not touched."""
+    found, expect = await _deletable(ports, turn, "unmakeMountpoint", request.ln)
+    if found.type != TYPE_MOUNTPOINT:
+        raise CheloniaError(Kind.INVALID_TARGET, subject=str(found.ln), cause=f"it is a {found.type}")
+    await ports.librarian.delete(turn.service, Delete(found.guid, expect))
+    return Outcome(request.request_id, status.success("unmakeMountpoint"))
+
+
+async def del_file(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
+    """Remove a file under all its names, and its replicas."""
+    found, expect = await _deletable(ports, turn, "delFile", request.ln)
+    if found.type != TYPE_FILE:
+        raise CheloniaError(Kind.NOT_A_FILE, subject=str(found.ln), cause=f"it is a {found.type}, not a file")
+    await ports.librarian.delete(turn.service, Delete(found.guid, expect))
+    return Outcome(request.request_id, status.success("delFile"))
+
+
+async def unlink(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
+    """Drop one name; the last name takes the entry with it (a collection only when it is empty)."""
+    ln = parse_ln(request.ln)
+    if not ln.parts:
+        raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(ln), cause="this is an entry itself, not a name of one")
+    walks = await ports.librarian.traverse(turn.service, (ln, ln.parent), RIGHTS)
+    found, parent = existing(ln, walks[0]), _parent_of(ln, walks[0], walks[1])
+    judge = Judge(turn.user, "unlink")
+    expect = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
+    await ports.librarian.unlink(turn.service, Unlink(parent.guid, ln.name, found.guid, expect))
+    return Outcome(request.request_id, status.success("unlink"))
+
+
+async def move(ports: Ports, turn: Turn, request: MoveRequest) -> Outcome:
+    """Rename, move, or with `preserve_original` hard-link an entry."""
+    source, target = _parse_source(request.source_ln), parse_ln(request.target_ln)
+    walks = await ports.librarian.traverse(turn.service, (source, source.parent, target), RIGHTS)
+    found = _existing_source(source, walks[0])
+    target_parent, target_name = _place(target, walks[2], found)
+    judge = Judge(turn.user, "move")
+    expect = judge.require(Action.ADD_ENTRY, target_parent)
+    if request.preserve_original:
+        expect += _may_link(judge, found)
+    source_parent = _parent_of(source, walks[0], walks[1])
+    if not request.preserve_original:
+        choices = ((Action.REMOVE_ENTRY, source_parent), (Action.DELETE, found))
+        expect += judge.require_one(choices, phase="move.source")
+    order = Move(
+        child=found.guid,
+        source_parent=source_parent.guid,
+        source_name=source.name,
+        target_parent=target_parent.guid,
+        target_name=target_name,
+        keep=request.preserve_original,
+        expect=tuple(dict.fromkeys(expect)),
+    )
+    await ports.librarian.move(turn.service, order)
+    return Outcome(request.request_id, status.success("move"))
+
+
+async def _make(ports: Ports, turn: Turn, request: MakeRequest, entry_type: str) -> Outcome:
+    op = "makeCollection" if entry_type == TYPE_COLLECTION else "makeMountpoint"
+    ln = parse_ln(request.ln)
+    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+    parent = parent_of_new(ln, walked)
+    expect = Judge(turn.user, op).require(Action.ADD_ENTRY, parent)
+    own: Sections = {"states": {"closed": "no"}}
+    if entry_type == TYPE_MOUNTPOINT:
+        own = {"mountpoint": {"externalURL": request.url}}
+    given = accepted(request.metadata, entry_type, f"{op}.metadata")
+    sections = merged(new_policies(parent.object.sections, entry_type), given, own)
+    made = MakeEntry(parent.guid, ln.name, entry_type, turn.user.dn, sections, expect)
+    await ports.librarian.make_entry(turn.service, made)
+    return Outcome(request.request_id, status.success(op))
+
+
+async def _deletable(ports: Ports, turn: Turn, op: str, text: str) -> tuple[Found, Expect]:
+    ln = parse_ln(text)
+    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+    found = existing(ln, walked)
+    return found, Judge(turn.user, op).require(Action.DELETE, found)
+
+
+def _parse_source(text: str) -> LogicalName:
+    try:
+        source = parse_ln(text)
+    except CheloniaError as error:
+        raise CheloniaError(error.kind, "move.source", error.subject, error.cause) from error
+    if not source.parts:
+        cause = "only an entry with a name can be moved or linked"
+        raise CheloniaError(Kind.INVALID_TARGET, subject=str(source), cause=cause)
+    return source
+
+
+def _existing_source(source: LogicalName, walked: Traversal) -> Found:
+    try:
+        return existing(source, walked)
+    except CheloniaError as error:
+        raise CheloniaError(Kind.NOT_FOUND, "move.source", error.subject, error.cause) from error
+
+
+def _place(target: LogicalName, walked: Traversal, found: Found) -> tuple[Found, str]:
+    """Where a move goes: the collection and the name in it. Raises: EXISTS, INVALID_TARGET, IN_MOUNTPOINT."""
+    if any(step.guid == found.guid for step in walked.steps) and found.type == TYPE_COLLECTION:
+        cause = "a collection cannot go into itself"
+        if not walked.complete or target.into:
+            raise CheloniaError(Kind.INVALID_TARGET, subject=str(target), cause=cause)
+    if target.into and walked.complete and is_visible(walked.last):
+        into = Found(target, walked.last)
+        if into.type == TYPE_COLLECTION:
+            return into, found.ln.name
+        kind = Kind.IN_MOUNTPOINT if into.type == TYPE_MOUNTPOINT else Kind.INVALID_TARGET
+        raise CheloniaError(kind, subject=str(target), cause=f"it is a {into.type}, nothing goes into it")
+    if target.into and target.parts and walked.last.value("entry", "type") != TYPE_MOUNTPOINT:
+        raise CheloniaError(Kind.INVALID_TARGET, subject=str(target), cause="there is no such collection to move into")
+    return parent_of_new(target, walked), target.name
+
+
+def _parent_of(ln: LogicalName, walked: Traversal, parent: Traversal) -> Found:
+    """The collection that holds the name. Raises: CONFLICT when it changed between the two walks of one call."""
+    through = walked.steps[-2].guid if len(walked.steps) > 1 else None
+    if not parent.complete or not is_visible(parent.last) or parent.guid != through:
+        raise CheloniaError(Kind.CONFLICT, subject=str(ln), cause="it was moved at the same time; try again")
+    return Found(ln.parent, parent.last)
+
+
+def _may_link(judge: Judge, found: Found) -> Expect:
+    if found.type == TYPE_COLLECTION and not judge.call.has(Role.ADMINISTRATOR):
+        raise judge.refuse(found, "only administrators make hard links to collections")
+    return judge.require(Action.READ, found)
+
+
+def _check_url(url: str) -> None:
+    """Refuse what is not a URL of another store. Raises: BAD_REQUEST."""
+    try:
+        parts = urlsplit(url)
+        valid = bool(parts.scheme and (parts.netloc or parts.path.strip("/"))) and url.isprintable() and " " not in url
+    except ValueError:
+        valid = False
+    if not valid or len(url.encode("utf-8", "surrogatepass")) > bounds.LN_BYTES_MAX:
+        cause = "externalURL must be a URL, such as gsiftp://host/path"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=ascii(url[:80]), cause=cause)

@@ -1,0 +1,21 @@
+"""What the Bartender's operations work with: the other services, time, chance and settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chelonia.bartender.settings import BartenderSettings
+from chelonia.bartender.shepherds import Shepherds
+from chelonia.core.clock import Clock, Ids
+from chelonia.core.librarian import Librarian
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The Bartender's view of the world."""
+
+    librarian: Librarian
+    shepherds: Shepherds
+    clock: Clock
+    ids: Ids
+    settings: BartenderSettings

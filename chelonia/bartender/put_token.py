@@ -1,0 +1,96 @@
+"""The token of a bytes-first upload: everything `commitPut` needs, authenticated, so that Bartenders keep nothing.
+
+Layout: `<payload>.<mac>`, both base64url without padding; the payload is a JSON object, the mac HMAC-SHA256 over
+`chelonia put 1` NUL payload under the cluster's token key. Any Bartender of the cluster takes another's token.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms
+from chelonia.core.librarian import BeginPut, Begun
+from chelonia.core.names import parse_ln
+from chelonia.core.replicas import Checksums
+
+TOKEN_BYTES_MAX = 64 * 1024
+"""The longest Logical Name, escaped and encoded, fits."""
+_CONTEXT = b"chelonia put 1\0"
+
+
+@dataclass(frozen=True, slots=True)
+class PutToken:
+    """An upload begun for `begin.owner`; `begin` without sections and versions, which are decided at its commit."""
+
+    begin: BeginPut
+    begun: Begun
+    checksum_type: str
+
+
+def encode(token: PutToken, key: bytes) -> str:
+    """Return the token as opaque text."""
+    begin, begun = token.begin, token.begun
+    fields = {
+        "parent": begin.parent,
+        "name": begin.name,
+        "ln": str(begin.ln),
+        "owner": begin.owner,
+        "wanted": begin.wanted,
+        "size": begin.size,
+        "sha256": begin.checksums.sha256,
+        "md5": begin.checksums.md5,
+        "adler32": begin.checksums.adler32,
+        "expires_ms": begin.expires_ms,
+        "replaces": begin.replaces,
+        "guid": begun.guid,
+        "blob": begun.blob,
+        "seal": begun.seal,
+        "checksum_type": token.checksum_type,
+    }
+    payload = _b64(json.dumps(fields, separators=(",", ":")).encode("ascii"))
+    return f"{payload}.{_b64(_mac(payload, key))}"
+
+
+def decode(text: str, key: bytes) -> PutToken:
+    """Check and read a token. Raises: BAD_TICKET when no Bartender of this cluster made it."""
+    payload, dot, mac = text.partition(".")
+    if len(text) > TOKEN_BYTES_MAX or not dot or not text.isascii():
+        raise _forged()
+    if not hmac.compare_digest(mac, _b64(_mac(payload, key))):
+        raise _forged()
+    try:
+        fields = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (ValueError, binascii.Error):  # signed by a version of ours that wrote something else
+        raise _forged() from None
+    begin = BeginPut(
+        parent=Guid(fields["parent"]),
+        name=fields["name"],
+        ln=parse_ln(fields["ln"]),
+        owner=Dn(fields["owner"]),
+        sections={},
+        wanted=fields["wanted"],
+        size=fields["size"],
+        checksums=Checksums(fields["sha256"], fields["md5"], fields["adler32"]),
+        expires_ms=Ms(fields["expires_ms"]),
+        named=False,
+        replaces=Guid(fields["replaces"]),
+    )
+    return PutToken(begin, Begun(Guid(fields["guid"]), BlobId(fields["blob"]), fields["seal"]), fields["checksum_type"])
+
+
+def _mac(payload: str, key: bytes) -> bytes:
+    return hmac.digest(key, _CONTEXT + payload.encode("ascii"), hashlib.sha256)
+
+
+def _b64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _forged() -> CheloniaError:
+    return CheloniaError(Kind.BAD_TICKET, subject="put", cause="not a token of this cluster's startPut; start again")

@@ -1,0 +1,149 @@
+"""Access control: what a Logical Name led to, and whether the caller may do what he asks there.
+
+Decisions are `core.policy.decide`, fail-closed, on the entry's own policy alone: following a path needs no right, a
+missing name answers "not found" to everybody. Administrators pass, and the audit log says so. Every decision yields
+the (entry, version) it was based on; the Librarian conditions its transact on them, so a revoked right is not used.
+
+Rights per operation (the original's, corrected): stat, list, getFile: `read` on the entry; make*, putFile: `addEntry`
+on the parent; delFile, unmake*: `delete` on the entry; replacing a file: `delete` on it; unlink and the source of a
+move: `removeEntry` on the parent or `delete` on the entry (as in a sticky directory); the target of a move: `addEntry`;
+a hard link: also `read` on the entry, to a collection only administrators; modify: the right of its section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chelonia.bartender import audit
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Guid
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Expect, Traversal
+from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.names import LogicalName
+from chelonia.core.policy import Action, Decision, decide
+
+RIGHTS: Filter = (
+    Needed("entry"), Needed("policy"), Needed("defaultPolicy"), Needed("states"), Needed("parents"),
+)  # fmt: skip
+"""What decisions need of an entry; never its names, so the cost does not grow with a collection's width."""
+
+_VISIBLE = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry that a Logical Name led to."""
+
+    ln: LogicalName
+    object: StoredObject
+
+    @property
+    def guid(self) -> Guid:
+        """Identity of the entry."""
+        return Guid(self.object.id)
+
+    @property
+    def type(self) -> str:
+        """`file`, `collection` or `mountpoint`."""
+        return self.object.value("entry", "type")
+
+    @property
+    def owner(self) -> str:
+        """DN of the owner."""
+        return self.object.value("entry", "owner")
+
+    def section(self, name: str) -> Mapping[str, str]:
+        """One section of the entry, empty when unset."""
+        return self.object.sections.get(name, {})
+
+
+def is_visible(stored: StoredObject) -> bool:
+    """Whether users may know of this object: it exists and is no pending upload."""
+    return stored.exists and stored.value("entry", "type") in _VISIBLE
+
+
+def existing(ln: LogicalName, walked: Traversal) -> Found:
+    """The entry called `ln`. Raises: NOT_FOUND; IN_MOUNTPOINT when the name goes on behind a mount point."""
+    if walked.complete and is_visible(walked.last):
+        return Found(ln, walked.last)
+    if not walked.complete and walked.last.value("entry", "type") == TYPE_MOUNTPOINT:
+        raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ln), cause="nothing behind a mount point is reachable here")
+    raise CheloniaError(Kind.NOT_FOUND, subject=str(ln), cause="there is no such name")
+
+
+def parent_of_new(ln: LogicalName, walked: Traversal) -> Found:
+    """The collection in which `ln` can be made.
+
+    Raises: EXISTS; INVALID_TARGET when the name is a bare GUID; IN_MOUNTPOINT; NO_PARENT.
+    """
+    last = walked.last
+    if walked.complete and (ln.parts or is_visible(last)):
+        raise CheloniaError(Kind.EXISTS, subject=str(ln), cause="there is already an entry of this name")
+    if not ln.parts:
+        raise CheloniaError(Kind.INVALID_TARGET, subject=str(ln), cause="a new entry needs a name inside a collection")
+    if last.value("entry", "type") == TYPE_MOUNTPOINT:
+        raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ln), cause="nothing can be made behind a mount point")
+    if len(walked.rest) != 1 or last.value("entry", "type") != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NO_PARENT, subject=str(ln), cause=f"make the collection {ln.parent} first")
+    return Found(ln.parent, last)
+
+
+def versions(*found: Found) -> Expect:
+    """What a decision on these entries was based on."""
+    return tuple((each.guid, each.object.version) for each in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Decides for one caller in one operation."""
+
+    call: Call
+    op: str
+
+    def may(self, action: Action, found: Found) -> bool:
+        """Decide quietly: for what is merely shown less of, such as the children of a listing."""
+        return self.call.has(Role.ADMINISTRATOR) or self._decide(action, found).allowed
+
+    def require(self, action: Action, found: Found, *, phase: str = "") -> Expect:
+        """Demand one right. Returns: what the decision was based on. Raises: DENIED."""
+        return self.require_one(((action, found),), phase=phase)
+
+    def require_one(self, choices: tuple[tuple[Action, Found], ...], *, phase: str = "") -> Expect:
+        """Demand any one of these rights; `phase` chooses the status string of a refusal.
+
+        Returns: what the decision was based on; empty for an administrator. Raises: DENIED.
+        """
+        if self.call.has(Role.ADMINISTRATOR):
+            action, found = choices[0]
+            self._record(action, found, "administrator", "administrators may")
+            return ()
+        for action, found in choices:
+            decision = self._decide(action, found)
+            if decision.allowed:
+                self._record(action, found, "allowed", decision.rule)
+                return versions(found)
+        for action, found in choices:
+            self._record(action, found, "denied", self._decide(action, found).rule)
+        raise self._refusal(choices[0][0], choices[0][1], phase)
+
+    def refuse(self, found: Found, rule: str, *, phase: str = "") -> CheloniaError:
+        """The error for something no policy can allow; `rule` says why, to the log and to the caller."""
+        audit.record(self.call, self.op, str(found.ln), action="-", decision="denied", rule=rule)
+        return CheloniaError(Kind.DENIED, phase, str(found.ln), rule)
+
+    def _decide(self, action: Action, found: Found) -> Decision:
+        return decide(
+            action, self.call.dn, self.call.attributes, owner=found.owner, policy=found.section("policy")
+        )  # fmt: skip
+
+    def _record(self, action: Action, found: Found, decision: str, rule: str) -> None:
+        audit.record(self.call, self.op, str(found.ln), action=action.value, decision=decision, rule=rule)
+
+    def _refusal(self, action: Action, found: Found, phase: str) -> CheloniaError:
+        """Who may read the entry sees its policy anyway, so he is told the rule; others learn which right they lack."""
+        cause = f"{self.call.dn} lacks {action.value} on {found.ln}"
+        if action is not Action.READ and self._decide(Action.READ, found).allowed:
+            cause += f" ({self._decide(action, found).rule})"
+        return CheloniaError(Kind.DENIED, phase, str(found.ln), f"{cause}; its owner can grant it with modify policy")

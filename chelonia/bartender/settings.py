@@ -1,0 +1,44 @@
+"""What a Bartender is told at its start: who it is, and the limits it works under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chelonia.core.ids import Dn, ServiceId
+
+
+@dataclass(frozen=True, slots=True)
+class BartenderSettings:
+    """Identity and limits of one Bartender.
+
+    Args:
+        dn, service_id: the registered identity under which it calls Librarians and Shepherds.
+        token_key: at least 16 secret bytes, the same on every Bartender of the cluster; signs `put` tokens.
+        domain: failure domain of this node; replicas in it are offered first.
+        durable_copies: replicas on stable storage before an upload is answered (at most the wanted count).
+        spares: further Shepherds a put may fall back on.
+        fallback_turls: further replicas getFile names beside the first.
+        put_lifetime_ms: how long an upload may take; a pending name expires with it.
+        get_lifetime_ms: how long a read TURL is good.
+        nodes_cache_ms: how old the list of Shepherds may be.
+        shepherd_timeout_ms: how long a Shepherd may take to answer before the next is asked.
+        fallback_grace_ms: how long getFile waits for further replicas once it has one.
+    """
+
+    dn: Dn
+    service_id: ServiceId
+    token_key: bytes
+    domain: str = ""
+    durable_copies: int = 2
+    spares: int = 1
+    fallback_turls: int = 2
+    put_lifetime_ms: int = 60 * 60 * 1000
+    get_lifetime_ms: int = 10 * 60 * 1000
+    nodes_cache_ms: int = 500
+    shepherd_timeout_ms: int = 3000
+    fallback_grace_ms: int = 100
+
+    def __post_init__(self) -> None:
+        """Assert what hosting promises: a real key and at least one durable copy."""
+        assert len(self.token_key) >= 16, "token_key needs at least 16 bytes"
+        assert self.durable_copies >= 1, "durable_copies is at least 1"

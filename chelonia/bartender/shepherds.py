@@ -1,0 +1,222 @@
+"""The Shepherds as a Bartender uses them: which there are, and tickets to read and write.
+
+A Shepherd that does not answer, or refuses, is passed over for the next; only when too few are left does the caller
+hear `NO_SHEPHERD` or `NO_REPLICA`. The list of nodes is kept for a moment only: nothing here outlives a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from chelonia.bartender.settings import BartenderSettings
+from chelonia.core.caller import Call
+from chelonia.core.clock import Clock, Ids
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
+from chelonia.core.librarian import Librarian, NodeView
+from chelonia.core.placement import NODE_ALIVE, Demand, choose
+from chelonia.core.replicas import Location, ReplicaFacts
+from chelonia.core.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPlan:
+    """An upload to be ticketed: facts, who may send, how long, and how many copies must be durable."""
+
+    facts: ReplicaFacts
+    purpose: Purpose
+    dn: Dn
+    durable: int
+    spares: int
+
+
+class Shepherds:
+    """Asks Shepherds for tickets."""
+
+    __slots__ = ("_clock", "_directory", "_fetched_ms", "_ids", "_librarian", "_nodes", "_settings")
+
+    def __init__(
+        self, librarian: Librarian, directory: Directory, clock: Clock, ids: Ids, settings: BartenderSettings
+    ) -> None:
+        self._librarian = librarian
+        self._directory = directory
+        self._clock = clock
+        self._ids = ids
+        self._settings = settings
+        self._nodes: tuple[NodeView, ...] = ()
+        self._fetched_ms = -1
+
+    async def nodes(self, call: Call) -> tuple[NodeView, ...]:
+        """All Shepherds known, at most `nodes_cache_ms` old."""
+        now_ms = self._clock.monotonic_ms()
+        if self._fetched_ms < 0 or now_ms - self._fetched_ms >= self._settings.nodes_cache_ms:
+            self._nodes = await self._librarian.nodes(call)
+            self._fetched_ms = now_ms
+        return self._nodes
+
+    async def candidates(self, call: Call, demand: Demand, at_least: int) -> tuple[NodeView, ...]:
+        """Choose Shepherds for new bytes, best first. Raises: NO_SHEPHERD when fewer than `at_least` can take them."""
+        nodes = await self.nodes(call)
+        by_id = {node.shepherd: node for node in nodes}
+        chosen = tuple(by_id[shepherd] for shepherd in choose(nodes, demand, self._ids.uniform))
+        if len(chosen) < at_least:
+            cause = (
+                f"{len(chosen)} Shepherds can take it now, {at_least} are needed; start or approve more, or free space"
+            )
+            raise CheloniaError(Kind.NO_SHEPHERD, cause=cause)
+        return chosen
+
+    async def upload_turl(self, call: Call, plan: UploadPlan, candidates: Sequence[NodeView]) -> str:
+        """Get write tickets: forwards and spares first, bound to the first Shepherd's DN, then the first one's own.
+
+        Returns: the TURL for the user. Raises: NO_SHEPHERD when too few Shepherds give tickets.
+        """
+        pool = list(candidates)
+        while len(pool) >= plan.durable:
+            first = pool.pop(0)
+            helpers = await self._helpers(call, plan, first, pool)
+            if len(helpers) < plan.durable - 1:
+                break
+            turls = [turl for _, turl in helpers]
+            request = replace(
+                self._put_request(plan, plan.dn),
+                purpose=plan.purpose,
+                forward=tuple(turls[: plan.durable - 1]),
+                spare=tuple(turls[plan.durable - 1 :]),
+                durable=plan.durable,
+            )
+            turl = await self.put(call, first.shepherd, request)
+            if turl:
+                return turl
+        raise CheloniaError(Kind.NO_SHEPHERD, cause="too few Shepherds answered; try again in a moment")
+
+    async def replica_turl(self, call: Call, plan: UploadPlan, candidates: Sequence[NodeView]) -> str:
+        """Get one write ticket from the first candidate that gives one. Raises: NO_SHEPHERD."""
+        for node in candidates:
+            turl = await self.put(call, node.shepherd, self._put_request(plan, plan.dn))
+            if turl:
+                return turl
+        raise CheloniaError(Kind.NO_SHEPHERD, cause="no Shepherd answered; try again in a moment")
+
+    async def put(self, call: Call, shepherd: ServiceId, request: PutRequest) -> str:
+        """Ask one Shepherd for a write ticket. Returns: the TURL, or "" when it gives none."""
+        return (await self._ask(shepherd, lambda: self._directory.shepherd(shepherd).put(call, (request,)))).turl
+
+    async def read_turls(self, call: Call, locations: Sequence[Location], dn: Dn) -> tuple[TurlOutcome, ...]:
+        """Get read tickets for replicas, nearest first, bound to `dn` (not for `ANONYMOUS`).
+
+        Returns: the first Shepherd's answer and up to `fallback_turls` more that came soon enough.
+        Raises: NO_REPLICA when no Shepherd gives one.
+        """
+        order = await self._nearest(call, locations)
+        width = 1 + self._settings.fallback_turls
+        for start in range(0, len(order), width):
+            asked = [self._read(call, location, dn) for location in order[start : start + width]]
+            answers = tuple(answer for answer in await self._soon(asked) if answer.turl)
+            if answers:
+                return answers
+        raise CheloniaError(Kind.NO_REPLICA, cause="no Shepherd with a whole copy answers now; try again in a moment")
+
+    async def _nearest(self, call: Call, locations: Sequence[Location]) -> list[Location]:
+        """Locations in this domain first, then elsewhere, then nodes not known as alive; by chance within each."""
+        nodes = {node.shepherd: node for node in await self.nodes(call)}
+        home = self._settings.domain
+
+        def distance(location: Location) -> int:
+            node = nodes.get(location.shepherd)
+            if node is None or node.state != NODE_ALIVE:
+                return 2
+            return 0 if home and node.domain == home else 1
+
+        ranked = [(distance(location), self._ids.uniform(), location) for location in sorted(locations)]
+        return [location for _, _, location in sorted(ranked)]
+
+    async def _helpers(
+        self, call: Call, plan: UploadPlan, first: NodeView, pool: list[NodeView]
+    ) -> list[tuple[NodeView, str]]:
+        """Ticket the other durable Shepherds and spares for `first`; those that refuse leave the pool."""
+        request = self._put_request(plan, first.dn)
+        helpers: list[tuple[NodeView, str]] = []
+        waiting = list(pool)
+        wanted = plan.durable - 1 + plan.spares
+        while waiting and len(helpers) < wanted:
+            batch, waiting = waiting[: wanted - len(helpers)], waiting[wanted - len(helpers) :]
+            turls = await asyncio.gather(*(self.put(call, node.shepherd, request) for node in batch))
+            for node, turl in zip(batch, turls, strict=True):
+                if turl:
+                    helpers.append((node, turl))
+                else:
+                    pool.remove(node)
+        return helpers
+
+    def _put_request(self, plan: UploadPlan, dn: Dn) -> PutRequest:
+        return PutRequest(
+            request_id="put",
+            facts=plan.facts,
+            purpose=Purpose.REPLICA,
+            protocols=(PROTOCOL_HTTP,),
+            dn="" if dn == ANONYMOUS else dn,
+            lifetime_ms=self._settings.put_lifetime_ms,
+        )
+
+    async def _read(self, call: Call, location: Location, dn: Dn) -> TurlOutcome:
+        request = GetRequest(
+            request_id="get",
+            reference=location.reference,
+            protocols=(PROTOCOL_HTTP,),
+            dn="" if dn == ANONYMOUS else dn,
+            lifetime_ms=self._settings.get_lifetime_ms,
+        )
+        return await self._ask(
+            location.shepherd, lambda: self._directory.shepherd(location.shepherd).get(call, (request,))
+        )
+
+    async def _ask(self, shepherd: ServiceId, ask: Callable[[], Awaitable[tuple[TurlOutcome, ...]]]) -> TurlOutcome:
+        """One Shepherd's answer within the timeout; without a TURL when it gives none, for whatever reason."""
+        try:
+            (answer,) = await self._within(ask)
+        except CheloniaError as error:
+            _log.info("shepherd passed over shepherd=%s error=%s", shepherd, error)
+            return TurlOutcome("", error=str(error), kind=error.kind.value)
+        if not answer.turl:
+            _log.info("shepherd passed over shepherd=%s error=%s", shepherd, answer.error)
+        return answer
+
+    async def _within(self, ask: Callable[[], Awaitable[T]]) -> T:
+        async def run() -> T:
+            return await ask()
+
+        work: asyncio.Task[T] = asyncio.ensure_future(run())
+        timer = asyncio.ensure_future(self._clock.sleep(self._settings.shepherd_timeout_ms))
+        try:
+            await asyncio.wait((work, timer), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            raise CheloniaError(Kind.TIMEOUT, cause=f"no answer in {self._settings.shepherd_timeout_ms} ms")
+        finally:
+            timer.cancel()
+            work.cancel()
+
+    async def _soon(self, asked: Sequence[Coroutine[Any, Any, TurlOutcome]]) -> list[TurlOutcome]:
+        """Answers in the order asked: all until the first with a TURL is in, then what comes within the grace."""
+        tasks = [asyncio.ensure_future(each) for each in asked]
+        timer: asyncio.Task[None] | None = None
+        try:
+            while not all(task.done() for task in tasks) and not (timer and timer.done()):
+                if timer is None and any(task.done() and task.result().turl for task in tasks):
+                    timer = asyncio.ensure_future(self._clock.sleep(self._settings.fallback_grace_ms))
+                    continue
+                running = [task for task in tasks if not task.done()]
+                await asyncio.wait([*running, *([timer] if timer else [])], return_when=asyncio.FIRST_COMPLETED)
+            return [task.result() for task in tasks if task.done()]
+        finally:
+            for task in [*tasks, *([timer] if timer else [])]:
+                task.cancel()

@@ -1,0 +1,321 @@
+"""Where bytes go and come from: putFile, startPut and commitPut, getFile, addReplica.
+
+An upload is refused before anything is written when too few Shepherds can take it, so no name is ever left behind:
+putFile reserves a *pending* name that nobody sees and that expires with its tickets (given back at once when no
+Shepherd gives any); startPut writes nothing at all. commitPut decides the rights anew, on the state of that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.client_metadata import (
+    FileFacts,
+    accepted,
+    checked_facts,
+    file_facts,
+    merged,
+    new_policies,
+)
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.put_token import PutToken, decode, encode
+from chelonia.bartender.rights import RIGHTS, Found, Judge, existing, is_visible, parent_of_new
+from chelonia.bartender.shepherds import UploadPlan
+from chelonia.core import bounds, status
+from chelonia.core.bartender import (
+    AddReplicaRequest,
+    CommitPutRequest,
+    GetFileRequest,
+    Outcome,
+    PutFileRequest,
+    StartPutOutcome,
+    StartPutRequest,
+    TransferOutcome,
+)
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, RequestKey, parse_guid
+from chelonia.core.librarian import (
+    TYPE_COLLECTION,
+    TYPE_FILE,
+    BeginPut,
+    Begun,
+    CommitFile,
+    Expect,
+    MakeEntry,
+    Traversal,
+)
+from chelonia.core.metadata import Needed, Sections, StoredObject
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.placement import Demand
+from chelonia.core.policy import Action
+from chelonia.core.replicas import Location, ReplicaFacts, ReplicaState, parse_location
+from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose
+from chelonia.wire import receipts
+
+LOCATED = (*RIGHTS, Needed("locations"), Needed("blobs"))
+"""What reading and copying need of a file besides its rights."""
+
+_HELD = (ReplicaState.ALIVE.value, ReplicaState.CREATING.value, ReplicaState.THIRDWHEEL.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an upload's name will be: the collection (or, when it replaces a file, that file) and the right to it."""
+
+    parent: Guid
+    name: str
+    replaces: Guid
+    inherited: Sections
+    expect: Expect
+
+
+async def put_file(ports: Ports, turn: Turn, request: PutFileRequest) -> TransferOutcome:
+    """Begin an upload the original's way: reserve the name, answer with a TURL for the first Shepherd."""
+    ln = parse_ln(request.ln)
+    facts = file_facts(request.metadata)
+    given = accepted(request.metadata, TYPE_FILE, "putFile.metadata")
+    _need_http(request.protocols)
+    place = await _place(ports, turn, "putFile", ln, replace_file=request.replace)
+    sections = merged(place.inherited, given, {"states": facts.states()})
+    if facts.needed == 0:
+        return await _name_only(ports, turn, request, place, sections)
+    begin = _begin(ports, turn, ln, place, facts, sections, named=True)
+    turl, _ = await _tickets(ports, turn, begin, Purpose.PENDING)
+    return TransferOutcome(request.request_id, status.success("putFile"), turl, PROTOCOL_HTTP)
+
+
+async def start_put(ports: Ports, turn: Turn, request: StartPutRequest) -> StartPutOutcome:
+    """Begin a bytes-first upload: a TURL and a token, and nothing written."""
+    ln = parse_ln(request.ln)
+    if request.needed_replicas < 1 or request.size < -1:
+        cause = f"startPut needs 1 to {bounds.REPLICAS_WANTED_MAX} replicas, and a size (-1: not known)"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(ln), cause=cause)
+    checksum_type = request.checksum_type or "sha256"
+    facts = checked_facts(FileFacts(request.size, request.checksum, checksum_type, request.needed_replicas))
+    place = await _place(ports, turn, "startPut", ln, replace_file=request.replace)
+    begin = _begin(ports, turn, ln, place, facts, {}, named=False)
+    turl, begun = await _tickets(ports, turn, begin, Purpose.RECEIPT)
+    token = encode(PutToken(begin, begun, checksum_type), ports.settings.token_key)
+    return StartPutOutcome(request.request_id, status.success("startPut"), turl, token)
+
+
+async def commit_put(ports: Ports, turn: Turn, request: CommitPutRequest) -> Outcome:
+    """Give durable bytes their name, if the caller still may."""
+    token = decode(request.put, ports.settings.token_key)
+    begin = token.begin
+    if begin.owner != turn.user.dn:
+        raise CheloniaError(Kind.BAD_TICKET, subject="put", cause="this upload was begun by somebody else")
+    if ports.clock.now_ms() >= begin.expires_ms:
+        raise CheloniaError(Kind.EXPIRED, subject="put", cause="the upload took too long; start it again")
+    if not 1 <= len(request.receipts) <= bounds.RECEIPTS_MAX:
+        cause = f"1 to {bounds.RECEIPTS_MAX} receipts are needed, from the answer to the PUT"
+        raise CheloniaError(Kind.BAD_REQUEST, subject="receipts", cause=cause)
+    held = tuple(receipts.from_text(text) for text in request.receipts)
+    given = accepted(request.metadata, TYPE_FILE, "commitPut.metadata")
+    inherited, expect = await _still_allowed(ports, turn, begin)
+    facts = FileFacts(begin.size, _checksum(token), token.checksum_type, begin.wanted)
+    begin = replace(begin, sections=merged(inherited, given, {"states": facts.states()}), expect=expect)
+    try:
+        await ports.librarian.commit_file(turn.service, CommitFile(begin, token.begun, held))
+    except CheloniaError as error:
+        if error.kind is not Kind.EXISTS or not await _is_committed(ports, turn, token):
+            raise
+    return Outcome(request.request_id, status.success("commitPut"))
+
+
+async def get_file(ports: Ports, turn: Turn, request: GetFileRequest) -> TransferOutcome:
+    """Answer with TURLs of whole replicas, nearest first, bound to the caller."""
+    ln = parse_ln(request.ln)
+    (walked,) = await ports.librarian.traverse(turn.service, (ln,), LOCATED)
+    found = existing(ln, walked)
+    Judge(turn.user, "getFile").require(Action.READ, found)
+    if found.type != TYPE_FILE:
+        raise CheloniaError(Kind.NOT_A_FILE, subject=str(ln), cause=f"it is a {found.type}")
+    _need_http(request.protocols)
+    alive = _locations(found.object, (ReplicaState.ALIVE.value,))
+    if not alive:
+        cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
+        raise CheloniaError(Kind.NO_REPLICA, subject=str(ln), cause=cause)
+    first, *others = await ports.shepherds.read_turls(turn.service, alive, turn.user.dn)
+    size = found.object.value("states", "size")
+    return TransferOutcome(
+        request.request_id,
+        status.success("getFile"),
+        turl=first.turl,
+        protocol=PROTOCOL_HTTP,
+        turls=tuple(answer.turl for answer in others),
+        size=int(size) if size.isdigit() else -1,
+        checksum=found.object.value("states", "checksum") or first.checksum,
+        checksum_type=found.object.value("states", "checksumType") or first.checksum_type,
+    )
+
+
+async def add_replica(
+    ports: Ports, protocols: tuple[str, ...], turn: Turn, request: AddReplicaRequest
+) -> TransferOutcome:
+    """Answer a Shepherd with a TURL on another that has no replica of the file (the door lets only Shepherds in)."""
+    guid = parse_guid(request.guid)
+    _need_http(protocols)
+    (stored,) = await ports.librarian.get(turn.service, (guid,), LOCATED)
+    if not is_visible(stored):
+        raise CheloniaError(Kind.NOT_FOUND, subject=guid, cause="there is no such file")
+    if stored.value("entry", "type") != TYPE_FILE:
+        raise CheloniaError(Kind.NOT_A_FILE, subject=guid, cause="only files have replicas")
+    holders = tuple(dict.fromkeys(location.shepherd for location in _locations(stored, _HELD)))
+    exclude = (turn.user.service_id,) if turn.user.service_id else ()
+    facts = _replica_facts(ports, stored)
+    # Three candidates: one that has gone away since the last heartbeat must not make the answer "none".
+    demand = Demand(count=3, size=facts.size, holders=holders, exclude=exclude)
+    candidates = await ports.shepherds.candidates(turn.service, demand, 1)
+    plan = UploadPlan(facts, Purpose.REPLICA, turn.user.dn, durable=1, spares=0)
+    turl = await ports.shepherds.replica_turl(turn.service, plan, candidates)
+    return TransferOutcome(request.request_id, status.success("addReplica"), turl, PROTOCOL_HTTP)
+
+
+async def _place(ports: Ports, turn: Turn, op: str, ln: LogicalName, *, replace_file: bool) -> _Place:
+    """Find where a file can be put, and whether the caller may. Raises: EXISTS, DENIED, NO_PARENT, ..."""
+    judge = Judge(turn.user, op)
+    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+    if replace_file and ln.parts and walked.complete and walked.last.value("entry", "type") == TYPE_FILE:
+        found = Found(ln, walked.last)
+        expect = judge.require(Action.DELETE, found)
+        return _Place(_holder(walked), ln.name, found.guid, {}, expect)
+    parent = parent_of_new(ln, walked)
+    expect = judge.require(Action.ADD_ENTRY, parent)
+    return _Place(parent.guid, ln.name, Guid(""), new_policies(parent.object.sections, TYPE_FILE), expect)
+
+
+def _holder(walked: Traversal) -> Guid:
+    return walked.steps[-2].guid if len(walked.steps) > 1 else Guid("")
+
+
+def _begin(
+    ports: Ports, turn: Turn, ln: LogicalName, place: _Place, facts: FileFacts, sections: Sections, *, named: bool
+) -> BeginPut:
+    return BeginPut(
+        parent=place.parent,
+        name=place.name,
+        ln=LogicalName(ln.start, ln.parts),
+        owner=turn.user.dn,
+        sections=sections,
+        wanted=facts.needed,
+        size=facts.size,
+        checksums=facts.checksums,
+        expires_ms=Ms(ports.clock.now_ms() + ports.settings.put_lifetime_ms),
+        named=named,
+        replaces=place.replaces,
+        expect=place.expect,
+    )
+
+
+async def _tickets(ports: Ports, turn: Turn, begin: BeginPut, purpose: Purpose) -> tuple[str, Begun]:
+    """Choose Shepherds, begin the upload, get its tickets. A name reserved in vain is given back."""
+    durable = min(ports.settings.durable_copies, begin.wanted)
+    demand = Demand(count=max(durable + ports.settings.spares, begin.wanted), size=begin.size)
+    candidates = await ports.shepherds.candidates(turn.service, demand, durable)
+    begun = await ports.librarian.begin_put(turn.service, begin)
+    facts = ReplicaFacts(
+        blob=begun.blob,
+        guid=begun.guid,
+        name=str(begin.ln),
+        owner=begin.owner,
+        size=begin.size,
+        checksums=begin.checksums,
+        wanted=begin.wanted,
+        created_ms=ports.clock.now_ms(),
+        seal=begun.seal,
+    )
+    plan = UploadPlan(facts, purpose, turn.user.dn, durable, ports.settings.spares)
+    try:
+        return await ports.shepherds.upload_turl(turn.service, plan, candidates), begun
+    except CheloniaError:
+        if begin.named:
+            await _give_back(ports, turn, begin)
+        raise
+
+
+async def _give_back(ports: Ports, turn: Turn, begin: BeginPut) -> None:
+    """Supersede a pending name no bytes will come for by one that has expired; if that fails, it expires by itself."""
+    service = replace(turn.service, request_key=RequestKey(""))
+    try:
+        await ports.librarian.begin_put(service, replace(begin, expires_ms=ports.clock.now_ms(), expect=()))
+    except CheloniaError:
+        return
+
+
+async def _name_only(
+    ports: Ports, turn: Turn, request: PutFileRequest, place: _Place, sections: Sections
+) -> TransferOutcome:
+    """`neededReplicas` 0: the original makes the name at once, without bytes and without a TURL."""
+    if place.replaces:
+        cause = "replacing a file needs at least one replica"
+        raise CheloniaError(Kind.BAD_REQUEST, subject="states/neededReplicas", cause=cause)
+    made = MakeEntry(place.parent, place.name, TYPE_FILE, turn.user.dn, sections, place.expect)
+    await ports.librarian.make_entry(turn.service, made)
+    return TransferOutcome(request.request_id, status.success("putFile"))
+
+
+async def _still_allowed(ports: Ports, turn: Turn, begin: BeginPut) -> tuple[Sections, Expect]:
+    """Decide the right to commit on the state of now. Returns: what the new file inherits; versions decided on."""
+    guid = begin.replaces or begin.parent
+    (stored,) = await ports.librarian.get(turn.service, (guid,), RIGHTS)
+    judge = Judge(turn.user, "commitPut")
+    if begin.replaces:
+        if not is_visible(stored) or stored.value("entry", "type") != TYPE_FILE:
+            raise CheloniaError(Kind.NOT_FOUND, subject=str(begin.ln), cause="the file to replace is gone; start again")
+        return {}, judge.require(Action.DELETE, Found(begin.ln, stored))
+    if not is_visible(stored) or stored.value("entry", "type") != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NO_PARENT, subject=str(begin.ln), cause=f"{begin.ln.parent} is gone; start again")
+    expect = judge.require(Action.ADD_ENTRY, Found(begin.ln.parent, stored))
+    return new_policies(stored.sections, TYPE_FILE), expect
+
+
+async def _is_committed(ports: Ports, turn: Turn, token: PutToken) -> bool:
+    """Whether the name is taken by this very upload: a commit repeated without a request key."""
+    ln = LogicalName(token.begin.parent, (token.begin.name,))
+    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+    return walked.complete and walked.guid == token.begun.guid
+
+
+def _checksum(token: PutToken) -> str:
+    sums = token.begin.checksums
+    return {"md5": sums.md5, "adler32": sums.adler32}.get(token.checksum_type, sums.sha256)
+
+
+def _replica_facts(ports: Ports, stored: StoredObject) -> ReplicaFacts:
+    states: Mapping[str, str] = stored.sections.get("states", {})
+    digits = {name: states.get(name, "") for name in ("size", "neededReplicas")}
+    facts = FileFacts(
+        int(digits["size"]) if digits["size"].isdigit() else -1,
+        states.get("checksum", ""),
+        states.get("checksumType", ""),
+        int(digits["neededReplicas"]) if digits["neededReplicas"].isdigit() else 1,
+    )
+    return ReplicaFacts(
+        blob=BlobId(next((blob for _, blob in sorted(stored.sections.get("blobs", {}).items())), "")),
+        guid=Guid(stored.id),
+        name="",
+        owner=Dn(stored.value("entry", "owner")),
+        size=facts.size,
+        checksums=facts.checksums,
+        wanted=facts.needed,
+        created_ms=ports.clock.now_ms(),
+    )
+
+
+def _locations(stored: StoredObject, states: tuple[str, ...]) -> list[Location]:
+    """The file's replicas in these states; what does not read as a location is left out."""
+    located = []
+    for text, state in sorted(stored.sections.get("locations", {}).items()):
+        shepherd, blank, reference = text.partition(" ")
+        if state in states and shepherd and blank and reference:
+            located.append(parse_location(text))
+    return located
+
+
+def _need_http(protocols: tuple[str, ...]) -> None:
+    if PROTOCOL_HTTP not in protocols:
+        cause = f"{status.NO_SUPPORTED_PROTOCOL}; {PROTOCOL_HTTP} is what every Shepherd speaks"
+        raise CheloniaError(Kind.NO_PROTOCOL, cause=cause)
