@@ -1,0 +1,50 @@
+"""Whether an order to erase may be obeyed. Pure.
+
+An order counts only with a position in the history of the cluster this Shepherd belongs to, at least as new as any it
+has obeyed, and of no older generation than any it has seen. Without that, metadata that was lost or restored from
+an old backup could erase bytes it has forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chelonia.core.ahash import Position
+from chelonia.core.shepherd import Authority, State
+
+
+def refusal(state: State, authority: Authority | None) -> str:
+    """Why the order must be refused, or "" when it may be obeyed."""
+    if authority is None or not authority.position.cluster:
+        return "the order names no metadata position"
+    position = authority.position
+    if not state.cluster:
+        return ""  # the first order teaches the cluster, as a first heartbeat would
+    if position.cluster != state.cluster:
+        return f"the order comes from cluster {position.cluster}, this Shepherd belongs to {state.cluster}"
+    if position.generation < state.generation:
+        return f"generation {position.generation} is older than {state.generation}, which was seen before"
+    if position.generation == state.generation and position.sequence < state.sequence:
+        return f"sequence {position.sequence} is older than {state.sequence}, which was obeyed before"
+    return ""
+
+
+def obeyed(state: State, position: Position) -> State:
+    """The state after obeying an order of this position."""
+    return replace(state, cluster=position.cluster, generation=position.generation, sequence=position.sequence)
+
+
+def seen(state: State, position: Position) -> State | None:
+    """The state after a heartbeat answered with `position`; None when the answer is of another cluster.
+
+    A first answer teaches the cluster, a newer generation resets the sequence; both are to be saved durably.
+    """
+    if not position.cluster:
+        return state
+    if state.cluster and position.cluster != state.cluster:
+        return None
+    if not state.cluster:
+        return replace(state, cluster=position.cluster, generation=position.generation, sequence=0)
+    if position.generation > state.generation:
+        return replace(state, generation=position.generation, sequence=0)
+    return state

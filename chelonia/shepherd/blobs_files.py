@@ -1,0 +1,428 @@
+"""Replicas as files on a local disk: temporary, fsync, rename, fsync directory.
+
+Layout, record and crash rules: docs/formats/replica-store.md. `incoming/` holds uploads (`.writing` while they run,
+`.kept` when suspended), `replicas/<2 hex>/` the replicas with a record beside each, `quarantine/` what was set aside.
+The record's suffix says whether the replica is committed: `.record`, or `.uncommitted` before.
+Invariants: a replica is never visible before its bytes and record are on stable storage; an upload that a crash
+interrupted is thrown away at the next start (its bytes may have holes); every path is made of a checked UUID.
+All blocking calls run in threads of this adapter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId, is_guid
+from chelonia.core.replicas import ReplicaFacts
+from chelonia.core.shepherd import ByteRange, StoredReplica
+from chelonia.wire import records
+
+T = TypeVar("T")
+
+COMMITTED: Final = ".record"
+UNCOMMITTED: Final = ".uncommitted"
+SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
+"""Written bytes are sent to the disk in the background this often, so that the last fsync is short."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DAMAGE = (errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.EISDIR, errno.ENOTDIR)
+"""What says that the bytes are gone or rotten; anything else (no descriptors, no rights) says nothing about them."""
+
+
+class FileBlobs:
+    """The files engine.
+
+    Args:
+        root: its directory, made if missing; one process at a time.
+        min_free_bytes: refused before the disk is really full.
+        threads: concurrent blocking calls.
+
+    Raises: BAD_CONFIG when another process uses the directory.
+    """
+
+    def __init__(self, root: Path, *, min_free_bytes: int = 0, threads: int = 8) -> None:
+        self._root = root
+        self._min_free_bytes = min_free_bytes
+        root.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock_directory(root)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="blobs")
+        _prepare(root)
+
+    def close(self) -> None:
+        """Wait for running calls and let another process have the directory."""
+        self._pool.shutdown(wait=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    async def create(self, reference: ReferenceId, *, resume: bool = False) -> FileWriter:
+        """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
+        path = self.incoming(reference, ".writing")
+        kept = self.incoming(reference, ".kept")
+        fd, offset = await self.run(lambda: _open_upload(path, kept, resume))
+        return FileWriter(self, reference, fd, offset)
+
+    async def suspended(self, reference: ReferenceId) -> int:
+        """Bytes kept of an interrupted upload, 0 when none."""
+        kept = self.incoming(reference, ".kept")
+        return await self.run(lambda: kept.stat().st_size if kept.exists() else 0)
+
+    async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there or they cannot be read."""
+        async for chunk in self._read(self.replica(reference), span):
+            yield chunk
+
+    async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
+        """Yield what an interrupted or running upload has written so far."""
+        path = self.incoming(reference, ".writing")
+        kept = self.incoming(reference, ".kept")
+        found = await self.run(lambda: next(((p, p.stat().st_size) for p in (path, kept) if p.exists()), None))
+        if found is None:
+            return
+        async for chunk in self._read(found[0], ByteRange(0, found[1])):
+            yield chunk
+
+    async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
+        """Read the record again; None when it is missing or damaged."""
+        path = self.replica(reference)
+        return await self.run(lambda: _read_record(path)[0])
+
+    async def settle(self, references: tuple[ReferenceId, ...]) -> None:
+        """Note durably that these replicas are committed: one directory fsync per directory touched."""
+        paths = [self.replica(reference) for reference in references]
+        await self.run(lambda: _settle(paths))
+
+    async def erase(self, reference: ReferenceId) -> bool:
+        """Remove bytes and record durably, wherever they are; False when there was nothing."""
+        kept = self.incoming(reference, ".kept")
+        places = (self.replica(reference), self._root / "quarantine" / reference)
+        return await self.run(lambda: _erase(kept, places))
+
+    async def quarantine(self, reference: ReferenceId) -> None:
+        """Set bytes and record aside."""
+        source, target = self.replica(reference), self._root / "quarantine" / reference
+        await self.run(lambda: _move_aside(source, target))
+
+    async def leftovers(self) -> tuple[ReferenceId, ...]:
+        """Interrupted uploads kept by `suspend`, in order."""
+        folder = self._root / "incoming"
+        names = await self.run(lambda: sorted(os.listdir(folder)))
+        return tuple(ReferenceId(name.removesuffix(".kept")) for name in names if name.endswith(".kept"))
+
+    async def quarantined(self) -> tuple[StoredReplica, ...]:
+        """What was set aside, in order of reference."""
+        folder = self._root / "quarantine"
+        return await self.run(lambda: tuple(_scan_folder(folder)))
+
+    async def scan(self) -> AsyncIterator[StoredReplica]:
+        """Every replica on disk, in order of reference."""
+        for number in range(256):
+            folder = self._root / "replicas" / f"{number:02x}"
+            for stored in await self.run(lambda folder=folder: list(_scan_folder(folder))):  # type: ignore[misc]
+                yield stored
+
+    async def space(self) -> tuple[int, int]:
+        """(free, total) bytes usable for replicas; the reserve is not free."""
+        return await self.run(lambda: (max(self.free_bytes(), 0), self._total_bytes()))
+
+    # --- for the writer -------------------------------------------------------------------------------------------
+
+    async def run(self, fn: Callable[[], T]) -> T:
+        """Run a blocking call in this adapter's threads; an OSError becomes a CheloniaError."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, fn)
+        except OSError as error:
+            raise _disk_error(error) from error
+
+    def start(self, fn: Callable[[], None]) -> asyncio.Future[None]:
+        """Start a blocking call without waiting for it."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, fn)
+
+    def incoming(self, reference: ReferenceId, suffix: str) -> Path:
+        """Where an upload is. Raises: BAD_REQUEST unless `reference` is a UUID."""
+        return self._root / "incoming" / (_checked(reference) + suffix)
+
+    def replica(self, reference: ReferenceId) -> Path:
+        """Where a replica is. Raises: BAD_REQUEST unless `reference` is a UUID."""
+        return self._root / "replicas" / _checked(reference)[:2] / reference
+
+    def free_bytes(self) -> int:
+        """Free bytes above the reserve; negative below it. Blocks."""
+        stat = os.statvfs(self._root)
+        return stat.f_bavail * stat.f_frsize - self._min_free_bytes
+
+    def _total_bytes(self) -> int:
+        stat = os.statvfs(self._root)
+        return stat.f_blocks * stat.f_frsize
+
+    async def _read(self, path: Path, span: ByteRange) -> AsyncIterator[bytes]:
+        """Open with the first chunk and close with the last, so that a small file costs one thread hop."""
+        offset, end, fd = span.offset, span.offset + span.length, -1
+        loop = asyncio.get_running_loop()
+        try:
+            while offset < end:
+                want = min(bounds.CHUNK_BYTES, end - offset)
+                fd, chunk = await loop.run_in_executor(self._pool, _read_at, path, fd, (offset, want))
+                if len(chunk) != want:
+                    raise CheloniaError(Kind.NOT_ALIVE, "read", path.name, f"bytes missing after {offset + len(chunk)}")
+                offset += want
+                yield chunk
+        except OSError as error:
+            if error.errno not in _DAMAGE:
+                raise _disk_error(error) from error
+            raise CheloniaError(Kind.NOT_ALIVE, "read", path.name, f"unreadable: {error.strerror}") from error
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+
+class FileWriter:
+    """One upload into a temporary file."""
+
+    def __init__(self, store: FileBlobs, reference: ReferenceId, fd: int, offset: int) -> None:
+        self._store = store
+        self._reference = reference
+        self._fd = fd
+        self._offset = offset
+        self._synced = offset
+        self._sync: asyncio.Future[None] | None = None
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far."""
+        return self._offset
+
+    async def write(self, chunk: bytes) -> None:
+        """Append. Raises: NO_SPACE (the partial file is removed), UNAVAILABLE."""
+        try:
+            await self._store.run(lambda: self._append(chunk))
+        except CheloniaError:
+            await self.abort()
+            raise
+        self._offset += len(chunk)
+        if self._offset - self._synced >= SYNC_EVERY_BYTES and (self._sync is None or self._sync.done()):
+            await self._synchronised()
+            self._synced, fd = self._offset, self._fd
+            self._sync = self._store.start(lambda: os.fdatasync(fd))
+
+    async def commit(self, facts: ReplicaFacts) -> None:
+        """Put bytes and record on stable storage under their final name. Raises: NO_SPACE, UNAVAILABLE."""
+        assert facts.size == self._offset, f"record says {facts.size} bytes, {self._offset} were written"
+        record = records.encode_facts(facts)
+        try:
+            await self._synchronised()
+            await self._store.run(lambda: self._publish(record))
+        except CheloniaError:
+            await self.abort()
+            raise
+
+    async def suspend(self) -> None:
+        """Keep what was written, durably, for a later resume."""
+        await self._synchronised()
+        writing = self._store.incoming(self._reference, ".writing")
+        await self._store.run(lambda: self._keep(writing))
+
+    async def abort(self) -> None:
+        """Throw away what was written."""
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        writing = self._store.incoming(self._reference, ".writing")
+        await self._store.run(lambda: _discard(fd, writing))
+
+    def _append(self, chunk: bytes) -> None:
+        if self._store.free_bytes() < len(chunk):
+            raise OSError(errno.ENOSPC, "the reserve of free space is reached")
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    async def _synchronised(self) -> None:
+        sync, self._sync = self._sync, None
+        if sync is not None:
+            try:
+                await sync
+            except OSError as error:
+                raise _disk_error(error) from error
+
+    def _publish(self, record: bytes) -> None:
+        """The order matters: a record without bytes is understood at the next start, bytes without a record are not."""
+        os.fsync(self._fd)
+        final = self._store.replica(self._reference)
+        draft = self._store.incoming(self._reference, COMMITTED)
+        _write_durably(draft, record)
+        os.replace(draft, _with(final, UNCOMMITTED))
+        os.replace(self._store.incoming(self._reference, ".writing"), final)
+        _fsync_directory(final.parent)
+        os.close(self._fd)
+        self._fd = -1
+
+    def _keep(self, writing: Path) -> None:
+        os.fsync(self._fd)
+        os.close(self._fd)
+        self._fd = -1
+        os.replace(writing, writing.with_suffix(".kept"))
+        _fsync_directory(writing.parent)
+
+
+# --- blocking pieces, run in threads -------------------------------------------------------------------------------
+
+
+def _checked(reference: ReferenceId) -> str:
+    if not is_guid(reference) or len(reference) == 1:
+        raise CheloniaError(Kind.BAD_REQUEST, "", reference[:80], "a reference is a UUID in lower case")
+    return reference
+
+
+def _with(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _lock_directory(root: Path) -> int:
+    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        cause = "another process uses this directory; give each Shepherd its own"
+        raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), cause) from error
+    return fd
+
+
+def _prepare(root: Path) -> None:
+    """Make the folders and throw away uploads that a crash interrupted."""
+    shards = [root / "replicas" / f"{number:02x}" for number in range(256)]
+    fresh = not shards[-1].exists()
+    for folder in (root / "incoming", root / "quarantine", *shards):
+        folder.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        for folder in (root / "replicas", root, root.parent):
+            _fsync_directory(folder)
+    for path in (root / "incoming").iterdir():
+        if path.suffix != ".kept":
+            path.unlink()
+
+
+def _open_upload(path: Path, kept: Path, resume: bool) -> tuple[int, int]:
+    if resume and kept.exists():
+        os.replace(kept, path)
+    else:
+        kept.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return fd, os.fstat(fd).st_size
+
+
+def _discard(fd: int, path: Path) -> None:
+    os.close(fd)
+    path.unlink(missing_ok=True)
+    path.with_suffix(COMMITTED).unlink(missing_ok=True)
+
+
+def _read_at(path: Path, fd: int, where: tuple[int, int]) -> tuple[int, bytes]:
+    if fd < 0:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return fd, os.pread(fd, where[1], where[0])
+    except OSError:
+        os.close(fd)
+        raise
+
+
+def _read_record(path: Path) -> tuple[ReplicaFacts | None, bool]:
+    """(facts or None, committed) of the replica at `path`; a record that cannot be read counts as committed."""
+    for suffix in (COMMITTED, UNCOMMITTED):
+        try:
+            raw = _with(path, suffix).read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in _DAMAGE:
+                raise
+            return None, True
+        try:
+            return records.decode_facts(raw), suffix == COMMITTED
+        except CheloniaError as damage:
+            if damage.kind is Kind.NOT_SUPPORTED:
+                raise  # written by newer software: nothing is wrong with it
+            return None, True
+    return None, True
+
+
+def _scan_folder(folder: Path) -> Iterator[StoredReplica]:
+    names = dict.fromkeys(sorted(os.listdir(folder)))
+    references = {name.removesuffix(COMMITTED).removesuffix(UNCOMMITTED): None for name in names}
+    for reference in sorted(references):
+        if not is_guid(reference):
+            continue
+        path = folder / reference
+        facts, committed = _read_record(path)
+        yield StoredReplica(ReferenceId(reference), facts, path.stat().st_size if reference in names else -1, committed)
+
+
+def _settle(paths: list[Path]) -> None:
+    folders: dict[Path, None] = {}
+    for path in paths:
+        if _with(path, UNCOMMITTED).exists():
+            os.replace(_with(path, UNCOMMITTED), _with(path, COMMITTED))
+            folders[path.parent] = None
+    for folder in folders:
+        _fsync_directory(folder)
+
+
+def _erase(kept: Path, places: tuple[Path, ...]) -> bool:
+    """Bytes go before their record, so that a crash in between leaves nothing that looks like a stranger's bytes."""
+    found = kept.exists()
+    kept.unlink(missing_ok=True)
+    for place in places:
+        parts = [p for p in (place, _with(place, COMMITTED), _with(place, UNCOMMITTED)) if p.exists()]
+        for part in parts:
+            part.unlink()
+        if parts:
+            found = True
+            _fsync_directory(place.parent)
+    return found
+
+
+def _move_aside(source: Path, target: Path) -> None:
+    for suffix in ("", COMMITTED, UNCOMMITTED):
+        if _with(source, suffix).exists():
+            os.replace(_with(source, suffix), _with(target, suffix))
+    _fsync_directory(target.parent)
+    _fsync_directory(source.parent)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _fsync_directory(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _disk_error(error: OSError) -> CheloniaError:
+    name = os.path.basename(str(error.filename or ""))
+    if error.errno in _FULL:
+        return CheloniaError(Kind.NO_SPACE, "write", name, "the disk of this Shepherd is full; free space or add disks")
+    if error.errno == errno.EROFS:
+        return CheloniaError(Kind.READ_ONLY, "write", name, "the disk of this Shepherd is mounted read-only")
+    return CheloniaError(Kind.UNAVAILABLE, "disk", name, f"the disk of this Shepherd failed: {error.strerror}")

@@ -1,0 +1,214 @@
+"""Replicas in memory: the twin of the files engine, with faults to order, for tests and the simulator.
+
+The object is the disk: it survives a Shepherd's restart. `crash` loses what was not yet durable; `flip`, `lose`,
+`truncate` and `damage_record` are what disks do; `capacity` is how full it can get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId, is_guid
+from chelonia.core.replicas import ReplicaFacts
+from chelonia.core.shepherd import ByteRange, StoredReplica
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    data: bytes | None
+    facts: ReplicaFacts | None
+    committed: bool
+
+
+class MemoryBlobs:
+    """The memory engine. `capacity`: bytes it can hold."""
+
+    def __init__(self, capacity: int = 1 << 40) -> None:
+        self.capacity = capacity
+        self._replicas: dict[ReferenceId, _Kept] = {}
+        self._set_aside: dict[ReferenceId, _Kept] = {}
+        self._suspended: dict[ReferenceId, bytes] = {}
+        self._writers: dict[ReferenceId, MemoryWriter] = {}
+
+    # --- faults ---------------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """Lose what was not durable: uploads that were running. Their writers are dead."""
+        for writer in self._writers.values():
+            writer.dead = True
+        self._writers.clear()
+
+    def flip(self, reference: ReferenceId, at: int = 0) -> None:
+        """Rot: change one bit of a replica."""
+        data = bytearray(self.data(reference))
+        data[at] ^= 1
+        self._replicas[reference] = replace(self._replicas[reference], data=bytes(data))
+
+    def truncate(self, reference: ReferenceId, size: int) -> None:
+        """Lose the end of a replica."""
+        self._replicas[reference] = replace(self._replicas[reference], data=self.data(reference)[:size])
+
+    def lose(self, reference: ReferenceId) -> None:
+        """Lose a replica's bytes; its record stays."""
+        self._replicas[reference] = replace(self._replicas[reference], data=None)
+
+    def damage_record(self, reference: ReferenceId) -> None:
+        """Make a replica's record unreadable."""
+        self._replicas[reference] = replace(self._replicas[reference], facts=None, committed=True)
+
+    def data(self, reference: ReferenceId) -> bytes:
+        """The bytes on disk now."""
+        return self._replicas[reference].data or b""
+
+    def references(self) -> tuple[ReferenceId, ...]:
+        """What is on disk as a replica, in order."""
+        return tuple(sorted(self._replicas))
+
+    # --- the port -------------------------------------------------------------------------------------------------
+
+    async def create(self, reference: ReferenceId, *, resume: bool = False) -> MemoryWriter:
+        """Open a writer; with `resume` continue what was kept."""
+        kept = self._suspended.pop(_checked(reference), b"")
+        writer = MemoryWriter(self, reference, kept if resume else b"")
+        self._writers[reference] = writer
+        return writer
+
+    async def suspended(self, reference: ReferenceId) -> int:
+        """Bytes kept of an interrupted upload, 0 when none."""
+        return len(self._suspended.get(_checked(reference), b""))
+
+    async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there."""
+        offset, end = span.offset, span.offset + span.length
+        while offset < end:
+            kept = self._replicas.get(_checked(reference))
+            data = (kept.data if kept else None) or b""
+            want = min(bounds.CHUNK_BYTES, end - offset)
+            if len(data) < offset + want:
+                raise CheloniaError(Kind.NOT_ALIVE, "read", reference, f"bytes missing after {len(data)}")
+            yield data[offset : offset + want]
+            offset += want
+
+    async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
+        """Yield what an interrupted or running upload has written so far."""
+        writer = self._writers.get(_checked(reference))
+        data = bytes(writer.buffer) if writer else self._suspended.get(reference, b"")
+        for offset in range(0, len(data), bounds.CHUNK_BYTES):
+            yield data[offset : offset + bounds.CHUNK_BYTES]
+
+    async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
+        """Read the record again; None when it is missing or damaged."""
+        kept = self._replicas.get(_checked(reference))
+        return kept.facts if kept else None
+
+    async def settle(self, references: tuple[ReferenceId, ...]) -> None:
+        """Note durably that these replicas are committed."""
+        for reference in references:
+            kept = self._replicas.get(_checked(reference))
+            if kept is not None:
+                self._replicas[reference] = replace(kept, committed=True)
+
+    async def erase(self, reference: ReferenceId) -> bool:
+        """Remove bytes and record, wherever they are; False when there was nothing."""
+        places = (self._replicas, self._set_aside, self._suspended)
+        found = [place.pop(_checked(reference), None) is not None for place in places]
+        return any(found)
+
+    async def quarantine(self, reference: ReferenceId) -> None:
+        """Set bytes and record aside."""
+        kept = self._replicas.pop(_checked(reference), None)
+        if kept is not None:
+            self._set_aside[reference] = kept
+
+    async def leftovers(self) -> tuple[ReferenceId, ...]:
+        """Interrupted uploads kept by `suspend`, in order."""
+        return tuple(sorted(self._suspended))
+
+    async def quarantined(self) -> tuple[StoredReplica, ...]:
+        """What was set aside, in order of reference."""
+        return tuple(_stored(reference, self._set_aside[reference]) for reference in sorted(self._set_aside))
+
+    async def scan(self) -> AsyncIterator[StoredReplica]:
+        """Every replica, in order of reference."""
+        for reference in sorted(self._replicas):
+            yield _stored(reference, self._replicas[reference])
+
+    async def space(self) -> tuple[int, int]:
+        """(free, total) bytes usable for replicas."""
+        return max(self.capacity - self.used_bytes(), 0), self.capacity
+
+    # --- for the writer -------------------------------------------------------------------------------------------
+
+    def used_bytes(self) -> int:
+        """Bytes of replicas, set-aside replicas and uploads."""
+        kept = [*self._replicas.values(), *self._set_aside.values()]
+        uploads = [*self._suspended.values(), *(writer.buffer for writer in self._writers.values())]
+        return sum(len(k.data or b"") for k in kept) + sum(map(len, uploads))
+
+    def publish(self, reference: ReferenceId, data: bytes, facts: ReplicaFacts) -> None:
+        """Make an upload a replica."""
+        self._replicas[reference] = _Kept(data, facts, committed=False)
+
+    def release(self, writer: MemoryWriter, keep: bytes | None = None) -> None:
+        """End an upload; `keep` is what to resume from."""
+        if self._writers.get(writer.reference) is writer:
+            del self._writers[writer.reference]
+        if keep is not None:
+            self._suspended[writer.reference] = keep
+
+
+class MemoryWriter:
+    """One upload into memory. `dead` after a crash: nothing it does has an effect any more."""
+
+    def __init__(self, store: MemoryBlobs, reference: ReferenceId, start: bytes) -> None:
+        self._store = store
+        self.reference = reference
+        self.buffer = bytearray(start)
+        self.dead = False
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far."""
+        return len(self.buffer)
+
+    async def write(self, chunk: bytes) -> None:
+        """Append. Raises: NO_SPACE (the upload is thrown away)."""
+        self._check_alive()
+        if self._store.used_bytes() + len(chunk) > self._store.capacity:
+            await self.abort()
+            raise CheloniaError(Kind.NO_SPACE, "write", self.reference, "the disk of this Shepherd is full")
+        self.buffer += chunk
+
+    async def commit(self, facts: ReplicaFacts) -> None:
+        """Put bytes and record under their final name."""
+        self._check_alive()
+        assert facts.size == len(self.buffer), f"record says {facts.size} bytes, {len(self.buffer)} were written"
+        self._store.release(self)
+        self._store.publish(self.reference, bytes(self.buffer), facts)
+
+    async def suspend(self) -> None:
+        """Keep what was written for a later resume."""
+        if not self.dead:
+            self._store.release(self, bytes(self.buffer))
+
+    async def abort(self) -> None:
+        """Throw away what was written."""
+        if not self.dead:
+            self._store.release(self)
+
+    def _check_alive(self) -> None:
+        if self.dead:
+            raise CheloniaError(Kind.CANCELLED, "write", self.reference, "this Shepherd has crashed")
+
+
+def _checked(reference: ReferenceId) -> ReferenceId:
+    if not is_guid(reference) or len(reference) == 1:
+        raise CheloniaError(Kind.BAD_REQUEST, "", reference[:80], "a reference is a UUID in lower case")
+    return reference
+
+
+def _stored(reference: ReferenceId, kept: _Kept) -> StoredReplica:
+    return StoredReplica(reference, kept.facts, -1 if kept.data is None else len(kept.data), kept.committed)

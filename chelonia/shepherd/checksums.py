@@ -1,0 +1,63 @@
+"""All checksums of a stream in one pass, large pieces off the event loop.
+
+`Worker` is the port through which heavy, pure computation leaves the loop: hosting binds it to threads (hashlib and
+zlib release the interpreter lock), the simulator runs it inline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Protocol, TypeVar
+
+from chelonia.core.replicas import Checksums
+
+T = TypeVar("T")
+
+OFF_LOOP_BYTES_MIN: Final = 256 * 1024
+"""Smaller pieces are hashed at once: a thread hop costs more than they do."""
+
+
+class Worker(Protocol):
+    """Runs a blocking or heavy function without holding up the event loop."""
+
+    async def run(self, fn: Callable[[], T]) -> T:
+        """Return `fn()`; what it raises is raised here."""
+        ...
+
+
+class Hasher:
+    """SHA-256, MD5 and Adler-32 of one stream."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._adler32 = 1
+        self.size = 0
+
+    def update(self, chunk: bytes) -> None:
+        """Add the next bytes; blocks for about 2 ms per MiB."""
+        self._sha256.update(chunk)
+        self._md5.update(chunk)
+        self._adler32 = zlib.adler32(chunk, self._adler32)
+        self.size += len(chunk)
+
+    async def feed(self, worker: Worker, chunk: bytes) -> None:
+        """Add the next bytes, through `worker` when they are many. One call at a time."""
+        if len(chunk) < OFF_LOOP_BYTES_MIN:
+            self.update(chunk)
+        else:
+            await worker.run(lambda: self.update(chunk))
+
+    def checksums(self) -> Checksums:
+        """The checksums of what was added so far."""
+        return Checksums(self._sha256.hexdigest(), self._md5.hexdigest(), f"{self._adler32:08x}")
+
+
+async def hash_stream(worker: Worker, stream: AsyncIterator[bytes]) -> Hasher:
+    """Consume `stream` and return its hasher."""
+    hasher = Hasher()
+    async for chunk in stream:
+        await hasher.feed(worker, chunk)
+    return hasher

@@ -1,0 +1,136 @@
+"""Copies to other Shepherds: written along with an upload (`Fanout`), or pushed from the stored replica (`push_copy`).
+
+A copy that takes no byte for `forward_stall_ms` is dropped; whoever asked for it is served by a spare. Nobody vouches
+for another's copy: a copy counts when the other Shepherd's own receipt names the same blob, size and checksums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId
+from chelonia.core.replicas import Checksums, Receipt
+from chelonia.core.shepherd import ByteRange, Uploaded
+from chelonia.shepherd.lifecycle import Held
+from chelonia.shepherd.node import Node
+from chelonia.shepherd.waiting import settled, within
+
+log = logging.getLogger(__name__)
+
+_PASSING: Final = (Kind.NETWORK, Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNAVAILABLE, Kind.CONFLICT, Kind.BAD_RANGE)
+"""Failures of a push after which it is resumed where it left off."""
+
+
+def receipt_of(answer: Uploaded, blob: BlobId, size: int, checksums: Checksums) -> Receipt:
+    """The receipt in `answer` for these bytes. Raises: CHECKSUM when there is none."""
+    for receipt in answer.receipts:
+        if receipt.blob == blob and receipt.size == size and receipt.checksums.agrees(checksums):
+            return receipt
+    raise CheloniaError(Kind.CHECKSUM, "copy", blob, "the other Shepherd gave no receipt for the bytes that were sent")
+
+
+async def push_copy(node: Node, turl: str, held: Held, *, resume: bool = False) -> Receipt:
+    """Push a stored replica to `turl`, resuming after interruptions; returns the other side's receipt.
+
+    Args: resume: something may be there already, ask first.
+    Raises: NOT_ALIVE when our own copy cannot be read, what the other side answered, NETWORK, TIMEOUT, CHECKSUM.
+    """
+    for left in range(node.settings.copy_tries - 1, -1, -1):
+        try:
+            offset = await node.ports.transfers.offset(turl) if resume else 0
+            answer = await _push_from(node, turl, held, offset)
+            return receipt_of(answer, held.blob, held.size, held.checksums)
+        except CheloniaError as error:
+            if error.kind in (Kind.NOT_ALIVE, Kind.CHECKSUM):
+                node.suspect(held.reference)
+            if error.kind not in _PASSING or left == 0:
+                raise
+            log.info("push interrupted reference=%s tries_left=%d error=%s", held.reference, left, error)
+        resume = True
+        await node.ports.clock.sleep(node.settings.copy_retry_ms)
+    raise AssertionError("copy_tries is at least 1")
+
+
+async def _push_from(node: Node, turl: str, held: Held, offset: int) -> Uploaded:
+    if offset < 0:  # complete on the other side: an empty body at the end asks for its answer again
+        offset = held.size
+    if offset > held.size:
+        raise CheloniaError(Kind.CHECKSUM, "copy", held.reference, "the other side holds more bytes than there are")
+    length = held.size - offset
+    body = node.ports.blobs.read(held.reference, ByteRange(offset, length))
+    answer = await node.ports.transfers.push(turl, body, length, offset)
+    if not answer.complete:
+        raise CheloniaError(Kind.INCOMPLETE, "copy", held.reference, f"{answer.offset} of {held.size} bytes arrived")
+    return answer
+
+
+class Leg:
+    """One copy being written along with an upload."""
+
+    def __init__(self, node: Node, turl: str, length: int) -> None:
+        self.turl = turl
+        self._node = node
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(node.settings.forward_queue_chunks)
+        self.task = node.background.start(node.ports.transfers.push(turl, self._body(), length))
+
+    async def offer(self, chunk: bytes | None) -> None:
+        """Queue a chunk (None: the end); a leg that takes nothing in time is dropped."""
+        if self.task.done():
+            return
+        if not self._queue.full():
+            self._queue.put_nowait(chunk)
+            return
+        waiting = asyncio.ensure_future(self._queue.put(chunk))
+        if await within(self._node.ports.clock, waiting, self._node.settings.forward_stall_ms):
+            return
+        waiting.cancel()
+        log.info("copy dropped: it took no byte for %d ms", self._node.settings.forward_stall_ms)
+        await settled(self.task)
+
+    async def receipt(self, held: Held) -> Receipt | None:
+        """Wait for the other side's receipt; None when the leg failed."""
+        if not await within(self._node.ports.clock, self.task, self._node.settings.forward_finish_ms):
+            await settled(self.task)
+        if self.task.cancelled():
+            return None
+        error = self.task.exception()
+        if isinstance(error, CheloniaError):
+            log.info("copy failed reference=%s error=%s", held.reference, error)
+            return None
+        try:
+            return receipt_of(self.task.result(), held.blob, held.size, held.checksums)
+        except CheloniaError as refusal:
+            log.warning("copy refused reference=%s error=%s", held.reference, refusal)
+            return None
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        while (chunk := await self._queue.get()) is not None:
+            yield chunk
+
+
+class Fanout:
+    """The copies written along with one upload. The last chunk is to be offered only when the bytes are verified, so
+    that an upload that breaks off or has the wrong checksum never becomes a complete copy elsewhere."""
+
+    def __init__(self, node: Node, turls: tuple[str, ...], length: int) -> None:
+        self._legs = [Leg(node, turl, length) for turl in turls]
+
+    async def offer(self, chunk: bytes | None) -> None:
+        """Hand a chunk to every copy still running; None ends them."""
+        for leg in self._legs:
+            await leg.offer(chunk)
+
+    async def receipts(self, held: Held) -> tuple[tuple[Receipt, ...], tuple[str, ...]]:
+        """Wait for all copies; returns the receipts, and the TURLs of those that failed."""
+        answers = await asyncio.gather(*(leg.receipt(held) for leg in self._legs))
+        failed = tuple(leg.turl for leg, receipt in zip(self._legs, answers, strict=True) if receipt is None)
+        return tuple(receipt for receipt in answers if receipt is not None), failed
+
+    async def cancel(self) -> None:
+        """End all copies; what they have written is never complete."""
+        for leg in self._legs:
+            await settled(leg.task)

@@ -1,0 +1,68 @@
+"""Tickets at this Shepherd's door: issuing them in TURLs, and judging those that come back.
+
+A PUT ticket is of this boot, because the table of open uploads is in memory; a GET ticket bound to a user outlives a
+restart; an unbound GET ticket is good for one full body, so it is of this boot too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
+from chelonia.shepherd.node import Node
+from chelonia.wire import tickets
+from chelonia.wire.tickets import Ticket, Use
+
+GET: Final = "GET"
+PUT: Final = "PUT"
+
+
+def lifetime_ms(node: Node, wish_ms: int) -> int:
+    """How long a ticket is good: the wish within the bounds of the settings."""
+    return min(wish_ms if wish_ms > 0 else node.settings.ticket_lifetime_ms, node.settings.ticket_lifetime_max_ms)
+
+
+def turl(node: Node, ticket: Ticket) -> str:
+    """The TURL of a ticket, signed."""
+    return tickets.turl(node.settings.base_url, ticket.reference, tickets.issue(node.state.ticket_secret, ticket))
+
+
+def admit(node: Node, call: Call, text: str, method: str) -> Ticket:
+    """Judge a ticket that came with a request.
+
+    Raises: BAD_TICKET (altered, another Shepherd's, another method's, another user's, of an earlier start), EXPIRED.
+    """
+    secret = node.state.ticket_secret
+    claimed = tickets.open_ticket(secret, text)
+    boot = node.state.boot if claimed.single_use else None
+    use = Use(method, claimed.reference, call.dn, call.address, boot)
+    return tickets.verify(secret, text, node.ports.clock.now_ms(), use)
+
+
+def read_ticket(node: Node, reference: ReferenceId, *, dn: str, address: str, expires_ms: Ms) -> Ticket:
+    """A ticket to read the replica `reference`; without a `dn` for one full body."""
+    held = node.index.get(reference)
+    assert held is not None
+    return Ticket(
+        method=GET,
+        reference=reference,
+        blob=held.blob,
+        boot=node.state.boot,
+        size=held.size,
+        sha256=held.checksums.sha256,
+        md5=held.checksums.md5,
+        adler32=held.checksums.adler32,
+        dn=Dn(dn),
+        address=address,
+        purpose="",
+        single_use=not dn,
+        expires_ms=expires_ms,
+        nonce=node.ports.ids.token(8).hex(),
+    )
+
+
+def closed(reference: ReferenceId, blob: BlobId) -> CheloniaError:
+    """The refusal of a PUT whose upload is not open (any more)."""
+    return CheloniaError(Kind.BAD_TICKET, PUT, reference, f"no upload of {blob} is open here; ask for a new TURL")

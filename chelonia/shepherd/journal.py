@@ -1,0 +1,121 @@
+"""What must still be reported: a queue of changed replicas and the one report in flight. Pure; time is passed in.
+
+Reports are numbered from 1 within a boot. A report is repeated with the same number and content until the answer's
+`accepted` is exactly that number. Any other answer but the number before means that the two sides disagree about the
+past (metadata restored from a backup, a disk image put back): the content is renumbered after what was answered, and
+the whole inventory is compared again. So reports neither vanish nor overtake.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from chelonia.core.ids import BlobId, ReferenceId, ServiceId
+from chelonia.core.librarian import Report, ReportedReplica
+from chelonia.shepherd.lifecycle import gone
+
+Describe = Callable[[ReferenceId], ReportedReplica | None]
+"""The present state of a replica, None when it is no longer here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an answer settled. `done`: the report applied, None when it must be repeated. `first_try`: it was sent
+    once, so the answer's `unknown` speaks of all of it. `diverged`: compare the inventory."""
+
+    done: Report | None
+    first_try: bool = False
+    diverged: bool = False
+
+
+class Journal:
+    """Changed replicas not yet accepted by the namespace."""
+
+    def __init__(self, shepherd: ServiceId, boot: int) -> None:
+        self._shepherd = shepherd
+        self._boot = boot
+        self._due: dict[ReferenceId, int] = {}
+        self._heap: list[tuple[int, ReferenceId]] = []
+        self._gone: dict[ReferenceId, ReportedReplica] = {}
+        self._flight: Report | None = None
+        self._tries = 0
+        self.accepted = 0
+
+    def __len__(self) -> int:
+        return len(self._due) + (len(self._flight.replicas) if self._flight else 0)
+
+    def note(self, reference: ReferenceId, due_ms: int) -> None:
+        """Report this replica's state, as it will be then, at `due_ms` (monotonic) or earlier."""
+        old = self._due.get(reference)
+        if old is None or due_ms < old:
+            self._due[reference] = due_ms
+            heapq.heappush(self._heap, (due_ms, reference))
+
+    def note_gone(self, reference: ReferenceId, blob: BlobId, due_ms: int) -> None:
+        """Report that a replica the namespace expects here is not here."""
+        self._gone[reference] = gone(reference, blob)
+        self.note(reference, due_ms)
+
+    def erased(self, reference: ReferenceId, blob: BlobId, due_ms: int) -> None:
+        """Forget a replica erased by order.
+
+        A report in flight may still say that it is alive and be applied after the order was closed: that one is
+        followed by the news that it is gone.
+        """
+        self._due.pop(reference, None)
+        self._gone.pop(reference, None)
+        if self._flight is not None and any(r.reference == reference for r in self._flight.replicas):
+            self.note_gone(reference, blob, due_ms)
+
+    def forget(self, reference: ReferenceId) -> None:
+        """Report this replica no more: the namespace has learned of it in another way."""
+        self._due.pop(reference, None)
+
+    def next_due(self) -> int | None:
+        """When the next report should be sent (monotonic; in the past when one is in flight), None when never."""
+        if self._flight is not None:
+            return 0
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def take(self, now_ms: int, limit: int, describe: Describe) -> Report | None:
+        """The report to send now: the one in flight, else a new one of at most `limit` due replicas, else None."""
+        if self._flight is None:
+            replicas = self._gather(now_ms, limit, describe)
+            if not replicas:
+                return None
+            self._flight = Report(self._shepherd, self._boot, self.accepted + 1, replicas)
+            self._tries = 0
+        self._tries += 1
+        return self._flight
+
+    def answered(self, accepted: int) -> Answered:
+        """Note the answer to the report in flight."""
+        flight = self._flight
+        assert flight is not None, "an answer without a report in flight"
+        if accepted == flight.number:
+            self.accepted, self._flight = accepted, None
+            return Answered(flight, first_try=self._tries == 1)
+        if accepted == flight.number - 1:
+            return Answered(None)
+        self.accepted = accepted
+        self._flight = replace(flight, number=accepted + 1)
+        self._tries = 0
+        return Answered(None, diverged=True)
+
+    def _gather(self, now_ms: int, limit: int, describe: Describe) -> tuple[ReportedReplica, ...]:
+        replicas: list[ReportedReplica] = []
+        while len(replicas) < limit:
+            due = self.next_due()
+            if due is None or due > now_ms:
+                break
+            _, reference = heapq.heappop(self._heap)
+            del self._due[reference]
+            missing = self._gone.pop(reference, None)
+            replica = describe(reference) or missing
+            if replica is not None:
+                replicas.append(replica)
+        return tuple(replicas)

@@ -1,0 +1,127 @@
+"""The local life of a replica on one Shepherd: what it is now, what an event makes of it, and what is to be told.
+
+An upload is *open* (a ticket is out), *receiving*, *kept* (interrupted, may be resumed), *stored* (bytes durable,
+purpose not yet fulfilled) or *done*. Stored bytes are a `Held` replica: `alive` or `invalid`, committed (a transact has
+named its blob) or not. States change only by `core.replicas.TRANSITIONS`.
+Invariants: bytes a transact has named are never erased by the Shepherd's own decision, only set aside; bytes nobody
+acknowledged are set aside after ticket and grace, and only when a Librarian, asked after that, does not know them.
+Pure. Reasoning: docs/design/002-protocols.md, "Uncommitted replicas".
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId
+from chelonia.core.librarian import ReportedReplica
+from chelonia.core.replicas import Cause, Checksums, ReplicaFacts, ReplicaState, next_state
+from chelonia.core.shepherd import StoredReplica
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A replica whose bytes are on this Shepherd's stable storage.
+
+    Args:
+        blob, guid, size, checksums, created_ms: from its record; empty, -1 and 0 when the record is unreadable.
+        state: `ALIVE` or `INVALID`.
+        committed: a transact is known to have named the blob.
+        keep_until_ms: monotonic; an uncommitted replica is expected to be unknown until then.
+        unknown_since_ms: monotonic; since when Librarians have called it unknown, -1 when they have not.
+        checked_ms: wall clock of the last full check in this boot, 0 for none.
+    """
+
+    reference: ReferenceId
+    blob: BlobId
+    guid: Guid
+    size: int
+    checksums: Checksums
+    created_ms: Ms
+    state: ReplicaState
+    committed: bool
+    keep_until_ms: int = 0
+    unknown_since_ms: int = -1
+    checked_ms: Ms = Ms(0)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its bytes may be handed out."""
+        return self.state is ReplicaState.ALIVE
+
+
+class Phase(enum.Enum):
+    """Where an upload stands."""
+
+    OPEN = "open"
+    RECEIVING = "receiving"
+    KEPT = "kept"
+    FINISHING = "finishing"
+    STORED = "stored"
+    DONE = "done"
+
+
+class Fate(enum.Enum):
+    """What becomes of a replica that the namespace does not know."""
+
+    ASK_AGAIN = "ask again"
+    SET_ASIDE = "set aside"
+
+
+def arrived(reference: ReferenceId, facts: ReplicaFacts, keep_until_ms: int, now_ms: Ms) -> Held:
+    """The replica that a verified upload leaves: alive, uncommitted, just checked."""
+    state = next_state(ReplicaState.CREATING, Cause.VERIFIED)
+    assert state is ReplicaState.ALIVE
+    return Held(
+        reference, facts.blob, facts.guid, facts.size, facts.checksums, facts.created_ms, state, False,
+        keep_until_ms=keep_until_ms, checked_ms=now_ms,
+    )  # fmt: skip
+
+
+def found(stored: StoredReplica, keep_until_ms: int) -> Held:
+    """The replica that a start finds on disk: invalid when its record or some of its bytes are missing."""
+    facts = stored.facts
+    if facts is None:
+        return Held(stored.reference, BlobId(""), Guid(""), stored.size, Checksums(), Ms(0), ReplicaState.INVALID, True)
+    whole = stored.size == facts.size
+    return Held(
+        stored.reference, facts.blob, facts.guid, facts.size, facts.checksums, facts.created_ms,
+        ReplicaState.ALIVE if whole else ReplicaState.INVALID, stored.committed, keep_until_ms=keep_until_ms,
+    )  # fmt: skip
+
+
+def checked(held: Held, intact: bool, now_ms: Ms) -> Held:
+    """The replica after a full check of bytes and record."""
+    state = next_state(held.state, Cause.VERIFIED if intact else Cause.DAMAGED)
+    return replace(held, state=state or held.state, checked_ms=now_ms)
+
+
+def acknowledged(held: Held) -> Held:
+    """The replica once a Librarian knows its blob."""
+    return replace(held, committed=True, unknown_since_ms=-1)
+
+
+def unknown(held: Held, now_ms: int, grace_ms: int) -> tuple[Held, Fate]:
+    """Decide about a replica that a Librarian has just called unknown.
+
+    Args:
+        now_ms: monotonic; grace_ms: how long a committed replica may be unknown before it is set aside.
+
+    Returns: the replica with the time noted, and its fate. Nothing is ever erased here.
+    """
+    since = held.unknown_since_ms if held.unknown_since_ms >= 0 else now_ms
+    limit = since + grace_ms if held.committed else max(held.keep_until_ms, 0)
+    fate = Fate.SET_ASIDE if now_ms >= limit else Fate.ASK_AGAIN
+    return replace(held, unknown_since_ms=since), fate
+
+
+def reported(held: Held) -> ReportedReplica:
+    """What a report says of a replica: size and checksums only while they are vouched for."""
+    if not held.alive:
+        return ReportedReplica(held.guid, held.reference, held.state, held.blob)
+    return ReportedReplica(held.guid, held.reference, held.state, held.blob, held.size, held.checksums)
+
+
+def gone(reference: ReferenceId, blob: BlobId) -> ReportedReplica:
+    """What a report says of a replica that the namespace expects here and that is not."""
+    return ReportedReplica("", reference, ReplicaState.DELETED, blob)

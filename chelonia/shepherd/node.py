@@ -1,0 +1,166 @@
+"""What the parts of one Shepherd share: its ports, its durable state, its index and what is to be reported.
+
+Only bookkeeping that several parts need lives here; what to do is decided by the parts themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+
+from chelonia.core.caller import Call, Role
+from chelonia.core.clock import Clock, Ids
+from chelonia.core.ids import ReferenceId, RequestKey
+from chelonia.core.librarian import Librarian, ReportedReplica
+from chelonia.core.replicas import Location, Receipt
+from chelonia.core.shepherd import BlobStore, Signer, State, StateFile, Transfers
+from chelonia.shepherd import lifecycle
+from chelonia.shepherd.checksums import Worker
+from chelonia.shepherd.index import Index
+from chelonia.shepherd.journal import Journal
+from chelonia.shepherd.lifecycle import Held
+from chelonia.shepherd.scrub import Round
+from chelonia.shepherd.settings import ShepherdSettings
+from chelonia.shepherd.waiting import Background
+from chelonia.wire import receipts
+
+log = logging.getLogger(__name__)
+
+CURSOR = "scrub_cursor"
+"""Where `State.extra` keeps how far the scrub's round has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShepherdPorts:
+    """What a Shepherd needs from the world. `librarians`: one port that fails over among several."""
+
+    blobs: BlobStore
+    state_file: StateFile
+    librarians: Librarian
+    transfers: Transfers
+    signer: Signer
+    worker: Worker
+    clock: Clock
+    ids: Ids
+
+
+class Node:
+    """The shared state of one Shepherd; everything happens on one event loop."""
+
+    def __init__(self, ports: ShepherdPorts, settings: ShepherdSettings) -> None:
+        self.ports = ports
+        self.settings = settings
+        self.id = settings.service_id
+        self.index = Index()
+        self.state = State(boot=0, ticket_secret=b"")
+        self.journal = Journal(self.id, 0)
+        self.round = Round()
+        self.background = Background()
+        self.news = asyncio.Event()
+        self.suspicion = asyncio.Event()
+        self._saving = asyncio.Lock()
+        self._to_settle: dict[ReferenceId, None] = {}
+
+    # --- durable state --------------------------------------------------------------------------------------------
+
+    async def boot(self) -> None:
+        """Raise the boot number, durably, before anything is served.
+
+        A fresh disk starts from the clock: a Shepherd whose disk was replaced must not be taken for its past self.
+        """
+        old = await self.ports.worker.run(self.ports.state_file.load)
+        if old is None:
+            first = max(1, self.ports.clock.now_ms() // 1000)
+            await self.save(State(boot=first, ticket_secret=self.ports.ids.token(32)))
+        else:
+            await self.save(replace(old, boot=old.boot + 1))
+        self.journal = Journal(self.id, self.state.boot)
+        self.round = Round(self.state.extra.get(CURSOR, ""))
+
+    async def save(self, state: State) -> None:
+        """Make `state` the present one, durably."""
+        self.state = state
+        async with self._saving:
+            latest = self.state  # whoever waited for the lock writes what is newest
+            await self.ports.worker.run(lambda: self.ports.state_file.save(latest))
+
+    # --- who we are -----------------------------------------------------------------------------------------------
+
+    def own_call(self, request_id: str = "", key: str = "") -> Call:
+        """The context of a call in this Shepherd's own name."""
+        return Call(
+            dn=self.settings.dn,
+            roles=(Role.SHEPHERD,),
+            service_id=self.id,
+            request_id=request_id or self.ports.ids.uuid(),
+            request_key=RequestKey(key),
+        )
+
+    def receipt(self, held: Held) -> Receipt:
+        """This Shepherd's signed word for its own copy."""
+        unsigned = Receipt(
+            blob=held.blob,
+            location=Location(self.id, held.reference),
+            size=held.size,
+            checksums=held.checksums,
+            boot=self.state.boot,
+            issued_ms=self.ports.clock.now_ms(),
+        )
+        return replace(unsigned, signature=self.ports.signer.sign(receipts.signed_bytes(unsigned)))
+
+    # --- what others must hear ------------------------------------------------------------------------------------
+
+    def report(self, reference: ReferenceId, delay_ms: int = 0) -> None:
+        """Have the state of a replica reported."""
+        self.journal.note(reference, self.ports.clock.monotonic_ms() + delay_ms)
+        self.news.set()
+
+    def describe(self, reference: ReferenceId) -> ReportedReplica | None:
+        """What a report says of a replica now."""
+        held = self.index.get(reference)
+        return lifecycle.reported(held) if held else None
+
+    def suspect(self, reference: ReferenceId) -> None:
+        """Have a replica checked at once."""
+        self.round.suspect(reference)
+        self.suspicion.set()
+
+    # --- custody --------------------------------------------------------------------------------------------------
+
+    def known(self, reference: ReferenceId) -> None:
+        """Note that a Librarian knows this replica's blob: from now on it is committed."""
+        held = self.index.get(reference)
+        if held is None:
+            return
+        if not held.committed:
+            self._to_settle[reference] = None
+        self.index.put(lifecycle.acknowledged(held))
+
+    async def settle(self) -> None:
+        """Make what `known` noted durable. Losing it in a crash is harmless: the next inventory tells again."""
+        references, self._to_settle = tuple(self._to_settle), {}
+        if references:
+            await self.ports.blobs.settle(references)
+
+    async def set_aside(self, held: Held) -> None:
+        """Quarantine a replica that the namespace does not know."""
+        self.index.remove(held.reference)
+        await self.ports.blobs.quarantine(held.reference)
+        if held.committed:
+            log.warning(
+                "replica set aside: the namespace does not know a committed blob reference=%s blob=%s size=%d; "
+                "it is kept in quarantine until a person decides",
+                held.reference, held.blob, held.size,
+            )  # fmt: skip
+        else:
+            log.info("upload set aside: nobody committed it reference=%s blob=%s", held.reference, held.blob)
+
+    async def erase(self, reference: ReferenceId) -> None:
+        """Erase a replica by order, wherever it is."""
+        held = self.index.remove(reference)
+        await self.ports.blobs.erase(reference)
+        if held is not None:
+            self.journal.erased(reference, held.blob, self.ports.clock.monotonic_ms())
+            self.news.set()
+            log.info("replica erased reference=%s blob=%s size=%d", reference, held.blob, held.size)

@@ -1,0 +1,208 @@
+"""What Librarians hear of this Shepherd: heartbeats, numbered reports, and the comparison of inventories.
+
+Heartbeats say that it lives; reports say what changed, one in flight, repeated until accepted (`journal`). After each
+start, and whenever the other side asks or the two disagree, the inventory is paged through and differences reported.
+Nothing is reported to a Librarian of another cluster: what it does not know would look like bytes to set aside.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.librarian import Heartbeat, HeartbeatAnswer, InventoryItem, Report, ReportAnswer
+from chelonia.core.replicas import ReplicaState
+from chelonia.shepherd import authority, lifecycle
+from chelonia.shepherd.lifecycle import Fate
+from chelonia.shepherd.node import Node
+from chelonia.shepherd.uploads import Uploads
+from chelonia.shepherd.waiting import wake_or_sleep
+
+log = logging.getLogger(__name__)
+
+_SAME = {
+    (ReplicaState.ALIVE, ReplicaState.ALIVE),
+    (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL),
+    (ReplicaState.INVALID, ReplicaState.INVALID),
+}
+"""(here, there) pairs that agree: a surplus copy is alive here."""
+
+
+class Reporting:
+    """The reporting side of one Shepherd."""
+
+    def __init__(self, node: Node, uploads: Uploads) -> None:
+        self._node = node
+        self._uploads = uploads
+        self.on = True
+        self._linked = False
+        self._compare = True
+
+    async def heartbeat_loop(self) -> None:
+        """Send signs of life for ever."""
+        while True:
+            if self.on:
+                await self.beat()
+            await self._node.ports.clock.sleep(self._node.settings.heartbeat_ms)
+
+    async def report_loop(self) -> None:
+        """Send what changed for ever, never more often than `report_ms`."""
+        while True:
+            ready = self.on and self._linked
+            if ready and await self.report_once():
+                await self._node.ports.clock.sleep(self._node.settings.report_ms)
+                continue
+            await wake_or_sleep(self._node.ports.clock, self._node.news, self._pause_ms(ready))
+
+    async def beat(self) -> None:
+        """Send one sign of life and learn from the answer."""
+        node = self._node
+        free, total = await node.ports.blobs.space()
+        beat = Heartbeat(
+            shepherd=node.id,
+            boot=node.state.boot,
+            reported=node.journal.accepted,
+            free_bytes=free,
+            total_bytes=total,
+            replicas=len(node.index),
+            accepting=node.settings.accepting and free > 0,
+            domain=node.settings.domain,
+            verify_key=node.ports.signer.verify_key(),
+            version=node.settings.version,
+        )
+        try:
+            answer = await node.ports.librarians.heartbeat(node.own_call(), beat)
+        except CheloniaError as error:
+            log.info("heartbeat failed error=%s", error)
+            return
+        await self._learn(answer)
+
+    async def report_once(self) -> bool:
+        """Send one report or compare the inventory; returns whether there may be more to do at once."""
+        node = self._node
+        try:
+            if self._compare:
+                await self._compare_inventory()
+                self._compare = False
+            report = node.journal.take(node.ports.clock.monotonic_ms(), bounds.REPORT_ENTRIES_MAX, node.describe)
+            if report is None:
+                return False
+            answer = await node.ports.librarians.report(node.own_call(), report)
+        except CheloniaError as error:
+            log.info("report failed, it will be repeated error=%s", error)
+            await node.ports.clock.sleep(node.settings.report_retry_ms)
+            return True
+        await self._heard(answer)
+        return True
+
+    def _pause_ms(self, ready: bool) -> int:
+        due_ms = self._node.journal.next_due()
+        if not ready or due_ms is None:
+            return self._node.settings.heartbeat_ms
+        now_ms = self._node.ports.clock.monotonic_ms()
+        return max(1, min(due_ms - now_ms, self._node.settings.heartbeat_ms))
+
+    async def _learn(self, answer: HeartbeatAnswer) -> None:
+        node = self._node
+        state = authority.seen(node.state, answer.position)
+        if state is None:
+            if self._linked or self._compare:
+                log.warning(
+                    "a Librarian of another cluster answered cluster=%s own=%s; nothing is reported to it; "
+                    "correct the Librarians in this Shepherd's configuration",
+                    answer.position.cluster, node.state.cluster,
+                )  # fmt: skip
+            self._linked = self._compare = False
+            return
+        if not answer.known and self._linked:
+            log.info("this Shepherd is not approved (any more); an administrator approves it as %s", node.id)
+        fresh = answer.known and not self._linked
+        self._compare = self._compare or fresh or state.generation != node.state.generation
+        self._linked = answer.known
+        if state != node.state:
+            await node.save(state)
+        if fresh:
+            node.news.set()
+
+    async def _heard(self, answer: ReportAnswer) -> None:
+        settled = self._node.journal.answered(answer.accepted)
+        if settled.diverged:
+            log.info("reports diverged accepted=%d; the inventory is compared again", answer.accepted)
+        if settled.diverged or answer.next_report_ms < 0:
+            self._compare = True
+        if settled.done is None:
+            if not settled.diverged:
+                await self._node.ports.clock.sleep(self._node.settings.report_retry_ms)
+            return
+        if settled.first_try:
+            await self._judge(settled.done, dict.fromkeys(answer.unknown))
+        else:
+            self._ask_again(settled.done)
+
+    async def _judge(self, report: Report, unknown: dict[ReferenceId, None]) -> None:
+        """Take in which of the reported replicas the namespace knows."""
+        node = self._node
+        now_ms = node.ports.clock.monotonic_ms()
+        for replica in report.replicas:
+            held = node.index.get(replica.reference)
+            if held is None:
+                continue
+            if replica.reference not in unknown:
+                node.known(replica.reference)
+                continue
+            held, fate = lifecycle.unknown(held, now_ms, node.settings.unknown_grace_ms)
+            node.index.put(held)
+            if fate is Fate.SET_ASIDE:
+                await node.set_aside(held)
+            else:
+                node.report(held.reference, node.settings.unknown_retry_ms)
+
+    def _ask_again(self, report: Report) -> None:
+        """The answer to a repeat says nothing of `unknown`: uncommitted replicas are reported once more."""
+        for replica in report.replicas:
+            held = self._node.index.get(replica.reference)
+            if held is not None and not held.committed:
+                self._node.report(held.reference)
+
+    # --- inventory ------------------------------------------------------------------------------------------------
+
+    async def _compare_inventory(self) -> None:
+        """Page through what the namespace believes to be here and report every difference."""
+        node = self._node
+        after = ""
+        while True:
+            page = await node.ports.librarians.inventory(node.own_call(), node.id, after, bounds.PAGE_ENTRIES_MAX)
+            self._compare_page(after, page.after, {item.reference: item for item in page.items})
+            if not page.after:
+                break
+            if page.after <= after:
+                raise CheloniaError(Kind.INTERNAL, "inventory", page.after, "pages do not advance")
+            after = page.after
+        log.info("inventory compared replicas=%d to_report=%d", len(node.index), len(node.journal))
+
+    def _compare_page(self, after: str, upto: str, items: dict[ReferenceId, InventoryItem]) -> None:
+        node = self._node
+        for item in items.values():
+            if item.reference in node.index:
+                self._compare_one(item)
+            elif item.state not in (None, ReplicaState.CREATING) and self._uploads.pending(item.reference) is None:
+                # `creating` is a claim whose bytes may be on their way here; it expires by itself.
+                log.warning("replica missing reference=%s blob=%s; reported as deleted", item.reference, item.blob)
+                node.journal.note_gone(item.reference, item.blob, node.ports.clock.monotonic_ms())
+        for held in list(node.index.between(after, upto)):
+            if held.reference not in items:
+                node.report(held.reference)
+
+    def _compare_one(self, item: InventoryItem) -> None:
+        node = self._node
+        held = node.index.get(item.reference)
+        assert held is not None
+        if item.state is None:
+            return  # the blob is gone: its erasure is in the outbox
+        node.known(item.reference)
+        if held.alive and item.state is ReplicaState.INVALID and not held.checked_ms:
+            node.suspect(held.reference)  # found damaged before this start: look before claiming anything
+        elif (held.state, item.state) not in _SAME:
+            node.report(held.reference)

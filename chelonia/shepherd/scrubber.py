@@ -1,0 +1,119 @@
+"""The scrub: re-reads every replica within a period, suspicious ones at once, and believes nothing but the bytes.
+
+A replica is intact when its record can be read, names the blob the index has, and size and checksums of its bytes
+are the record's. Otherwise it is `invalid` and reported; a later match makes it alive again. Nothing is erased here.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.shepherd import ByteRange
+from chelonia.shepherd import lifecycle, scrub
+from chelonia.shepherd.checksums import Hasher
+from chelonia.shepherd.lifecycle import Held
+from chelonia.shepherd.node import CURSOR, Node
+from chelonia.shepherd.scrub import Pace
+from chelonia.shepherd.waiting import wake_or_sleep
+
+log = logging.getLogger(__name__)
+
+
+class Scrubber:
+    """The scrub of one Shepherd. `scrubbed` counts checks since the start, `damaged` those that found damage."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._pace = Pace(node.settings.scrub_period_ms, node.settings.scrub_bytes_per_s_max)
+        self.scrubbed = 0
+        self.damaged = 0
+
+    async def loop(self) -> None:
+        """Check for ever: each suspicion at once, the others in their turn."""
+        clock, node = self._node.ports.clock, self._node
+        due_ms = clock.monotonic_ms() + self._slot_ms()
+        while True:
+            suspect = node.round.next_suspect(node.index)
+            if suspect is not None:
+                await self._try(suspect, paced=False)
+            elif clock.monotonic_ms() >= due_ms:
+                started_ms = clock.monotonic_ms()
+                held = node.round.next_in_turn(node.index)
+                if held is not None:
+                    await self._try(held, paced=True)
+                due_ms = started_ms + self._slot_ms()
+            else:
+                await wake_or_sleep(clock, node.suspicion, min(due_ms - clock.monotonic_ms(), scrub.IDLE_MS))
+
+    async def check_now(self, references: tuple[ReferenceId, ...]) -> int:
+        """Check these replicas (all when empty) and return how many are damaged."""
+        wanted = references or tuple(held.reference for held in self._node.index.between("", ""))
+        damaged = 0
+        for reference in wanted:
+            held = await self.check(reference)
+            damaged += held is not None and not held.alive
+        return damaged
+
+    async def check(self, reference: ReferenceId, *, paced: bool = False) -> Held | None:
+        """Read a replica whole and note what was found; returns it, None when it is not (or no longer) here."""
+        before = self._node.index.get(reference)
+        if before is None:
+            return None
+        damage = await self._damage(before, paced)
+        held = self._node.index.get(reference)
+        if held is None:
+            return None
+        self.scrubbed += 1
+        self.damaged += bool(damage)
+        after = lifecycle.checked(held, not damage, self._node.ports.clock.now_ms())
+        self._node.index.put(after)
+        if after.state is not held.state:
+            level = logging.WARNING if damage else logging.INFO
+            log.log(level, "replica is %s reference=%s blob=%s %s", after.state.value, reference, held.blob, damage)
+            self._node.report(reference)
+        elif not held.checked_ms and damage:
+            self._node.report(reference)
+        return after
+
+    async def save_cursor(self) -> None:
+        """Keep durably how far the round has come."""
+        state = self._node.state
+        if state.extra.get(CURSOR, "") != self._node.round.cursor:
+            await self._node.save(replace(state, extra={**state.extra, CURSOR: self._node.round.cursor}))
+
+    async def _try(self, held: Held, *, paced: bool) -> None:
+        """Check a replica; trouble that says nothing about its bytes (no descriptors, no rights) decides nothing."""
+        try:
+            await self.check(held.reference, paced=paced)
+        except CheloniaError as error:
+            log.warning("check impossible reference=%s error=%s", held.reference, error)
+
+    def _slot_ms(self) -> int:
+        if not len(self._node.index):
+            return min(scrub.IDLE_MS, self._pace.period_ms)
+        held = self._node.index.after(self._node.round.cursor)
+        return scrub.slot_ms(max(held.size, 0) if held else 0, self._node.index, self._pace)
+
+    async def _damage(self, held: Held, paced: bool) -> str:
+        """What is wrong with a replica, "" when nothing."""
+        facts = await self._node.ports.blobs.facts(held.reference)
+        if facts is None:
+            return "its record is missing or unreadable"
+        if held.blob and facts.blob != held.blob:
+            return f"its record names blob {facts.blob}"
+        hasher = Hasher()
+        try:
+            async for chunk in self._node.ports.blobs.read(held.reference, ByteRange(0, facts.size)):
+                await hasher.feed(self._node.ports.worker, chunk)
+                if paced:
+                    await self._node.ports.clock.sleep(scrub.read_ms(len(chunk), self._pace))
+        except CheloniaError as error:
+            if error.kind is not Kind.NOT_ALIVE:
+                raise
+            return error.cause
+        if not hasher.checksums().agrees(facts.checksums):
+            return "its checksum differs from its record"
+        return ""

@@ -1,0 +1,271 @@
+"""The Shepherd service: the control operations and the data plane of one storage node, put together from its parts.
+
+`start` raises the boot number durably and rebuilds the index from the records; `run` keeps heartbeats, reports, scrub
+and expiry going until cancelled; `stop` ends what requests left running. Every control operation passes the table of
+`core.access`; bytes move on tickets alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.access import check_access
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.replicas import Receipt
+from chelonia.core.shepherd import (
+    Authority,
+    CopyOrder,
+    DeleteOutcome,
+    Download,
+    GetRequest,
+    PutRequest,
+    ShepherdStatus,
+    StatOutcome,
+    TurlOutcome,
+    Upload,
+    Uploaded,
+)
+from chelonia.shepherd import authority as authorities
+from chelonia.shepherd import lifecycle
+from chelonia.shepherd.downloads import Downloads, checksum_of
+from chelonia.shepherd.forwarding import push_copy
+from chelonia.shepherd.node import Node, ShepherdPorts
+from chelonia.shepherd.reporting import Reporting
+from chelonia.shepherd.scrubber import Scrubber
+from chelonia.shepherd.settings import ShepherdSettings
+from chelonia.shepherd.uploads import Uploads
+from chelonia.shepherd.waiting import run_together
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Aside:
+    """Bytes on their way out: kept uploads and unacknowledged quarantine, by when they were first seen (monotonic)."""
+
+    leftovers: dict[ReferenceId, int]
+    quarantined: dict[ReferenceId, int]
+    count: int = 0
+
+
+class ShepherdService:
+    """One Shepherd. Implements `core.shepherd.Shepherd` and `core.shepherd.ShepherdData`."""
+
+    def __init__(self, ports: ShepherdPorts, settings: ShepherdSettings) -> None:
+        self._node = Node(ports, settings)
+        self._uploads = Uploads(self._node)
+        self._downloads = Downloads(self._node)
+        self._reporting = Reporting(self._node, self._uploads)
+        self._scrubber = Scrubber(self._node)
+        self._aside = _Aside({}, {})
+        self._copies = asyncio.Semaphore(bounds.COPIES_IN_FLIGHT_PER_NODE_MAX)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raise the boot number and rebuild the index. Raises: BAD_CONFIG when the state file is unusable."""
+        node = self._node
+        await node.boot()
+        settings, clock = node.settings, node.ports.clock
+        keep_until_ms = clock.monotonic_ms() + settings.ticket_lifetime_max_ms + settings.unknown_grace_ms
+        async for stored in node.ports.blobs.scan():
+            if stored.size < 0 and not stored.committed:
+                await node.ports.blobs.erase(stored.reference)  # a crash during a commit: only the record came to be
+                continue
+            held = lifecycle.found(stored, keep_until_ms)
+            node.index.put(held)
+            if not held.alive:
+                log.warning("replica damaged reference=%s blob=%s; it will be checked", held.reference, held.blob)
+                node.suspect(held.reference)
+        await self._count_aside()
+        log.info("shepherd started boot=%d replicas=%d", node.state.boot, len(node.index))
+
+    async def run(self) -> None:
+        """Keep heartbeats, reports, scrub and expiry going until cancelled."""
+        await run_together(
+            self._reporting.heartbeat_loop(),
+            self._reporting.report_loop(),
+            self._scrubber.loop(),
+            self._tidy_loop(),
+        )
+
+    async def stop(self) -> None:
+        """End what requests left running and save what a later start can use. Call after `run` has ended."""
+        await self._node.background.stop()
+        await self._node.settle()
+        await self._scrubber.save_cursor()
+
+    async def beat(self) -> None:
+        """Send one heartbeat now."""
+        await self._reporting.beat()
+
+    async def tidy(self) -> None:
+        """Forget what has expired, and erase bytes nobody ever acknowledged once their time is over."""
+        node = self._node
+        for reference in self._uploads.expire():
+            await node.ports.blobs.erase(reference)
+        self._downloads.expire()
+        await node.settle()
+        await self._count_aside()
+        now_ms = node.ports.clock.monotonic_ms()
+        await self._purge(self._aside.leftovers, now_ms - node.settings.unknown_grace_ms)
+        await self._purge(self._aside.quarantined, now_ms - node.settings.quarantine_keep_ms)
+        await self._scrubber.save_cursor()
+
+    async def _tidy_loop(self) -> None:
+        while True:
+            try:
+                await self.tidy()
+            except CheloniaError as error:
+                log.warning("tidying failed, it is tried again error=%s", error)
+            await self._node.ports.clock.sleep(self._node.settings.tidy_ms)
+
+    async def _count_aside(self) -> None:
+        node = self._node
+        now_ms = node.ports.clock.monotonic_ms()
+        quarantined = await node.ports.blobs.quarantined()
+        leftovers = [r for r in await node.ports.blobs.leftovers() if self._uploads.pending(r) is None]
+        unacknowledged = [stored.reference for stored in quarantined if not stored.committed]
+        old = self._aside
+        self._aside = _Aside(
+            {reference: old.leftovers.get(reference, now_ms) for reference in leftovers},
+            {reference: old.quarantined.get(reference, now_ms) for reference in unacknowledged},
+            len(quarantined),
+        )
+
+    async def _purge(self, seen: dict[ReferenceId, int], before_ms: int) -> None:
+        for reference, since_ms in seen.items():
+            busy = self._uploads.pending(reference) is not None or reference in self._node.index
+            if since_ms <= before_ms and not busy:
+                await self._node.ports.blobs.erase(reference)
+                log.info("unacknowledged bytes erased reference=%s", reference)
+
+    # --- control operations ---------------------------------------------------------------------------------------
+
+    async def get(self, call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
+        """Issue read tickets. Raises: DENIED, BAD_REQUEST."""
+        check_access(call, "shepherd", "get")
+        _check_bulk(len(requests), "get")
+        return self._downloads.offer(requests)
+
+    async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
+        """Reserve space and issue write tickets. Raises: DENIED, BAD_REQUEST."""
+        check_access(call, "shepherd", "put")
+        _check_bulk(len(requests), "put")
+        return await self._uploads.offer(requests)
+
+    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+        """Describe replicas by (request id, reference). Raises: DENIED, BAD_REQUEST."""
+        check_access(call, "shepherd", "stat")
+        _check_bulk(len(references), "stat")
+        return tuple(self._stat_one(request_id, reference) for request_id, reference in references)
+
+    async def delete(
+        self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: Authority | None
+    ) -> tuple[DeleteOutcome, ...]:
+        """Erase replicas, only on an authority at least as new as any before. Raises: DENIED, BAD_REQUEST."""
+        check_access(call, "shepherd", "delete")
+        _check_bulk(len(references), "delete")
+        node = self._node
+        refusal = authorities.refusal(node.state, authority)
+        if refusal or authority is None:
+            log.warning("erasure refused replicas=%d by=%s: %s", len(references), call.dn, refusal)
+            return tuple(DeleteOutcome(request_id, f"nosuchfile: {refusal}") for request_id, _ in references)
+        state = authorities.obeyed(node.state, authority.position)
+        if state != node.state:
+            await node.save(state)
+        return tuple([await self._delete_one(request_id, reference) for request_id, reference in references])
+
+    async def toggle_report(self, call: Call, on: bool) -> bool:
+        """Stop or resume heartbeats and reports. Returns whether reporting is on now. Raises: DENIED."""
+        check_access(call, "shepherd", "toggleReport")
+        self._reporting.on = on
+        self._node.news.set()
+        log.info("reporting is %s by=%s", "on" if on else "off", call.dn)
+        return on
+
+    async def copy(self, call: Call, order: CopyOrder) -> Receipt:
+        """Push a replica; returns the other Shepherd's receipt. Raises: DENIED, NOT_ALIVE, NETWORK, BAD_TICKET, ..."""
+        check_access(call, "shepherd", "copy")
+        async with self._copies:
+            held = self._node.index.get(order.reference)
+            if held is None or not held.alive:
+                raise CheloniaError(Kind.NOT_ALIVE, "copy", order.reference, "file is not alive")
+            receipt = await push_copy(self._node, order.turl, held)
+        log.info("replica copied reference=%s blob=%s to=%s", held.reference, held.blob, receipt.location.shepherd)
+        return receipt
+
+    async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
+        """Check these replicas now (all when empty); returns how many are damaged. Raises: DENIED."""
+        check_access(call, "shepherd", "scrub")
+        return await self._scrubber.check_now(references)
+
+    async def status(self, call: Call) -> ShepherdStatus:
+        """Describe this node. Raises: DENIED."""
+        check_access(call, "shepherd", "status")
+        node = self._node
+        free, total = await node.ports.blobs.space()
+        return ShepherdStatus(
+            shepherd=node.id,
+            boot=node.state.boot,
+            replicas=len(node.index),
+            free_bytes=free,
+            total_bytes=total,
+            reporting=self._reporting.on,
+            quarantined=len(await node.ports.blobs.quarantined()),
+            scrubbed=self._scrubber.scrubbed,
+            damaged=self._scrubber.damaged,
+        )
+
+    # --- the data plane -------------------------------------------------------------------------------------------
+
+    async def receive(self, call: Call, upload: Upload) -> Uploaded:
+        """Take one PUT body to stable storage, forward it, and do what its purpose asks before answering."""
+        return await self._uploads.receive(call, upload)
+
+    async def offset(self, call: Call, ticket: str) -> int:
+        """How many bytes of an interrupted upload are kept; -1 when it is complete. Raises: BAD_TICKET, EXPIRED."""
+        return await self._uploads.offset(call, ticket)
+
+    async def open(self, call: Call, ticket: str) -> Download:
+        """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""
+        return await self._downloads.open(call, ticket)
+
+    # --- single elements ------------------------------------------------------------------------------------------
+
+    def _stat_one(self, request_id: str, reference: ReferenceId) -> StatOutcome:
+        held = self._node.index.get(reference)
+        if held is not None:
+            name, value = checksum_of(held)
+            return StatOutcome(
+                request_id, reference, True, held.state.value, name, value,
+                size=held.size, guid=held.guid, local_id=reference,
+            )  # fmt: skip
+        pending = self._uploads.pending(reference)
+        if pending is None:
+            return StatOutcome(request_id, reference, found=False)
+        facts = pending.request.facts
+        return StatOutcome(
+            request_id, reference, True, "creating", "md5", facts.checksums.md5,
+            size=facts.size, guid=facts.guid, local_id=reference,
+        )  # fmt: skip
+
+    async def _delete_one(self, request_id: str, reference: ReferenceId) -> DeleteOutcome:
+        self._uploads.withdraw(reference)
+        try:
+            await self._node.erase(reference)
+        except CheloniaError as error:
+            log.warning("erasure failed reference=%s error=%s", reference, error)
+            return DeleteOutcome(request_id, f"nosuchfile: {error}")
+        return DeleteOutcome(request_id, "deleted")
+
+
+def _check_bulk(count: int, operation: str) -> None:
+    if count > bounds.BULK_ELEMENTS_MAX:
+        cause = f"{count} elements in one call; send at most {bounds.BULK_ELEMENTS_MAX}"
+        raise CheloniaError(Kind.BAD_REQUEST, f"shepherd.{operation}", "", cause)

@@ -1,0 +1,91 @@
+"""The settings of one Shepherd, with production defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
+
+_SECOND = 1000
+_MINUTE = 60 * _SECOND
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ShepherdSettings:
+    """One Shepherd's settings. Every duration is in milliseconds.
+
+    Args:
+        service_id: its public URL, `https://host:port/Shepherd`.
+        base_url: what TURLs start with, `https://host:port`.
+        dn: the name on its certificate, for calls to Librarians in the same process.
+        domain: failure domain announced in heartbeats; two copies of a file avoid sharing one.
+        version: software version announced in heartbeats.
+        heartbeat_ms: between two signs of life.
+        report_ms: least time between two reports, so that many changes share one.
+        report_retry_ms: pause after a report or heartbeat that failed.
+        uncommitted_report_ms: how long a copy whose commit is under way waits before it is reported.
+        unknown_retry_ms: how soon a replica the namespace does not know is reported again.
+        unknown_grace_ms: how long a ticket's bytes are kept after its expiry, and how long a committed replica may
+            be unknown before it is set aside.
+        quarantine_keep_ms: how long set-aside bytes that nobody ever acknowledged are kept before they are erased.
+        ticket_lifetime_ms, ticket_lifetime_max_ms: of a TURL without, and at most with, a wish of its own.
+        forward_stall_ms: a copy being written along that takes no byte for so long is dropped and replaced.
+        forward_finish_ms: how long the last byte's confirmation may take.
+        forward_queue_chunks: chunks of `bounds.CHUNK_BYTES` waiting for one such copy at most.
+        commit_retry_ms, commit_deadline_ms: pace and end of asking a Librarian whose answer was lost.
+        copy_tries, copy_retry_ms: attempts of one push, each resuming where the last left off, and the pause between.
+        scrub_period_ms, scrub_bytes_per_s_max: every replica is re-read within the period, at this rate at most.
+        tidy_ms: between two looks for what has expired.
+        min_free_bytes: never used, so that the node stays manageable; announced as not free.
+        accepting: whether new replicas are taken at all.
+    """
+
+    service_id: ServiceId
+    base_url: str
+    dn: Dn = ANONYMOUS
+    domain: str = ""
+    version: str = ""
+    heartbeat_ms: int = 2 * _SECOND
+    report_ms: int = 200
+    report_retry_ms: int = _SECOND
+    uncommitted_report_ms: int = 5 * _SECOND
+    unknown_retry_ms: int = 30 * _SECOND
+    unknown_grace_ms: int = 10 * _MINUTE
+    quarantine_keep_ms: int = 7 * _DAY
+    ticket_lifetime_ms: int = _HOUR
+    ticket_lifetime_max_ms: int = _DAY
+    forward_stall_ms: int = 500
+    forward_finish_ms: int = 5 * _SECOND
+    forward_queue_chunks: int = 4
+    commit_retry_ms: int = 200
+    commit_deadline_ms: int = 30 * _SECOND
+    copy_tries: int = 4
+    copy_retry_ms: int = 500
+    scrub_period_ms: int = 14 * _DAY
+    scrub_bytes_per_s_max: int = 50 * _MIB
+    tidy_ms: int = 10 * _SECOND
+    min_free_bytes: int = 256 * _MIB
+    accepting: bool = True
+
+
+def dev(service_id: ServiceId, base_url: str) -> ShepherdSettings:
+    """Settings for a local cluster that people watch and tests wait for: everything happens within seconds."""
+    return ShepherdSettings(
+        service_id=service_id,
+        base_url=base_url,
+        heartbeat_ms=250,
+        report_ms=20,
+        report_retry_ms=250,
+        copy_retry_ms=200,
+        uncommitted_report_ms=_SECOND,
+        unknown_retry_ms=_SECOND,
+        unknown_grace_ms=_MINUTE,
+        quarantine_keep_ms=_HOUR,
+        scrub_period_ms=30 * _SECOND,
+        scrub_bytes_per_s_max=200 * _MIB,
+        tidy_ms=_SECOND,
+        min_free_bytes=16 * _MIB,
+    )

@@ -1,0 +1,394 @@
+"""Uploads: space reserved and tickets issued (`offer`), bytes received (`receive`), purposes fulfilled.
+
+The table of open uploads is in memory: after a restart their tickets are refused, and the cause says to ask for a new
+TURL. One ticket completes once; what it completed is remembered with the replica until the ticket expires, so the
+same client's repeat with the same bytes gets the same answer.
+Invariants: at most one body per upload at a time; nothing is visible before it is verified and durable; once the last
+byte is here the rest happens even if the client goes away; bytes that a purpose could not be fulfilled for are kept
+as uncommitted. Story: docs/design/002-protocols.md, "Write".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, Dn, Ms, ReferenceId, ServiceId
+from chelonia.core.replicas import Checksums, Receipt
+from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
+from chelonia.shepherd import gate, lifecycle
+from chelonia.shepherd.checksums import Hasher, hash_stream
+from chelonia.shepherd.forwarding import Fanout, push_copy
+from chelonia.shepherd.intake import Intake
+from chelonia.shepherd.lifecycle import Held, Phase
+from chelonia.shepherd.node import Node
+from chelonia.wire.tickets import Ticket
+
+log = logging.getLogger(__name__)
+
+_OUTCOME_OPEN = (Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.READ_ONLY, Kind.CANCELLED)
+"""Failures of a commit after which it is repeated with the same request key."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """One upload from its ticket to the ticket's expiry. `written`: bytes received and not yet a replica."""
+
+    request: PutRequest
+    reference: ReferenceId
+    nonce: str
+    expires_ms: Ms
+    phase: Phase = Phase.OPEN
+    written: int = 0
+    sender: Dn = ANONYMOUS
+    withdrawn: bool = False
+    receipts: dict[ServiceId, Receipt] = field(default_factory=dict)
+    untried: tuple[tuple[str, bool], ...] = ()
+    answer: Uploaded | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes announced for the replica, -1 when unknown."""
+        return self.request.facts.size
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Space promised and not yet used."""
+        waiting = self.phase in (Phase.OPEN, Phase.RECEIVING, Phase.KEPT)
+        return max(self.size - self.written, 0) if waiting else 0
+
+
+class Uploads:
+    """The upload side of one Shepherd."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._pending: dict[ReferenceId, Pending] = {}
+
+    # --- tickets --------------------------------------------------------------------------------------------------
+
+    async def offer(self, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
+        """Reserve space and issue a TURL per request, or say in the original's words why not."""
+        free, _ = await self._node.ports.blobs.space()
+        outcomes: list[TurlOutcome] = []
+        for request in requests:
+            refusal = self._refusal(request, free)
+            if refusal is None:
+                outcomes.append(self._open(request))
+            else:
+                error, kind = refusal
+                outcomes.append(TurlOutcome(request.request_id, error=error, kind=kind.value))
+        return tuple(outcomes)
+
+    def pending(self, reference: ReferenceId) -> Pending | None:
+        """The upload called `reference` while its bytes are not a replica yet."""
+        pending = self._pending.get(reference)
+        if pending is None or pending.phase in (Phase.STORED, Phase.DONE):
+            return None
+        return pending
+
+    def withdraw(self, reference: ReferenceId) -> None:
+        """Take back an upload: its ticket ends here, a body on its way is refused at its end."""
+        pending = self._pending.pop(reference, None)
+        if pending is not None:
+            pending.withdrawn = True
+
+    def expire(self) -> tuple[ReferenceId, ...]:
+        """Forget uploads whose ticket has expired; returns those whose kept bytes are to be erased."""
+        now_ms = self._node.ports.clock.now_ms()
+        busy = (Phase.RECEIVING, Phase.FINISHING)
+        late = [p for p in self._pending.values() if p.expires_ms <= now_ms and p.phase not in busy]
+        for pending in late:
+            del self._pending[pending.reference]
+        return tuple(p.reference for p in late if p.phase is Phase.KEPT)
+
+    def _refusal(self, request: PutRequest, free: int) -> tuple[str, Kind] | None:
+        if PROTOCOL_HTTP not in request.protocols:
+            return "no supported protocol found", Kind.NO_PROTOCOL
+        index = self._node.index
+        old = self._pending.get(request.reference)
+        busy = old is not None and old.phase not in (Phase.OPEN, Phase.KEPT)
+        if busy or request.reference in index or index.live_copy(request.facts.blob) is not None:
+            return "already have this file", Kind.EXISTS
+        promised = sum(p.reserved_bytes for p in self._pending.values() if p is not old)
+        if not self._node.settings.accepting or free - promised <= 0 or free - promised < request.facts.size:
+            return "not enough space", Kind.NO_SPACE
+        return None
+
+    def _open(self, request: PutRequest) -> TurlOutcome:
+        node = self._node
+        reference = request.reference or ReferenceId(node.ports.ids.uuid())
+        expires_ms = Ms(node.ports.clock.now_ms() + gate.lifetime_ms(node, request.lifetime_ms))
+        pending = Pending(request, reference, node.ports.ids.token(8).hex(), expires_ms)
+        pending.untried = tuple((turl, False) for turl in request.spare)
+        old = self._pending.get(reference)
+        if old is not None:
+            pending.phase, pending.written = old.phase, old.written
+        self._pending[reference] = pending
+        sums = request.facts.checksums
+        ticket = Ticket(
+            method=gate.PUT,
+            reference=reference,
+            blob=request.facts.blob,
+            boot=node.state.boot,
+            size=request.facts.size,
+            sha256=sums.sha256,
+            md5=sums.md5,
+            adler32=sums.adler32,
+            dn=Dn(request.dn),
+            address=request.address,
+            purpose=request.purpose.value,
+            single_use=True,
+            expires_ms=expires_ms,
+            nonce=pending.nonce,
+        )
+        return TurlOutcome(request.request_id, gate.turl(node, ticket), PROTOCOL_HTTP, reference)
+
+    # --- bytes ----------------------------------------------------------------------------------------------------
+
+    async def offset(self, call: Call, text: str) -> int:
+        """How many bytes of an upload are kept; -1 when they are complete. Raises: BAD_TICKET, EXPIRED."""
+        pending = self._of_ticket(gate.admit(self._node, call, text, gate.PUT))
+        if pending.phase in (Phase.STORED, Phase.DONE):
+            return -1
+        return pending.written if pending.phase is Phase.KEPT else 0
+
+    async def receive(self, call: Call, upload: Upload) -> Uploaded:
+        """Take one body. Raises: see `core.shepherd.ShepherdData.receive`."""
+        pending = self._of_ticket(gate.admit(self._node, call, upload.turl_ticket, gate.PUT))
+        if pending.phase in (Phase.RECEIVING, Phase.FINISHING):
+            cause = "another request is sending or completing this upload; wait for it, then repeat"
+            raise CheloniaError(Kind.CONFLICT, gate.PUT, pending.reference, cause)
+        if pending.phase in (Phase.STORED, Phase.DONE):
+            return await self._repeated(call, pending, upload)
+        _check_lengths(pending, upload)
+        return await self._received(call, pending, upload)
+
+    def _of_ticket(self, ticket: Ticket) -> Pending:
+        pending = self._pending.get(ticket.reference)
+        if pending is None or pending.nonce != ticket.nonce:
+            raise gate.closed(ticket.reference, ticket.blob)
+        return pending
+
+    async def _received(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
+        resumed = pending.phase is Phase.KEPT and upload.offset > 0
+        earlier = pending.phase
+        pending.phase = Phase.RECEIVING
+        try:
+            intake = await self._intake(pending, upload, resumed)
+        except BaseException:
+            pending.phase = earlier
+            raise
+        pending.sender = call.dn
+        try:
+            await intake.take(upload.body)
+            whole = self._is_whole(pending, upload, intake.writer.offset)
+        except BaseException as error:
+            await self._interrupted(pending, intake, error)
+            raise
+        if not whole:
+            await self._interrupted(pending, intake, None)
+            return Uploaded(False, pending.written, guid=pending.request.facts.guid)
+        pending.phase = Phase.FINISHING
+        return await asyncio.shield(self._node.background.start(self._finish(call, pending, intake)))
+
+    async def _intake(self, pending: Pending, upload: Upload, resumed: bool) -> Intake:
+        node, request = self._node, pending.request
+        hasher = Hasher()
+        if resumed:
+            hasher = await hash_stream(node.ports.worker, node.ports.blobs.read_partial(pending.reference))
+        writer = await node.ports.blobs.create(pending.reference, resume=resumed)
+        pending.written = writer.offset
+        if writer.offset != upload.offset or hasher.size != upload.offset:
+            await writer.abort()
+            pending.phase, pending.written = Phase.OPEN, 0
+            raise CheloniaError(Kind.BAD_RANGE, gate.PUT, pending.reference, "nothing is kept; start at byte 0")
+        straight = request.forward if not resumed else ()
+        pending.untried = tuple((turl, False) for turl in request.spare)
+        if resumed:  # the forwards have at most what came before the interruption
+            pending.untried = tuple((turl, True) for turl in request.forward) + pending.untried
+        fanout = Fanout(node, straight, _expected(pending, upload))
+        return Intake(node.ports.worker, writer, hasher, fanout, _expected(pending, upload))
+
+    def _is_whole(self, pending: Pending, upload: Upload, arrived: int) -> bool:
+        """Whether the last byte is here. Raises: INCOMPLETE when the body was shorter than it said."""
+        expected = _expected(pending, upload)
+        if upload.length >= 0 and arrived < upload.offset + upload.length:
+            cause = f"the body ended after {arrived - upload.offset} of {upload.length} bytes; continue at {arrived}"
+            raise CheloniaError(Kind.INCOMPLETE, gate.PUT, pending.reference, cause)
+        if arrived >= expected:
+            return True
+        if upload.total >= 0 and upload.length >= 0:
+            return False
+        cause = f"{arrived} of {expected} bytes arrived; continue at {arrived}"
+        raise CheloniaError(Kind.INCOMPLETE, gate.PUT, pending.reference, cause)
+
+    async def _interrupted(self, pending: Pending, intake: Intake, error: BaseException | None) -> None:
+        """Keep what arrived, or throw it away when it can never become the replica."""
+        hopeless = isinstance(error, CheloniaError) and error.kind is Kind.TOO_LARGE
+        if hopeless or intake.write_failed or pending.withdrawn:
+            await intake.give_up()
+            pending.written = 0
+        else:
+            pending.written = await intake.keep()
+        pending.phase = Phase.KEPT if pending.written else Phase.OPEN
+        if error is not None:
+            log.info("upload interrupted reference=%s kept=%d error=%r", pending.reference, pending.written, error)
+
+    # --- after the last byte --------------------------------------------------------------------------------------
+
+    async def _finish(self, call: Call, pending: Pending, intake: Intake) -> Uploaded:
+        try:
+            held = await self._store(pending, intake)
+        except CheloniaError:
+            await intake.give_up()
+            pending.phase, pending.written = Phase.OPEN, 0
+            raise
+        good, failed = await intake.fanout.receipts(held)
+        for receipt in good:
+            pending.receipts[receipt.location.shepherd] = receipt
+        pending.untried = (*pending.untried, *((turl, True) for turl in failed))
+        return await self._fulfil(call, pending, held)
+
+    async def _store(self, pending: Pending, intake: Intake) -> Held:
+        """Verify and make durable. Raises: CHECKSUM, EXPIRED (withdrawn), NO_SPACE, UNAVAILABLE."""
+        node, expected = self._node, pending.request.facts
+        measured = intake.hasher.checksums()
+        if expected.checksums.conflicts(measured):
+            raise _wrong_checksum(pending.reference, expected.checksums, measured)
+        _check_open(pending)
+        facts = replace(expected, size=intake.writer.offset, checksums=measured)
+        releasing = node.background.start(intake.release())
+        await intake.writer.commit(facts)
+        await releasing
+        keep_ms = pending.expires_ms - node.ports.clock.now_ms() + node.settings.unknown_grace_ms
+        keep_until_ms = node.ports.clock.monotonic_ms() + keep_ms
+        held = lifecycle.arrived(pending.reference, facts, keep_until_ms, node.ports.clock.now_ms())
+        if pending.withdrawn:
+            await node.ports.blobs.erase(pending.reference)
+            _check_open(pending)
+        node.index.put(held)
+        # A claimed copy is waited for; any other is about to be named by a transact, so its report can wait for that.
+        node.report(pending.reference, 0 if pending.request.reference else node.settings.uncommitted_report_ms)
+        pending.receipts[node.id] = node.receipt(held)
+        log.info("replica stored reference=%s blob=%s size=%d", held.reference, held.blob, held.size)
+        return held
+
+    async def _fulfil(self, call: Call, pending: Pending, held: Held) -> Uploaded:
+        """Do what the upload was for. On failure the bytes stay, uncommitted, and the client may repeat."""
+        try:
+            await self._complete_copies(pending, held)
+            receipts = tuple(pending.receipts.values())
+            if pending.request.purpose is Purpose.PENDING:
+                await self._commit(call, held, receipts)
+        except BaseException:
+            pending.phase = Phase.STORED
+            raise
+        pending.answer = Uploaded(True, held.size, receipts, held.guid, held.checksums)
+        pending.phase = Phase.DONE
+        return pending.answer
+
+    async def _complete_copies(self, pending: Pending, held: Held) -> None:
+        """Push to spares until enough copies are durable. Raises: UNAVAILABLE when there are not enough."""
+        wanted = pending.request.durable
+        again: list[tuple[str, bool]] = []
+        while len(pending.receipts) < wanted and pending.untried:
+            (turl, resume), *rest = pending.untried
+            pending.untried = tuple(rest)
+            try:
+                receipt = await push_copy(self._node, turl, held, resume=resume)
+                pending.receipts[receipt.location.shepherd] = receipt
+            except CheloniaError as error:
+                log.info("spare copy failed reference=%s error=%s", held.reference, error)
+                again.append((turl, True))
+        pending.untried = (*pending.untried, *again)
+        if len(pending.receipts) < wanted:
+            have = len(pending.receipts)
+            cause = f"{have} of {wanted} copies are on stable storage; the bytes are kept here, repeat the request"
+            raise CheloniaError(Kind.UNAVAILABLE, gate.PUT, held.reference, cause)
+
+    async def _commit(self, call: Call, held: Held, receipts: tuple[Receipt, ...]) -> None:
+        """Turn the pending name into the file. A lost answer is asked for again under the same request key."""
+        node = self._node
+        own = node.own_call(call.request_id, f"commit/{held.reference}")
+        deadline_ms = node.ports.clock.monotonic_ms() + node.settings.commit_deadline_ms
+        while True:
+            try:
+                await node.ports.librarians.commit_put(own, held.guid, receipts)
+                break
+            except CheloniaError as error:
+                if error.kind not in _OUTCOME_OPEN or node.ports.clock.monotonic_ms() >= deadline_ms:
+                    raise
+                log.info("commit is asked for again reference=%s error=%s", held.reference, error)
+            await node.ports.clock.sleep(node.settings.commit_retry_ms)
+        node.known(held.reference)
+        node.journal.forget(held.reference)
+
+    # --- repeats --------------------------------------------------------------------------------------------------
+
+    async def _repeated(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
+        """Answer the sender's repeat of a complete upload as the first time. Raises: ALREADY_DONE for anything else."""
+        held = self._node.index.get(pending.reference)
+        if held is None or call.dn != pending.sender or not await self._same_bytes(held, upload):
+            cause = "this upload is complete and its ticket used; to write again ask for a new TURL"
+            raise CheloniaError(Kind.ALREADY_DONE, gate.PUT, pending.reference, cause)
+        if pending.answer is not None:
+            return pending.answer
+        if pending.phase is not Phase.STORED:
+            raise CheloniaError(Kind.CONFLICT, gate.PUT, pending.reference, "it is being completed; repeat later")
+        pending.phase = Phase.FINISHING
+        return await asyncio.shield(self._node.background.start(self._fulfil(call, pending, held)))
+
+    async def _same_bytes(self, held: Held, upload: Upload) -> bool:
+        if upload.offset == held.size and upload.length == 0:
+            return True
+        if upload.offset != 0 or upload.length not in (-1, held.size):
+            return False
+        hasher = Hasher()
+        async for chunk in upload.body:
+            await hasher.feed(self._node.ports.worker, chunk)
+            if hasher.size > held.size:
+                return False
+        return hasher.size == held.size and hasher.checksums() == held.checksums
+
+
+def _expected(pending: Pending, upload: Upload) -> int:
+    """Bytes of the whole replica, as far as anybody has announced them; -1 when nobody has."""
+    if pending.size >= 0:
+        return pending.size
+    if upload.total >= 0:
+        return upload.total
+    return upload.offset + upload.length if upload.length >= 0 else -1
+
+
+def _check_lengths(pending: Pending, upload: Upload) -> None:
+    """Refuse what cannot fit before reading it. Raises: TOO_LARGE, INCOMPLETE, BAD_RANGE."""
+    size, reference = pending.size, pending.reference
+    announced = max(upload.total, upload.offset + max(upload.length, 0))
+    if 0 <= size < announced:
+        raise CheloniaError(Kind.TOO_LARGE, gate.PUT, reference, f"{announced} bytes for a TURL of {size} bytes")
+    if 0 <= upload.total < size:
+        raise CheloniaError(Kind.INCOMPLETE, gate.PUT, reference, f"{upload.total} bytes for a TURL of {size} bytes")
+    if 0 <= upload.total < upload.offset + max(upload.length, 0):
+        raise CheloniaError(Kind.BAD_RANGE, gate.PUT, reference, "the range ends after the whole")
+    kept = pending.written if pending.phase is Phase.KEPT else 0
+    if upload.offset not in (0, kept):
+        raise CheloniaError(Kind.BAD_RANGE, gate.PUT, reference, f"{kept} bytes are kept; continue at {kept}, or at 0")
+
+
+def _check_open(pending: Pending) -> None:
+    if pending.withdrawn:
+        cause = "the cluster has withdrawn this upload; ask for a new TURL"
+        raise CheloniaError(Kind.EXPIRED, gate.PUT, pending.reference, cause)
+
+
+def _wrong_checksum(reference: ReferenceId, expected: Checksums, measured: Checksums) -> CheloniaError:
+    for name in ("sha256", "md5", "adler32"):
+        want, got = getattr(expected, name), getattr(measured, name)
+        if want and want != got:
+            cause = f"{name} of what arrived is {got}, announced was {want}; send it again"
+            return CheloniaError(Kind.CHECKSUM, gate.PUT, reference, cause)
+    raise AssertionError("the checksums agree")

@@ -1,0 +1,79 @@
+"""Waiting with a deadline on the injected clock, on asyncio primitives only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
+
+from chelonia.core.clock import Clock
+from chelonia.core.errors import CheloniaError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+async def within(clock: Clock, task: asyncio.Task[T], limit_ms: int) -> bool:
+    """Wait for `task` at most `limit_ms`; returns whether it is done. It is not cancelled, its result not taken."""
+    if task.done():
+        return True
+    timer = asyncio.ensure_future(clock.sleep(limit_ms))
+    try:
+        await asyncio.wait((task, timer), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
+    return task.done()
+
+
+async def wake_or_sleep(clock: Clock, wake: asyncio.Event, limit_ms: int) -> None:
+    """Return when `wake` is set (it is cleared) or after `limit_ms`."""
+    waiter = asyncio.ensure_future(wake.wait())
+    try:
+        await within(clock, waiter, limit_ms)
+    finally:
+        waiter.cancel()
+    wake.clear()
+
+
+async def settled(task: asyncio.Task[Any]) -> None:
+    """Cancel `task` and wait until it has ended, however it ends."""
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()  # looked at, so that nobody warns about it
+
+
+class Background:
+    """Tasks that outlive the request that started them; cancelled together at stop."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` to its end even if the caller goes away."""
+        task = asyncio.ensure_future(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel what still runs."""
+        for task in list(self._tasks):
+            await settled(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, CheloniaError):
+            log.error("background work failed", exc_info=error)
+
+
+async def run_together(*loops: Awaitable[None]) -> None:
+    """Run endless loops until one fails or this is cancelled; then end the others."""
+    tasks = [asyncio.ensure_future(loop) for loop in loops]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            await settled(task)

@@ -1,0 +1,295 @@
+"""The BlobStore port's contract, on every engine: what is visible when, what survives a crash, what a full disk does."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
+from chelonia.core.replicas import Checksums, ReplicaFacts
+from chelonia.core.shepherd import BlobStore, ByteRange
+from chelonia.shepherd.blobs_files import FileBlobs
+from chelonia.shepherd.blobs_memory import MemoryBlobs
+
+REF = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
+OTHER = ReferenceId("bbbbbbbb-0000-4000-8000-000000000002")
+
+
+def facts(size: int, name: str = "/a") -> ReplicaFacts:
+    blob, guid = BlobId("cccccccc-0000-4000-8000-000000000003"), Guid("dddddddd-0000-4000-8000-000000000004")
+    return ReplicaFacts(blob, guid, name, Dn("/CN=joe"), size, Checksums("aa", "bb", "cc"), 2, Ms(5), "seal")
+
+
+@dataclass
+class Engine:
+    """One engine and the faults a test can give it. `reopen(crash)`: the process ends, and starts again."""
+
+    store: BlobStore
+    reopen: Callable[[bool], BlobStore]
+    flood: Callable[[], None]
+    truncate: Callable[[ReferenceId, int], None]
+    lose: Callable[[ReferenceId], None]
+    damage_record: Callable[[ReferenceId], None]
+
+
+def memory_engine(_: Path) -> Engine:
+    store = MemoryBlobs()
+
+    def reopen(crash: bool) -> MemoryBlobs:
+        if crash:
+            store.crash()
+        return store
+
+    def flood() -> None:
+        store.capacity = store.used_bytes() + 10
+
+    return Engine(store, reopen, flood, store.truncate, store.lose, store.damage_record)
+
+
+def files_engine(folder: Path) -> Engine:
+    opened = [FileBlobs(folder)]
+
+    def reopen(_: bool) -> FileBlobs:
+        opened[-1].close()
+        opened.append(FileBlobs(folder))
+        return opened[-1]
+
+    def flood() -> None:
+        opened[-1]._min_free_bytes = 1 << 62
+
+    def file(reference: ReferenceId, suffix: str = "") -> Path:
+        return folder / "replicas" / reference[:2] / (reference + suffix)
+
+    def truncate(reference: ReferenceId, size: int) -> None:
+        with file(reference).open("r+b") as handle:
+            handle.truncate(size)
+
+    def damage_record(reference: ReferenceId) -> None:
+        for suffix in (".record", ".uncommitted"):
+            if file(reference, suffix).exists():
+                file(reference, suffix).write_bytes(b"CHLR garbage")
+
+    return Engine(opened[0], reopen, flood, truncate, lambda r: file(r).unlink(), damage_record)
+
+
+@pytest.fixture(params=[memory_engine, files_engine])
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Engine]:
+    made = request.param(tmp_path / "blobs")
+    yield made
+    if isinstance(made.store, FileBlobs):
+        made.reopen(False).close()
+
+
+async def write(store: BlobStore, reference: ReferenceId, data: bytes) -> None:
+    writer = await store.create(reference)
+    await writer.write(data)
+    await writer.commit(facts(len(data)))
+
+
+async def read(store: BlobStore, reference: ReferenceId, offset: int, length: int) -> bytes:
+    return b"".join([chunk async for chunk in store.read(reference, ByteRange(offset, length))])
+
+
+async def scan(store: BlobStore) -> list[tuple[ReferenceId, bool, int, bool]]:
+    return [(s.reference, s.facts is not None, s.size, s.committed) async for s in store.scan()]
+
+
+async def refused(store: BlobStore, reference: ReferenceId, length: int) -> Kind:
+    with pytest.raises(CheloniaError) as caught:
+        await read(store, reference, 0, length)
+    return caught.value.kind
+
+
+async def test_committed_bytes_and_record_read_back(engine: Engine) -> None:
+    await write(engine.store, REF, b"hello world")
+    assert await read(engine.store, REF, 0, 11) == b"hello world"
+    assert await read(engine.store, REF, 6, 3) == b"wor"
+    assert await read(engine.store, REF, 11, 0) == b""
+    assert await engine.store.facts(REF) == facts(11)
+    assert await scan(engine.store) == [(REF, True, 11, False)]
+
+
+async def test_an_empty_replica_is_a_replica(engine: Engine) -> None:
+    await write(engine.store, REF, b"")
+    assert await scan(engine.store) == [(REF, True, 0, False)]
+    assert await read(engine.store, REF, 0, 0) == b""
+
+
+async def test_nothing_is_visible_before_commit(engine: Engine) -> None:
+    writer = await engine.store.create(REF)
+    await writer.write(b"abc")
+    assert writer.offset == 3
+    assert await scan(engine.store) == []
+    assert await refused(engine.store, REF, 3) is Kind.NOT_ALIVE
+    await writer.commit(facts(3))
+    assert await scan(engine.store) == [(REF, True, 3, False)]
+
+
+async def test_large_reads_come_in_chunks(engine: Engine) -> None:
+    data = bytes(range(256)) * (5 * bounds.CHUNK_BYTES // 512)
+    await write(engine.store, REF, data)
+    chunks = [chunk async for chunk in engine.store.read(REF, ByteRange(1, len(data) - 1))]
+    assert b"".join(chunks) == data[1:]
+    assert max(map(len, chunks)) <= bounds.CHUNK_BYTES
+
+
+async def test_a_reader_may_stop_in_the_middle(engine: Engine) -> None:
+    await write(engine.store, REF, b"x" * (2 * bounds.CHUNK_BYTES))
+    reader = engine.store.read(REF, ByteRange(0, 2 * bounds.CHUNK_BYTES))
+    assert len(await anext(reader)) == bounds.CHUNK_BYTES
+    await reader.aclose()  # type: ignore[attr-defined]
+    assert await engine.store.erase(REF)
+
+
+async def test_resume_continues_what_was_suspended(engine: Engine) -> None:
+    writer = await engine.store.create(REF)
+    await writer.write(b"hello ")
+    await writer.suspend()
+    assert await engine.store.suspended(REF) == 6
+    assert await engine.store.leftovers() == (REF,)
+    assert b"".join([chunk async for chunk in engine.store.read_partial(REF)]) == b"hello "
+    writer = await engine.store.create(REF, resume=True)
+    assert writer.offset == 6
+    await writer.write(b"world")
+    await writer.commit(facts(11))
+    assert await read(engine.store, REF, 0, 11) == b"hello world"
+    assert await engine.store.suspended(REF) == 0
+    assert await engine.store.leftovers() == ()
+
+
+async def test_without_resume_an_upload_starts_again(engine: Engine) -> None:
+    writer = await engine.store.create(REF)
+    await writer.write(b"old")
+    await writer.suspend()
+    writer = await engine.store.create(REF)
+    assert writer.offset == 0
+    await writer.write(b"new!")
+    await writer.commit(facts(4))
+    assert await read(engine.store, REF, 0, 4) == b"new!"
+
+
+async def test_resume_of_nothing_starts_at_zero(engine: Engine) -> None:
+    assert await engine.store.suspended(REF) == 0
+    writer = await engine.store.create(REF, resume=True)
+    assert writer.offset == 0
+    await writer.abort()
+
+
+async def test_abort_leaves_nothing(engine: Engine) -> None:
+    writer = await engine.store.create(REF)
+    await writer.write(b"abc")
+    await writer.abort()
+    await writer.abort()  # again: no effect
+    assert await engine.store.leftovers() == ()
+    assert await scan(engine.store) == []
+    assert not await engine.store.erase(REF)
+
+
+async def test_commits_and_suspended_uploads_survive_a_crash_and_running_uploads_do_not(engine: Engine) -> None:
+    await write(engine.store, REF, b"durable")
+    suspended = await engine.store.create(OTHER)
+    await suspended.write(b"kept")
+    await suspended.suspend()
+    running_reference = ReferenceId("eeeeeeee-0000-4000-8000-000000000005")
+    running = await engine.store.create(running_reference)
+    await running.write(b"torn")
+    store = engine.reopen(True)
+    assert await read(store, REF, 0, 7) == b"durable"
+    assert await store.leftovers() == (OTHER,)
+    assert await store.suspended(running_reference) == 0
+    assert await scan(store) == [(REF, True, 7, False)]
+
+
+async def test_settled_replicas_stay_committed(engine: Engine) -> None:
+    await write(engine.store, REF, b"one")
+    await write(engine.store, OTHER, b"two")
+    await engine.store.settle((REF,))
+    await engine.store.settle((REF, ReferenceId("eeeeeeee-0000-4000-8000-000000000005")))
+    store = engine.reopen(True)
+    assert await scan(store) == [(REF, True, 3, True), (OTHER, True, 3, False)]
+    assert await store.facts(REF) == facts(3)
+
+
+async def test_erase_removes_a_replica_once(engine: Engine) -> None:
+    await write(engine.store, REF, b"abc")
+    assert await engine.store.erase(REF)
+    assert not await engine.store.erase(REF)
+    assert await refused(engine.store, REF, 3) is Kind.NOT_ALIVE
+    assert await engine.store.facts(REF) is None
+    assert await scan(engine.reopen(True)) == []
+
+
+async def test_erase_reaches_kept_uploads_and_quarantine(engine: Engine) -> None:
+    writer = await engine.store.create(REF)
+    await writer.write(b"abc")
+    await writer.suspend()
+    assert await engine.store.erase(REF)
+    assert await engine.store.leftovers() == ()
+    await write(engine.store, REF, b"abc")
+    await engine.store.quarantine(REF)
+    assert await engine.store.erase(REF)
+    assert await engine.store.quarantined() == ()
+
+
+async def test_quarantine_hides_a_replica_and_keeps_it(engine: Engine) -> None:
+    await write(engine.store, REF, b"abc")
+    await write(engine.store, OTHER, b"defg")
+    await engine.store.settle((OTHER,))
+    await engine.store.quarantine(REF)
+    await engine.store.quarantine(OTHER)
+    assert await refused(engine.store, REF, 3) is Kind.NOT_ALIVE
+    store = engine.reopen(True)
+    assert await scan(store) == []
+    aside = [(s.reference, s.facts == facts(s.size), s.size, s.committed) for s in await store.quarantined()]
+    assert aside == [(REF, True, 3, False), (OTHER, True, 4, True)]
+
+
+async def test_missing_bytes_are_not_alive(engine: Engine) -> None:
+    await write(engine.store, REF, b"0123456789")
+    engine.truncate(REF, 4)
+    assert await refused(engine.store, REF, 10) is Kind.NOT_ALIVE
+    assert await read(engine.store, REF, 0, 4) == b"0123"
+    assert await scan(engine.store) == [(REF, True, 4, False)]
+    engine.lose(REF)
+    assert await refused(engine.store, REF, 1) is Kind.NOT_ALIVE
+    assert await scan(engine.store) == [(REF, True, -1, False)]
+
+
+async def test_a_damaged_record_is_no_record_and_counts_as_committed(engine: Engine) -> None:
+    await write(engine.store, REF, b"abc")
+    engine.damage_record(REF)
+    assert await engine.store.facts(REF) is None
+    assert await scan(engine.store) == [(REF, False, 3, True)]
+
+
+async def test_a_full_disk_refuses_and_leaks_nothing(engine: Engine) -> None:
+    await write(engine.store, REF, b"abc")
+    writer = await engine.store.create(OTHER)
+    engine.flood()
+    with pytest.raises(CheloniaError) as caught:
+        await writer.write(b"x" * 100)
+    assert caught.value.kind is Kind.NO_SPACE
+    assert await engine.store.leftovers() == ()
+    assert await engine.store.suspended(OTHER) == 0
+    assert await scan(engine.store) == [(REF, True, 3, False)]
+    assert await read(engine.store, REF, 0, 3) == b"abc"
+
+
+async def test_free_space_shrinks_with_what_is_stored(engine: Engine) -> None:
+    free, total = await engine.store.space()
+    assert 0 < free <= total
+
+
+@pytest.mark.parametrize("name", ["", "0", "../../etc/passwd", "AAAAAAAA-0000-4000-8000-000000000001", REF + "/x"])
+async def test_a_reference_is_a_uuid(engine: Engine, name: str) -> None:
+    reference = ReferenceId(name)
+    with pytest.raises(CheloniaError) as caught:
+        await engine.store.create(reference)
+    assert caught.value.kind is Kind.BAD_REQUEST
+    with pytest.raises(CheloniaError):
+        await engine.store.erase(reference)
+    with pytest.raises(CheloniaError):
+        await read(engine.store, reference, 0, 1)
