@@ -129,7 +129,20 @@ def check_text(text: str, limit: int, what: str) -> None:
     """Refuse a name that the store cannot key by. Raises: BAD_REQUEST (empty, NUL, not UTF-8), TOO_LARGE."""
     if not text or "\0" in text:
         raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(text[:80]), f"{what} is not empty and has no NUL")
-    _check_size(text, limit, what)
+    check_size(text, limit, what)
+
+
+def check_size(text: str, limit: int, what: str) -> None:
+    """Refuse text that cannot be stored. Raises: BAD_REQUEST (not UTF-8), TOO_LARGE (`limit` in bytes)."""
+    if text.isascii():
+        size = len(text)
+    else:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(text[:80]), f"{what} is valid UTF-8") from error
+    if size > limit:
+        raise CheloniaError(Kind.TOO_LARGE, "ahash", ascii(text[:80]), f"{what} has at most {limit} bytes")
 
 
 @dataclass(slots=True)
@@ -327,7 +340,7 @@ def _check_element(element: Element, op: str) -> None:
     if element.change in (ChangeType.SET, ChangeType.UNSET, ChangeType.ADD):
         check_text(element.section, bounds.NAME_BYTES_MAX, f"{op}: a section")
         check_text(element.property, bounds.PROPERTY_BYTES_MAX, f"{op}: a property")
-        _check_size(element.value, bounds.VALUE_BYTES_MAX, f"{op}: a value")
+        check_size(element.value, bounds.VALUE_BYTES_MAX, f"{op}: a value")
 
 
 def _check_condition(condition: Condition, op: str) -> None:
@@ -339,15 +352,3 @@ def _check_condition(condition: Condition, op: str) -> None:
         case _:
             check_text(condition.section, bounds.NAME_BYTES_MAX, f"{op}: a section")
             check_text(condition.property, bounds.PROPERTY_BYTES_MAX, f"{op}: a property")
-
-
-def _check_size(text: str, limit: int, what: str) -> None:
-    if text.isascii():
-        size = len(text)
-    else:
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError as error:
-            raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(text[:80]), f"{what} is valid UTF-8") from error
-    if size > limit:
-        raise CheloniaError(Kind.TOO_LARGE, "ahash", ascii(text[:80]), f"{what} has at most {limit} bytes")

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from chelonia.ahash import engine, meta, reads
@@ -128,7 +128,10 @@ class AHashService:
         """See `core.ahash.AHash.get`."""
         check_access(call, "ahash", "get")
         _check_bulk(len(ids), "get")
-        return await self._read(lambda: tuple(reads.read_object(self._store, _checked(i), needed) for i in ids))
+        for object_id in ids:
+            _check_id(object_id)
+        _check_filter(needed)
+        return await self._read(lambda: tuple(reads.read_object(self._store, i, needed) for i in ids))
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
         """See `core.ahash.AHash.change`."""
@@ -146,8 +149,7 @@ class AHashService:
         engine.check_transact(elements)
         if key:
             parse_request_key(key)
-        if memo and len(memo.encode("utf-8", "surrogatepass")) > bounds.MEMO_BYTES_MAX:
-            raise CheloniaError(Kind.TOO_LARGE, "transact", "memo", f"a memo has at most {bounds.MEMO_BYTES_MAX} bytes")
+        engine.check_size(memo, bounds.MEMO_BYTES_MAX, "a memo")
         outcome = await self._submit(TransactJob(call.dn, key, elements, memo), len(elements))
         assert isinstance(outcome, TransactOutcome)
         return outcome
@@ -165,6 +167,7 @@ class AHashService:
         _check_bulk(len(walks), "walk")
         for walk in walks:
             _check_walk(walk)
+        _check_filter(needed)
         return await self._read(lambda: tuple(reads.read_walk(self._store, walk, needed) for walk in walks))
 
     async def scan(
@@ -172,7 +175,7 @@ class AHashService:
     ) -> Page:
         """See `core.ahash.AHash.scan`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
         check_access(call, "ahash", "scan")
-        engine.check_text(_checked(object_id), bounds.PROPERTY_BYTES_MAX, "an object id")
+        _check_id(object_id)
         engine.check_text(section, bounds.NAME_BYTES_MAX, "a section")
         if after:
             engine.check_text(after, bounds.PROPERTY_BYTES_MAX, "a property")
@@ -214,7 +217,9 @@ class AHashService:
 
         def read() -> tuple[T, Position]:
             with self._store.reading():
-                return work(), committer.position
+                # Where the state read stands: the committer's own word may lag behind what it just made visible.
+                sequence = meta.read_state(self._store).sequence
+                return work(), replace(committer.position, sequence=sequence)
 
         answer, position = await self._executor.run_read(read)
         await self._durability.wait(position)
@@ -314,10 +319,16 @@ def _refuse(batch: deque[_Waiting]) -> None:
             item.answer.exception()
 
 
-def _checked(object_id: ObjectId) -> ObjectId:
-    if not object_id or "\0" in object_id:
-        raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(object_id[:80]), "an id is not empty and has no NUL")
-    return object_id
+def _check_id(object_id: ObjectId) -> None:
+    engine.check_text(object_id, bounds.PROPERTY_BYTES_MAX, "an object id")
+
+
+def _check_filter(needed: Filter) -> None:
+    _check_bulk(len(needed), "get")
+    for need in needed:
+        engine.check_text(need.section, bounds.NAME_BYTES_MAX, "a section")
+        if need.property:
+            engine.check_text(need.property, bounds.PROPERTY_BYTES_MAX, "a property")
 
 
 def _check_bulk(count: int, op: str) -> None:
@@ -327,8 +338,10 @@ def _check_bulk(count: int, op: str) -> None:
 
 
 def _check_walk(walk: Walk) -> None:
-    _checked(walk.start)
+    _check_id(walk.start)
+    engine.check_text(walk.section, bounds.NAME_BYTES_MAX, "a section")
     if len(walk.steps) > bounds.LN_DEPTH_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "walk", walk.start[:80], f"deeper than {bounds.LN_DEPTH_MAX}")
-    if any("\0" in candidate for step in walk.steps for candidate in step):
-        raise CheloniaError(Kind.BAD_REQUEST, "walk", walk.start[:80], "a property has no NUL")
+    for step in walk.steps:
+        for candidate in step:
+            engine.check_text(candidate, bounds.PROPERTY_BYTES_MAX, "a property")

@@ -10,9 +10,11 @@ one. Only the writer's thread may call `commit` and `upkeep`.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
+import shutil
 import threading
 import time
 import zlib
@@ -61,10 +63,11 @@ class BdbStore:
     def __init__(self, directory: Path, settings: BdbSettings, on_panic: Callable[[str], None]) -> None:
         self._directory = directory
         self._settings = settings
-        self._on_panic = on_panic
+        self._on_panic: Callable[[str], None] = _LOG.error  # until it is open, whoever opens it is told by exception
         self._panicked = False
         self._state = threading.Lock()
         self._turnstile = threading.Lock()
+        self._logs_kept = threading.Lock()
         self._log_bytes = 0
         self._checkpoint_s = time.monotonic()
         _make_private(directory)
@@ -79,6 +82,7 @@ class BdbStore:
         except BaseException:
             self._release()
             raise
+        self._on_panic = on_panic
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`, or None."""
@@ -141,7 +145,11 @@ class BdbStore:
         with self._errors():
             self._handle()
             self._env.txn_checkpoint()
-            self._env.log_archive(bdb.DB_ARCH_REMOVE)
+            if self._logs_kept.acquire(blocking=False):  # a backup in progress still needs them
+                try:
+                    self._env.log_archive(bdb.DB_ARCH_REMOVE)
+                finally:
+                    self._logs_kept.release()
         self._counter.sync()
 
     def backup(self, target: str) -> None:
@@ -152,17 +160,27 @@ class BdbStore:
         final = Path(target)
         partial = final.with_name(final.name + ".partial")
         if final.exists() or partial.exists():
-            cause = "it exists: name a new directory, and remove what a failed backup left (.partial)"
+            cause = "it exists: name a new directory, and remove what an interrupted backup left (.partial)"
             raise CheloniaError(Kind.EXISTS, "backup", target, cause)
+        try:
+            self._copy(partial)
+            partial.rename(final)
+            _sync_path(final.parent)
+        except (CheloniaError, OSError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            if isinstance(error, CheloniaError):
+                raise
+            kind = Kind.NO_SPACE if error.errno == errno.ENOSPC else Kind.INTERNAL
+            raise CheloniaError(kind, "backup", target, f"cannot write the copy: {error}") from error
+
+    def _copy(self, partial: Path) -> None:
         _make_private(partial)
-        with self._errors():
+        with self._logs_kept, self._errors(full=Kind.NO_SPACE):
             self._handle()
             self._env.backup(str(partial / "db"), bdb.DB_CREATE | bdb.DB_EXCL)
         (partial / "restored").touch(mode=0o600)
         for path in (*sorted((partial / "db").iterdir()), partial / "db", partial):
             _sync_path(path)
-        partial.rename(final)
-        _sync_path(final.parent)
 
     def free_bytes(self) -> int:
         """Free space of the file system, for whoever is not root."""

@@ -1,7 +1,7 @@
 """The A-Hash port's contract, on every engine."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -485,6 +485,23 @@ async def test_a_bad_element_is_refused_before_anything_changes(ahash: AHashServ
     assert await version(ahash, "good") == 0
 
 
+@pytest.mark.parametrize("bad", ["\ud800", "a\0b", ""], ids=["surrogate", "NUL", "empty"])
+async def test_reads_refuse_names_that_cannot_be_keys(ahash: AHashService, bad: str) -> None:
+    calls = (
+        ahash.get(LIBRARIAN, (ObjectId(bad),)),
+        ahash.get(LIBRARIAN, (ObjectId("a"),), (Needed(bad),)),
+        ahash.scan(LIBRARIAN, ObjectId(bad), "entries"),
+        ahash.scan(LIBRARIAN, ObjectId("a"), bad),
+        ahash.walk(LIBRARIAN, (Walk(ObjectId(bad), ()),)),
+        ahash.walk(LIBRARIAN, (Walk(ObjectId("a"), ((bad,),)),)),
+        ahash.recall(LIBRARIAN, RequestKey(bad)),
+    )
+    for call in calls:
+        with pytest.raises(CheloniaError) as caught:
+            await call
+        assert caught.value.kind is Kind.BAD_REQUEST
+
+
 async def test_bounds_of_calls(ahash: AHashService) -> None:
     many = bounds.TRANSACT_ELEMENTS_MAX + 1
     wrong = (
@@ -557,7 +574,7 @@ async def test_a_reader_never_sees_half_a_transact(ahash: AHashService) -> None:
     await writing
 
 
-OPERATIONS = {
+OPERATIONS: dict[str, Callable[[AHashService, Call], Awaitable[object]]] = {
     "get": lambda a, c: a.get(c, (ObjectId("o"),)),
     "change": lambda a, c: a.change(c, ()),
     "transact": lambda a, c: a.transact(c, NO_KEY, ()),
