@@ -22,7 +22,7 @@ NAMESPACES: Final[Mapping[str, str]] = {
 """The original's prefixes and namespaces."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Spec:
     """One operation as a table writes it down.
 
@@ -41,7 +41,7 @@ class Spec:
     echo: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Operation:
     """One operation, compiled. `method` is the port's method name, to be called with `call` and the arguments."""
 
@@ -54,7 +54,7 @@ class Operation:
     answer: Codec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Service:
     """A service's table: `name` as in `core.access`, prefix and namespace, operations in the order written down."""
 
