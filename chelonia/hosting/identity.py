@@ -1,0 +1,478 @@
+"""Who is at the other end of a TLS connection: the end entity at the root of a proxy chain.
+
+Decides the identity of a peer from the chain that OpenSSL verified, and keeps it for resumed sessions, which carry no
+chain. Never verifies signatures itself, never grants rights, never trusts VOMS attributes (they count for nobody).
+
+Invariants: an identity comes from a verified chain seen in a full handshake; validity, revocation and trust anchors
+are checked again at each use; a proxy whose policy we do not understand is refused (RFC 3820 section 3.8.2).
+
+DN form: Globus slash form in certificate order (`/DC=org/O=Grid/CN=Jane Doe`); a multi-valued RDN joins its parts by
+`+`. Bytes of the UTF-8 value outside printable ASCII, and the backslash, become `\\xHH` as OpenSSL and Globus write
+them. A `/` or `+` inside a value stays as it is (`CN=host/a.example.org` is everyday grid usage) unless what follows
+reads like `type=`; then it becomes `\\x2F` or `\\x2B`. So the text is unambiguous and `parse_dn` is its exact inverse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import ssl
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, Dn, Ms
+
+IDENTITIES_MAX: Final = 4096
+"""Identities remembered for resumed sessions, about 10 KiB each; the least recently used goes first."""
+VOMS_NOTES_MAX: Final = 4096
+"""DNs for which the ignored VOMS attributes have been logged; beyond it a DN may be logged again."""
+FOREVER: Final = Ms(2**63 - 1)
+"""Later than any certificate can say."""
+DER_LENGTH_BYTES_MAX: Final = 4
+"""Bytes of a DER length: an extension is never larger than 4 GiB."""
+
+PROXY_CERT_INFO: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
+VOMS_ATTRIBUTES: Final = x509.ObjectIdentifier("1.3.6.1.4.1.8005.100.100.5")
+INHERIT_ALL: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.21.1")
+LIMITED: Final = x509.ObjectIdentifier("1.3.6.1.4.1.3536.1.1.1.9")
+
+Chain = Sequence[x509.Certificate]
+"""Certificates from the leaf to the trust anchor, the anchor included."""
+ChainCheck = Callable[[Chain, Ms], Ms]
+"""Raises UNTRUSTED if a verified chain is not acceptable at an instant: CRLs, signing policies, anchors.
+
+Returns until when (exclusive) the verdict holds as long as nothing is loaded anew: the first CRL's end, or `FOREVER`.
+"""
+TlsObject = ssl.SSLObject | ssl.SSLSocket
+"""What `transport.get_extra_info('ssl_object')` gives, on asyncio and on uvloop."""
+Rdn = tuple[tuple[str, str], ...]
+"""One relative distinguished name: (short name or dotted OID, value) pairs."""
+
+_SHORT_NAMES: Final = {
+    "2.5.4.3": "CN",
+    "2.5.4.4": "SN",
+    "2.5.4.5": "serialNumber",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "street",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "2.5.4.12": "title",
+    "2.5.4.13": "description",
+    "2.5.4.15": "businessCategory",
+    "2.5.4.17": "postalCode",
+    "2.5.4.41": "name",
+    "2.5.4.42": "GN",
+    "2.5.4.43": "initials",
+    "2.5.4.44": "generationQualifier",
+    "2.5.4.45": "x500UniqueIdentifier",
+    "2.5.4.46": "dnQualifier",
+    "2.5.4.65": "pseudonym",
+    "2.5.4.97": "organizationIdentifier",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+    "1.2.840.113549.1.9.1": "emailAddress",
+    "1.2.840.113549.1.9.2": "unstructuredName",
+}
+_OIDS: Final = {name.lower(): oid for oid, name in _SHORT_NAMES.items()} | {
+    "e": "1.2.840.113549.1.9.1",
+    "email": "1.2.840.113549.1.9.1",
+    "userid": "0.9.2342.19200300.100.1.1",
+    "s": "2.5.4.8",
+}
+_TYPE: Final = r"(?:[A-Za-z][A-Za-z0-9]*|[0-9]+(?:\.[0-9]+)+)="
+_SEPARATOR: Final = re.compile(rf"[/+](?={_TYPE})")
+_ESCAPE: Final = re.compile(rb"\\x([0-9A-Fa-f]{2})")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A peer whose chain has been verified, or nobody in particular.
+
+    Fields: `dn` end-entity subject in slash form, or `ANONYMOUS`; `attributes` always empty until VOMS signatures are
+    verified; `limited` whether a limited proxy stands anywhere in the chain; `proxy_depth` number of proxy
+    certificates; `not_before_ms`, `not_after_ms` the window in which every certificate of the chain is valid;
+    `fingerprint` SHA-256 of the leaf's DER in hex, for logs.
+    """
+
+    dn: Dn
+    attributes: tuple[str, ...] = ()
+    limited: bool = False
+    proxy_depth: int = 0
+    not_before_ms: Ms = Ms(0)
+    not_after_ms: Ms = Ms(0)
+    fingerprint: str = ""
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether the peer showed no certificate."""
+        return self.dn == ANONYMOUS
+
+
+NOBODY: Final = Identity(ANONYMOUS)
+"""The identity of a peer that showed no certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """One remembered identity, the chain it was read from, and the last verdict on it.
+
+    The verdict holds in round `judged` of `IdentityCache.judge_again`, until `good_until_ms` (exclusive).
+    """
+
+    identity: Identity
+    chain: Chain
+    judged: int = -1
+    good_until_ms: Ms = Ms(0)
+
+
+class IdentityCache:
+    """Identities by SHA-256 of the leaf, filled at full handshakes only; bounded; checked again at each use."""
+
+    def __init__(self, check: ChainCheck, now_ms: Callable[[], Ms], limit: int = IDENTITIES_MAX) -> None:
+        """Take the trust check, the clock and the number of identities to remember (at least 1)."""
+        assert limit >= 1
+        self._check = check
+        self._now_ms = now_ms
+        self._limit = limit
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._round = 0
+        self._voms_noted: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Number of identities remembered."""
+        return len(self._known)
+
+    def identify(self, tls: TlsObject | None) -> Identity:
+        """Return who is at the other end of `tls`; cheap enough to ask for each request.
+
+        Args:
+            tls: the connection after its handshake; None for a connection without TLS.
+        Returns: the identity; `NOBODY` for a peer without a certificate and without TLS.
+        Raises: EXPIRED if the chain is outside its validity now; UNTRUSTED if it is revoked, breaks a signing policy,
+            lost its trust anchor, carries a proxy policy we do not know, or if the session was resumed and its identity
+            is no longer remembered (the cause tells to reconnect).
+        Source: RFC 3820 for proxies; RFC 8446 section 2.2 for resumption without certificates.
+        """
+        leaf = tls.getpeercert(True) if tls is not None else None
+        if tls is None or leaf is None:
+            return NOBODY
+        key = hashlib.sha256(leaf).digest()
+        known = self._known.get(key)
+        if known is not None:
+            try:
+                return self._use(key, known)
+            except CheloniaError:
+                if tls.session_reused:
+                    raise
+        return self._use(key, self._meet(tls, key))
+
+    def judge_again(self) -> None:
+        """Void all verdicts, identities kept: to be called when CRLs, policies or CAs were loaded anew."""
+        self._round += 1
+
+    def _use(self, key: bytes, known: _Known) -> Identity:
+        """Check `known` at this instant and keep it as the most recently used; forget it if it is refused."""
+        now_ms = self._now_ms()
+        holds = known.judged == self._round and known.identity.not_before_ms <= now_ms < known.good_until_ms
+        if not holds:
+            try:
+                check_validity(known.chain, now_ms)
+                until_ms = min(self._check(known.chain, now_ms), known.identity.not_after_ms)
+            except CheloniaError:
+                self._known.pop(key, None)
+                raise
+            known = replace(known, judged=self._round, good_until_ms=until_ms)
+        self._known[key] = known
+        self._known.move_to_end(key)
+        while len(self._known) > self._limit:
+            self._known.popitem(last=False)
+        return known.identity
+
+    def _meet(self, tls: TlsObject, key: bytes) -> _Known:
+        """Read the identity from a connection that has its verified chain."""
+        chain = tuple(load_certificate(der) for der in verified_chain(tls))
+        if not chain and tls.session_reused:
+            cause = "a resumed TLS session whose identity is no longer known here: reconnect with a full handshake"
+            raise CheloniaError(Kind.UNTRUSTED, "identify", "", cause)
+        if not chain:
+            raise CheloniaError(Kind.UNTRUSTED, "identify", "", "the peer's certificate chain was not verified")
+        identity = identity_of_chain(chain)
+        assert identity.fingerprint == key.hex(), "the verified chain must begin with the peer's certificate"
+        self._note_voms(identity.dn, chain)
+        return _Known(identity, chain)
+
+    def _note_voms(self, dn: Dn, chain: Chain) -> None:
+        """Log once per DN that the VOMS attributes it shows are ignored."""
+        if dn in self._voms_noted or not any(_extension(cert, VOMS_ATTRIBUTES) for cert in chain):
+            return
+        self._voms_noted[dn] = None
+        while len(self._voms_noted) > VOMS_NOTES_MAX:
+            self._voms_noted.popitem(last=False)
+        _log.info('event=voms-ignored dn="%s" reason="attribute certificates are not verified yet"', dn)
+
+
+def identity_of_chain(chain: Chain) -> Identity:
+    """Return the identity that a verified chain stands for.
+
+    Args:
+        chain: verified certificates, leaf first, at least one.
+    Raises: UNTRUSTED if no end entity is found, if it is a CA, has an empty subject, or if a proxy's policy is not
+        inheritAll or limited.
+    Source: RFC 3820 sections 2.3 and 3.8.
+    """
+    assert chain, "a verified chain has at least its leaf"
+    depth, limited = _proxies(chain)
+    if depth == len(chain):
+        raise CheloniaError(Kind.UNTRUSTED, "identify", "", "the chain holds proxies only, no end-entity certificate")
+    entity = chain[depth]
+    dn = subject_dn(entity)
+    if is_ca(entity):
+        raise CheloniaError(Kind.UNTRUSTED, "identify", dn, "a CA certificate is no identity; use one issued by it")
+    if not dn:
+        raise CheloniaError(Kind.UNTRUSTED, "identify", "", "the end-entity certificate has an empty subject")
+    return Identity(
+        dn=dn,
+        limited=limited,
+        proxy_depth=depth,
+        not_before_ms=max(_ms(cert.not_valid_before_utc) for cert in chain),
+        not_after_ms=min(_ms(cert.not_valid_after_utc) for cert in chain),
+        fingerprint=fingerprint(chain[0]).hex(),
+    )
+
+
+def verified_chain(tls: TlsObject) -> tuple[bytes, ...]:
+    """Return the chain OpenSSL verified, as DER, leaf first; empty after a resumption or without verification.
+
+    The one place that knows the interpreter's private name: public from Python 3.13, private on 3.11 and 3.12.
+    """
+    public: Callable[[], Sequence[bytes]] | None = getattr(tls, "get_verified_chain", None)
+    if public is not None:
+        return tuple(public() or ())
+    inner: Any = getattr(tls, "_sslobj", None)
+    if inner is None:
+        return ()
+    return tuple(ssl.PEM_cert_to_DER_cert(cert.public_bytes()) for cert in inner.get_verified_chain() or ())
+
+
+def check_validity(chain: Chain, now_ms: Ms) -> None:
+    """Refuse a chain in which a certificate is not valid at `now_ms`.
+
+    Raises: EXPIRED for one past its end; UNTRUSTED for one before its begin.
+    """
+    for cert in chain:
+        if now_ms >= _ms(cert.not_valid_after_utc):
+            cause = f"the certificate expired at {_iso(cert.not_valid_after_utc)}: renew it"
+            raise CheloniaError(Kind.EXPIRED, "identify", subject_dn(cert), cause)
+        if now_ms < _ms(cert.not_valid_before_utc):
+            cause = f"the certificate is valid only from {_iso(cert.not_valid_before_utc)}: check the clocks"
+            raise CheloniaError(Kind.UNTRUSTED, "identify", subject_dn(cert), cause)
+
+
+def load_certificate(der: bytes) -> x509.Certificate:
+    """Parse one certificate, and prove its subject and extensions readable.
+
+    Raises: UNTRUSTED if it cannot be read.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a peer wrote oddly must not become a warning of ours
+            cert = x509.load_der_x509_certificate(der)
+            _ = cert.subject, cert.issuer, cert.extensions
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise CheloniaError(Kind.UNTRUSTED, "identify", "", f"a certificate cannot be read: {error}") from error
+    return cert
+
+
+def subject_dn(cert: x509.Certificate) -> Dn:
+    """The certificate's subject in slash form; empty for an empty subject."""
+    return render_dn(cert.subject)
+
+
+def fingerprint(cert: x509.Certificate) -> bytes:
+    """SHA-256 of the certificate's DER, 32 bytes."""
+    return hashlib.sha256(_der(cert)).digest()
+
+
+def proxy_language(cert: x509.Certificate) -> x509.ObjectIdentifier | None:
+    """The policy language of a proxy certificate; None for a certificate that is no proxy.
+
+    Raises: UNTRUSTED if the proxyCertInfo extension is malformed.
+    Source: RFC 3820 section 3.8 (ProxyCertInfo).
+    """
+    value = _extension(cert, PROXY_CERT_INFO)
+    if value is None:
+        return None
+    try:
+        return _policy_language(value)
+    except (ValueError, IndexError) as error:
+        raise CheloniaError(Kind.UNTRUSTED, "identify", "", f"malformed proxyCertInfo: {error}") from error
+
+
+def is_ca(cert: x509.Certificate) -> bool:
+    """Whether basicConstraints says the certificate may sign others."""
+    try:
+        return cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def render_dn(name: x509.Name) -> Dn:
+    """Render a name in slash form (see the module's description); empty for an empty name."""
+    return Dn("".join("/" + "+".join(_render_part(part) for part in rdn) for rdn in name.rdns))
+
+
+def parse_dn(text: str) -> tuple[Rdn, ...]:
+    """Read a DN in slash form: the inverse of `render_dn`.
+
+    Also takes what people type: raw non-ASCII letters, any case of the short names, `E`/`Email` and `USERID`.
+    Returns: the RDNs in order, each with canonical short names (dotted OIDs where there is none) and plain values.
+    Raises: BAD_REQUEST if `text` is no DN.
+    """
+    cuts = [match.start() for match in _SEPARATOR.finditer(text)]
+    if not cuts or cuts[0] != 0 or text[0] != "/":
+        raise CheloniaError(Kind.BAD_REQUEST, "parse DN", text[:200], "a DN looks like /O=Grid/CN=Jane Doe")
+    rdns: list[list[tuple[str, str]]] = []
+    for begin, end in zip(cuts, [*cuts[1:], len(text)], strict=True):
+        kind, _, value = text[begin + 1 : end].partition("=")
+        if text[begin] == "/":
+            rdns.append([])
+        rdns[-1].append((_canonical_type(kind, text), _unescape(value, text)))
+    return tuple(tuple(rdn) for rdn in rdns)
+
+
+def name_from_dn(text: str) -> x509.Name:
+    """Build the X.509 name that `text` renders. Raises: BAD_REQUEST if it is no DN or breaks X.520 lengths."""
+    try:
+        rdns = [
+            x509.RelativeDistinguishedName(
+                x509.NameAttribute(x509.ObjectIdentifier(_OIDS.get(kind.lower(), kind)), value) for kind, value in rdn
+            )
+            for rdn in parse_dn(text)
+        ]
+    except ValueError as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "parse DN", text[:200], str(error)) from error
+    return x509.Name(rdns)
+
+
+def canonical_dn(text: str) -> Dn:
+    """Return `text`, a DN as people type it, as `render_dn` would write it. Raises: BAD_REQUEST if it is no DN."""
+    return Dn("".join("/" + "+".join(f"{kind}={_escape(value)}" for kind, value in rdn) for rdn in parse_dn(text)))
+
+
+def _proxies(chain: Chain) -> tuple[int, bool]:
+    """Count the proxies at the head of `chain` and tell whether one of them is limited."""
+    limited = False
+    for depth, cert in enumerate(chain):
+        language = proxy_language(cert)
+        if language is None:
+            return depth, limited
+        if language not in (INHERIT_ALL, LIMITED):
+            cause = f"proxy policy language {language.dotted_string} is not supported: make an ordinary RFC 3820 proxy"
+            raise CheloniaError(Kind.UNTRUSTED, "identify", subject_dn(cert), cause)
+        limited = limited or language == LIMITED
+    return len(chain), limited
+
+
+def _extension(cert: x509.Certificate, oid: x509.ObjectIdentifier) -> bytes | None:
+    """The raw value of an extension that `cryptography` does not know; None if absent."""
+    for extension in cert.extensions:
+        if extension.oid == oid and isinstance(extension.value, x509.UnrecognizedExtension):
+            return extension.value.value
+    return None
+
+
+def _policy_language(value: bytes) -> x509.ObjectIdentifier:
+    """Read ProxyCertInfo ::= SEQUENCE { [INTEGER], SEQUENCE { OBJECT IDENTIFIER, [OCTET STRING] } }."""
+    body = _expect(value, 0x30)[0]
+    if body[0] == 0x02:
+        body = _expect(body, 0x02)[1]
+    policy = _expect(body, 0x30)[0]
+    return _object_identifier(_expect(policy, 0x06)[0])
+
+
+def _expect(data: bytes, tag: int) -> tuple[bytes, bytes]:
+    """Split one DER element with `tag` off `data`: (content, rest). Raises: ValueError if it is not there whole."""
+    if data[0] != tag:
+        raise ValueError(f"tag {tag:#x} expected, {data[0]:#x} found")
+    length, begin = data[1], 2
+    if length & 0x80:
+        count = length & 0x7F
+        if not 1 <= count <= DER_LENGTH_BYTES_MAX:
+            raise ValueError("bad length")
+        length, begin = int.from_bytes(data[2 : 2 + count], "big"), 2 + count
+    if begin + length > len(data):
+        raise ValueError("truncated")
+    return data[begin : begin + length], data[begin + length :]
+
+
+def _object_identifier(content: bytes) -> x509.ObjectIdentifier:
+    """Decode the content of a DER OBJECT IDENTIFIER (X.690 section 8.19)."""
+    arcs, arc = [], 0
+    for byte in content:
+        arc = arc << 7 | byte & 0x7F
+        if not byte & 0x80:
+            arcs.append(arc)
+            arc = 0
+    if not arcs or content[-1] & 0x80:
+        raise ValueError("bad object identifier")
+    first = min(arcs[0] // 40, 2)
+    return x509.ObjectIdentifier(".".join(map(str, [first, arcs[0] - 40 * first, *arcs[1:]])))
+
+
+def _render_part(part: x509.NameAttribute[str | bytes]) -> str:
+    """One `type=value` of a DN."""
+    oid = part.oid.dotted_string
+    return f"{_SHORT_NAMES.get(oid, oid)}={_escape(part.value)}"
+
+
+def _escape(value: str | bytes) -> str:
+    """Write a value so that it is printable ASCII and cannot be read as a further part of the DN."""
+    data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+    text = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02X}" for byte in data)
+    return _SEPARATOR.sub(lambda match: f"\\x{ord(match[0]):02X}", text)
+
+
+def _unescape(value: str, whole: str) -> str:
+    """Undo `_escape`. Raises: BAD_REQUEST on a stray backslash or bytes that are not UTF-8."""
+    data = value.encode("utf-8", "surrogatepass")
+    if b"\\" in _ESCAPE.sub(b"", data):
+        raise CheloniaError(Kind.BAD_REQUEST, "parse DN", whole[:200], "a backslash is written \\x5C")
+    try:
+        return _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), data).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "parse DN", whole[:200], f"not UTF-8: {error.reason}") from error
+
+
+def _canonical_type(kind: str, whole: str) -> str:
+    """The one spelling of an attribute type. Raises: BAD_REQUEST for a name nobody knows."""
+    oid = kind if "." in kind else _OIDS.get(kind.lower())
+    if oid is None:
+        raise CheloniaError(Kind.BAD_REQUEST, "parse DN", whole[:200], f"unknown attribute type {kind}")
+    return _SHORT_NAMES.get(oid, oid)
+
+
+def _der(cert: x509.Certificate) -> bytes:
+    """The certificate as it was signed."""
+    return cert.public_bytes(Encoding.DER)
+
+
+def _ms(when: datetime) -> Ms:
+    """An instant in milliseconds since the epoch."""
+    return Ms(round(when.timestamp() * 1000))
+
+
+def _iso(when: datetime) -> str:
+    """An instant as people read it, UTC."""
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
