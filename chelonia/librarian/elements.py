@@ -1,0 +1,110 @@
+"""Short spellings of the A-Hash's elements and conditions, so that a namespace operation reads as a list of facts.
+
+Also the two record lines that every operation touching bytes must spell alike: a Shepherd's `file` record and its
+erasure outbox. Layout: `docs/formats/metadata.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
+from chelonia.core.ids import BlobId, Ms, ObjectId, shepherd_object
+from chelonia.core.librarian import Expect
+from chelonia.core.replicas import Location
+
+EXPECT: Final = "expect"
+"""Change id of the elements that carry the caller's expectations: unmet means CONFLICT, never a silent retry."""
+LEASE: Final = "lease"
+"""Change id of the element that carries the repair leader's lease: unmet means that somebody else leads."""
+
+
+def put(obj: ObjectId, section: str, prop: str, value: str, *conditions: Condition) -> Element:
+    """Set one property."""
+    return Element(obj, ChangeType.SET, section, prop, value, conditions)
+
+
+def drop(obj: ObjectId, section: str, prop: str, *conditions: Condition) -> Element:
+    """Unset one property."""
+    return Element(obj, ChangeType.UNSET, section, prop, "", conditions)
+
+
+def erase(obj: ObjectId, *conditions: Condition) -> Element:
+    """Delete a whole object."""
+    return Element(obj, ChangeType.DELETE, conditions=conditions)
+
+
+def check(obj: ObjectId, *conditions: Condition, change_id: str = "") -> Element:
+    """Change nothing; the conditions must hold."""
+    return Element(obj, ChangeType.CHECK, conditions=conditions, change_id=change_id)
+
+
+def add(obj: ObjectId, section: str, prop: str, amount: int, *conditions: Condition) -> Element:
+    """Add to an integer property."""
+    return Element(obj, ChangeType.ADD, section, prop, str(amount), conditions)
+
+
+def put_all(obj: ObjectId, sections: Mapping[str, Mapping[str, str]]) -> list[Element]:
+    """Set every property of `sections`, in order."""
+    return [put(obj, section, prop, value) for section, props in sections.items() for prop, value in props.items()]
+
+
+def is_(section: str, prop: str, value: str) -> Condition:
+    """The property has this value."""
+    return Condition(ConditionType.IS, section, prop, value)
+
+
+def isnot(section: str, prop: str, value: str) -> Condition:
+    """The property is unset or has another value."""
+    return Condition(ConditionType.ISNOT, section, prop, value)
+
+
+def isset(section: str, prop: str) -> Condition:
+    """The property is set."""
+    return Condition(ConditionType.ISSET, section, prop)
+
+
+def unset(section: str, prop: str) -> Condition:
+    """The property is not set."""
+    return Condition(ConditionType.UNSET, section, prop)
+
+
+def empty(section: str) -> Condition:
+    """The section holds no property."""
+    return Condition(ConditionType.EMPTY, section)
+
+
+def version(number: int) -> Condition:
+    """The object has exactly this version (0: it does not exist)."""
+    return Condition(ConditionType.VERSION, value=str(number))
+
+
+def as_read(section: str, prop: str, value: str) -> Condition:
+    """The property still is what was read (`value` empty: unset)."""
+    return is_(section, prop, value) if value else unset(section, prop)
+
+
+def expectations(expect: Expect) -> list[Element]:
+    """The caller's (entry, version) pairs as condition-only elements."""
+    return [check(ObjectId(guid), version(number), change_id=EXPECT) for guid, number in expect]
+
+
+def file_record(location: Location, blob: BlobId) -> Element:
+    """Note on the Shepherd's object that it has (or will have) this replica."""
+    return put(shepherd_object(location.shepherd), "file", location.reference, blob)
+
+
+def outbox_key(location: Location, now: Ms) -> str:
+    """The property of an erasure record: ordered by the time of its decision."""
+    return f"{now:013d} {location.reference}"
+
+
+def outbox_record(location: Location, blob: BlobId, reason: str, now: Ms) -> Element:
+    """Order the erasure of one replica. The `file` record stays until the Shepherd has confirmed it."""
+    return put(shepherd_object(location.shepherd), "erase", outbox_key(location, now), f"{blob} {reason}")
+
+
+def seconds(now: Ms) -> str:
+    """An instant in the original's form: Unix seconds with three decimals."""
+    return f"{now // 1000}.{now % 1000:03d}"

@@ -1,0 +1,181 @@
+"""Which Shepherds are there: heartbeats in memory, and the transitions a repair leader should write.
+
+A state machine with time passed in: `now` is monotonic, `wall` is the wall clock. Each Librarian hears heartbeats for
+itself; only the leader's word is written (`node/state`). Who has heard a Shepherd within the lease knows it is there;
+who has not believes what is stored, except the leader, who after a whole lease of listening says that it is away.
+
+Invariants: nobody is called away before one lease has passed since this Librarian started and since it began to lead;
+a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from chelonia.core.ids import Dn, Ms, ServiceId
+from chelonia.core.librarian import Heartbeat, NodeView
+from chelonia.core.placement import NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNode:
+    """What the A-Hash says of a Shepherd (`node` section); `state` is "" when nothing was ever written."""
+
+    dn: Dn = Dn("")
+    state: str = ""
+    since_ms: Ms = Ms(0)
+    maintenance_until_ms: Ms = Ms(0)
+    domain: str = ""
+    verify_key: str = ""
+    approved: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a heartbeat told: the Shepherd was away before, started anew, or announces other facts than are stored."""
+
+    returned: bool
+    new_boot: bool
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A stored state to be written: `state` is `alive` or `offline`."""
+
+    shepherd: ServiceId
+    state: str
+    before: str
+
+
+@dataclass(slots=True)
+class _Node:
+    stored: StoredNode
+    beat: Heartbeat | None = None
+    heard_ms: Ms | None = None
+
+
+class HealthTable:
+    """The Shepherds as one Librarian sees them."""
+
+    def __init__(self, lease_ms: int, started_ms: Ms) -> None:
+        self._lease_ms = lease_ms
+        self._listening_since = started_ms
+        self._leading = False
+        self._nodes: dict[ServiceId, _Node] = {}
+
+    # --- what is told to it -----------------------------------------------------------------------------------------
+
+    def load(self, stored: Mapping[ServiceId, StoredNode]) -> None:
+        """Take over what the A-Hash says now; Shepherds that are no longer registered are forgotten."""
+        fresh = {}
+        for shepherd in sorted(stored):
+            known = self._nodes.get(shepherd)
+            beat, heard = (known.beat, known.heard_ms) if known else (None, None)
+            fresh[shepherd] = _Node(stored[shepherd], beat, heard)
+        self._nodes = fresh
+
+    def store(self, shepherd: ServiceId, stored: StoredNode) -> None:
+        """Take over what was just written of one Shepherd."""
+        self._nodes.setdefault(shepherd, _Node(stored)).stored = stored
+
+    def lead(self, now: Ms) -> None:
+        """This Librarian leads repair from now on: it listens for a whole lease before it calls anybody away."""
+        self._leading = True
+        self._listening_since = max(self._listening_since, now)
+
+    def follow(self) -> None:
+        """This Librarian no longer leads repair."""
+        self._leading = False
+
+    def beat(self, beat: Heartbeat, now: Ms) -> Heard | None:
+        """Note a heartbeat. Returns None when the Shepherd is not approved or the message is of an older boot."""
+        node = self._nodes.get(beat.shepherd)
+        if node is None or not node.stored.approved:
+            return None
+        if node.beat is not None and beat.boot < node.beat.boot:
+            return None
+        returned = not self.present(beat.shepherd, now)
+        new_boot = node.beat is not None and beat.boot > node.beat.boot
+        node.beat, node.heard_ms = beat, now
+        announced = (beat.domain, beat.verify_key)
+        return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key))
+
+    # --- what it knows ----------------------------------------------------------------------------------------------
+
+    def stored(self, shepherd: ServiceId) -> StoredNode | None:
+        """What the A-Hash says of a Shepherd, None when it is not registered."""
+        node = self._nodes.get(shepherd)
+        return node.stored if node else None
+
+    def shepherds(self) -> tuple[ServiceId, ...]:
+        """All approved Shepherds, in order."""
+        return tuple(shepherd for shepherd, node in self._nodes.items() if node.stored.approved)
+
+    def verify_key(self, shepherd: ServiceId) -> str:
+        """The key that checks a Shepherd's receipts, "" when none is known or it is not approved."""
+        node = self._nodes.get(shepherd)
+        if node is None or not node.stored.approved:
+            return ""
+        return node.beat.verify_key if node.beat else node.stored.verify_key
+
+    def present(self, shepherd: ServiceId, now: Ms) -> bool:
+        """Whether a Shepherd can be expected to answer."""
+        node = self._nodes.get(shepherd)
+        if node is None or not node.stored.approved:
+            return False
+        if self._fresh(node, now):
+            return True
+        return node.stored.state == NODE_ALIVE and not (self._leading and self._overdue(now))
+
+    def transitions(self, now: Ms) -> tuple[Transition, ...]:
+        """The states a leader should write, ordered by service id."""
+        out = []
+        for shepherd, node in self._nodes.items():
+            stored = node.stored.state
+            if not node.stored.approved:
+                continue
+            if self._fresh(node, now):
+                if stored != NODE_ALIVE:
+                    out.append(Transition(shepherd, NODE_ALIVE, stored))
+            elif stored == NODE_ALIVE and self._overdue(now):
+                out.append(Transition(shepherd, NODE_OFFLINE, stored))
+        return tuple(out)
+
+    def views(self, now: Ms, wall: Ms) -> tuple[NodeView, ...]:
+        """All Shepherds, ordered by service id."""
+        return tuple(self._view(shepherd, node, now, wall) for shepherd, node in self._nodes.items())
+
+    def _view(self, shepherd: ServiceId, node: _Node, now: Ms, wall: Ms) -> NodeView:
+        stored = node.stored
+        view = NodeView(
+            shepherd=shepherd,
+            dn=stored.dn,
+            state=NODE_ALIVE if self.present(shepherd, now) else NODE_OFFLINE,
+            since_ms=stored.since_ms,
+            domain=stored.domain,
+            maintenance_until_ms=stored.maintenance_until_ms,
+        )
+        if not stored.approved:
+            return replace(view, state=NODE_WAITING)
+        if stored.maintenance_until_ms > wall:
+            view = replace(view, state=NODE_MAINTENANCE)
+        if node.beat is None:
+            return view
+        beat = node.beat
+        return replace(
+            view,
+            boot=beat.boot,
+            free_bytes=beat.free_bytes,
+            total_bytes=beat.total_bytes,
+            replicas=beat.replicas,
+            accepting=beat.accepting,
+            domain=beat.domain,
+        )
+
+    def _fresh(self, node: _Node, now: Ms) -> bool:
+        return node.heard_ms is not None and now - node.heard_ms < self._lease_ms
+
+    def _overdue(self, now: Ms) -> bool:
+        return now - self._listening_since >= self._lease_ms

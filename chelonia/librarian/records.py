@@ -1,0 +1,124 @@
+"""The Librarian's hand on the A-Hash: reads in its own name, and the loop that turns a decision into a transact.
+
+A decision is built from what was read; when a condition fails because the world moved, it is read and built again, a
+few times. Only the caller's own expectations (`elements.EXPECT`) are never retried: they are a CONFLICT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.ahash import AHash, Element, Page, Position, TransactOutcome, Walk, WalkOutcome
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
+from chelonia.core.metadata import Filter, StoredObject
+from chelonia.librarian.elements import EXPECT
+
+TRIES = 8
+"""Rounds of read-decide-transact: in each, somebody's transact has gone through."""
+
+Applied = Callable[[tuple[Element, ...]], None]
+"""Told of every transact that applied here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this Librarian is: the DN of its certificate and its service id."""
+
+    dn: Dn
+    service_id: ServiceId
+
+    def call(self, call: Call = Call()) -> Call:  # noqa: B008 - a frozen value
+        """A call in this Librarian's own name, carrying on `call`."""
+        return call.as_service(self.dn, Role.LIBRARIAN, self.service_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A decided transact, and the note that a retry of the request will be answered from."""
+
+    elements: Sequence[Element]
+    memo: str = ""
+
+
+class Records:
+    """Reads and transacts in the name of one Librarian."""
+
+    def __init__(self, ahash: AHash, identity: Identity) -> None:
+        self._ahash = ahash
+        self._identity = identity
+        self._listeners: list[Applied] = []
+        self._position = Position("", 0, 0)
+
+    @property
+    def position(self) -> Position:
+        """The newest metadata position seen."""
+        return self._position
+
+    def listen(self, listener: Applied) -> None:
+        """Have `listener` told of every transact that applies here."""
+        self._listeners.append(listener)
+
+    async def get(self, call: Call, ids: Sequence[ObjectId], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """Read objects in order of `ids`, as many calls as that takes."""
+        own, step = self._identity.call(call), bounds.BULK_ELEMENTS_MAX
+        found: tuple[StoredObject, ...] = ()
+        for start in range(0, len(ids), step):
+            found += await self._ahash.get(own, tuple(ids[start : start + step]), needed)
+        return found
+
+    async def one(self, call: Call, object_id: ObjectId, needed: Filter = ()) -> StoredObject:
+        """Read one object."""
+        return (await self.get(call, (object_id,), needed))[0]
+
+    async def walk(self, call: Call, walks: tuple[Walk, ...]) -> tuple[WalkOutcome, ...]:
+        """Follow paths."""
+        return await self._ahash.walk(self._identity.call(call), walks) if walks else ()
+
+    async def scan(self, call: Call, object_id: ObjectId, section: str, after: str, limit: int) -> Page:
+        """Read a page of a wide section."""
+        return await self._ahash.scan(self._identity.call(call), object_id, section, after, limit)
+
+    async def recall(self, call: Call) -> TransactOutcome | None:
+        """The stored outcome under the call's request key."""
+        return await self._ahash.recall(self._identity.call(call), call.request_key) if call.request_key else None
+
+    async def refresh_position(self, call: Call) -> Position:
+        """Ask the A-Hash where it stands."""
+        self._saw((await self._ahash.status(self._identity.call(call))).position)
+        return self._position
+
+    async def attempt(self, call: Call, draft: Draft) -> TransactOutcome:
+        """One transact under the call's request key; listeners hear of it when it applied (now, not in the past)."""
+        elements = tuple(draft.elements)
+        key = RequestKey(call.request_key)
+        outcome = await self._ahash.transact(self._identity.call(call), key, elements, draft.memo)
+        self._saw(outcome.position)
+        if outcome.applied and not outcome.recalled:
+            for listener in self._listeners:
+                listener(elements)
+        return outcome
+
+    async def apply(self, call: Call, build: Callable[[], Awaitable[Draft]]) -> TransactOutcome:
+        """Build, transact, and build again while others get in between.
+
+        Returns: the outcome that applied; its memo is the first try's when the request is a retry.
+        Raises: what `build` raises; CONFLICT when an expectation is unmet or the tries are used up.
+        """
+        for _ in range(TRIES):
+            draft = await build()
+            if not draft.elements:
+                return TransactOutcome(applied=True, position=self._position, memo=draft.memo)
+            outcome = await self.attempt(call, draft)
+            if outcome.applied:
+                return outcome
+            if outcome.unmet is not None and outcome.unmet.change_id == EXPECT:
+                cause = "what the decision was based on has changed; try again"
+                raise CheloniaError(Kind.CONFLICT, cause=cause)
+        raise CheloniaError(Kind.CONFLICT, cause="others keep changing the same entries; try again")
+
+    def _saw(self, position: Position) -> None:
+        self._position = max(self._position, position) if position.cluster == self._position.cluster else position

@@ -1,0 +1,71 @@
+"""The registry of service identities (`sys:services`): who is approved, who waits, as one pure value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chelonia.core.ahash import Element
+from chelonia.core.caller import Role
+from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
+from chelonia.core.librarian import ServiceRecord
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian.elements import put, unset
+
+APPROVED = "approved"
+WAITING = "waiting"
+NO_SERVICE = "-"
+"""Stands for the service id of an administrator, who is a person."""
+
+
+def property_of(record: ServiceRecord) -> str:
+    """The property under which an identity is registered: `<service id> <DN>`."""
+    return f"{record.service_id or NO_SERVICE} {record.dn}"
+
+
+def parse(stored: StoredObject) -> tuple[ServiceRecord, ...]:
+    """All registered identities, ordered by role and property; sections and lines of another form are skipped."""
+    out = []
+    for role in sorted(Role, key=lambda role: role.value):
+        for prop, value in sorted(stored.sections.get(role.value, {}).items()):
+            service, blank, dn = prop.partition(" ")
+            if blank:
+                service_id = ServiceId("" if service == NO_SERVICE else service)
+                out.append(ServiceRecord(role, Dn(dn), service_id, value == APPROVED))
+    return tuple(out)
+
+
+def set_record(record: ServiceRecord) -> Element:
+    """Write an identity as approved, or withdraw it."""
+    return put(SERVICES_OBJECT, record.role.value, property_of(record), APPROVED if record.approved else WAITING)
+
+
+def add_record(record: ServiceRecord) -> Element:
+    """Write an identity only if it is not registered yet, in whatever state."""
+    prop = property_of(record)
+    value = APPROVED if record.approved else WAITING
+    return put(SERVICES_OBJECT, record.role.value, prop, value, unset(record.role.value, prop))
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The identities as last read."""
+
+    records: tuple[ServiceRecord, ...] = ()
+
+    def find(self, role: Role, service_id: ServiceId, dn: Dn) -> ServiceRecord | None:
+        """The record of exactly this identity."""
+        wanted = (role, service_id, dn)
+        return next((r for r in self.records if (r.role, r.service_id, r.dn) == wanted), None)
+
+    def shepherds(self) -> Mapping[ServiceId, ServiceRecord]:
+        """Shepherds by service id; an approved record counts before a waiting one."""
+        out: dict[ServiceId, ServiceRecord] = {}
+        for record in self.records:
+            if record.role is Role.SHEPHERD and (record.service_id not in out or record.approved):
+                out[record.service_id] = record
+        return dict(sorted(out.items()))
+
+    def waiting(self) -> int:
+        """How many identities wait for approval."""
+        return sum(not record.approved for record in self.records)

@@ -1,0 +1,248 @@
+"""The Librarian: one service behind `core.librarian.Librarian`.
+
+This file checks who may call, hands each operation to the part that knows it - `service_names`, `service_uploads`,
+`service_nodes`, `healer` - and keeps the background work going. Every namespace operation is one transact; what is
+decided stands in pure modules (`tree`, `uploads`, `blobs`, `reports`, `health`, `repair`).
+
+A memo (`recall`) is the GUID the operation made or changed, for an upload followed by a blank and its blob.
+"""
+
+from __future__ import annotations
+
+from chelonia.core.access import check_access, own_shepherd
+from chelonia.core.ahash import AHash
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import CLUSTER_OBJECT, ROOT, Guid, Ms, ServiceId
+from chelonia.core.librarian import (
+    TYPE_COLLECTION,
+    BeginPut,
+    Begun,
+    CommitFile,
+    Committed,
+    Delete,
+    EntryPage,
+    HealthSummary,
+    Heartbeat,
+    HeartbeatAnswer,
+    InventoryPage,
+    MakeEntry,
+    ModifyOutcome,
+    ModifyRequest,
+    Move,
+    NewOutcome,
+    NewRequest,
+    NodeView,
+    RemoveOutcome,
+    Report,
+    ReportAnswer,
+    ServiceRecord,
+    SetWanted,
+    Traversal,
+    Unlink,
+    Unmake,
+)
+from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.names import LogicalName
+from chelonia.core.replicas import Receipt
+from chelonia.librarian.elements import check, put_all, version
+from chelonia.librarian.records import Draft, Identity, Records
+from chelonia.librarian.service_names import Names, numbered
+from chelonia.librarian.service_nodes import Nodes
+from chelonia.librarian.service_uploads import Uploads
+from chelonia.librarian.world import World
+
+RECORD_KEY_BYTES = 32
+
+
+class LibrarianService:
+    """The namespace service. `start` before use, `run` beside it, `stop` at the end.
+
+    Args:
+        ahash: the metadata store; identity: this Librarian's DN and service id; world: ports and settings.
+    """
+
+    def __init__(self, ahash: AHash, identity: Identity, world: World) -> None:
+        self._identity = identity
+        self._world = world
+        self._records = Records(ahash, identity)
+        self._nodes = Nodes(self._records, world, world.clock.monotonic_ms())
+        self._names = Names(self._records, world, self._nodes.present)
+        self._uploads = Uploads(self._records, world, self._names, self._nodes.table.verify_key)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Make what every cluster has (cluster record, root, configured identities) unless it is there already.
+
+        Raises: BAD_CONFIG without a root owner; UNAVAILABLE while the A-Hash does not answer (start again).
+        """
+        call = self._identity.call()
+        await self._ensure_cluster(call)
+        await self._ensure_root(call)
+        await self._nodes.bootstrap(call, self._world.settings.bootstrap)
+        await self._nodes.refresh(call)
+
+    async def _ensure_cluster(self, call: Call) -> None:
+        found = await self._records.one(call, CLUSTER_OBJECT)
+        if not found.exists:
+            position = await self._records.refresh_position(call)
+            sections = {
+                "cluster": {
+                    "id": position.cluster or self._world.ids.uuid(),
+                    "generation": str(position.generation),
+                    "created_ms": str(self._world.clock.now_ms()),
+                    "record_key": self._world.ids.token(RECORD_KEY_BYTES).hex(),
+                }
+            }
+            elements = [check(CLUSTER_OBJECT, version(0)), *put_all(CLUSTER_OBJECT, sections)]
+            await self._records.attempt(call, Draft(elements))
+            found = await self._records.one(call, CLUSTER_OBJECT)
+        self._uploads.seal_with(found.value("cluster", "record_key"))
+
+    async def _ensure_root(self, call: Call) -> None:
+        settings = self._world.settings
+        if (await self._names.get(call, (ROOT,), ()))[0].exists:
+            return
+        if not settings.root_owner:
+            cause = "the root needs an owner at the first start: set root_owner to an administrator's DN"
+            raise CheloniaError(Kind.BAD_CONFIG, "start", "/", cause)
+        sections = {"policy": settings.root_policy, "defaultPolicy": settings.root_default_policy}
+        try:
+            root = MakeEntry(Guid(""), "", TYPE_COLLECTION, settings.root_owner, sections)
+            await self._names.make_entry(call, root)
+        except CheloniaError as error:
+            if error.kind is not Kind.EXISTS:
+                raise
+
+    # --- the original's operations ----------------------------------------------------------------------------------
+
+    async def new(self, call: Call, requests: tuple[NewRequest, ...]) -> tuple[NewOutcome, ...]:
+        """Make entry objects without names, each in one transact."""
+        check_access(call, "librarian", "new")
+        total = len(requests)
+        return tuple([await self._names.new(numbered(call, i, total), r) for i, r in enumerate(requests)])
+
+    async def get(self, call: Call, guids: tuple[Guid, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """Return entries as readers see them; unknown and pending ones come back with version 0."""
+        check_access(call, "librarian", "get")
+        return await self._names.get(call, guids, needed)
+
+    async def traverse(self, call: Call, names: tuple[LogicalName, ...]) -> tuple[Traversal, ...]:
+        """Follow Logical Names as far as they go."""
+        check_access(call, "librarian", "traverseLN")
+        return await self._names.traverse(call, names)
+
+    async def modify_metadata(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[ModifyOutcome, ...]:
+        """Change single properties of entries, each atomically."""
+        check_access(call, "librarian", "modifyMetadata")
+        total = len(requests)
+        return tuple([await self._names.modify(numbered(call, i, total), r) for i, r in enumerate(requests)])
+
+    async def remove(self, call: Call, requests: tuple[tuple[str, Guid], ...]) -> tuple[RemoveOutcome, ...]:
+        """Remove entries with all their names and replicas."""
+        check_access(call, "librarian", "remove")
+        total = len(requests)
+        return tuple([await self._names.remove(numbered(call, i, total), *r) for i, r in enumerate(requests)])
+
+    async def report(self, call: Call, report: Report) -> ReportAnswer:
+        """Apply a Shepherd's report about its own replicas, once and in order."""
+        check_access(call, "librarian", "report")
+        own_shepherd(call, report.shepherd, "report")
+        return await self._nodes.report(call, report)
+
+    # --- the transactional namespace --------------------------------------------------------------------------------
+
+    async def make_entry(self, call: Call, request: MakeEntry) -> Guid:
+        """Make an entry and its name at once."""
+        check_access(call, "librarian", "makeEntry")
+        return await self._names.make_entry(call, request)
+
+    async def begin_put(self, call: Call, request: BeginPut) -> Begun:
+        """Prepare an upload."""
+        check_access(call, "librarian", "beginPut")
+        return await self._uploads.begin_put(call, request)
+
+    async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
+        """Turn a pending upload into a file."""
+        check_access(call, "librarian", "commitPut")
+        return await self._uploads.commit_put(call, guid, receipts)
+
+    async def commit_file(self, call: Call, request: CommitFile) -> Committed:
+        """Make the file of a bytes-first upload."""
+        check_access(call, "librarian", "commitFile")
+        return await self._uploads.commit_file(call, request)
+
+    async def unlink(self, call: Call, request: Unlink) -> None:
+        """Drop one name."""
+        check_access(call, "librarian", "unlink")
+        await self._names.unlink(call, request)
+
+    async def delete(self, call: Call, request: Delete) -> None:
+        """Remove a file or mount point."""
+        check_access(call, "librarian", "delete")
+        await self._names.delete(call, request)
+
+    async def unmake(self, call: Call, request: Unmake) -> None:
+        """Remove an empty collection."""
+        check_access(call, "librarian", "unmake")
+        await self._names.unmake(call, request)
+
+    async def move(self, call: Call, request: Move) -> None:
+        """Rename, move or hard-link."""
+        check_access(call, "librarian", "move")
+        await self._names.move(call, request)
+
+    async def set_wanted(self, call: Call, request: SetWanted) -> None:
+        """Change a file's number of wanted replicas."""
+        check_access(call, "librarian", "setWanted")
+        await self._names.set_wanted(call, request)
+
+    async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter = ()) -> EntryPage:
+        """Return a page of a collection's children."""
+        check_access(call, "librarian", "entries")
+        return await self._names.entries(call, guid, after, limit, needed)
+
+    async def recall(self, call: Call) -> str | None:
+        """The memo of an operation that applied under this request key, or None."""
+        check_access(call, "librarian", "recall")
+        outcome = await self._records.recall(call)
+        return outcome.memo if outcome is not None and outcome.applied else None
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
+        """Note that a Shepherd lives. Not in the access table's hands: an unknown identity is recorded as waiting."""
+        return await self._nodes.heartbeat(call, beat)
+
+    async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
+        """What the namespace believes to be on a Shepherd."""
+        check_access(call, "librarian", "inventory")
+        own_shepherd(call, shepherd, "inventory")
+        return await self._nodes.inventory(call, shepherd, after, limit)
+
+    async def nodes(self, call: Call) -> tuple[NodeView, ...]:
+        """All Shepherds known, ordered by service id."""
+        check_access(call, "librarian", "nodes")
+        return self._nodes.views()
+
+    async def services(self, call: Call) -> tuple[ServiceRecord, ...]:
+        """All registered identities, ordered by role and id."""
+        check_access(call, "librarian", "services")
+        await self._nodes.refresh(call)
+        return self._nodes.services()
+
+    async def approve(self, call: Call, record: ServiceRecord) -> None:
+        """Approve or withdraw a service identity."""
+        check_access(call, "librarian", "approve")
+        await self._nodes.approve(call, record)
+
+    async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
+        """Announce planned absence."""
+        check_access(call, "librarian", "maintenance")
+        await self._nodes.maintenance(call, shepherd, until_ms)
+
+    async def health(self, call: Call) -> HealthSummary:
+        """Report the state of repair."""
+        check_access(call, "librarian", "health")
+        return HealthSummary("", False, self._records.position, 0, 0, 0, 0)

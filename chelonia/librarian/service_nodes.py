@@ -1,0 +1,280 @@
+"""The node half of the Librarian: heartbeats, numbered reports, inventories, the registry, maintenance.
+
+What is decided stands in `health`, `reports` and `registry`. Heartbeats stay in memory; only a Shepherd's domain and
+key are written, when they change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import (
+    ANONYMOUS,
+    SERVICES_OBJECT,
+    BlobId,
+    Ms,
+    ReferenceId,
+    ServiceId,
+    blob_object,
+    shepherd_object,
+)
+from chelonia.core.librarian import (
+    Heartbeat,
+    HeartbeatAnswer,
+    InventoryItem,
+    InventoryPage,
+    NodeView,
+    Report,
+    ReportAnswer,
+    ServiceRecord,
+)
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.replicas import Location, ReplicaState
+from chelonia.librarian import registry, reports
+from chelonia.librarian.elements import put
+from chelonia.librarian.health import HealthTable, StoredNode, Transition
+from chelonia.librarian.records import Draft, Records
+from chelonia.librarian.registry import Registry
+from chelonia.librarian.reports import Known, Reached
+from chelonia.librarian.world import World
+
+_LOG = logging.getLogger(__name__)
+
+SERVICE_ID_BYTES_MAX = 1000
+"""A service id is a URL; with a DN it must fit into one property name."""
+ASK_RECONCILIATION = -1
+"""`next_report_ms` that asks a Shepherd for its differences, as in the original."""
+
+Changed = Callable[[ServiceId], None]
+"""Told of a Shepherd whose replicas must be planned again."""
+
+
+class Nodes:
+    """What this Librarian knows of the Shepherds and of all registered services."""
+
+    def __init__(self, records: Records, world: World, started_ms: Ms) -> None:
+        self._records = records
+        self._world = world
+        self.table = HealthTable(world.settings.lease_ms, started_ms)
+        self._registry = Registry()
+        self._reached: dict[ServiceId, Reached] = {}
+        self._listeners: list[Changed] = []
+
+    def listen(self, listener: Changed) -> None:
+        """Have `listener` told of Shepherds whose replicas must be planned again."""
+        self._listeners.append(listener)
+
+    def present(self, shepherd: ServiceId) -> bool:
+        """Whether a Shepherd can be expected to answer now."""
+        return self.table.present(shepherd, self._world.clock.monotonic_ms())
+
+    def views(self) -> tuple[NodeView, ...]:
+        """All Shepherds, ordered by service id."""
+        return self.table.views(self._world.clock.monotonic_ms(), self._world.clock.now_ms())
+
+    # --- the registry -----------------------------------------------------------------------------------------------
+
+    async def refresh(self, call: Call) -> None:
+        """Read the registry and the stored state of every Shepherd again."""
+        self._registry = Registry(registry.parse(await self._records.one(call, SERVICES_OBJECT)))
+        shepherds = self._registry.shepherds()
+        ids = [shepherd_object(shepherd) for shepherd in shepherds]
+        stored = await self._records.get(call, ids, (Needed("node"),))
+        before = self.table.shepherds()
+        self.table.load(
+            {s: _stored_node(record, obj) for (s, record), obj in zip(shepherds.items(), stored, strict=True)}
+        )
+        for shepherd in self.table.shepherds():
+            if shepherd not in before:
+                self._changed(shepherd)
+
+    def services(self) -> tuple[ServiceRecord, ...]:
+        """All registered identities, ordered by role and id."""
+        return self._registry.records
+
+    async def approve(self, call: Call, record: ServiceRecord) -> None:
+        """Approve or withdraw an identity."""
+        _check_identity(record)
+
+        async def build() -> Draft:
+            return Draft((registry.set_record(record),), memo=record.service_id)
+
+        await self._records.apply(call, build)
+        _LOG.info("service %s role=%s id=%s dn=%s", _word(record), record.role.value, record.service_id, record.dn)
+        await self.refresh(call)
+
+    async def bootstrap(self, call: Call, records: tuple[ServiceRecord, ...]) -> None:
+        """Register identities that the configuration names, each only if nothing is said of it yet."""
+        for record in records:
+            _check_identity(record)
+            await self._records.attempt(call, Draft((registry.add_record(record),)))
+
+    async def _wait_for_approval(self, call: Call, shepherd: ServiceId) -> None:
+        """Record an unknown identity as waiting, once."""
+        record = ServiceRecord(Role.SHEPHERD, call.dn, shepherd, approved=False)
+        if call.dn == ANONYMOUS or self._registry.find(Role.SHEPHERD, shepherd, call.dn):
+            return
+        _check_identity(record)
+        if self._registry.waiting() >= self._world.settings.waiting_max:
+            cause = "too many services wait for approval; approve or withdraw some"
+            raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
+        if (await self._records.attempt(call, Draft((registry.add_record(record),)))).applied:
+            _LOG.info("service waiting role=shepherd id=%s dn=%s", shepherd, call.dn)
+        await self.refresh(call)
+
+    # --- heartbeats -------------------------------------------------------------------------------------------------
+
+    async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
+        """Note that a Shepherd lives; an identity that is not approved is recorded as waiting."""
+        found = self._registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
+        if found is None:
+            await self._wait_for_approval(call, beat.shepherd)
+        if found is None or not found.approved:
+            return HeartbeatAnswer(self._world.settings.lease_ms, False, 0, self._records.position)
+        heard = self.table.beat(beat, self._world.clock.monotonic_ms())
+        if heard is not None:
+            if heard.changed:
+                await self._announce(call, beat)
+            if heard.returned or heard.new_boot:
+                _LOG.info("shepherd heard again id=%s boot=%d", beat.shepherd, beat.boot)
+                self._changed(beat.shepherd)
+        accepted = await self._accepted(call, beat)
+        return HeartbeatAnswer(self._world.settings.lease_ms, True, accepted, self._records.position)
+
+    async def _announce(self, call: Call, beat: Heartbeat) -> None:
+        """Keep a Shepherd's domain and key, so that they outlive this process."""
+        stored = self.table.stored(beat.shepherd) or StoredNode()
+        obj = shepherd_object(beat.shepherd)
+        elements = [
+            put(obj, "node", "domain", beat.domain),
+            put(obj, "node", "verify_key", beat.verify_key),
+        ]
+        await self._records.attempt(call, Draft(elements))
+        self.table.store(beat.shepherd, replace(stored, domain=beat.domain, verify_key=beat.verify_key))
+
+    async def _accepted(self, call: Call, beat: Heartbeat) -> int:
+        """The last report applied for this boot; read again when the Shepherd has sent more than we know of."""
+        known = self._reached.get(beat.shepherd)
+        if known is None or known.boot < beat.boot or known.number < beat.reported:
+            obj = await self._records.one(call, shepherd_object(beat.shepherd), (Needed("report"),))
+            known = self._reached[beat.shepherd] = reports.reached(obj)
+        return known.number if known.boot == beat.boot else 0
+
+    def _changed(self, shepherd: ServiceId) -> None:
+        for listener in self._listeners:
+            listener(shepherd)
+
+    # --- transitions ------------------------------------------------------------------------------------------------
+
+    def written(self, transition: Transition, since_ms: Ms) -> None:
+        """A transition of this Librarian's was written."""
+        stored = self.table.stored(transition.shepherd)
+        if stored is not None:
+            self.table.store(transition.shepherd, replace(stored, state=transition.state, since_ms=since_ms))
+        self._changed(transition.shepherd)
+
+    async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
+        """Announce or end planned absence."""
+        stored = self.table.stored(shepherd)
+        if stored is None:
+            raise CheloniaError(Kind.NOT_FOUND, "maintenance", shepherd, "no such Shepherd is registered")
+
+        async def build() -> Draft:
+            element = put(shepherd_object(shepherd), "node", "maintenance_until_ms", str(until_ms))
+            return Draft((element,), memo=shepherd)
+
+        await self._records.apply(call, build)
+        self.table.store(shepherd, replace(stored, maintenance_until_ms=until_ms))
+        self._changed(shepherd)
+
+    # --- reports ----------------------------------------------------------------------------------------------------
+
+    async def report(self, call: Call, report: Report) -> ReportAnswer:
+        """Apply a report if it is its turn; otherwise say which one is."""
+        if len(report.replicas) > bounds.REPORT_ENTRIES_MAX:
+            cause = f"at most {bounds.REPORT_ENTRIES_MAX} replicas in one report"
+            raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
+        if report.number == 0:
+            return await self._old_report(call, report)
+        obj, needed = shepherd_object(report.shepherd), reports.records_needed(report)
+        answer = ReportAnswer(0, self._world.settings.lease_ms)
+
+        async def build() -> Draft:
+            nonlocal answer
+            stored = await self._records.one(call, obj, needed)
+            last = self._reached[report.shepherd] = reports.reached(stored)
+            if not reports.is_next(report, last):
+                answer = replace(answer, accepted=reports.accepted(report, last), unknown=())
+                return Draft(())
+            known = await self._known(call, report, stored)
+            judged = reports.judge(report, known)
+            for note in judged.notes:
+                _LOG.info("report %s", note)
+            answer = replace(answer, accepted=report.number, unknown=tuple(judged.unknown))
+            return Draft(judged.elements)
+
+        await self._records.apply(call, build)
+        if answer.accepted == report.number:
+            self._reached[report.shepherd] = Reached(report.boot, report.number)
+        return answer
+
+    async def _known(self, call: Call, report: Report, stored: StoredObject) -> Known:
+        known = Known(stored, {})
+        ids = list(dict.fromkeys(blob for r in report.replicas if (blob := known.blob_of(r))))
+        found = await self._records.get(call, [blob_object(blob) for blob in ids])
+        return Known(stored, dict(zip(ids, found, strict=True)))
+
+    async def _old_report(self, call: Call, report: Report) -> ReportAnswer:
+        """A report of the original's form: a sign of life. It has no number, so nothing in it can be applied safely;
+        one that tells of replicas is asked for a reconciliation, with what is believed to be there."""
+        if not report.replicas and self.present(report.shepherd):
+            return ReportAnswer(0, self._world.settings.lease_ms)
+        page = await self._records.scan(call, shepherd_object(report.shepherd), "file", "", bounds.SECTION_WHOLE_MAX)
+        ids = dict.fromkeys(blob_object(BlobId(blob)) for _, blob in page.items)
+        found = await self._records.get(call, list(ids), (Needed("blob", "file"),))
+        files = dict.fromkeys(guid for blob in found if (guid := blob.value("blob", "file")))
+        return ReportAnswer(0, ASK_RECONCILIATION, all_files=tuple(files))
+
+    async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
+        """A page of what the namespace believes to be on a Shepherd."""
+        limit = min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
+        page = await self._records.scan(call, shepherd_object(shepherd), "file", after, limit)
+        ids = list(dict.fromkeys(blob_object(BlobId(blob)) for _, blob in page.items))
+        found = {obj.id: obj for obj in await self._records.get(call, ids, (Needed("locations"),))}
+        items = []
+        for reference, blob in page.items:
+            location = Location(shepherd, ReferenceId(reference))
+            state = found[blob_object(BlobId(blob))].value("locations", str(location))
+            items.append(InventoryItem(location.reference, BlobId(blob), ReplicaState(state) if state else None))
+        return InventoryPage(tuple(items), page.items[-1][0] if page.more and page.items else "")
+
+
+def _stored_node(record: ServiceRecord, obj: StoredObject) -> StoredNode:
+    return StoredNode(
+        dn=record.dn,
+        state=obj.value("node", "state"),
+        since_ms=Ms(int(obj.value("node", "since_ms", "0"))),
+        maintenance_until_ms=Ms(int(obj.value("node", "maintenance_until_ms", "0"))),
+        domain=obj.value("node", "domain"),
+        verify_key=obj.value("node", "verify_key"),
+        approved=record.approved,
+    )
+
+
+def _check_identity(record: ServiceRecord) -> None:
+    """Refuse an identity that could not be written as `<service id> <DN>`. Raises: BAD_REQUEST."""
+    service = record.service_id
+    if " " in service or len(service.encode()) > SERVICE_ID_BYTES_MAX or not record.dn.startswith("/"):
+        cause = f"a service id has no blanks and at most {SERVICE_ID_BYTES_MAX} bytes; a DN starts with /"
+        raise CheloniaError(Kind.BAD_REQUEST, "approve", service[:80], cause)
+    if not service and record.role is not Role.ADMINISTRATOR:
+        raise CheloniaError(Kind.BAD_REQUEST, "approve", record.dn[:80], "only administrators have no service id")
+
+
+def _word(record: ServiceRecord) -> str:
+    return "approved" if record.approved else "withdrawn"

@@ -1,0 +1,82 @@
+"""How a Librarian is set up: every interval and limit that is not a bound of the system.
+
+Defaults are for production; `dev` gives the quick ones of a local cluster and of the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from chelonia.core.ids import Dn
+from chelonia.core.librarian import ServiceRecord
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class LibrarianSettings:
+    """Settings of one Librarian; durations in milliseconds.
+
+    Args:
+        root_owner: DN that owns the root when it is made at the first start.
+        root_policy, root_default_policy: its `policy` and `defaultPolicy` at that moment.
+        bootstrap: identities that are approved from the first start; withdrawing one later stays in force.
+        lease_ms: a Shepherd not heard of for so long is away.
+        leader_lease_ms: a repair leader that cannot renew for so long is replaced.
+        tick_ms: how often background work looks up (heartbeats late, lease, erasures, timers).
+        repair_delay_ms: how long a Shepherd may be away before its copies are replaced (a blob down to one copy
+            does not wait).
+        trim_grace_ms: how long a surplus copy stays `thirdwheel` before it is erased.
+        claim_ms: how long a copy may take to begin; `claim_bytes_per_s_min` adds time by size.
+        outbox_interval_ms: how often every Shepherd's erasure outbox is looked at without being asked.
+        audit_interval_ms: one slow pass over all known blobs starts this often.
+        audit_page_ms: pause between two pages of that pass.
+        backoff_ms: pause after a Shepherd refused or failed, doubled up to `backoff_max_ms`.
+        services_interval_ms: how often the registry and the stored node states are read again.
+        plan_batch: blobs read and planned together; copies_max: copies this Librarian runs at once.
+        waiting_max: unknown identities recorded for approval; more are refused.
+    """
+
+    root_owner: Dn = Dn("")
+    root_policy: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    root_default_policy: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    bootstrap: tuple[ServiceRecord, ...] = ()
+    lease_ms: int = 30_000
+    leader_lease_ms: int = 15_000
+    tick_ms: int = 1_000
+    repair_delay_ms: int = 600_000
+    trim_grace_ms: int = 300_000
+    claim_ms: int = 120_000
+    claim_bytes_per_s_min: int = 1_000_000
+    outbox_interval_ms: int = 30_000
+    audit_interval_ms: int = 6 * 3_600_000
+    audit_page_ms: int = 500
+    backoff_ms: int = 1_000
+    backoff_max_ms: int = 60_000
+    services_interval_ms: int = 5_000
+    plan_batch: int = 100
+    copies_max: int = 32
+    waiting_max: int = 100
+
+    @classmethod
+    def dev(cls, root_owner: Dn, bootstrap: tuple[ServiceRecord, ...] = ()) -> LibrarianSettings:
+        """Quick settings for a local cluster: a dead node is noticed within about a second."""
+        return cls(
+            root_owner=root_owner,
+            root_policy={"ALL": "+read +addEntry"},
+            bootstrap=bootstrap,
+            lease_ms=1_000,
+            leader_lease_ms=2_000,
+            tick_ms=200,
+            repair_delay_ms=0,
+            trim_grace_ms=3_000,
+            claim_ms=15_000,
+            outbox_interval_ms=1_000,
+            audit_interval_ms=10_000,
+            audit_page_ms=50,
+            backoff_ms=200,
+            backoff_max_ms=3_000,
+            services_interval_ms=1_000,
+        )

@@ -1,0 +1,177 @@
+"""A Librarian for tests: on the memory A-Hash, ids in sequence, a clock held by hand, Shepherds of paper."""
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from chelonia.ahash.store_memory import MemoryStore
+from chelonia.core.ahash import AHash
+from chelonia.core.caller import Call, Role
+from chelonia.core.clock import Clock
+from chelonia.core.ids import ROOT, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
+from chelonia.core.librarian import (
+    TYPE_COLLECTION,
+    BeginPut,
+    CommitFile,
+    Heartbeat,
+    MakeEntry,
+    Report,
+    ReportAnswer,
+    ReportedReplica,
+    ServiceRecord,
+)
+from chelonia.core.metadata import StoredObject
+from chelonia.core.names import parse_ln
+from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
+from chelonia.librarian.records import Identity
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.settings import LibrarianSettings
+from chelonia.librarian.world import World
+from tests.support.ahash import LIBRARIAN, HandClock, serving
+
+ADMIN = Call(Dn("/CN=admin"), (Role.ADMINISTRATOR,))
+BARTENDER = Call(Dn("/CN=bartender"), (Role.BARTENDER,), ServiceId("https://b/Bartender"))
+JOE, EVE = Dn("/CN=joe"), Dn("/CN=eve")
+SUMS = Checksums("5a" * 32, "3b" * 16, "0c" * 4)
+HOUR = 3_600_000
+
+
+class SequentialIds:
+    """Ids that tell their order; randomness with a seed."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._count = 0
+        self._random = random.Random(seed)
+
+    def uuid(self) -> str:
+        self._count += 1
+        return f"00000000-0000-4000-8000-{self._count:012x}"
+
+    def token(self, n_bytes: int) -> bytes:
+        return self._random.randbytes(n_bytes)
+
+    def uniform(self) -> float:
+        return self._random.random()
+
+
+class PaperVerifier:
+    """A signature is right when it is `signed by <key>`."""
+
+    def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
+        return bool(message) and signature == f"signed by {verify_key}"
+
+
+class NoShepherds:
+    """A directory of nobody."""
+
+    def shepherd(self, service: ServiceId):  # type: ignore[no-untyped-def]
+        raise AssertionError(f"nobody should call {service} here")
+
+
+def shepherd_id(number: int) -> ServiceId:
+    return ServiceId(f"https://s{number}/Shepherd")
+
+
+def shepherd_call(shepherd: ServiceId) -> Call:
+    return Call(Dn(f"/CN={shepherd}"), (Role.SHEPHERD,), shepherd)
+
+
+def approved(*shepherds: ServiceId) -> tuple[ServiceRecord, ...]:
+    return tuple(ServiceRecord(Role.SHEPHERD, Dn(f"/CN={s}"), s, approved=True) for s in shepherds)
+
+
+@dataclass
+class Bench:
+    """A started Librarian, what it stands on, and short ways to use it."""
+
+    service: LibrarianService
+    ahash: AHash
+    clock: HandClock
+    shepherds: tuple[ServiceId, ...]
+    settings: LibrarianSettings
+    directory: object
+    reported: dict[ServiceId, int] = field(default_factory=dict)
+
+    async def beat(self, shepherd: ServiceId, **facts: object) -> None:
+        beat = Heartbeat(shepherd, 1, 0, 1 << 40, 1 << 41, 0, True, "", f"key of {shepherd}")
+        await self.service.heartbeat(shepherd_call(shepherd), replace(beat, **facts))  # type: ignore[arg-type]
+
+    async def beat_all(self) -> None:
+        for shepherd in self.shepherds:
+            await self.beat(shepherd)
+
+    async def stored(self, object_id: str) -> StoredObject:
+        return (await self.ahash.get(LIBRARIAN, (object_id,)))[0]  # type: ignore[arg-type]
+
+    async def everything(self) -> dict[str, Mapping[str, str]]:
+        """Section by section what is stored of a cluster's Shepherds: outboxes and file records."""
+        out: dict[str, Mapping[str, str]] = {}
+        for shepherd in self.shepherds:
+            for section in ("file", "erase"):
+                page = await self.ahash.scan(LIBRARIAN, f"sys:shepherd:{shepherd}", section)  # type: ignore[arg-type]
+                out[f"{shepherd} {section}"] = dict(page.items)
+        return out
+
+    async def outbox(self, shepherd: ServiceId) -> dict[str, str]:
+        """Reference -> reason of the erasures ordered from a Shepherd."""
+        found = (await self.everything())[f"{shepherd} erase"]
+        return {key.split(" ")[1]: value.split(" ")[1] for key, value in found.items()}
+
+    async def collection(self, name: str, parent: Guid = ROOT, call: Call = BARTENDER) -> Guid:
+        return await self.service.make_entry(call, MakeEntry(parent, name, TYPE_COLLECTION, JOE, {}))
+
+    def begin(self, name: str, parent: Guid = ROOT, **facts: object) -> BeginPut:
+        ln = parse_ln(f"{parent}/{name}")
+        request = BeginPut(parent, name, ln, JOE, {}, 2, -1, Checksums(), Ms(self.clock.now_ms() + HOUR), named=False)
+        return replace(request, **facts)  # type: ignore[arg-type]
+
+    def receipt(self, blob: BlobId, shepherd: ServiceId, reference: str = "", size: int = 7) -> Receipt:
+        location = Location(shepherd, ReferenceId(reference or f"{blob}@{shepherd}"))
+        return Receipt(blob, location, size, SUMS, 1, self.clock.now_ms(), f"signed by key of {shepherd}")
+
+    async def file(self, name: str, parent: Guid = ROOT, copies: int = 2, **facts: object) -> tuple[Guid, BlobId]:
+        """Make a file, bytes first, with copies on the first Shepherds."""
+        begin = self.begin(name, parent, **{"wanted": copies, **facts})
+        begun = await self.service.begin_put(BARTENDER, begin)
+        receipts = tuple(self.receipt(begun.blob, s) for s in self.shepherds[:copies])
+        done = await self.service.commit_file(BARTENDER, CommitFile(begin, begun, receipts))
+        return done.guid, done.blob
+
+    async def report(
+        self, shepherd: ServiceId, *replicas: tuple[BlobId, str, ReplicaState], boot: int = 1, number: int = 0
+    ) -> ReportAnswer:
+        number = number or self.reported.get(shepherd, 0) + 1
+        self.reported[shepherd] = number
+        told = tuple(ReportedReplica("", ReferenceId(ref), state, blob, 7, SUMS) for blob, ref, state in replicas)
+        return await self.service.report(shepherd_call(shepherd), Report(shepherd, boot, number, told))
+
+    async def locations(self, blob: BlobId) -> dict[str, str]:
+        """Shepherd -> stored state."""
+        found = (await self.stored(f"blob:{blob}")).sections.get("locations", {})
+        return {key.split(" ")[0]: state for key, state in found.items()}
+
+    async def names(self, guid: Guid = ROOT) -> dict[str, str]:
+        page = await self.service.entries(BARTENDER, guid, "", 0)
+        return {entry.name: entry.object.id for entry in page.entries}
+
+
+def keyed(key: str, call: Call = BARTENDER) -> Call:
+    return replace(call, request_key=RequestKey(key))
+
+
+@asynccontextmanager
+async def bench(
+    shepherds: int = 3, settings: LibrarianSettings | None = None, clock: Clock | None = None, directory: object = None
+) -> AsyncIterator[Bench]:
+    """A Librarian with some approved Shepherds that have just been heard of."""
+    ids = tuple(shepherd_id(n) for n in range(1, shepherds + 1))
+    hand = clock or HandClock()
+    chosen = replace(settings or LibrarianSettings.dev(ADMIN.dn), bootstrap=approved(*ids))
+    async with serving(MemoryStore(), hand) as ahash:  # type: ignore[arg-type]
+        world = World(directory or NoShepherds(), PaperVerifier(), hand, SequentialIds(), chosen)  # type: ignore[arg-type]
+        service = LibrarianService(ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
+        await service.start()
+        out = Bench(service, ahash, hand, ids, chosen, directory)  # type: ignore[arg-type]
+        await out.beat_all()
+        yield out
