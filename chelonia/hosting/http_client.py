@@ -19,6 +19,7 @@ from yarl import URL
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.hosting.tls import handshake_error
 
 ERROR_HEADER = "Chelonia-Error"
 """Names the kind of a refusal beside its status."""
@@ -27,7 +28,8 @@ EXPECT_ABOVE_BYTES = 64 * 1024
 ERROR_BODY_BYTES_MAX = 2048
 
 TlsSource = Callable[[], ssl.SSLContext | None]
-"""Gives the context for new connections; None: plaintext and default trust (tests)."""
+"""Gives the context for new connections, the same object while nothing changes (connections are pooled by it): hold
+on to one `TlsStore.client_context()`, which renews itself. None: plaintext and default trust (tests)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +256,13 @@ def explain(error: BaseException, target: str) -> CheloniaError:
     """Turn a failure of the transport into an error that names the target, the reason and the cure."""
     if isinstance(error, CheloniaError):
         return error
-    tls = _tls_reason(error)
-    if tls:
-        return CheloniaError(Kind.UNTRUSTED, cause=f"TLS with {target} failed: {tls}")
+    refused = handshake_error(error, target)
+    if refused.kind is not Kind.NETWORK:
+        return refused
+    if isinstance(error, aiohttp.ClientSSLError):
+        reason = getattr(getattr(error, "os_error", None), "reason", None) or "no common version or cipher"
+        cause = f"TLS with {target} failed: {reason}; is this the right port?"
+        return CheloniaError(Kind.UNTRUSTED, cause=cause)
     if isinstance(error, aiohttp.InvalidURL | ValueError):
         return CheloniaError(Kind.BAD_REQUEST, cause="not a URL that can be reached over https")
     if isinstance(error, TimeoutError):
@@ -269,31 +275,3 @@ def explain(error: BaseException, target: str) -> CheloniaError:
 def _reason(error: BaseException) -> str:
     inner = getattr(error, "os_error", None) or error
     return getattr(inner, "strerror", None) or type(inner).__name__
-
-
-_CURES = {
-    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not trusted",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server demands a client certificate; give one (X509_USER_PROXY)",
-    "TLSV1_ALERT_UNKNOWN_CA": "the server does not trust the CA of our certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "our certificate has expired; get a new one",
-    "SSLV3_ALERT_CERTIFICATE_REVOKED": "our certificate is revoked; get a new one",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the server refuses our certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the server refuses our certificate",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the server demands a client certificate or a newer TLS version",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS; is this the right port?",
-}
-
-
-def _tls_reason(error: BaseException) -> str:
-    """What TLS objected to, with the cure; empty when the failure is not one of TLS."""
-    seen: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in seen:
-        seen.append(current)
-        if isinstance(current, ssl.SSLError) and not isinstance(current, ssl.SSLZeroReturnError):
-            detail = getattr(current, "verify_message", "") or current.reason or "unknown"
-            cure = _CURES.get(current.reason or "", "")
-            return f"{detail} ({cure})" if cure else str(detail)
-        certificate = getattr(current, "certificate_error", None)
-        current = certificate or getattr(current, "os_error", None) or current.__cause__ or current.__context__
-    return ""

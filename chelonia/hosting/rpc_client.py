@@ -48,6 +48,10 @@ KEYED: Final = frozenset(
 """Changes that get a request key of their own when the caller gave none, because a retry must apply once."""
 
 
+COPY_MS: Final = 15 * 60 * 1000
+"""How long the answer to `copy` and `scrub` is waited for: they move or read whole replicas."""
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How hard a channel tries.
@@ -188,9 +192,11 @@ class RemoteLibrarian:
         """See the port."""
         return await self._channel.call(call, "get", guids, needed)
 
-    async def traverse(self, call: Call, names: tuple[LogicalName, ...]) -> tuple[librarian.Traversal, ...]:
+    async def traverse(
+        self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()
+    ) -> tuple[librarian.Traversal, ...]:
         """See the port."""
-        return await self._channel.call(call, "traverse", names)
+        return await self._channel.call(call, "traverse", names, needed)
 
     async def modify_metadata(
         self, call: Call, requests: tuple[librarian.ModifyRequest, ...]
@@ -285,6 +291,7 @@ class RemoteShepherd:
 
     def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
         self._channel = Channel(link, SHEPHERD, urls, patience or Patience(retry_ms=0))
+        self._copying = Channel(link, SHEPHERD, urls, Patience(retry_ms=0, read_ms=COPY_MS))
 
     async def get(self, call: Call, requests: tuple[shepherd.GetRequest, ...]) -> tuple[shepherd.TurlOutcome, ...]:
         """See the port."""
@@ -312,11 +319,11 @@ class RemoteShepherd:
 
     async def copy(self, call: Call, order: shepherd.CopyOrder) -> Receipt:
         """See the port."""
-        return await self._channel.call(call, "copy", order)
+        return await self._copying.call(call, "copy", order)
 
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """See the port."""
-        return await self._channel.call(call, "scrub", references)
+        return await self._copying.call(call, "scrub", references)
 
     async def status(self, call: Call) -> shepherd.ShepherdStatus:
         """See the port."""

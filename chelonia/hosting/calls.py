@@ -1,0 +1,24 @@
+"""Turns a request into the `Call` that every port method takes first: identity, roles, request id, request key."""
+
+from __future__ import annotations
+
+from chelonia.core.caller import Call
+from chelonia.core.ids import RequestKey, parse_request_key
+from chelonia.hosting.http_messages import Request
+from chelonia.hosting.registry import SERVICE_HEADER, Registry
+
+REQUEST_KEY_HEADER = "Chelonia-Request-Key"
+
+
+async def call_of(request: Request, registry: Registry) -> Call:
+    """The context of `request`, roles from the registry. Raises: BAD_REQUEST for a malformed request key."""
+    key = request.headers.get(REQUEST_KEY_HEADER, "")
+    grant = await registry.grant(request.peer.dn, request.headers.get(SERVICE_HEADER, ""))
+    return Call(
+        dn=request.peer.dn,
+        roles=grant.roles,
+        service_id=grant.service_id,
+        address=request.peer.address,
+        request_id=request.request_id,
+        request_key=parse_request_key(key) if key else RequestKey(""),
+    )

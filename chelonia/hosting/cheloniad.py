@@ -1,0 +1,119 @@
+"""The `cheloniad` command: runs a node, a whole development cluster, checks configurations, makes test certificates.
+
+Exit codes: 0 done, 1 it failed (the reason is on stderr), 2 it was called wrongly or the configuration is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Coroutine, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting import cli_ca
+from chelonia.hosting.config import load_config, render_config
+from chelonia.hosting.dev import DevCluster, DevOptions
+from chelonia.hosting.logging_setup import LogSettings, configure
+from chelonia.hosting.node import Node
+
+OK, FAILED, USAGE = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        code: int = options.act(options)
+    except CheloniaError as error:
+        print(f"cheloniad: {error}", file=sys.stderr)
+        return USAGE if error.kind in (Kind.BAD_CONFIG, Kind.BAD_REQUEST) else FAILED
+    except OSError as error:
+        print(f"cheloniad: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return FAILED
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cheloniad", description="The Chelonia daemon.")
+    parser.add_argument("--version", action="version", version=f"cheloniad {version('chelonia')}")
+    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = verbs.add_parser("run", help="run one node until SIGTERM; SIGHUP reads certificates again")
+    run.add_argument("--config", required=True, type=Path, help="its configuration (TOML; see conf/)")
+    run.set_defaults(act=_run)
+
+    dev = verbs.add_parser(
+        "dev",
+        help="run a whole cluster on this machine, for tests and demos",
+        description="Makes certificates and configurations below DIR the first time, starts one node with A-Hash, "
+        "Librarian and Bartender and N Shepherds, writes DIR/cluster.json, prints one line `ready` when everything "
+        "serves, and stays in the foreground until SIGTERM. A second start on DIR finds all data again.",
+    )
+    dev.add_argument("--dir", required=True, type=Path, help="where everything is kept")
+    dev.add_argument("--shepherds", type=_count, default=3, metavar="N", help="how many Shepherds (default 3)")
+    dev.add_argument("--no-restart", action="store_true", help="leave a process that died dead")
+    dev.add_argument("--port-base", type=int, default=0, metavar="P", help="first port (default: free ones, then kept)")
+    dev.set_defaults(act=_dev)
+
+    check = verbs.add_parser("check-config", help="read a configuration and say what is wrong with it")
+    check.add_argument("--config", required=True, type=Path)
+    check.set_defaults(act=_check_config)
+
+    show = verbs.add_parser("print-config", help="print a configuration with every key, defaults included")
+    show.add_argument("--config", required=True, type=Path)
+    show.set_defaults(act=_print_config)
+
+    cli_ca.add_to(verbs)
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 100:
+        raise argparse.ArgumentTypeError("between 0 and 100")
+    return number
+
+
+def _run(options: argparse.Namespace) -> int:
+    config = load_config(options.config)
+    configure(config.log, config.node.name)
+
+    async def node() -> int:
+        return await Node(config).run()
+
+    return _loop(node())
+
+
+def _dev(options: argparse.Namespace) -> int:
+    configure(LogSettings(), "dev")
+    cluster = DevCluster(DevOptions(options.dir, options.shepherds, not options.no_restart, options.port_base))
+    # Child processes are watched by the standard loop; nothing here needs speed.
+    return asyncio.run(cluster.run())
+
+
+def _loop(work: Coroutine[Any, Any, int]) -> int:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def _check_config(options: argparse.Namespace) -> int:
+    load_config(options.config)
+    print(f"{options.config}: fine")
+    return OK
+
+
+def _print_config(options: argparse.Namespace) -> int:
+    print(render_config(load_config(options.config)))
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

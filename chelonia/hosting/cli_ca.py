@@ -1,0 +1,126 @@
+"""`cheloniad ca`: test certificates in the `/etc/grid-security` layout, for those who have no CA at hand."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.certificates import CertificateAuthority, KeyKind, make_proxy
+from chelonia.hosting.clock import SystemClock
+from chelonia.hosting.dev import load_issued
+
+HOUR_S = 3600
+DAY_S = 24 * HOUR_S
+
+
+def add_to(verbs: Any) -> None:
+    """Add the `ca` command to a parser's subcommands."""
+    ca = verbs.add_parser(
+        "ca",
+        help="make test certificates",
+        description="A small CA for tests: DIR/certificates is what X509_CERT_DIR names, DIR/ca is the CA's own.",
+    )
+    acts = ca.add_subparsers(required=True, metavar="ACTION")
+
+    init = _action(acts, "init", _init, "make a CA in DIR")
+    init.add_argument("--subject", default="/O=Grid/O=Chelonia Test/CN=Chelonia Test CA", help="its DN in slash form")
+    init.add_argument("--key", choices=[kind.value for kind in KeyKind], default=KeyKind.RSA.value, help="key type")
+
+    host = _action(acts, "host", _host, "make a host certificate: DIR/hostcert.pem and hostkey.pem, or --cert/--key")
+    host.add_argument("names", nargs="+", metavar="NAME", help="host names and addresses; the first is in the DN")
+    host.add_argument("--subject", default="", help="DN (default: the CA's, with CN=host/NAME)")
+    _output(host)
+
+    user = _action(acts, "user", _user, "make a user certificate")
+    user.add_argument("name", metavar="NAME", help="the person's name, or a whole DN in slash form")
+    _output(user)
+
+    proxy = acts.add_parser("proxy", help="make an RFC 3820 proxy of a certificate")
+    proxy.add_argument("--cert", required=True, type=Path)
+    proxy.add_argument("--key", required=True, type=Path)
+    proxy.add_argument("--out", required=True, type=Path, help="one file: proxy, key, chain")
+    proxy.add_argument("--hours", type=int, default=12)
+    proxy.add_argument("--limited", action="store_true")
+    proxy.set_defaults(act=_proxy)
+
+    revoke = _action(acts, "revoke", _revoke, "put a certificate on the CRL")
+    revoke.add_argument("cert", type=Path, metavar="CERT")
+
+    _action(acts, "crl", _crl, "sign the CRL again, for another 30 days")
+
+
+def _action(acts: Any, name: str, act: Any, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = acts.add_parser(name, help=text, description=text)
+    parser.add_argument("--dir", required=True, type=Path, help="the CA's directory")
+    parser.set_defaults(act=act)
+    return parser
+
+
+def _output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cert", type=Path, help="where the certificate goes")
+    parser.add_argument("--key", type=Path, help="where the key goes")
+    parser.add_argument("--days", type=int, default=395)
+
+
+def _init(options: argparse.Namespace) -> int:
+    ca = CertificateAuthority.create(options.dir, options.subject, SystemClock().now_ms(), kind=KeyKind(options.key))
+    print(f"CA {ca.issued.dn}: X509_CERT_DIR={ca.trust_dir}")
+    return 0
+
+
+def _host(options: argparse.Namespace) -> int:
+    ca = CertificateAuthority.load(options.dir)
+    subject = options.subject or f"{_base(ca)}/CN=host/{options.names[0]}"
+    issued = ca.issue_host(subject, options.names, SystemClock().now_ms(), lifetime_s=options.days * DAY_S)
+    _write(issued, options, options.dir / "hostcert.pem", options.dir / "hostkey.pem")
+    return 0
+
+
+def _user(options: argparse.Namespace) -> int:
+    ca = CertificateAuthority.load(options.dir)
+    subject = options.name if options.name.startswith("/") else f"{_base(ca)}/CN={options.name}"
+    issued = ca.issue_user(subject, SystemClock().now_ms(), lifetime_s=options.days * DAY_S)
+    _write(issued, options, options.dir / "usercert.pem", options.dir / "userkey.pem")
+    return 0
+
+
+def _proxy(options: argparse.Namespace) -> int:
+    issuer = load_issued(options.cert, options.key)
+    lifetime = options.hours * HOUR_S
+    proxy = make_proxy(issuer, SystemClock().now_ms(), lifetime_s=lifetime, limited=options.limited)
+    proxy.write_proxy(options.out)
+    print(f"proxy {proxy.dn}: X509_USER_PROXY={options.out}")
+    return 0
+
+
+def _revoke(options: argparse.Namespace) -> int:
+    ca = CertificateAuthority.load(options.dir)
+    try:
+        cert = x509.load_pem_x509_certificate(options.cert.read_bytes())
+    except ValueError as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "revoke", str(options.cert), "it is no certificate") from error
+    ca.revoke(cert, SystemClock().now_ms())
+    print(f"revoked {cert.subject.rfc4514_string()}; the CRL is in {ca.trust_dir}")
+    return 0
+
+
+def _crl(options: argparse.Namespace) -> int:
+    ca = CertificateAuthority.load(options.dir)
+    ca.write_crl(SystemClock().now_ms())
+    print(f"CRL signed again in {ca.trust_dir}")
+    return 0
+
+
+def _base(ca: CertificateAuthority) -> str:
+    """The CA's DN without its last part: below it its signing policy lets it sign."""
+    return str(ca.issued.dn).rpartition("/")[0]
+
+
+def _write(issued: Any, options: argparse.Namespace, cert: Path, key: Path) -> None:
+    cert, key = options.cert or cert, options.key or key
+    issued.write(cert, key)
+    print(f"{issued.dn}: {cert} {key}")

@@ -1,0 +1,39 @@
+"""Finds the Shepherds: in this process when they are hosted here, else by a pooled stub over SOAP."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from chelonia.core.ids import ServiceId
+from chelonia.core.shepherd import Shepherd
+from chelonia.hosting.rpc_client import Link, Patience, RemoteShepherd
+
+STUBS_MAX: Final = 4096
+"""Stubs remembered; they are small, and the connections under them are pooled elsewhere."""
+
+
+class ShepherdDirectory:
+    """`core.shepherd.Directory` of one process. A Shepherd's service id is its URL."""
+
+    def __init__(self, link: Link, read_ms: int = 10_000) -> None:
+        self._link = link
+        self._patience = Patience(retry_ms=0, read_ms=read_ms)
+        self._local: dict[ServiceId, Shepherd] = {}
+        self._remote: OrderedDict[ServiceId, Shepherd] = OrderedDict()
+
+    def host(self, service: ServiceId, shepherd: Shepherd) -> None:
+        """Make a Shepherd of this process known."""
+        self._local[service] = shepherd
+
+    def shepherd(self, service: ServiceId) -> Shepherd:
+        """The control port of a Shepherd. Calls raise NETWORK or TIMEOUT when it does not answer."""
+        local = self._local.get(service)
+        if local is not None:
+            return local
+        known = self._remote.get(service)
+        if known is None:
+            known = self._remote[service] = RemoteShepherd(self._link, (service,), self._patience)
+            if len(self._remote) > STUBS_MAX:
+                self._remote.popitem(last=False)
+        return known

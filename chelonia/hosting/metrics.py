@@ -1,0 +1,88 @@
+"""What a daemon counts, for Prometheus: base units, few labels, one registry per node.
+
+Counters are fed as things happen. Gauges are read from the services when somebody asks for `/metrics`, so that an
+unwatched node does no work for them; one that cannot be read is left out of that answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from chelonia.core.errors import CheloniaError
+
+log = logging.getLogger("chelonia.metrics")
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+Reader = Callable[[], Awaitable[None]]
+"""Brings some gauges up to date. May raise CheloniaError."""
+
+
+class Metrics:
+    """The metrics of one node."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._readers: list[Reader] = []
+        r = self.registry
+        self._requests = Counter(
+            "chelonia_requests", "Operations served, by outcome (ok or the kind of error).",
+            ("service", "operation", "outcome"), registry=r,
+        )  # fmt: skip
+        self._latency = Histogram(
+            "chelonia_request_seconds", "Time from the first byte of an operation to its answer.",
+            ("service", "operation"), registry=r, buckets=_SECONDS,
+        )  # fmt: skip
+        self._bytes = Counter("chelonia_data_bytes", "File bytes moved, by direction.", ("direction",), registry=r)
+        self._http = Counter("chelonia_http_responses", "HTTP answers by status class.", ("status",), registry=r)
+        self._replicas = Gauge(
+            "chelonia_replicas", "Replicas by state, as the namespace has them.", ("state",), registry=r
+        )
+        self._gauges: dict[str, Gauge] = {}
+        self._days = Gauge("chelonia_certificate_days_left", "Days until the first expires.", ("what",), registry=r)
+
+    def operation(self, service: str, operation: str, kind: str, took_ms: int) -> None:
+        """Count one operation; `kind` empty: it succeeded."""
+        self._requests.labels(service, operation, kind or "ok").inc()
+        self._latency.labels(service, operation).observe(took_ms / 1000)
+
+    def data(self, direction: str, count: int) -> None:
+        """Count file bytes; `direction` is `in` or `out`."""
+        self._bytes.labels(direction).inc(count)
+
+    def answered(self, status: int) -> None:
+        """Count one HTTP answer."""
+        self._http.labels(f"{status // 100}xx").inc()
+
+    def gauge(self, name: str, text: str, value: float) -> None:
+        """Set a plain gauge, made at its first use; `name` without the prefix `chelonia_`."""
+        if name not in self._gauges:
+            self._gauges[name] = Gauge(f"chelonia_{name}", text, registry=self.registry)
+        self._gauges[name].set(value)
+
+    def replicas(self, by_state: Mapping[str, int]) -> None:
+        """Set the replicas by state."""
+        for state, count in sorted(by_state.items()):
+            self._replicas.labels(state).set(count)
+
+    def certificate_days(self, days: Mapping[str, float]) -> None:
+        """Set the days left of certificate, CA and CRL."""
+        for what, left in sorted(days.items()):
+            self._days.labels(what).set(left)
+
+    def read_with(self, reader: Reader) -> None:
+        """Have `reader` called before each exposition."""
+        self._readers.append(reader)
+
+    async def expose(self) -> bytes:
+        """The exposition text, gauges fresh."""
+        for reader in self._readers:
+            try:
+                await reader()
+            except CheloniaError as error:
+                log.info("a gauge could not be read error=%s", error)
+        return generate_latest(self.registry)

@@ -1,0 +1,369 @@
+"""The composition root: one process that hosts any subset of the four services, bound together and to the world.
+
+`_host_*` builds one service each: services in this process call each other directly, others through stubs. `run` keeps
+the node up until SIGTERM, a panic of the store or the end of a background task; SIGHUP reads certificates again.
+Stopping: listeners first (what has begun is finished), then background work, then stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.store_bdb import BdbSettings, BdbStore
+from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.bartender.service import BartenderService
+from chelonia.bartender.settings import BartenderSettings
+from chelonia.core.ahash import AHash
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
+from chelonia.core.librarian import Librarian, ServiceRecord
+from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.config import NodeConfig, read_secret, trusted
+from chelonia.hosting.data_door import DataDoor
+from chelonia.hosting.directory import ShepherdDirectory
+from chelonia.hosting.http_client import HttpClient
+from chelonia.hosting.http_messages import Door
+from chelonia.hosting.http_server import HttpServer, Listener, ServerParts
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.registry import Registry, Source
+from chelonia.hosting.routes import Readiness, Routes, observer
+from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
+from chelonia.hosting.signer import KeyVerifier, load_signer
+from chelonia.hosting.soap_door import SoapDoor, SoapParts
+from chelonia.hosting.tls import ClientCertificate, TlsSettings, TlsStore
+from chelonia.hosting.transfers import HttpTransfers
+from chelonia.hosting.worker import ThreadWorker
+from chelonia.librarian import registry as stored_registry
+from chelonia.librarian.records import Identity
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.settings import LibrarianSettings
+from chelonia.librarian.world import World
+from chelonia.shepherd.blobs_files import FileBlobs
+from chelonia.shepherd.node import ShepherdPorts
+from chelonia.shepherd.service import ShepherdService
+from chelonia.shepherd.settings import ShepherdSettings
+from chelonia.shepherd.store_state import StateFile
+from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations_bartender import BARTENDER
+from chelonia.wire.operations_librarian import LIBRARIAN
+from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.soap import Capacity
+
+log = logging.getLogger("chelonia.node")
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+START_RETRY_MS: Final = 500
+"""Pause before a Librarian whose A-Hash does not answer yet tries to start again."""
+STORES_CLOSE_MS: Final = 20_000
+"""What background work and stores get to end, each, before the process ends anyway."""
+
+
+class Node:
+    """One process. Make it inside the event loop that will run it."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Read certificates and keys. Raises: BAD_CONFIG, EXPIRED, UNTRUSTED."""
+        self._config = config
+        self._clock, self._ids, self._metrics = SystemClock(), SystemIds(), Metrics()
+        files = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
+        self._tls = TlsStore(files, self._clock.now_ms)
+        own = self._tls.own_identity
+        assert own is not None, "a node has a certificate"
+        self._dn: Dn = own.dn
+        context = self._tls.client_context()
+        self._client = HttpClient(lambda: context, config.client)
+        self._link = Link(self._client, self._clock, self._ids)
+        self._directory = ShepherdDirectory(self._link)
+        self._readiness = Readiness()
+        self._ahash: AHash | None = None
+        self._librarian: Librarian | None = None
+        self._doors: dict[str, Door] = {}
+        self._servers: list[HttpServer] = []
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._failure = ""
+        self._registry = Registry(trusted(config), self._registry_source(), self._clock, config.registry)
+        self._parts = SoapParts(self._registry, self._clock, self._metrics)
+
+    async def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
+        """Serve until told to stop; returns the exit code. Raises: CheloniaError when it cannot start."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        try:
+            await self._start()
+            on_ready()
+            log.info("serving dn=%r listeners=%d", self._dn, len(self._servers))
+            await self._stop.wait()
+        finally:
+            await self._shut_down()
+        if self._failure:
+            log.error("node failed: %s", self._failure)
+        return EXIT_FAILED if self._failure else EXIT_OK
+
+    def reload(self) -> None:
+        """Read certificates, CAs and CRLs again; on failure the old ones stay."""
+        try:
+            self._tls.reload()
+        except CheloniaError as error:
+            log.error("certificates not reloaded, the old ones stay error=%s", error)
+
+    # --- the four services ---
+
+    async def _start(self) -> None:
+        for host in (self._host_ahash, self._host_librarian, self._host_bartender, self._host_shepherd):
+            if self._stop.is_set():
+                return
+            await host()
+        self._metrics.read_with(self._certificate_days)
+        self._keep("registry", self._registry.run())
+        self._keep("certificates", self._watch_certificates())
+        for section in self._config.listen:
+            context = self._tls.server_context(ClientCertificate[section.client_certificate.upper()])
+            listener = Listener(section.host, section.port, context, section.client_certificate == "required")
+            doors = {name: self._doors[name] for name in section.serves if name in self._doors}
+            routes = Routes(doors, self._readiness, self._metrics if "metrics" in section.serves else None)
+            parts = ServerParts(self._clock, self._ids, self._tls.identify, observer(self._metrics))
+            server = HttpServer(routes.serve, listener, parts, self._config.limits)
+            await server.start()
+            self._servers.append(server)
+
+    async def _host_ahash(self) -> None:
+        section = self._config.ahash
+        if section is None:
+            return
+        store = await asyncio.to_thread(BdbStore, Path(section.data_dir), BdbSettings(), self._panicked)
+        ahash = AHashService(store, ThreadExecutor(), self._clock, AHashSettings(**section.tuning))
+        await ahash.start()
+        self._closers.append(ahash.close)
+        self._keep("ahash", ahash.run())
+        self._ahash = ahash
+        self._doors["ahash"] = SoapDoor(AHASH, ahash, section.id, self._parts).serve
+        call = self._own(Role.LIBRARIAN, section.id)
+
+        async def check() -> None:
+            status = await ahash.status(call)
+            self._metrics.gauge("ahash_commits", "Commits of the A-Hash in this generation.", status.position.sequence)
+            self._metrics.gauge("ahash_free_bytes", "Space left for the A-Hash.", status.free_bytes)
+            self._metrics.gauge("ahash_writable", "Whether the A-Hash takes changes.", status.writable)
+
+        self._watch("ahash", check)
+
+    async def _host_librarian(self) -> None:
+        section = self._config.librarian
+        if section is None:
+            return
+        tuning = dict(section.tuning)
+        admins = self._config.trust.administrators
+        tuning.setdefault("root_owner", Dn(admins[0] if admins else ""))
+        settings = LibrarianSettings(bootstrap=trusted(self._config), **tuning)
+        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings)
+        ahash = self._ahash or RemoteAHash(self._link, section.ahash)
+        librarian = LibrarianService(ahash, Identity(self._dn, ServiceId(section.id)), world)
+        if not await self._persist("librarian", librarian.start):
+            return
+        self._closers.append(librarian.stop)
+        self._keep("librarian", librarian.run())
+        self._librarian = librarian
+        self._doors["librarian"] = SoapDoor(LIBRARIAN, librarian, section.id, self._parts).serve
+        call = self._own(Role.LIBRARIAN, section.id)
+
+        async def check() -> None:
+            health = await librarian.health(call)
+            self._metrics.replicas(health.replicas)
+            for name in ("exposed", "queued", "copying", "erasing"):
+                self._metrics.gauge(
+                    f"repair_{name}", f"Repair as this Librarian sees it: {name}.", getattr(health, name)
+                )
+
+        self._watch("librarian", check)
+
+    async def _host_bartender(self) -> None:
+        section = self._config.bartender
+        if section is None:
+            return
+        key = read_secret(Path(section.token_key_file))
+        settings = BartenderSettings(self._dn, ServiceId(section.id), key, **section.tuning)
+        librarian = self._librarian or RemoteLibrarian(self._link, section.librarians)
+        bartender = BartenderService(librarian, self._directory, self._clock, self._ids, settings)
+        self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
+        call = self._own(Role.BARTENDER, section.id)
+
+        async def check() -> None:
+            await librarian.nodes(call)
+
+        self._readiness.add("bartender", check)
+
+    async def _host_shepherd(self) -> None:
+        section = self._config.shepherd
+        if section is None:
+            return
+        root, own_id = Path(section.data_dir), ServiceId(section.id)
+        settings = ShepherdSettings(
+            service_id=own_id, base_url=section.data_url, dn=self._dn, version=version("chelonia"), **section.tuning
+        )
+        worker = ThreadWorker(self._config.node.worker_threads, "hash")
+        blobs = await asyncio.to_thread(FileBlobs, root, min_free_bytes=settings.min_free_bytes)
+        librarians = self._librarian or self._remote_librarians(section.librarians, own_id)
+        ports = ShepherdPorts(
+            blobs=blobs,
+            state_file=StateFile(root / "state.json"),
+            librarians=librarians,
+            transfers=HttpTransfers(self._client),
+            signer=load_signer(Path(self._config.tls.key)),
+            worker=worker,
+            clock=self._clock,
+            ids=self._ids,
+        )
+        shepherd = ShepherdService(ports, settings)
+        await shepherd.start()
+
+        async def close() -> None:
+            await shepherd.stop()
+            await asyncio.to_thread(blobs.close)
+            worker.close()
+
+        self._closers.append(close)
+        self._keep("shepherd", shepherd.run())
+        self._directory.host(own_id, shepherd)
+        call = self._own(Role.LIBRARIAN, section.id)
+
+        async def capacity() -> Capacity:
+            status = await shepherd.status(call)
+            return Capacity(status.free_bytes, status.total_bytes)
+
+        async def check() -> None:
+            status = await shepherd.status(call)
+            self._metrics.gauge("shepherd_replicas", "Replicas on this Shepherd.", status.replicas)
+            self._metrics.gauge("shepherd_free_bytes", "Space left for replicas.", status.free_bytes)
+            self._metrics.gauge("shepherd_quarantined", "Replicas set aside.", status.quarantined)
+            self._metrics.gauge("shepherd_damaged", "Replicas found damaged since the start.", status.damaged)
+
+        self._watch("shepherd", check)
+        self._doors["shepherd"] = SoapDoor(SHEPHERD, shepherd, section.id, self._parts, capacity).serve
+        self._doors["turl"] = DataDoor(shepherd, self._registry, self._metrics).serve
+
+    # --- bindings ---
+
+    def _own(self, role: Role, service_id: str) -> Call:
+        """The context of what the node itself asks a service it hosts."""
+        return Call(self._dn, (role,), ServiceId(service_id), request_id=f"{self._config.node.name}-self")
+
+    def _remote_librarians(self, urls: tuple[str, ...], own_id: ServiceId) -> RemoteLibrarian:
+        """A failing-over stub; a Shepherd retries in its own loops, so the stub itself asks each once."""
+        return RemoteLibrarian(replace(self._link, service_id=own_id), urls, Patience(retry_ms=0, read_ms=10_000))
+
+    def _registry_source(self) -> Source | None:
+        config = self._config
+        if config.ahash is not None:
+            return self._services_of_ahash
+        if config.librarian is not None:
+            return self._services_of_librarian
+        for section in (config.bartender, config.shepherd):
+            if section is not None:
+                own_id = ServiceId(section.id)
+                remote = RemoteLibrarian(self._link, section.librarians, Patience(retry_ms=0, read_ms=5_000))
+                call = self._own(Role.SHEPHERD, own_id)
+                return lambda: remote.services(call)
+        return None
+
+    async def _services_of_ahash(self) -> tuple[ServiceRecord, ...]:
+        if self._ahash is None:
+            raise CheloniaError(Kind.UNAVAILABLE, "registry", cause="the A-Hash is starting")
+        stored = await self._ahash.get(self._own(Role.LIBRARIAN, ""), (SERVICES_OBJECT,))
+        return stored_registry.parse(stored[0])
+
+    async def _services_of_librarian(self) -> tuple[ServiceRecord, ...]:
+        if self._librarian is None:
+            raise CheloniaError(Kind.UNAVAILABLE, "registry", cause="the Librarian is starting")
+        return await self._librarian.services(self._own(Role.LIBRARIAN, ""))
+
+    # --- life ---
+
+    async def _persist(self, what: str, start: Callable[[], Awaitable[None]]) -> bool:
+        """Start a service; while what it needs does not answer, try again. Returns False when told to stop before."""
+        waiting = False
+        while not self._stop.is_set():
+            try:
+                await start()
+                return True
+            except CheloniaError as error:
+                if not error.meaning.retryable:
+                    raise
+                if not waiting:
+                    log.info("%s waits to start error=%s", what, error)
+                waiting = True
+            await self._clock.sleep(START_RETRY_MS)
+        return False
+
+    def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run background work; when it ends by itself the node ends with it."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks[task] = name
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        name = self._tasks.pop(task, "")
+        if task.cancelled() or not name:
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("background work failed: %s", name, exc_info=error)
+        if not self._stop.is_set():
+            self._fail(f"{name} ended: {error!r}")
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+        self._stop.set()
+
+    def _panicked(self, reason: str) -> None:
+        """The store cannot go on in this process. Called from any thread."""
+        self._loop.call_soon_threadsafe(self._fail, f"the store panicked: {reason}")
+
+    def _watch(self, part: str, check: Callable[[], Awaitable[None]]) -> None:
+        """Ask `check` for readiness and for gauges."""
+        self._readiness.add(part, check)
+        self._metrics.read_with(check)
+
+    async def _certificate_days(self) -> None:
+        self._metrics.certificate_days(self._tls.days_left())
+
+    async def _watch_certificates(self) -> None:
+        """Take up certificates and CRLs that were replaced on disk without a SIGHUP."""
+        while True:
+            await self._clock.sleep(self._config.tls.reload_check_ms)
+            try:
+                await asyncio.to_thread(self._tls.reload_if_changed)
+            except CheloniaError as error:
+                log.error("certificates not reloaded, the old ones stay error=%s", error)
+
+    async def _shut_down(self) -> None:
+        self._readiness.stopping = True
+        deadline = self._config.node.stop_deadline_ms
+        await asyncio.gather(*(server.stop(deadline) for server in self._servers))
+        tasks = [task for task, name in self._tasks.items() if name != "ahash"]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=STORES_CLOSE_MS / 1000)
+        for close in reversed(self._closers):
+            try:
+                async with asyncio.timeout(STORES_CLOSE_MS / 1000):
+                    await close()
+            except (CheloniaError, TimeoutError) as error:
+                self._failure = self._failure or f"closing failed: {error!r}"
+        await self._client.close()
+        log.info("stopped")

@@ -1,0 +1,114 @@
+"""The SOAP door of one service: request bytes to a call on its port, and what came of it back to bytes.
+
+Who may call is decided by the service itself, on the roles that the registry grants here. Failures are Faults; what
+nobody expected is a Fault INTERNAL that names the request id, and a stack trace in the log alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.clock import Clock
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.calls import call_of
+from chelonia.hosting.http_messages import Answer, Request, error_answer, read_whole, text_answer
+from chelonia.hosting.logging_setup import AUDIT_LOGGER
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.registry import Registry
+from chelonia.wire import soap
+from chelonia.wire.operations import Service
+from chelonia.wire.wsdl import wsdl
+
+log = logging.getLogger("chelonia.soap")
+audit = logging.getLogger(AUDIT_LOGGER)
+
+_REFUSALS = (Kind.DENIED, Kind.UNTRUSTED, Kind.WRONG_CLUSTER, Kind.BAD_TICKET)
+
+
+@dataclass(frozen=True, slots=True)
+class SoapParts:
+    """What every SOAP door of a node shares."""
+
+    registry: Registry
+    clock: Clock
+    metrics: Metrics
+
+
+class SoapDoor:
+    """Serves one service. `url`: its public address, for the WSDL; `capacity`: a Shepherd's disk, for LIDI."""
+
+    def __init__(
+        self,
+        service: Service,
+        port: object,
+        url: str,
+        parts: SoapParts,
+        capacity: Callable[[], Awaitable[soap.Capacity]] | None = None,
+    ) -> None:
+        self._service = service
+        self._port = port
+        self._url = url
+        self._parts = parts
+        self._capacity = capacity
+
+    async def serve(self, request: Request) -> Answer:
+        """Answer one request: POST is SOAP, GET with `?wsdl` the description."""
+        if request.method in ("GET", "HEAD"):
+            if any(key.lower() == "wsdl" for key in request.query):
+                return Answer(200, (("Content-Type", soap.CONTENT_TYPE),), wsdl(self._service, self._url).encode())
+            return text_answer(200, f"{self._service.type_name}: POST SOAP 1.1 here; ?wsdl describes it\n")
+        if request.method != "POST":
+            return text_answer(405, "this is a SOAP endpoint: POST\n", (("Allow", "GET, HEAD, POST"),))
+        return await self._post(request)
+
+    async def _post(self, request: Request) -> Answer:
+        started = self._parts.clock.monotonic_ms()
+        operation, kind = "unreadable", ""
+        try:
+            body = await read_whole(request, bounds.SOAP_BODY_BYTES_MAX)
+            message = soap.decode_request(self._service, body)
+            if isinstance(message, soap.InformationRequest):
+                operation = soap.LIDI
+                return _xml(200, await self._information())
+            operation = message.operation.name
+            call = await call_of(request, self._parts.registry)
+            result = await getattr(self._port, message.operation.method)(call, *message.args)
+            return _xml(200, soap.encode_response(self._service, message, result))
+        except CheloniaError as error:
+            kind = error.kind.value
+            self._note(request, operation, error)
+            return _fault(error)
+        except Exception:
+            kind = Kind.INTERNAL.value
+            log.exception("failed service=%s op=%s request=%s", self._service.name, operation, request.request_id)
+            cause = f"an internal failure; the log has it under request {request.request_id}"
+            return _fault(CheloniaError(Kind.INTERNAL, operation, cause=cause))
+        finally:
+            took = self._parts.clock.monotonic_ms() - started
+            self._parts.metrics.operation(self._service.name, operation, kind, took)
+
+    async def _information(self) -> bytes:
+        capacity = await self._capacity() if self._capacity is not None else None
+        return soap.encode_lidi(self._service, serving=True, capacity=capacity)
+
+    def _note(self, request: Request, operation: str, error: CheloniaError) -> None:
+        fields = (self._service.name, operation, request.request_id, request.peer.dn, error)
+        log.info("fault service=%s op=%s request=%s who=%r error=%s", *fields)
+        if error.kind in _REFUSALS:
+            line = "refused service=%s op=%s request=%s who=%r address=%s error=%s"
+            audit.info(line, *fields[:4], request.peer.address, error)
+
+
+def _xml(status: int, body: bytes) -> Answer:
+    return Answer(status, (("Content-Type", soap.CONTENT_TYPE),), body)
+
+
+def _fault(error: CheloniaError) -> Answer:
+    """A Fault; sizes and slow bodies are answered with HTTP's own status around it."""
+    plain = error_answer(error)
+    if error.kind in (Kind.TOO_LARGE, Kind.TIMEOUT, Kind.INCOMPLETE):
+        return Answer(plain.status, (("Content-Type", soap.CONTENT_TYPE),), soap.encode_fault(error), close=True)
+    return _xml(soap.FAULT_STATUS, soap.encode_fault(error))

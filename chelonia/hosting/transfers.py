@@ -1,0 +1,64 @@
+"""Pushes replicas to other Shepherds over HTTPS: the other side of the data door."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.shepherd import ByteRange, Uploaded
+from chelonia.hosting.http_client import HttpClient, Received, Sending, raise_for_status
+from chelonia.wire import receipts
+from chelonia.wire.digests import parse_digests
+from chelonia.wire.ranges import content_range
+
+OFFSET_HEADER = "Chelonia-Offset"
+RECEIPTS_HEADER = "Chelonia-Receipts"
+GUID_HEADER = "Chelonia-Guid"
+
+
+class HttpTransfers:
+    """`core.shepherd.Transfers` over the pooled client; users' SDKs upload with it too."""
+
+    def __init__(self, client: HttpClient, read_idle_ms: int = 0) -> None:
+        self._client = client
+        self._read_idle_ms = read_idle_ms
+
+    async def push(self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0) -> Uploaded:
+        """PUT `body` (of `length` bytes, -1 unknown, starting at `offset`) to `turl`.
+
+        Raises: what the other side answered, what `body` raised, NETWORK, TIMEOUT, UNTRUSTED.
+        """
+        headers = {"Content-Type": "application/octet-stream"}
+        if offset > 0:
+            if length < 0:
+                raise CheloniaError(Kind.BAD_REQUEST, "PUT", cause="a resumed upload must say how long it is")
+            total = offset + length
+            headers["Content-Range"] = content_range(ByteRange(offset, length), total) if length else f"bytes */{total}"
+        sending = Sending("PUT", turl, headers, body, length, self._read_idle_ms)
+        answer = await self._client.request(sending)
+        if answer.status == 308:
+            return Uploaded(False, _offset(answer))
+        raise_for_status(answer.status, answer.headers, answer.body, "PUT")
+        return Uploaded(
+            complete=True,
+            offset=_offset(answer),
+            receipts=receipts.from_header(answer.headers.get(RECEIPTS_HEADER, "")),
+            guid=answer.headers.get(GUID_HEADER, ""),
+            checksums=parse_digests(
+                digest=answer.headers.get("Digest", ""), repr_digest=answer.headers.get("Repr-Digest", "")
+            ),
+        )
+
+    async def offset(self, turl: str) -> int:
+        """How many bytes the other side kept of an interrupted push; -1 when it is complete."""
+        answer = await self._client.request(Sending("HEAD", turl))
+        raise_for_status(answer.status, answer.headers, answer.body, "HEAD")
+        return _offset(answer)
+
+
+def _offset(answer: Received) -> int:
+    try:
+        return int(answer.headers.get(OFFSET_HEADER, ""))
+    except ValueError:
+        cause = f"HTTP {answer.status} without {OFFSET_HEADER}: this does not look like a Shepherd of ours"
+        raise CheloniaError(Kind.NETWORK, "PUT", cause=cause) from None
