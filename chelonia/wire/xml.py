@@ -125,7 +125,8 @@ def _malformed(body: bytes, error: Exception) -> CheloniaError:
         return CheloniaError(Kind.BAD_XML, cause="a document type declaration (DTD) is not taken: remove the DOCTYPE")
     if "depth" in str(error):
         return _too_deep()
-    reason = str(error).encode("ascii", "backslashreplace").decode("ascii")[:200] or "empty document"
+    words = " ".join(str(error).removesuffix("(<string>, line 1)").split())
+    reason = words.encode("ascii", "backslashreplace").decode("ascii")[:200] or "empty document"
     return CheloniaError(Kind.BAD_XML, cause=f"not well-formed XML: {reason}")
 
 

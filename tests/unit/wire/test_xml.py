@@ -1,0 +1,204 @@
+"""Hostile documents are refused before they cost anything, and nothing but a CheloniaError comes out."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.wire import soap
+from chelonia.wire.xml import escape, leaf, parse, text_of
+from tests.unit.wire.goldens import GOLDENS, Golden
+
+BOMB = (
+    b'<!DOCTYPE b [<!ENTITY a "aaaaaaaaaa">'
+    + b"".join(b'<!ENTITY %c "%s">' % (c, b"&%c;" % (c - 1) * 10) for c in range(ord("b"), ord("k")))
+    + b"]><b>&j;</b>"
+)
+
+
+def refusal(body: bytes) -> CheloniaError:
+    with pytest.raises(CheloniaError) as caught:
+        parse(body)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        BOMB,
+        b"<!DOCTYPE a><a/>",
+        b'<!DOCTYPE a SYSTEM "http://localhost:9/x.dtd"><a/>',
+        b"<!DOCTYPE a [<!ELEMENT a ANY>]><a/>",
+        b'<!DOCTYPE a [<!ATTLIST a b CDATA "c">]><a/>',
+        b'<!DOCTYPE a [<!ENTITY % p SYSTEM "file:///etc/passwd"> %p;]><a/>',
+    ],
+    ids=["bomb", "bare", "external", "element", "attribute default", "parameter entity"],
+)
+def test_a_dtd_is_refused_by_name(body: bytes) -> None:
+    error = refusal(body)
+    assert error.kind is Kind.BAD_XML
+    assert "DOCTYPE" in error.cause
+
+
+def test_an_external_entity_is_not_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hidden words")
+    error = refusal(f'<!DOCTYPE a [<!ENTITY e SYSTEM "{secret.as_uri()}">]><a>&e;</a>'.encode())
+    assert error.kind is Kind.BAD_XML
+    assert "hidden" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"<a>",
+        b"<a></b>",
+        b"<a/><a/>",
+        b"<a>&e;</a>",
+        b"<a>&#1;</a>",
+        b"<a>\x00</a>",
+        b"<a>\x01</a>",
+        b"<a>\xff</a>",
+        b"<a>\xed\xa0\x80</a>",
+        b"<a b='1' b='2'/>",
+        b"<x:a/>",
+        b'<?xml version="1.0" encoding="no-such"?><a/>',
+        b'<?xml version="1.0" encoding="UTF-8"?><a>\xe9</a>',
+        b"\x80\x04}.",
+    ],
+)
+def test_what_is_not_well_formed_is_bad_xml(body: bytes) -> None:
+    error = refusal(body)
+    assert (error.kind, error.cause.startswith(("not well-formed", "the encoding"))) == (Kind.BAD_XML, True)
+    assert error.cause.isprintable()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "iso-8859-1", "utf-7", "cp037", "utf-32"])
+def test_other_encodings_are_refused(encoding: str) -> None:
+    assert refusal(f'<?xml version="1.0" encoding="{encoding}"?><a>é</a>'.encode(encoding)).kind is Kind.BAD_XML
+
+
+def test_a_byte_order_mark_and_ascii_are_taken() -> None:
+    assert parse(b"\xef\xbb\xbf<a>x</a>").text == "x"
+    assert parse(b'<?xml version="1.0" encoding="us-ascii"?><a>x</a>').text == "x"
+
+
+def test_too_many_bytes_are_refused_unparsed() -> None:
+    error = refusal(b"<a>" + b" " * bounds.SOAP_BODY_BYTES_MAX)
+    assert error.kind is Kind.TOO_LARGE
+
+
+def test_too_many_elements_are_refused_unparsed() -> None:
+    assert refusal(b"<a>" + b"<b/>" * bounds.XML_ELEMENTS_MAX + b"</a").kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize("depth", [bounds.XML_DEPTH_MAX + 1, 250, 300, 10_000, 150_000])
+def test_deep_nesting_is_refused(depth: int) -> None:
+    assert refusal(b"<a>" * depth + b"</a>" * depth).kind is Kind.TOO_LARGE
+
+
+def test_the_deepest_nesting_allowed_is_taken() -> None:
+    parse(b"<a>" * bounds.XML_DEPTH_MAX + b"</a>" * bounds.XML_DEPTH_MAX)
+
+
+def test_comments_and_processing_instructions_leave_no_trace() -> None:
+    node = parse(b"<?x y?><!-- z --><a><?php evil?><b>on<!-- c -->e</b><!-- d --></a>")
+    assert [child.tag for child in node] == ["b"]
+    assert text_of(node[0]) == "one"
+
+
+def test_cdata_is_text() -> None:
+    assert text_of(parse(b"<a><![CDATA[<!DOCTYPE x> & ]]></a>")) == "<!DOCTYPE x> & "
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_survives_a_leaf(text: str) -> None:
+    assert text_of(parse(leaf("a", text).encode())) == text
+
+
+def test_what_xml_cannot_carry_is_marked_and_escaped() -> None:
+    assert leaf("a", "\x01\\<\r") == '<a escaped="1">\\u0001\\\\&lt;\\u000d</a>'
+    assert leaf("a", "\\u0001") == "<a>\\u0001</a>"
+    assert escape("\x01") is None
+
+
+@pytest.mark.parametrize("text", ["\\", "\\x41", "\\u12", "\\ud800", "\\u", "a\\\\\\"])
+def test_a_bad_escape_is_bad_xml(text: str) -> None:
+    node = parse(f'<a escaped="1">{text}</a>'.encode())
+    with pytest.raises(CheloniaError) as caught:
+        text_of(node)
+    assert caught.value.kind is Kind.BAD_XML
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden.block)
+def test_damaged_messages_raise_nothing_but_the_error_value(golden: Golden) -> None:
+    source = random.Random(golden.block)
+    outcomes = {_try(golden, _damaged(source, _message(golden))) for _ in range(100)}
+    outcomes |= {_try(golden, _rearranged(source, _message(golden))) for _ in range(100)}
+    assert len(outcomes) > 1, "the damage never mattered"
+
+
+def _message(golden: Golden) -> bytes:
+    if golden.args is not None:
+        return soap.encode_request(golden.service, golden.method, golden.args)
+    request = soap.Request(golden.service.by_method[golden.method], (), golden.echo)
+    return soap.encode_response(golden.service, request, golden.result)
+
+
+def _damaged(source: random.Random, body: bytes) -> bytes:
+    """A few bytes changed, lost, repeated, or the rest cut off."""
+    out = bytearray(body)
+    for _ in range(source.randint(1, 4)):
+        at = source.randrange(len(out) or 1)
+        match source.randrange(4):
+            case 0:
+                out[at : at + 1] = source.randbytes(1)
+            case 1:
+                del out[at : at + source.randint(1, 40)]
+            case 2:
+                out[at:at] = out[source.randrange(len(out) or 1) :][:40]
+            case _:
+                del out[at:]
+    return bytes(out)
+
+
+def _rearranged(source: random.Random, body: bytes) -> bytes:
+    """Still well-formed: elements lost, repeated, moved or renamed, texts replaced."""
+    root = etree.fromstring(body)
+    for _ in range(source.randint(1, 4)):
+        nodes = list(root[0].iter())
+        node, other = source.choice(nodes), source.choice(nodes)
+        match source.randrange(5):
+            case 0 if (parent := node.getparent()) is not None and node is not root[0]:
+                parent.remove(node)
+            case 1:
+                other.append(copy.deepcopy(node))
+            case 2:
+                node.tag = other.tag
+            case 3:
+                node.set("escaped", "1")
+                node.text = source.choice(["\\u0000", "\\", "\\ud800"])
+            case _:
+                node.text = source.choice(["0", "", "-1", "true", "None", "<IMBACK>", "/a/../b", "9" * 30, "\u0661"])
+    return etree.tostring(root)
+
+
+def _try(golden: Golden, body: bytes) -> Kind | None:
+    try:
+        if golden.args is not None:
+            soap.decode_request(golden.service, body)
+        else:
+            soap.decode_response(golden.service, golden.method, body)
+    except CheloniaError as error:
+        return error.kind
+    return None
