@@ -146,8 +146,7 @@ class Node:
         if section is None:
             return
         store = await asyncio.to_thread(BdbStore, Path(section.data_dir), BdbSettings(), self._panicked)
-        ahash = AHashService(store, ThreadExecutor(), self._clock, AHashSettings(**section.tuning))
-        await ahash.start()
+        ahash = await self._started_ahash(store, AHashSettings(**section.tuning))
         self._closers.append(ahash.close)
         self._keep("ahash", ahash.run())
         self._ahash = ahash
@@ -161,6 +160,22 @@ class Node:
             self._metrics.gauge("ahash_writable", "Whether the A-Hash takes changes.", status.writable)
 
         self._watch("ahash", check)
+
+    async def _started_ahash(self, store: BdbStore, settings: AHashSettings) -> AHashService:
+        """Start the A-Hash. A fresh store that nobody named gets a new name: what was before it is another cluster."""
+        executor = ThreadExecutor()
+        ahash = AHashService(store, executor, self._clock, settings)
+        try:
+            await ahash.start()
+        except CheloniaError as error:
+            if error.kind is not Kind.BAD_CONFIG or settings.cluster:
+                raise
+            ahash = AHashService(store, executor, self._clock, replace(settings, cluster=self._ids.uuid()))
+            try:
+                await ahash.start()
+            except CheloniaError:
+                raise error from None
+        return ahash
 
     async def _host_librarian(self) -> None:
         section = self._config.librarian
