@@ -36,13 +36,14 @@ class AHashSettings:
     """Args:
     cluster: id of the cluster; a fresh store takes it, another cluster's store is refused; empty: the store's own.
     min_free_bytes: below this much free space every change is refused (0: never); taken again when it is back.
+        It has to cover what is written but not yet in the tree: the dirty part of the cache, and some logs.
     key_keep_ms: how long outcomes are kept under their request keys.
     upkeep_interval_ms: how often an idle store is looked after.
     batch_max, batch_elements_max, queue_max: see `core.bounds`.
     """
 
     cluster: str = ""
-    min_free_bytes: int = 0
+    min_free_bytes: int = 128 * 1024 * 1024
     key_keep_ms: int = bounds.REQUEST_KEY_KEEP_MS
     upkeep_interval_ms: int = 5000
     batch_max: int = bounds.COMMIT_BATCH_MAX

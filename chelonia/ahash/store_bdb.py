@@ -63,7 +63,7 @@ class BdbStore:
     def __init__(self, directory: Path, settings: BdbSettings, on_panic: Callable[[str], None]) -> None:
         self._directory = directory
         self._settings = settings
-        self._on_panic: Callable[[str], None] = _LOG.error  # until it is open, whoever opens it is told by exception
+        self._on_panic: Callable[[str], None] = _LOG.info  # until it is open, whoever opens it is told by exception
         self._panicked = False
         self._state = threading.Lock()
         self._turnstile = threading.Lock()
@@ -79,8 +79,13 @@ class BdbStore:
             self._counter = CommitCounter(directory / "commits")
             self._open_environment()
             self._check_counter()
-        except BaseException:
+        except BaseException as error:
             self._release()
+            if self._panicked:
+                cause = (
+                    f"recovery failed, a file in {directory / 'db'} is damaged: restore a backup ({error.__cause__})"
+                )
+                raise CheloniaError(Kind.INTERNAL, "ahash", str(directory), cause) from error
             raise
         self._on_panic = on_panic
 
@@ -212,7 +217,7 @@ class BdbStore:
         env.set_lk_max_objects(LOCKS_MAX)
         env.set_lk_max_lockers(LOCKS_MAX)
         flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK | bdb.DB_THREAD
-        flags |= bdb.DB_RECOVER_FATAL if restored else bdb.DB_RECOVER
+        flags |= bdb.DB_PRIVATE | (bdb.DB_RECOVER_FATAL if restored else bdb.DB_RECOVER)
         with self._errors():
             env.open(str(self._directory / "db"), flags, 0o600)
             self._open_tree(env)
@@ -301,7 +306,8 @@ class BdbStore:
                 if handle is not None:
                     handle.close()
             except bdb.DBError as error:
-                _LOG.warning("closing Berkeley DB: %s", error)
+                level = logging.INFO if self._panicked else logging.WARNING
+                _LOG.log(level, "closing Berkeley DB: %s", error)
         self._db = self._env = None
         if hasattr(self, "_counter"):
             self._counter.close()

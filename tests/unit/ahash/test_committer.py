@@ -1,0 +1,152 @@
+"""The one writer: batches, failing engines, expiry of request keys."""
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from chelonia.ahash import layout, meta
+from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, TransactJob
+from chelonia.ahash.store_memory import MemoryStore
+from chelonia.core.ahash import ChangeStatus, Element, TransactOutcome
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
+from tests.support.ahash import add, check, is_set, put
+
+NOW = Ms(1_000_000)
+
+
+class CountingStore(MemoryStore):
+    """Counts commits, and fails those that touch a poisoned key with the error a test chose."""
+
+    commits = 0
+    poison = b"nothing"
+    error = Kind.INTERNAL
+    applied_before_failing = False
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        poisoned = any(self.poison in key for key in puts)
+        if not poisoned or self.applied_before_failing:
+            super().commit(puts, deletes)
+            self.commits += 1
+        if poisoned:
+            raise CheloniaError(self.error, "ahash", "store", "as the test wants it")
+
+
+def made(store: MemoryStore) -> Committer:
+    meta.prepare(store, "test")
+    return Committer(store, CommitLimits(key_keep_ms=1000, min_free_bytes=0))
+
+
+def job(*elements: Element, key: str = "") -> TransactJob:
+    return TransactJob(Dn("d"), RequestKey(key), elements)
+
+
+def test_a_batch_is_one_commit_and_one_position() -> None:
+    store = CountingStore()
+    committer = made(store)
+    before = store.commits
+    jobs: list[Job] = [job(add("o", "s", "n", 1)) for _ in range(50)]
+    outcomes = committer.commit((*jobs, ChangeJob((put("p", "s", "q", "v"),))), NOW)
+    assert store.commits == before + 1
+    assert {o.position.sequence for o in outcomes if isinstance(o, TransactOutcome)} == {1}
+    assert committer.position.sequence == 1
+    assert committer.objects == 2
+
+
+def test_a_batch_that_changes_nothing_is_no_commit() -> None:
+    store = CountingStore()
+    committer = made(store)
+    before = store.commits
+    outcomes = committer.commit((job(check("o")), job(put("o", "s", "p", "v", is_set("s", "p")))), NOW)
+    assert [o.applied for o in outcomes if isinstance(o, TransactOutcome)] == [True, False]
+    assert store.commits == before
+    assert committer.position.sequence == 0
+
+
+def test_a_refusal_that_rests_on_the_batch_stands_at_its_commit() -> None:
+    committer = made(MemoryStore())
+    first, second = committer.commit((job(put("o", "s", "p", "v")), job(check("o", is_set("s", "q")))), NOW)
+    assert isinstance(first, TransactOutcome)
+    assert isinstance(second, TransactOutcome)
+    assert not second.applied
+    assert second.position == first.position
+
+
+def test_an_engine_error_fails_only_the_request_that_causes_it() -> None:
+    store = CountingStore()
+    committer = made(store)
+    store.poison = b"bad"
+    outcomes = committer.commit(
+        (job(add("o", "s", "n", 1)), job(put("bad", "s", "p", "v")), job(add("o", "s", "n", 1))), NOW
+    )
+    assert isinstance(outcomes[1], CheloniaError)
+    assert outcomes[1].kind is Kind.INTERNAL
+    assert [o.applied for o in outcomes if isinstance(o, TransactOutcome)] == [True, True]
+    assert layout.decode_header(store.get(layout.header_key(ObjectId("o"))) or b"") == (2, {"s": {"n": "2"}})
+    assert committer.position.sequence == 2
+    assert committer.objects == 1
+
+
+@pytest.mark.parametrize("kind", [Kind.READ_ONLY, Kind.UNAVAILABLE])
+def test_a_store_that_takes_nothing_fails_the_batch_once(kind: Kind) -> None:
+    store = CountingStore()
+    committer = made(store)
+    store.poison, store.error = b"bad", kind
+    outcomes = committer.commit((job(add("o", "s", "n", 1)), job(put("bad", "s", "p", "v"))), NOW)
+    assert [o.kind for o in outcomes if isinstance(o, CheloniaError)] == [kind, kind]
+    assert committer.position.sequence == 0
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_after_an_unknown_outcome_it_stands_where_the_store_stands(applied: bool) -> None:
+    store = CountingStore()
+    committer = made(store)
+    store.poison, store.error, store.applied_before_failing = b"bad", Kind.OUTCOME_UNKNOWN, applied
+    (outcome,) = committer.commit((job(add("bad", "s", "n", 1), key="k"),), NOW)
+    assert isinstance(outcome, CheloniaError)
+    assert outcome.kind is Kind.OUTCOME_UNKNOWN
+    assert committer.position.sequence == int(applied)
+    store.poison = b"nothing"
+    (again,) = committer.commit((job(add("bad", "s", "n", 1), key="k"),), NOW)
+    assert isinstance(again, TransactOutcome)
+    assert again.recalled is applied
+    assert layout.decode_header(store.get(layout.header_key(ObjectId("bad"))) or b"")[1] == {"s": {"n": "1"}}
+
+
+def test_expired_keys_are_removed_a_bounded_number_at_a_time() -> None:
+    store = MemoryStore()
+    committer = made(store)
+    committer.commit(tuple(job(add("o", "s", "n", 1), key=f"k{i}") for i in range(200)), NOW)
+    later = Ms(NOW + 1001)
+    left = []
+    for _ in range(5):
+        committer.commit((job(add("o", "s", "n", 1)),), later)
+        left.append(len(store.scan(b"R\0", b"R\1", 1000)))
+    assert left == [136, 72, 8, 0, 0]
+    assert store.scan(b"X\0", b"X\1", 1000) == []
+
+
+def test_keys_that_are_still_kept_are_not_removed() -> None:
+    store = MemoryStore()
+    committer = made(store)
+    committer.commit((job(add("o", "s", "n", 1), key="early"),), NOW)
+    committer.commit((job(add("o", "s", "n", 1), key="late"),), Ms(NOW + 600))
+    committer.commit((job(add("o", "s", "n", 1)),), Ms(NOW + 1001))
+    assert len(store.scan(b"R\0", b"R\1", 1000)) == 1
+    (late,) = committer.commit((job(add("o", "s", "n", 1), key="late"),), Ms(NOW + 1001))
+    assert isinstance(late, TransactOutcome)
+    assert late.recalled
+
+
+def test_change_is_refused_whole_when_nothing_may_be_written() -> None:
+    store = MemoryStore()
+    meta.prepare(store, "test")
+    committer = Committer(store, CommitLimits(1000, min_free_bytes=100))
+    store.free = 99
+    (outcome,) = committer.commit((ChangeJob((put("o", "s", "p", "v"),)),), NOW)
+    assert isinstance(outcome, CheloniaError)
+    assert outcome.kind is Kind.READ_ONLY
+    store.free = 100
+    (outcome,) = committer.commit((ChangeJob((put("o", "s", "p", "v"),)),), NOW)
+    assert isinstance(outcome, tuple)
+    assert outcome[0].status is ChangeStatus.SET
