@@ -68,7 +68,10 @@ def _read_int(text: str) -> int:
     text = text.strip()
     if not 1 <= len(text) <= 20 or not text.removeprefix("-").isdigit() or not text.isascii():
         raise ValueError("an integer")
-    return int(text)
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("an integer of 64 bits")
+    return number
 
 
 def _read_bool(text: str) -> bool:

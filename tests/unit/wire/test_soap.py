@@ -176,7 +176,7 @@ def test_missing_element_is_named() -> None:
     assert error.cause == "element statRequestList is missing"
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.5", "1_0", "--1", "\u0661", "9" * 21])
+@pytest.mark.parametrize("text", ["", "x", "1.5", "1_0", "--1", "\u0661", "9" * 21, "9223372036854775808"])
 def test_bad_number_is_refused_with_its_element(text: str) -> None:
     inner = f"<ahash:scan><ID>0</ID><section>s</section><limit>{text}</limit></ahash:scan>"
     error = refused(AHASH, message(inner))

@@ -1,0 +1,113 @@
+"""Byte ranges, against the plain meaning of RFC 9110."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.shepherd import ByteRange
+from chelonia.wire import ranges
+from chelonia.wire.ranges import ContentRange
+
+
+@pytest.mark.parametrize(
+    ("header", "size", "spans"),
+    [
+        ("bytes=0-9", 100, [(0, 10)]),
+        ("bytes=90-", 100, [(90, 10)]),
+        ("bytes=-10", 100, [(90, 10)]),
+        ("bytes=-1000", 100, [(0, 100)]),
+        ("bytes=50-1000", 100, [(50, 50)]),
+        ("bytes=99-99", 100, [(99, 1)]),
+        ("Bytes = 0-0 , ,5-5", 100, [(0, 1), (5, 1)]),
+        ("bytes=0-4,5-9", 100, [(0, 10)]),
+        ("bytes=5-9,0-4", 100, [(0, 10)]),
+        ("bytes=0-9,3-5,8-20", 100, [(0, 21)]),
+        ("bytes=0-0,200-300", 100, [(0, 1)]),
+        ("bytes=0-0,-1", 100, [(0, 1), (99, 1)]),
+        ("bytes=" + "0-0," * 1000, 100, [(0, 1)]),
+    ],
+)
+def test_ranges_asked_for(header: str, size: int, spans: list[tuple[int, int]]) -> None:
+    assert ranges.parse_range(header, size) == tuple(ByteRange(*span) for span in spans)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "bytes", "bytes=", "bytes=,", "bytes=-", "bytes=x-1", "bytes=5-4", "items=0-1", "bytes=0-1;2", "bytes=--1",
+     "bytes=+0-1", "bytes=0x0-1", "bytes=\u0660-1", "bytes=0-" + "9" * 30, "bytes=1-2,5-4"],
+)  # fmt: skip
+def test_what_is_not_understood_is_ignored(header: str) -> None:
+    assert ranges.parse_range(header, 100) == ()
+
+
+@pytest.mark.parametrize(("header", "size"), [("bytes=100-", 100), ("bytes=-0", 100), ("bytes=0-", 0), ("bytes=-5", 0)])
+def test_what_cannot_be_satisfied_is_refused(header: str, size: int) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        ranges.parse_range(header, size)
+    assert caught.value.kind is Kind.BAD_RANGE
+
+
+def test_too_many_separate_ranges_are_refused() -> None:
+    header = "bytes=" + ",".join(f"{n * 2}-{n * 2}" for n in range(bounds.RANGES_MAX + 1))
+    with pytest.raises(CheloniaError) as caught:
+        ranges.parse_range(header, 10_000)
+    assert caught.value.kind is Kind.BAD_RANGE
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=8), st.integers(1, 30))
+def test_merged_ranges_cover_exactly_the_bytes_asked_for(pairs: list[tuple[int, int]], size: int) -> None:
+    specs = [(min(pair), max(pair)) for pair in pairs]
+    wanted = {n for first, last in specs for n in range(first, last + 1) if n < size}
+    header = "bytes=" + ",".join(f"{first}-{last}" for first, last in specs)
+    if not wanted:
+        with pytest.raises(CheloniaError):
+            ranges.parse_range(header, size)
+        return
+    spans = ranges.parse_range(header, size)
+    served = [n for span in spans for n in range(span.offset, span.offset + span.length)]
+    assert served == sorted(wanted)
+    assert all(a.offset + a.length < b.offset for a, b in itertools.pairwise(spans))
+
+
+@given(st.text(max_size=30), st.integers(0, 100))
+def test_any_text_as_range_raises_nothing_else(text: str, size: int) -> None:
+    try:
+        ranges.parse_range(f"bytes={text}", size)
+    except CheloniaError as error:
+        assert error.kind is Kind.BAD_RANGE  # noqa: PT017 - either outcome is right
+
+
+@given(st.integers(0, 2**40), st.integers(1, 2**40), st.integers(0, 2**40) | st.none())
+def test_content_range_round_trips(offset: int, length: int, beyond: int | None) -> None:
+    total = -1 if beyond is None else offset + length + beyond
+    text = ranges.content_range(ByteRange(offset, length), total)
+    assert ranges.parse_content_range(text) == ContentRange(offset, length, total)
+
+
+@pytest.mark.parametrize(
+    ("header", "meaning"),
+    [
+        ("bytes 0-99/200", ContentRange(0, 100, 200)),
+        ("bytes 100-199/*", ContentRange(100, 100, -1)),
+        ("bytes */200", ContentRange(0, -1, 200)),
+        (ranges.unsatisfied_range(7), ContentRange(0, -1, 7)),
+        ("bytes */*", ContentRange(0, -1, -1)),
+    ],
+)
+def test_content_ranges_read(header: str, meaning: ContentRange) -> None:
+    assert ranges.parse_content_range(header) == meaning
+
+
+@pytest.mark.parametrize(
+    "header", ["", "bytes", "bytes 5-4/9", "bytes 0-9/9", "bytes 0-/9", "items 0-1/2", "bytes 0-1/2 x"]
+)
+def test_malformed_content_ranges_are_refused(header: str) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        ranges.parse_content_range(header)
+    assert caught.value.kind is Kind.BAD_RANGE

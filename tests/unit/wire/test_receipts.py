@@ -1,0 +1,73 @@
+"""Receipts: one spelling to sign, one text to carry."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.replicas import Checksums, Location, Receipt
+from chelonia.wire import armour, receipts
+
+INT = st.integers(-1, 2**63 - 1)
+RECEIPT = Receipt(
+    BlobId("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"),
+    Location(ServiceId("https://h:7000/Shepherd"), ReferenceId("5d9b7a52-0c7c-4c3e-9a3f-0b8f6f0e7f11")),
+    5,
+    Checksums(md5="5d41402abc4b2a76b9719d911017c592"),
+    3,
+    Ms(1_700_000_000_000),
+    "c2lnbmF0dXJl",
+)
+DOCUMENT = (Path(__file__).parents[3] / "docs/formats/tickets.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"^```text (\w+)\n(.+?)\n```", DOCUMENT, re.MULTILINE | re.DOTALL))
+
+
+def test_text_and_signed_bytes_are_those_of_the_document() -> None:
+    assert receipts.to_text(RECEIPT) == BLOCKS["receipt"].replace("\n", "")
+    assert receipts.signed_bytes(RECEIPT).hex() == BLOCKS["signed"].replace("\n", "")
+
+
+def test_the_signature_covers_everything_but_itself() -> None:
+    signed = receipts.signed_bytes(RECEIPT)
+    assert receipts.signed_bytes(dataclasses.replace(RECEIPT, signature="other")) == signed
+    others = [
+        dataclasses.replace(RECEIPT, blob=BlobId("other")),
+        dataclasses.replace(RECEIPT, location=Location(ServiceId("x"), RECEIPT.location.reference)),
+        dataclasses.replace(RECEIPT, location=Location(RECEIPT.location.shepherd, ReferenceId("x"))),
+        dataclasses.replace(RECEIPT, size=6),
+        dataclasses.replace(RECEIPT, checksums=Checksums(sha256="00")),
+        dataclasses.replace(RECEIPT, boot=4),
+        dataclasses.replace(RECEIPT, issued_ms=Ms(0)),
+    ]
+    assert len({receipts.signed_bytes(other) for other in others} | {signed}) == len(others) + 1
+
+
+@given(st.lists(st.builds(Receipt, size=INT, boot=INT, issued_ms=INT), max_size=4).map(tuple))
+def test_receipts_round_trip_through_a_header(given_receipts: tuple[Receipt, ...]) -> None:
+    header = receipts.to_header(given_receipts)
+    assert re.fullmatch(r"[A-Za-z0-9_,-]*", header)
+    assert receipts.from_header(header) == given_receipts
+
+
+@given(st.text() | st.binary().map(armour.to_text))
+def test_what_is_not_a_receipt_is_a_bad_request(text: str) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        receipts.from_text(text)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_receipts_are_bounded_in_size_and_number() -> None:
+    with pytest.raises(CheloniaError) as caught:
+        receipts.to_text(dataclasses.replace(RECEIPT, signature="x" * receipts.RECEIPT_TEXT_MAX))
+    assert caught.value.kind is Kind.TOO_LARGE
+    with pytest.raises(CheloniaError) as caught:
+        receipts.from_header(receipts.to_header((RECEIPT,) * (bounds.RECEIPTS_MAX + 1)))
+    assert caught.value.kind is Kind.TOO_LARGE

@@ -1,0 +1,118 @@
+"""Records at rest: damage shows, newer is refused, older is migrated."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms
+from chelonia.core.replicas import Checksums, ReplicaFacts
+from chelonia.wire import records
+from chelonia.wire.records import Format
+
+FACTS = ReplicaFacts(
+    BlobId("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"),
+    Guid("c0ffee00-1111-2222-3333-444455556666"),
+    "/a/f",
+    Dn("/O=Grid/CN=joe"),
+    5,
+    Checksums(md5="5d41402abc4b2a76b9719d911017c592"),
+    2,
+    Ms(1_700_000_000_000),
+    "00ff",
+)
+DOCUMENT = (Path(__file__).parents[3] / "docs/formats/tickets.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"^```text (\w+)\n(.+?)\n```", DOCUMENT, re.MULTILINE | re.DOTALL))
+
+
+def refusal(raw: bytes) -> CheloniaError:
+    with pytest.raises(CheloniaError) as caught:
+        records.decode_facts(raw)
+    return caught.value
+
+
+def test_a_replica_record_has_the_bytes_of_the_document() -> None:
+    assert records.encode_facts(FACTS).hex() == BLOCKS["record"].replace("\n", "")
+
+
+@given(
+    st.builds(ReplicaFacts, size=st.integers(-1, 2**62), wanted=st.integers(0, 99), created_ms=st.integers(0, 2**62))
+)
+def test_facts_round_trip(facts: ReplicaFacts) -> None:
+    assert records.decode_facts(records.encode_facts(facts)) == facts
+
+
+def test_every_flipped_bit_and_every_cut_shows() -> None:
+    raw = records.encode_facts(FACTS)
+    for at in range(len(raw) * 8):
+        changed = bytearray(raw)
+        changed[at // 8] ^= 1 << at % 8
+        assert refusal(bytes(changed)).kind is Kind.CHECKSUM
+    for length in range(len(raw)):
+        assert refusal(raw[:length]).kind is Kind.CHECKSUM
+    assert refusal(raw + b"\x00").kind is Kind.CHECKSUM
+
+
+def test_a_record_of_newer_software_is_refused_with_the_cure() -> None:
+    error = refusal(records.check_in(b"CHLR", b"\x02\x80"))
+    assert error.kind is Kind.NOT_SUPPORTED
+    assert "upgrade" in error.cause
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\x01", b"\x00\x80", b"\x01\x80", b"\x01\xc1", b"\x01\xa1\xff", b"\x01" + b"\x91" * 5000]
+)
+def test_a_rightly_checked_record_that_says_nothing_sensible_is_damage(body: bytes) -> None:
+    assert refusal(records.check_in(b"CHLR", body)).kind is Kind.CHECKSUM
+
+
+@dataclass(frozen=True)
+class Point:
+    """A record in its third version."""
+
+    x: int
+    y: int
+    label: str
+
+
+def _with_y(old: Any) -> Any:
+    return {**old, "y": 0}
+
+
+def _with_label(old: Any) -> Any:
+    return {**old, "label": f"{old['x']},{old['y']}"}
+
+
+POINT = Format("point", Point, 3, {1: _with_y, 2: _with_label})
+
+
+@pytest.mark.parametrize(
+    ("version", "body", "value"),
+    [
+        (1, {"x": 7}, Point(7, 0, "7,0")),
+        (2, {"x": 7, "y": 8}, Point(7, 8, "7,8")),
+        (3, {"x": 7, "y": 8, "label": "p"}, Point(7, 8, "p")),
+    ],
+)
+def test_older_records_are_migrated_step_by_step(version: int, body: Any, value: Point) -> None:
+    assert POINT.decode(bytes((version,)) + msgspec.msgpack.encode(body)) == value
+    assert POINT.decode(POINT.encode(value)) == value
+
+
+def test_an_older_record_that_cannot_be_migrated_is_damage() -> None:
+    with pytest.raises(CheloniaError) as caught:
+        POINT.decode(b"\x02" + msgspec.msgpack.encode({"z": 1}))
+    assert caught.value.kind is Kind.CHECKSUM
+
+
+def test_a_format_without_a_migration_for_each_older_version_cannot_be_made() -> None:
+    with pytest.raises(AssertionError):
+        Format("point", Point, 3, {2: _with_label})
