@@ -1,0 +1,258 @@
+"""The service: what happens around the committer: order of answers, cancellation, gates, stopping."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
+from chelonia.core.ahash import Position
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ObjectId, RequestKey
+from tests.support.ahash import LIBRARIAN, HandClock, add, check, is_set, open_store, put, serving
+
+T = TypeVar("T")
+NO_KEY = RequestKey("")
+SETTINGS = AHashSettings(cluster="test")
+
+
+class HeldExecutor:
+    """Runs read work at once and write work when told."""
+
+    def __init__(self) -> None:
+        self.inline = InlineExecutor()
+        self.held: list[Callable[[], None]] = []
+        self.hold = False
+
+    def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        if not self.hold:
+            return self.inline.run_write(work)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.held.append(lambda: future.set_result(work()))
+        return future
+
+    def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return self.inline.run_read(work)
+
+    async def close(self) -> None:
+        pass
+
+
+class Gate:
+    """A durability gate that opens when told."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.asked: list[int] = []
+
+    async def wait(self, position: Position) -> None:
+        self.asked.append(position.sequence)
+        await self.opened.wait()
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_what_waits_while_the_committer_works_becomes_one_commit() -> None:
+    executor = HeldExecutor()
+    service = AHashService(MemoryStore(), executor, HandClock(), SETTINGS)
+    await service.start()
+    executor.hold = True
+    tries = [asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))) for _ in range(9)]
+    await turns()
+    assert len(executor.held) == 1
+    late = [asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))) for _ in range(5)]
+    await turns()
+    executor.hold = False
+    executor.held[0]()
+    assert {(await t).position.sequence for t in tries} == {1}
+    assert {(await t).position.sequence for t in late} == {2}
+    await service.close()
+
+
+async def test_a_batch_holds_a_bounded_number_of_elements() -> None:
+    settings = AHashSettings(cluster="test", batch_elements_max=10)
+    async with serving(MemoryStore(), settings=settings) as service:
+        sizes = (4, 4, 4, 30, 1)
+        tries = [service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),) * size) for size in sizes]
+        outcomes = await asyncio.gather(*tries)
+    assert [o.position.sequence for o in outcomes] == [1, 1, 2, 3, 4]
+
+
+async def test_no_answer_passes_before_the_gate_opens() -> None:
+    gate = Gate()
+    service = AHashService(MemoryStore(), InlineExecutor(), HandClock(), SETTINGS, gate)
+    await service.start()
+    answers = [
+        asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (put("o", "s", "p", "v"),))),
+        asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (check("o", is_set("s", "q")),))),
+        asyncio.create_task(service.change(LIBRARIAN, (put("o", "s", "p", "w"),))),
+        asyncio.create_task(service.recall(LIBRARIAN, RequestKey("k"))),
+    ]
+    await turns()
+    reading = asyncio.create_task(service.get(LIBRARIAN, (ObjectId("o"),)))
+    await turns()
+    assert not any(task.done() for task in (*answers, reading))
+    assert set(gate.asked) == {1}
+    gate.opened.set()
+    await asyncio.gather(*answers, reading)
+    assert reading.result()[0].value("s", "p") == "w"
+    await service.close()
+
+
+async def test_a_caller_that_goes_away_disturbs_nobody() -> None:
+    executor = HeldExecutor()
+    service = AHashService(MemoryStore(), executor, HandClock(), SETTINGS)
+    await service.start()
+    executor.hold = True
+    tries = [asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))) for _ in range(3)]
+    await turns()
+    tries[1].cancel()
+    await turns()
+    executor.hold = False
+    executor.held[0]()
+    assert (await tries[0]).applied
+    assert (await tries[2]).applied
+    (found,) = await service.get(LIBRARIAN, (ObjectId("o"),))
+    assert found.value("s", "n") == "3"
+    await service.close()
+
+
+class BrokenStore(MemoryStore):
+    """Fails in a way no store may."""
+
+    broken = False
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        if self.broken:
+            raise ZeroDivisionError("a bug")
+        super().commit(puts, deletes)
+
+
+async def test_a_bug_in_the_committer_leaves_nobody_waiting(tmp_path: Path) -> None:
+    class Executor(HeldExecutor):
+        def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
+            future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            try:
+                future.set_result(work())
+            except (ZeroDivisionError, CheloniaError) as error:
+                future.set_exception(error)
+            return future
+
+    store = BrokenStore()
+    service = AHashService(store, Executor(), HandClock(), AHashSettings(cluster="test", batch_max=2))
+    await service.start()
+    running = asyncio.create_task(service.run())
+    store.broken = True
+    tries = [asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))) for _ in range(5)]
+    answers = await asyncio.gather(*tries, return_exceptions=True)
+    assert [a.kind for a in answers if isinstance(a, CheloniaError)] == [Kind.OUTCOME_UNKNOWN] * 5
+    with pytest.raises(ZeroDivisionError):
+        await running
+    with pytest.raises(CheloniaError) as caught:
+        await service.transact(LIBRARIAN, NO_KEY, ())
+    assert caught.value.kind is Kind.UNAVAILABLE
+    await service.close()
+
+
+async def test_run_returns_when_the_service_is_closed() -> None:
+    service = AHashService(MemoryStore(), InlineExecutor(), HandClock(), SETTINGS)
+    running = asyncio.create_task(service.run())
+    await turns()
+    assert (await service.transact(LIBRARIAN, NO_KEY, (put("o", "s", "p", "v"),))).applied
+    await service.close()
+    await running
+
+
+async def test_before_its_start_it_says_retry() -> None:
+    service = AHashService(MemoryStore(), InlineExecutor(), HandClock(), SETTINGS)
+    for call in (service.get(LIBRARIAN, (ObjectId("o"),)), service.transact(LIBRARIAN, NO_KEY, ())):
+        with pytest.raises(CheloniaError) as caught:
+            await call
+        assert caught.value.kind is Kind.UNAVAILABLE
+
+
+class TiredStore(MemoryStore):
+    """Wants upkeep after every commit."""
+
+    due = False
+    done = 0
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        super().commit(puts, deletes)
+        self.due = True
+
+    def upkeep_due(self) -> bool:
+        return self.due
+
+    def upkeep(self) -> None:
+        self.done += 1
+        self.due = False
+        if self.done == 2:
+            raise CheloniaError(Kind.READ_ONLY, "ahash", "store", "no space for a checkpoint")
+
+
+@pytest.mark.expect_log("ahash upkeep failed: .*no space for a checkpoint")
+async def test_upkeep_is_done_between_batches_and_its_failure_stops_nothing() -> None:
+    store, clock = TiredStore(), HandClock()
+    async with serving(store, clock) as service:
+        for _ in range(4):
+            await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
+        await turns()
+        assert store.done == 5, "one after founding the store, one after each commit"
+        store.due = True
+        clock.advance(SETTINGS.upkeep_interval_ms)
+        await turns()
+        assert store.done == 6, "an idle store is looked after too"
+
+
+async def test_a_store_that_crashed_comes_back_with_what_was_committed() -> None:
+    store = MemoryStore()
+    async with serving(store) as service:
+        await service.transact(LIBRARIAN, RequestKey("k"), (put("o", "s", "p", "v"),), "note")
+        after = store.reopened()
+        with pytest.raises(CheloniaError) as caught:
+            await service.get(LIBRARIAN, (ObjectId("o"),))
+        assert caught.value.kind is Kind.UNAVAILABLE
+        with pytest.raises(CheloniaError):
+            await service.transact(LIBRARIAN, NO_KEY, (put("o", "s", "p", "w"),))
+    async with serving(after) as service:
+        assert (await service.get(LIBRARIAN, (ObjectId("o"),)))[0].value("s", "p") == "v"
+        recalled = await service.recall(LIBRARIAN, RequestKey("k"))
+        assert recalled is not None
+        assert recalled.memo == "note"
+
+
+async def test_work_on_threads_keeps_its_order_and_its_errors(tmp_path: Path) -> None:
+    from chelonia.ahash.store_threads import ThreadExecutor
+
+    executor = ThreadExecutor(readers=2)
+    seen: list[int] = []
+    writes = [executor.run_write(lambda i=i: seen.append(i)) for i in range(100)]  # type: ignore[misc]
+    reads = [executor.run_read(lambda i=i: i * i) for i in range(300)]  # type: ignore[misc]
+    failing = executor.run_read(lambda: 1 // 0)
+    cancelled = executor.run_read(lambda: 1)
+    cancelled.cancel()
+    assert await asyncio.gather(*reads) == [i * i for i in range(300)]
+    with pytest.raises(ZeroDivisionError):
+        await failing
+    last = executor.run_write(lambda: "done")
+    await executor.close()
+    assert await last == "done"
+    await asyncio.gather(*writes)
+    assert seen == list(range(100))
+
+
+async def test_closing_answers_what_was_taken(tmp_path: Path) -> None:
+    async with serving(open_store("bdb", tmp_path)) as service:
+        tries = [asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))) for _ in range(600)]
+        await asyncio.sleep(0)
+        await service.close()
+        assert all([(await t).applied for t in tries])
+    async with serving(open_store("bdb", tmp_path)) as service:
+        assert (await service.get(LIBRARIAN, (ObjectId("o"),)))[0].value("s", "n") == "600"
