@@ -15,8 +15,8 @@ from chelonia.shepherd.lifecycle import Held
 
 REPLICA_COST_BYTES: Final = 64 * 1024
 """What opening a replica costs, as bytes read: keeps a million tiny replicas from being free."""
-IDLE_MS: Final = 60_000
-"""How long to wait when there is nothing to check."""
+NAP_MS_MAX: Final = 60_000
+"""How long to wait at most before looking again what is here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,11 @@ class Pace:
 
     period_ms: int
     bytes_per_s_max: int
+
+
+def nap_ms(pace: Pace) -> int:
+    """How long to wait at most before looking again what is here: short beside the period."""
+    return max(1, min(NAP_MS_MAX, pace.period_ms // 20))
 
 
 def read_ms(size: int, pace: Pace) -> int:

@@ -34,19 +34,19 @@ class Scrubber:
     async def loop(self) -> None:
         """Check for ever: each suspicion at once, the others in their turn."""
         clock, node = self._node.ports.clock, self._node
-        due_ms = clock.monotonic_ms() + self._slot_ms()
+        last_ms = clock.monotonic_ms()
         while True:
+            due_ms = last_ms + self._slot_ms()  # anew each time: replicas come and go
             suspect = node.round.next_suspect(node.index)
             if suspect is not None:
                 await self._try(suspect, paced=False)
             elif clock.monotonic_ms() >= due_ms:
-                started_ms = clock.monotonic_ms()
+                last_ms = clock.monotonic_ms()
                 held = node.round.next_in_turn(node.index)
                 if held is not None:
                     await self._try(held, paced=True)
-                due_ms = started_ms + self._slot_ms()
             else:
-                await wake_or_sleep(clock, node.suspicion, min(due_ms - clock.monotonic_ms(), scrub.IDLE_MS))
+                await wake_or_sleep(clock, node.suspicion, min(due_ms - clock.monotonic_ms(), scrub.nap_ms(self._pace)))
 
     async def check_now(self, references: tuple[ReferenceId, ...]) -> int:
         """Check these replicas (all when empty) and return how many are damaged."""
@@ -93,7 +93,7 @@ class Scrubber:
 
     def _slot_ms(self) -> int:
         if not len(self._node.index):
-            return min(scrub.IDLE_MS, self._pace.period_ms)
+            return scrub.nap_ms(self._pace)
         held = self._node.index.after(self._node.round.cursor)
         return scrub.slot_ms(max(held.size, 0) if held else 0, self._node.index, self._pace)
 

@@ -35,7 +35,11 @@ _OUTCOME_OPEN = (Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.UNAVAILA
 
 @dataclass(slots=True)
 class Pending:
-    """One upload from its ticket to the ticket's expiry. `written`: bytes received and not yet a replica."""
+    """One upload from its ticket to the ticket's expiry.
+
+    `written`: bytes received; `sender`, `announced`: who sent the last body, and the checksums he sent with it;
+    `receipts`: one per durable copy; `untried`: (TURL, something may be there already) of copies still to be made.
+    """
 
     request: PutRequest
     reference: ReferenceId
@@ -44,6 +48,7 @@ class Pending:
     phase: Phase = Phase.OPEN
     written: int = 0
     sender: Dn = ANONYMOUS
+    announced: Checksums = Checksums()
     withdrawn: bool = False
     receipts: dict[ServiceId, Receipt] = field(default_factory=dict)
     untried: tuple[tuple[str, bool], ...] = ()
@@ -182,7 +187,7 @@ class Uploads:
         except BaseException:
             pending.phase = earlier
             raise
-        pending.sender = call.dn
+        pending.sender, pending.announced = call.dn, upload.announced
         try:
             await intake.take(upload.body)
             whole = self._is_whole(pending, upload, intake.writer.offset)
@@ -257,8 +262,9 @@ class Uploads:
         """Verify and make durable. Raises: CHECKSUM, EXPIRED (withdrawn), NO_SPACE, UNAVAILABLE."""
         node, expected = self._node, pending.request.facts
         measured = intake.hasher.checksums()
-        if expected.checksums.conflicts(measured):
-            raise _wrong_checksum(pending.reference, expected.checksums, measured)
+        for known in (expected.checksums, pending.announced):
+            if known.conflicts(measured):
+                raise _wrong_checksum(pending.reference, known, measured)
         _check_open(pending)
         facts = replace(expected, size=intake.writer.offset, checksums=measured)
         releasing = node.background.start(intake.release())

@@ -1,4 +1,4 @@
-"""The BlobStore port's contract, on every engine: what is visible when, what survives a crash, what a full disk does."""
+"""The BlobStore contract, on every engine: what is visible when, what survives a crash, what a full disk does."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass

@@ -1,0 +1,352 @@
+"""One Shepherd in a world a test controls: memory stores, virtual time, a Librarian and peers that do as told."""
+
+import asyncio
+import functools
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+from chelonia.core.ahash import Position
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.librarian import (
+    Committed,
+    Heartbeat,
+    HeartbeatAnswer,
+    InventoryItem,
+    InventoryPage,
+    Librarian,
+    Report,
+    ReportAnswer,
+)
+from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
+from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
+from chelonia.shepherd.blobs_memory import MemoryBlobs
+from chelonia.shepherd.checksums import Hasher
+from chelonia.shepherd.node import ShepherdPorts
+from chelonia.shepherd.service import ShepherdService
+from chelonia.shepherd.settings import ShepherdSettings, dev
+from chelonia.shepherd.store_state import MemoryState
+from chelonia.wire import tickets
+from tests.sim.virtual_loop import run_virtual
+
+T = TypeVar("T")
+
+EPOCH_MS = 1_700_000_000_000
+JOE = Call(dn=Dn("/CN=joe"), address="10.0.0.1")
+EVE = Call(dn=Dn("/CN=eve"), address="10.0.0.2")
+BARTENDER = Call(dn=Dn("/CN=bartender"), roles=(Role.BARTENDER,))
+LIBRARIAN = Call(dn=Dn("/CN=librarian"), roles=(Role.LIBRARIAN,))
+ADMINISTRATOR = Call(dn=Dn("/CN=admin"), roles=(Role.ADMINISTRATOR,))
+PEER = Call(dn=Dn("/CN=shepherd"), roles=(Role.SHEPHERD,))
+CLUSTER = "cluster-1"
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on a virtual-time loop: sleeping costs nothing."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return run
+
+
+class VirtualClock:
+    """Time of the virtual loop, with a wall clock that a test may step."""
+
+    def __init__(self) -> None:
+        self.step_ms = 0
+
+    def now_ms(self) -> Ms:
+        return Ms(EPOCH_MS + self.step_ms + self.monotonic_ms())
+
+    def monotonic_ms(self) -> Ms:
+        return Ms(round(asyncio.get_running_loop().time() * 1000))
+
+    async def sleep(self, duration_ms: int) -> None:
+        await asyncio.sleep(duration_ms / 1000)
+
+
+class SeededIds:
+    """Ids from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def uuid(self) -> str:
+        text = f"{self._rng.getrandbits(128):032x}"
+        return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
+
+    def token(self, n_bytes: int) -> bytes:
+        return self._rng.randbytes(n_bytes)
+
+    def uniform(self) -> float:
+        return self._rng.random()
+
+
+class InlineWorker:
+    """Runs work at once."""
+
+    async def run(self, fn: Callable[[], T]) -> T:
+        return fn()
+
+
+class NamedSigner:
+    """Signs with a name, so that a test sees whose word it is."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def sign(self, message: bytes) -> str:
+        return f"{self.name}:{len(message)}"
+
+    def verify_key(self) -> str:
+        return f"key of {self.name}"
+
+
+@dataclass
+class FakeLibrarian:
+    """A Librarian for one Shepherd. `known`: blobs a transact has named; `failures`: raised by the next calls, by
+    operation; `lose_answers`: calls applied whose answer never arrives, by operation."""
+
+    position: Position = Position(CLUSTER, 1, 1)
+    approved: bool = True
+    known: dict[BlobId, None] = field(default_factory=dict)
+    items: dict[ReferenceId, InventoryItem] = field(default_factory=dict)
+    failures: dict[str, list[Kind]] = field(default_factory=dict)
+    lose_answers: dict[str, int] = field(default_factory=dict)
+    beats: list[Heartbeat] = field(default_factory=list)
+    sent: list[Report] = field(default_factory=list)
+    applied: list[Report] = field(default_factory=list)
+    commits: list[tuple[Call, Guid, tuple[Receipt, ...]]] = field(default_factory=list)
+    pages: list[str] = field(default_factory=list)
+    page_size: int = 1000
+    boot: int = 0
+    number: int = 0
+    next_report_ms: int = 1000
+
+    async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
+        self._fail("heartbeat")
+        assert call.has(Role.SHEPHERD)
+        assert call.service_id == beat.shepherd
+        self.beats.append(beat)
+        return HeartbeatAnswer(1000, self.approved, self.number, self.position)
+
+    async def report(self, call: Call, report: Report) -> ReportAnswer:
+        self._fail("report")
+        self.sent.append(report)
+        if report.boot > self.boot and report.number == 1:
+            self.boot, self.number = report.boot, 0
+        fresh = report.boot == self.boot and report.number == self.number + 1
+        unknown: tuple[ReferenceId, ...] = ()
+        if fresh:
+            self.number += 1
+            self.applied.append(report)
+            unknown = tuple(r.reference for r in report.replicas if r.blob not in self.known)
+        if self.lose_answers.get("report"):
+            self.lose_answers["report"] -= 1
+            raise CheloniaError(Kind.TIMEOUT, "report")
+        return ReportAnswer(self.number, self.next_report_ms, unknown)
+
+    async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
+        self._fail("commit_put")
+        self.commits.append((call, guid, receipts))
+        self.known[receipts[0].blob] = None
+        if self.lose_answers.get("commit_put"):
+            self.lose_answers["commit_put"] -= 1
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, "commit_put")
+        return Committed(guid, receipts[0].blob, tuple(r.location for r in receipts))
+
+    async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
+        self._fail("inventory")
+        self.pages.append(after)
+        rest = [reference for reference in sorted(self.items) if reference > after]
+        page = rest[: self.page_size]
+        return InventoryPage(tuple(self.items[r] for r in page), page[-1] if len(rest) > len(page) else "")
+
+    def states(self) -> list[tuple[str, str]]:
+        """What was reported and applied, in order: (reference, state)."""
+        return [(r.reference, r.state.value) for report in self.applied for r in report.replicas]
+
+    def _fail(self, operation: str) -> None:
+        if self.failures.get(operation):
+            raise CheloniaError(self.failures[operation].pop(0), operation)
+
+
+@dataclass
+class FakeTransfers:
+    """Carries pushes to other Shepherds of the test. `down`: bases that refuse; `frozen`: bases that take no byte;
+    `cut_after`: bases whose next push breaks after so many bytes; `lose_answer`: bases whose next answer is lost."""
+
+    peers: dict[str, ShepherdService] = field(default_factory=dict)
+    down: list[str] = field(default_factory=list)
+    frozen: list[str] = field(default_factory=list)
+    cut_after: dict[str, int] = field(default_factory=dict)
+    lose_answer: list[str] = field(default_factory=list)
+    pushes: list[tuple[str, int]] = field(default_factory=list)
+
+    async def push(self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0) -> Uploaded:
+        parts = tickets.parse_turl(turl)
+        self.pushes.append((parts.base, offset))
+        if parts.base in self.down:
+            raise CheloniaError(Kind.NETWORK, "push", parts.base)
+        if parts.base in self.frozen:
+            await asyncio.Event().wait()
+        total = offset + length if offset else -1
+        upload = Upload(parts.ticket, self._wire(parts.base, body), length, offset, total)
+        answer = await self.peers[parts.base].receive(PEER, upload)
+        if parts.base in self.lose_answer:
+            self.lose_answer.remove(parts.base)
+            raise CheloniaError(Kind.NETWORK, "push", "answer lost")
+        return answer
+
+    async def offset(self, turl: str) -> int:
+        parts = tickets.parse_turl(turl)
+        if parts.base in self.down:
+            raise CheloniaError(Kind.NETWORK, "offset", parts.base)
+        return await self.peers[parts.base].offset(PEER, parts.ticket)
+
+    async def _wire(self, base: str, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        left = self.cut_after.pop(base, -1)
+        async for chunk in body:
+            if 0 <= left < len(chunk):
+                yield chunk[:left]
+                raise CheloniaError(Kind.NETWORK, "push", "connection lost")
+            left -= len(chunk) if left >= 0 else 0
+            yield chunk
+
+
+class World:
+    """A Shepherd and what it depends on; `restart` keeps the disk."""
+
+    def __init__(self, name: str = "s1", **settings: Any) -> None:
+        base = f"https://{name}:6000"
+        self.settings: ShepherdSettings = replace(dev(ServiceId(f"{base}/Shepherd"), base), **settings)
+        self.base = base
+        self.clock = VirtualClock()
+        self.ids = SeededIds(sum(name.encode()))
+        self.blobs = MemoryBlobs(1 << 30)
+        self.state = MemoryState()
+        self.librarian = FakeLibrarian()
+        self.transfers = FakeTransfers()
+        self.signer = NamedSigner(name)
+        self.loops: asyncio.Task[None] | None = None
+        self.service = self._service()
+
+    def _service(self) -> ShepherdService:
+        ports = ShepherdPorts(
+            blobs=self.blobs,
+            state_file=self.state,
+            librarians=cast("Librarian", self.librarian),
+            transfers=self.transfers,
+            signer=self.signer,
+            worker=InlineWorker(),
+            clock=self.clock,
+            ids=self.ids,
+        )
+        return ShepherdService(ports, self.settings)
+
+    async def start(self, *, run: bool = False) -> "World":
+        await self.service.start()
+        if run:
+            self.loops = asyncio.ensure_future(self.service.run())
+        return self
+
+    async def stop(self) -> None:
+        if self.loops is not None:
+            self.loops.cancel()
+            await asyncio.wait((self.loops,))
+            self.loops = None
+        await self.service.stop()
+
+    async def restart(self, *, run: bool = False, crash: bool = True) -> None:
+        if not crash or self.loops is not None:
+            await self.stop()
+        if crash:
+            self.blobs.crash()
+        self.service = self._service()
+        await self.start(run=run)
+
+    async def pass_ms(self, duration_ms: int) -> None:
+        await self.clock.sleep(duration_ms)
+
+    # --- shorthand ------------------------------------------------------------------------------------------------
+
+    async def put(self, request: PutRequest) -> TurlOutcome:
+        (outcome,) = await self.service.put(BARTENDER, (request,))
+        return outcome
+
+    async def ticket(self, request: PutRequest) -> str:
+        outcome = await self.put(request)
+        assert outcome.turl, outcome
+        return tickets.parse_turl(outcome.turl).ticket
+
+    async def send(self, ticket: str, data: bytes, call: Call = JOE, **how: Any) -> Uploaded:
+        how.setdefault("length", len(data))
+        return await self.service.receive(call, Upload(ticket, body(data), **how))
+
+    async def store(self, data: bytes, number: int = 1, **how: Any) -> ReferenceId:
+        """Upload a replica whose blob the namespace knows at once; returns its reference."""
+        wanted = request(data, number, **how)
+        self.librarian.known[wanted.facts.blob] = None
+        outcome = await self.put(wanted)
+        await self.send(tickets.parse_turl(outcome.turl).ticket, data)
+        return outcome.reference
+
+    async def state_of(self, reference: ReferenceId) -> str:
+        (outcome,) = await self.service.stat(LIBRARIAN, (("r", reference),))
+        return outcome.state if outcome.found else "none"
+
+    async def quarantined(self) -> int:
+        return (await self.service.status(ADMINISTRATOR)).quarantined
+
+
+def numbered(kind: str, number: int) -> str:
+    """A recognisable UUID."""
+    return f"{kind * 8}-0000-4000-8000-{number:012d}"
+
+
+def request(data: bytes, number: int = 1, **how: Any) -> PutRequest:
+    """A PutRequest for `data` with everything announced; `facts` fields and request fields may be overridden."""
+    facts = ReplicaFacts(
+        blob=BlobId(numbered("b", number)),
+        guid=Guid(numbered("f", number)),
+        name=how.pop("name", f"/file{number}"),
+        owner=JOE.dn,
+        size=how.pop("size", len(data)),
+        checksums=how.pop("checksums", checksums(data)),
+        wanted=2,
+        created_ms=Ms(EPOCH_MS),
+        seal="seal",
+    )
+    how = {"purpose": Purpose.REPLICA, "protocols": ("http",), **how}
+    return PutRequest(request_id="r", facts=facts, **how)
+
+
+def checksums(data: bytes) -> Checksums:
+    hasher = Hasher()
+    hasher.update(data)
+    return hasher.checksums()
+
+
+async def body(data: bytes, piece: int = 100_000) -> AsyncIterator[bytes]:
+    """A body in pieces, as a connection delivers it."""
+    for start in range(0, len(data), piece):
+        yield data[start : start + piece]
+
+
+async def broken_body(data: bytes) -> AsyncIterator[bytes]:
+    """A body whose connection breaks at its end."""
+    yield data
+    raise CheloniaError(Kind.NETWORK, "PUT", "", "connection lost")
+
+
+async def read_all(world: World, ticket: str, call: Call = JOE) -> bytes:
+    """One whole GET."""
+    download = await world.service.open(call, ticket)
+    chunks = [chunk async for chunk in download.reader.read(ByteRange(0, download.size))]
+    await download.reader.close(complete=True)
+    return b"".join(chunks)

@@ -1,0 +1,105 @@
+"""GET: who may read what under which ticket, and what a damaged replica brings about."""
+
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.shepherd import ByteRange, GetRequest, TurlOutcome
+from chelonia.wire import tickets
+from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all, virtual
+
+DATA = b"the quick brown fox" * 1000
+
+
+async def kind_of(work: Awaitable[Any]) -> Kind:
+    with pytest.raises(CheloniaError) as caught:
+        await work
+    return caught.value.kind
+
+
+async def ask(world: World, reference: ReferenceId, **how: Any) -> TurlOutcome:
+    (outcome,) = await world.service.get(BARTENDER, (GetRequest("r", reference, ("http",), **how),))
+    return outcome
+
+
+async def ticket_of(world: World, reference: ReferenceId, **how: Any) -> str:
+    return tickets.parse_turl((await ask(world, reference, **how)).turl).ticket
+
+
+@virtual
+async def test_a_live_replica_is_offered_with_its_checksum_and_read() -> None:
+    world = await World().start()
+    reference = await world.store(DATA)
+    outcome = await ask(world, reference)
+    assert (outcome.checksum_type, outcome.checksum) == ("md5", checksums(DATA).md5)
+    assert await read_all(world, tickets.parse_turl(outcome.turl).ticket) == DATA
+
+
+@virtual
+async def test_offers_are_refused_in_the_originals_words() -> None:
+    world = await World().start()
+    reference = await world.store(DATA)
+    (wrong,) = await world.service.get(BARTENDER, (GetRequest("r", reference, ("byteio",)),))
+    assert wrong.error == "no supported protocol found"
+    unknown = await ask(world, ReferenceId(numbered("c", 9)))
+    assert (unknown.error, unknown.kind) == ("file is not alive", "not-alive")
+    assert await kind_of(world.service.get(JOE, ())) is Kind.DENIED
+
+
+@virtual
+async def test_a_bound_ticket_reads_any_ranges_until_it_expires_and_survives_a_restart() -> None:
+    world = await World().start()
+    ticket = await ticket_of(world, await world.store(DATA), dn=JOE.dn, lifetime_ms=5000)
+    assert await read_all(world, ticket) == DATA
+    await world.restart()
+    download = await world.service.open(JOE, ticket)
+    assert not download.single_use
+    assert b"".join([c async for c in download.reader.read(ByteRange(4, 5))]) == DATA[4:9]
+    assert await kind_of(world.service.open(EVE, ticket)) is Kind.BAD_TICKET
+    await world.pass_ms(5000)
+    assert await kind_of(world.service.open(JOE, ticket)) is Kind.EXPIRED
+
+
+@virtual
+async def test_an_unbound_ticket_is_good_for_one_full_body() -> None:
+    world = await World().start()
+    reference = await world.store(DATA)
+    ticket = await ticket_of(world, reference)
+    download = await world.service.open(EVE, ticket)
+    assert download.single_use
+    assert await kind_of(world.service.open(JOE, ticket)) is Kind.ALREADY_DONE
+    await download.reader.close(complete=False)
+    assert await read_all(world, ticket) == DATA
+    await world.service.tidy()
+    assert await kind_of(world.service.open(JOE, ticket)) is Kind.ALREADY_DONE
+    other = await ticket_of(world, reference)
+    await world.restart()
+    assert await kind_of(world.service.open(JOE, other)) is Kind.BAD_TICKET
+
+
+@virtual
+async def test_a_range_beyond_the_end_is_refused() -> None:
+    world = await World().start()
+    download = await world.service.open(JOE, await ticket_of(world, await world.store(DATA)))
+    with pytest.raises(CheloniaError) as caught:
+        await anext(aiter(download.reader.read(ByteRange(len(DATA), 1))))
+    assert caught.value.kind is Kind.BAD_RANGE
+
+
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_a_truncated_replica_is_not_alive_and_checked_at_once() -> None:
+    world = await World(scrub_period_ms=10**9).start(run=True)
+    reference = await world.store(DATA)
+    ticket = await ticket_of(world, reference, dn=JOE.dn)
+    world.blobs.truncate(reference, 100)
+    assert await kind_of(read_all(world, ticket)) is Kind.NOT_ALIVE
+    await world.pass_ms(100)
+    assert await world.state_of(reference) == "invalid"
+    assert (reference, "invalid") in world.librarian.states()
+    assert (await ask(world, reference)).error == "file is not alive"
+    assert await kind_of(world.service.open(JOE, ticket)) is Kind.NOT_ALIVE
+    await world.stop()

@@ -1,0 +1,243 @@
+"""What Librarians hear: heartbeats, numbered reports neither lost nor doubled, the inventory's differences."""
+
+import pytest
+
+from chelonia.core.ahash import Position
+from chelonia.core.errors import Kind
+from chelonia.core.ids import BlobId, ReferenceId
+from chelonia.core.librarian import InventoryItem
+from chelonia.core.replicas import ReplicaState
+from tests.support.shepherd import ADMINISTRATOR, World, numbered, request, virtual
+
+DATA = b"data"
+
+
+def item(reference: ReferenceId, state: ReplicaState | None, number: int = 1) -> InventoryItem:
+    return InventoryItem(reference, BlobId(numbered("b", number)), state)
+
+
+@virtual
+async def test_heartbeats_say_what_placement_needs() -> None:
+    world = await World(domain="oslo").start(run=True)
+    await world.store(DATA)
+    await world.pass_ms(1900)
+    beat = world.librarian.beats[-1]
+    assert (beat.shepherd, beat.domain, beat.verify_key) == (world.settings.service_id, "oslo", "key of s1")
+    assert (beat.replicas, beat.accepting, beat.reported) == (1, True, 1)
+    assert beat.free_bytes == world.blobs.capacity - len(DATA)
+    assert len(world.librarian.beats) == 8
+    await world.stop()
+
+
+@virtual
+async def test_a_lost_answer_repeats_the_same_report_and_later_changes_follow_in_order() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(100)
+    world.librarian.lose_answers["report"] = 2
+    first = await world.store(DATA, 1)
+    await world.pass_ms(1010)
+    second = await world.store(DATA, 2)
+    await world.pass_ms(3000)
+    sent = world.librarian.sent
+    assert sent[0] == sent[1] == sent[2]
+    assert [report.number for report in world.librarian.applied] == [1, 2, 3]
+    # The answer that arrived was to a repeat and could not say what is unknown, so the first is told once more.
+    assert world.librarian.states() == [(first, "alive"), (first, "alive"), (second, "alive")]
+    await world.stop()
+
+
+@virtual
+async def test_reports_wait_out_a_librarian_that_cannot_be_reached() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(100)
+    world.librarian.failures = {"report": [Kind.NETWORK] * 5, "heartbeat": [Kind.TIMEOUT] * 5}
+    reference = await world.store(DATA)
+    await world.pass_ms(10_000)
+    assert set(world.librarian.states()) == {(reference, "alive")}
+    assert [report.number for report in world.librarian.applied] == [1, 2]
+    await world.stop()
+
+
+@virtual
+async def test_a_new_boot_numbers_from_one() -> None:
+    world = await World().start(run=True)
+    await world.store(DATA, 1)
+    await world.pass_ms(2000)
+    old = world.librarian.applied[-1]
+    await world.restart(run=True)
+    await world.store(DATA, 2)
+    await world.pass_ms(2000)
+    new = world.librarian.applied[-1]
+    assert new.boot == old.boot + 1
+    assert next(r.number for r in world.librarian.applied if r.boot == new.boot) == 1
+    await world.stop()
+
+
+@virtual
+async def test_nothing_is_reported_while_reporting_is_switched_off() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(100)
+    assert await world.service.toggle_report(ADMINISTRATOR, False) is False
+    beats = len(world.librarian.beats)
+    reference = await world.store(DATA)
+    await world.pass_ms(5000)
+    assert len(world.librarian.beats) == beats
+    assert world.librarian.sent == []
+    assert await world.service.toggle_report(ADMINISTRATOR, True) is True
+    await world.pass_ms(1000)
+    assert world.librarian.states() == [(reference, "alive")]
+    await world.stop()
+
+
+@virtual
+async def test_nothing_is_reported_before_the_shepherd_is_approved() -> None:
+    world = World()
+    world.librarian.approved = False
+    await world.start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(3000)
+    assert (world.librarian.sent, world.librarian.pages) == ([], [])
+    world.librarian.approved = True
+    await world.pass_ms(3000)
+    assert (reference, "alive") in world.librarian.states()
+    await world.stop()
+
+
+@pytest.mark.expect_log("another cluster")
+@virtual
+async def test_a_librarian_of_another_cluster_hears_nothing() -> None:
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(2000)
+    world.librarian.position = Position("cluster-2", 9, 9)
+    world.librarian.known.clear()
+    world.librarian.sent.clear()
+    await world.restart(run=True)
+    await world.pass_ms(200_000)
+    assert world.librarian.sent == []
+    assert await world.state_of(reference) == "alive"
+    await world.stop()
+
+
+# --- uncommitted ---------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_uncommitted_bytes_are_asked_for_until_their_grace_is_over_then_set_aside_and_erased_by_age() -> None:
+    world = await World(unknown_grace_ms=20_000, quarantine_keep_ms=50_000).start(run=True)
+    ticket = await world.ticket(request(DATA, lifetime_ms=10_000))
+    await world.send(ticket, DATA)
+    (reference,) = world.blobs.references()
+    await world.pass_ms(29_000)
+    assert await world.state_of(reference) == "alive"
+    assert len(world.librarian.states()) > 10
+    await world.pass_ms(5_000)
+    assert await world.state_of(reference) == "none"
+    assert await world.quarantined() == 1
+    await world.pass_ms(60_000)
+    assert world.blobs.used_bytes() == 0
+    await world.stop()
+
+
+@virtual
+async def test_an_unreachable_librarian_sets_nothing_aside() -> None:
+    world = await World(unknown_grace_ms=1000).start(run=True)
+    ticket = await world.ticket(request(DATA, lifetime_ms=1000))
+    await world.send(ticket, DATA)
+    (reference,) = world.blobs.references()
+    world.librarian.failures = {"report": [Kind.NETWORK] * 10_000}
+    await world.pass_ms(600_000)
+    assert await world.state_of(reference) == "alive"
+    await world.stop()
+
+
+@virtual
+async def test_a_blob_named_later_becomes_committed_durably() -> None:
+    world = await World().start(run=True)
+    await world.send(await world.ticket(request(DATA)), DATA)
+    await world.pass_ms(1500)
+    world.librarian.known[BlobId(numbered("b", 1))] = None
+    await world.pass_ms(5000)
+    assert [s.committed async for s in world.blobs.scan()] == [True]
+    reports = len(world.librarian.applied)
+    await world.pass_ms(60_000)
+    assert len(world.librarian.applied) == reports
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica set aside")
+@virtual
+async def test_a_committed_replica_the_namespace_forgot_is_set_aside_and_never_erased() -> None:
+    world = await World(unknown_grace_ms=5_000, quarantine_keep_ms=1000).start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(5000)
+    world.librarian.known.clear()
+    await world.restart(run=True)  # the comparison at its start finds that the inventory lacks it
+    await world.pass_ms(4000)
+    assert await world.state_of(reference) == "alive"
+    await world.pass_ms(600_000)
+    assert await world.state_of(reference) == "none"
+    assert [(s.reference, s.committed) for s in await world.blobs.quarantined()] == [(reference, True)]
+    await world.stop()
+
+
+# --- inventory -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.expect_log("replica missing")
+@virtual
+async def test_each_start_reports_the_differences_page_by_page() -> None:
+    world = await World().start(run=True)
+    world.librarian.page_size = 2
+    await world.pass_ms(100)
+    held = sorted([await world.store(DATA, number) for number in range(1, 6)])
+    await world.pass_ms(2000)
+    numbers = {ReferenceId(r.reference): r.blob for report in world.librarian.applied for r in report.replicas}
+    world.librarian.items = {
+        held[0]: InventoryItem(held[0], numbers[held[0]], ReplicaState.ALIVE),
+        held[1]: InventoryItem(held[1], numbers[held[1]], ReplicaState.CREATING),
+        held[2]: InventoryItem(held[2], numbers[held[2]], ReplicaState.THIRDWHEEL),
+        held[3]: InventoryItem(held[3], numbers[held[3]], None),
+    }
+    gone, claimed = ReferenceId(numbered("e", 1)), ReferenceId(numbered("e", 2))
+    world.librarian.items[gone] = item(gone, ReplicaState.ALIVE, 8)
+    world.librarian.items[claimed] = item(claimed, ReplicaState.CREATING, 9)
+    world.librarian.applied.clear()
+    world.librarian.pages.clear()
+    await world.restart(run=True)
+    await world.pass_ms(2000)
+    assert sorted(world.librarian.states()) == sorted([(held[1], "alive"), (held[4], "alive"), (gone, "deleted")])
+    assert len(world.librarian.pages) == 3
+    await world.stop()
+
+
+@virtual
+async def test_a_librarian_may_ask_for_the_comparison() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(100)
+    compared = len(world.librarian.pages)
+    world.librarian.next_report_ms = -1
+    reference = await world.store(DATA)
+    await world.pass_ms(1100)
+    world.librarian.next_report_ms = 1000
+    world.librarian.items = {reference: item(reference, ReplicaState.ALIVE)}
+    await world.pass_ms(2000)
+    assert len(world.librarian.pages) > compared
+    await world.stop()
+
+
+@virtual
+async def test_metadata_restored_from_a_backup_is_told_everything_again() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(100)
+    first = await world.store(DATA, 1)
+    await world.pass_ms(2000)
+    world.librarian.number, world.librarian.items = 0, {}
+    world.librarian.applied.clear()
+    world.librarian.position = Position(world.librarian.position.cluster, 2, 1)
+    second = await world.store(DATA, 2)
+    await world.pass_ms(3000)
+    assert {first, second} <= {ReferenceId(reference) for reference, _ in world.librarian.states()}
+    assert world.state.state is not None
+    assert world.state.state.generation == 2
+    await world.stop()

@@ -1,0 +1,268 @@
+"""The pure parts: the replica's local life, the journal, the index, authority, pacing, checksums."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chelonia.core.ahash import Position
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.librarian import ReportedReplica
+from chelonia.core.replicas import Checksums, ReplicaState
+from chelonia.core.shepherd import Authority, State, StoredReplica
+from chelonia.shepherd import authority, lifecycle, scrub
+from chelonia.shepherd.checksums import OFF_LOOP_BYTES_MIN, Hasher
+from chelonia.shepherd.index import Index
+from chelonia.shepherd.journal import Journal
+from chelonia.shepherd.lifecycle import Fate, Held
+from chelonia.shepherd.scrub import Pace, Round
+from tests.support.shepherd import InlineWorker, numbered, request
+
+A, B, C = (ReferenceId(numbered("a", number)) for number in (1, 2, 3))
+DATA = b"data"
+FACTS = request(DATA).facts
+
+
+def held(reference: ReferenceId = A, **how: object) -> Held:
+    return replace(lifecycle.arrived(reference, FACTS, 1000, Ms(5)), **how)  # type: ignore[arg-type]
+
+
+# --- lifecycle -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stored", "state"),
+    [
+        (StoredReplica(A, FACTS, 4), ReplicaState.ALIVE),
+        (StoredReplica(A, FACTS, 3), ReplicaState.INVALID),
+        (StoredReplica(A, FACTS, -1), ReplicaState.INVALID),
+        (StoredReplica(A, None, 4), ReplicaState.INVALID),
+    ],
+)
+def test_what_a_start_finds(stored: StoredReplica, state: ReplicaState) -> None:
+    assert lifecycle.found(stored, 0).state is state
+
+
+def test_a_check_moves_between_alive_and_invalid_only() -> None:
+    damaged = lifecycle.checked(held(), False, Ms(9))
+    assert (damaged.state, damaged.checked_ms) == (ReplicaState.INVALID, 9)
+    assert lifecycle.checked(damaged, False, Ms(9)).state is ReplicaState.INVALID
+    assert lifecycle.checked(damaged, True, Ms(9)).state is ReplicaState.ALIVE
+
+
+@pytest.mark.parametrize(
+    ("committed", "since_ms", "now_ms", "fate"),
+    [
+        (False, -1, 999, Fate.ASK_AGAIN),
+        (False, -1, 1000, Fate.SET_ASIDE),
+        (True, -1, 10_000, Fate.ASK_AGAIN),
+        (True, 10_000, 10_499, Fate.ASK_AGAIN),
+        (True, 10_000, 10_500, Fate.SET_ASIDE),
+    ],
+)
+def test_the_fate_of_what_the_namespace_does_not_know(committed: bool, since_ms: int, now_ms: int, fate: Fate) -> None:
+    replica = held(committed=committed, unknown_since_ms=since_ms)
+    assert lifecycle.unknown(replica, now_ms, 500)[1] is fate
+
+
+def test_being_known_again_forgets_the_doubt() -> None:
+    doubted, _ = lifecycle.unknown(held(committed=True), 100, 500)
+    known = lifecycle.acknowledged(doubted)
+    assert lifecycle.unknown(known, 700, 500)[1] is Fate.ASK_AGAIN
+
+
+def test_an_invalid_replica_vouches_for_nothing() -> None:
+    reported = lifecycle.reported(held(state=ReplicaState.INVALID))
+    assert (reported.size, reported.checksums) == (-1, Checksums())
+    assert lifecycle.reported(held()).checksums == FACTS.checksums
+
+
+# --- journal -------------------------------------------------------------------------------------------------------
+
+
+def journal() -> Journal:
+    return Journal(ServiceId("https://s1/Shepherd"), 7)
+
+
+def alive(reference: ReferenceId) -> ReportedReplica:
+    return lifecycle.reported(held(reference))
+
+
+def test_one_report_is_in_flight_and_changes_meanwhile_go_into_the_next() -> None:
+    book = journal()
+    book.note(A, 0)
+    first = book.take(0, 10, alive)
+    assert first is not None
+    assert (first.boot, first.number, [r.reference for r in first.replicas]) == (7, 1, [A])
+    book.note(B, 0)
+    book.note(A, 0)
+    assert book.take(5, 10, alive) == first
+    assert book.answered(1).done == first
+    second = book.take(6, 10, alive)
+    assert second is not None
+    assert (second.number, [r.reference for r in second.replicas]) == (2, [A, B])
+
+
+def test_a_report_not_accepted_is_repeated_and_a_repeats_answer_says_so() -> None:
+    book = journal()
+    book.note(A, 0)
+    first = book.take(0, 10, alive)
+    assert book.answered(0).done is None
+    assert book.take(1, 10, alive) == first
+    settled = book.answered(1)
+    assert (settled.done, settled.first_try, settled.diverged) == (first, False, False)
+    assert book.take(2, 10, alive) is None
+
+
+@pytest.mark.parametrize("accepted", [0, 57])
+def test_a_number_from_another_past_renumbers_the_content(accepted: int) -> None:
+    book = journal()
+    for number in (1, 2):
+        book.note(A, 0)
+        book.take(0, 10, alive)
+        assert book.answered(number).done
+    book.note(B, 0)
+    book.take(0, 10, alive)
+    assert book.answered(accepted).diverged
+    again = book.take(0, 10, alive)
+    assert again is not None
+    assert (again.number, [r.reference for r in again.replicas]) == (accepted + 1, [B])
+    assert book.answered(accepted + 1).done == again
+
+
+def test_a_report_waits_until_it_is_due_and_takes_no_more_than_allowed() -> None:
+    book = journal()
+    book.note(A, 100)
+    book.note(B, 50)
+    book.note(C, 70)
+    assert book.next_due() == 50
+    assert book.take(49, 10, alive) is None
+    report = book.take(100, 2, alive)
+    assert report is not None
+    assert [r.reference for r in report.replicas] == [B, C]
+    book.answered(1)
+    book.note(A, 60)
+    assert book.next_due() == 60
+
+
+def test_an_erased_replica_is_reported_gone_only_after_a_report_that_said_otherwise() -> None:
+    book = journal()
+    book.note(A, 0)
+    book.erased(A, FACTS.blob, 0)
+    assert book.take(0, 10, lambda reference: None) is None
+    book.note(A, 0)
+    book.take(0, 10, alive)
+    book.erased(A, FACTS.blob, 0)
+    book.answered(1)
+    after = book.take(0, 10, lambda reference: None)
+    assert after is not None
+    assert [r.state for r in after.replicas] == [ReplicaState.DELETED]
+
+
+# --- index ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_index_finds_by_exact_blob_and_in_order() -> None:
+    index = Index()
+    other = BlobId(FACTS.blob + "2")
+    for reference in (C, A, B):
+        index.put(held(reference))
+    index.put(held(B, blob=other))
+    index.put(held(A, state=ReplicaState.INVALID))
+    live = index.live_copy(FACTS.blob)
+    assert live is not None
+    assert live.reference == C
+    found = index.live_copy(other)
+    assert found is not None
+    assert found.reference == B
+    assert index.live_copy(BlobId(FACTS.blob[:-1])) is None
+    assert [h.reference for h in index.between("", "")] == [A, B, C]
+    assert [h.reference for h in index.between(A, B)] == [B]
+    assert (len(index), index.total_bytes) == (3, 12)
+    index.remove(C)
+    assert index.live_copy(FACTS.blob) is None
+    assert (index.remove(C), len(index), index.total_bytes) == (None, 2, 8)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 8), st.integers(0, 3)), max_size=40))
+def test_the_index_agrees_with_a_plain_dict(steps: list[tuple[bool, int, int]]) -> None:
+    index, plain = Index(), dict[ReferenceId, Held]()
+    for add, number, size in steps:
+        reference = ReferenceId(numbered("a", number))
+        if add:
+            plain[reference] = held(reference, size=size, blob=BlobId(f"blob{size}"))
+            index.put(plain[reference])
+        else:
+            assert index.remove(reference) == plain.pop(reference, None)
+    assert list(index.between("", "")) == [plain[reference] for reference in sorted(plain)]
+    assert index.total_bytes == sum(h.size for h in plain.values())
+    for size in range(4):
+        assert (index.live_copy(BlobId(f"blob{size}")) is not None) == any(h.size == size for h in plain.values())
+
+
+# --- authority -----------------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_teaches_cluster_and_generation_but_not_the_sequence() -> None:
+    fresh = State(1, b"")
+    learned = authority.seen(fresh, Position("c", 2, 50))
+    assert learned == State(1, b"", "c", 2, 0)
+    assert authority.seen(learned, Position("", 0, 0)) == learned
+    assert authority.seen(learned, Position("d", 9, 9)) is None
+    obeyed = authority.obeyed(learned, Position("c", 2, 60))
+    assert authority.refusal(obeyed, Authority(Position("c", 2, 59)))
+    assert authority.refusal(obeyed, Authority(Position("c", 2, 60))) == ""
+    restored = authority.seen(obeyed, Position("c", 3, 10))
+    assert restored == State(1, b"", "c", 3, 0)
+    assert authority.refusal(restored, Authority(Position("c", 2, 999)))
+    assert authority.refusal(restored, Authority(Position("c", 3, 11))) == ""
+
+
+# --- pacing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_of_slots_fills_the_period_in_proportion_to_bytes() -> None:
+    index = Index()
+    sizes = [0, 1_000_000, 3_000_000, 50_000]
+    for number, size in enumerate(sizes):
+        index.put(held(ReferenceId(numbered("a", number)), size=size))
+    pace = Pace(1_000_000, 1 << 30)
+    slots = [scrub.slot_ms(size, index, pace) for size in sizes]
+    assert 999_990 <= sum(slots) <= 1_000_000
+    assert slots[2] > slots[1] > slots[3] > slots[0] > 0
+    assert scrub.slot_ms(3_000_000, index, Pace(10, 1_000_000)) >= 3_000
+
+
+def test_the_round_visits_all_suspicion_first() -> None:
+    index, turn = Index(), Round(cursor=A)
+    for reference in (A, B, C):
+        index.put(held(reference))
+    turn.suspect(C)
+    turn.suspect(ReferenceId(numbered("e", 1)))
+    assert turn.next_suspect(index) == index.get(C)
+    assert turn.next_suspect(index) is None
+    assert [turn.next_in_turn(index) for _ in range(4)] == [index.get(r) for r in (B, C, A, B)]
+    assert turn.cursor == B
+
+
+# --- checksums -----------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_checksums_do_not_depend_on_the_pieces(pieces: list[bytes]) -> None:
+    parts, whole = Hasher(), Hasher()
+    for piece in pieces:
+        parts.update(piece)
+    whole.update(b"".join(pieces))
+    assert parts.checksums() == whole.checksums()
+    assert parts.size == whole.size
+
+
+async def test_known_checksums_of_a_large_piece() -> None:
+    hasher = Hasher()
+    await hasher.feed(InlineWorker(), b"\0" * OFF_LOOP_BYTES_MIN)
+    sums = hasher.checksums()
+    assert sums.md5 == "ec87a838931d4d5d2e94a04644788a55"
+    assert sums.sha256 == "8a39d2abd3999ab73c34db2476849cddf303ce389b35826850f9a700589b4a90"
+    assert sums.adler32 == "003c0001"

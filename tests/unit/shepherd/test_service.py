@@ -1,0 +1,330 @@
+"""Start, erasure under authority, copies, scrub, stat and status of one Shepherd."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from chelonia.core.ahash import Position
+from chelonia.core.bounds import CHUNK_BYTES
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, ReferenceId
+from chelonia.core.librarian import InventoryItem
+from chelonia.core.replicas import ReplicaState
+from chelonia.core.shepherd import Authority, CopyOrder, Upload
+from tests.support.shepherd import (
+    ADMINISTRATOR,
+    CLUSTER,
+    JOE,
+    LIBRARIAN,
+    World,
+    broken_body,
+    checksums,
+    numbered,
+    request,
+    virtual,
+)
+
+DATA = b"0123456789" * 100
+LARGE = b"0123456789abcdef" * (CHUNK_BYTES * 3 // 16)
+UNKNOWN = ReferenceId(numbered("e", 7))
+
+
+async def kind_of(work: Awaitable[Any]) -> Kind:
+    with pytest.raises(CheloniaError) as caught:
+        await work
+    return caught.value.kind
+
+
+async def order(world: World, reference: ReferenceId, position: Position | None) -> str:
+    authority = Authority(position) if position else None
+    (outcome,) = await world.service.delete(LIBRARIAN, (("r", reference),), authority)
+    return outcome.status
+
+
+# --- erasure -------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_an_order_with_authority_erases() -> None:
+    world = await World().start()
+    reference = await world.store(DATA)
+    assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
+    assert world.blobs.used_bytes() == 0
+    assert await world.state_of(reference) == "none"
+    assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
+    assert await order(world, UNKNOWN, Position(CLUSTER, 1, 5)) == "deleted"
+
+
+@pytest.mark.parametrize(
+    ("position", "why"),
+    [
+        (None, "names no metadata position"),
+        (Position("", 1, 9), "names no metadata position"),
+        (Position("cluster-2", 9, 9), "comes from cluster cluster-2"),
+        (Position(CLUSTER, 1, 99), "generation 1 is older than 2"),
+        (Position(CLUSTER, 2, 4), "sequence 4 is older than 5"),
+    ],
+)
+@pytest.mark.expect_log("erasure refused")
+@virtual
+async def test_an_order_without_or_with_stale_authority_is_refused_also_after_a_restart(
+    position: Position | None, why: str
+) -> None:
+    world = await World().start()
+    assert await order(world, UNKNOWN, Position(CLUSTER, 2, 5)) == "deleted"
+    reference = await world.store(DATA)
+    status = await order(world, reference, position)
+    assert status.startswith("nosuchfile: ")
+    assert why in status
+    await world.restart()
+    assert why in await order(world, reference, position)
+    assert world.blobs.data(reference) == DATA
+    assert await order(world, reference, Position(CLUSTER, 2, 5)) == "deleted"
+
+
+@pytest.mark.expect_log("erasure refused")
+@virtual
+async def test_the_first_heartbeat_teaches_the_cluster() -> None:
+    world = await World().start()
+    world.librarian.position = Position(CLUSTER, 3, 1)
+    await world.service.beat()
+    reference = await world.store(DATA)
+    assert "cluster-2" in await order(world, reference, Position("cluster-2", 9, 9))
+    assert "generation" in await order(world, reference, Position(CLUSTER, 2, 9))
+    assert await order(world, reference, Position(CLUSTER, 3, 1)) == "deleted"
+
+
+@virtual
+async def test_only_librarians_may_erase() -> None:
+    world = await World().start()
+    reference = await world.store(DATA)
+    for call in (JOE, ADMINISTRATOR, Call(roles=(Role.BARTENDER, Role.SHEPHERD))):
+        work = world.service.delete(call, (("r", reference),), Authority(Position(CLUSTER, 1, 1)))
+        assert await kind_of(work) is Kind.DENIED
+    assert world.blobs.data(reference) == DATA
+
+
+@virtual
+async def test_a_report_in_flight_cannot_bring_an_erased_replica_back() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(100)
+    world.librarian.failures["report"] = [Kind.NETWORK] * 3
+    reference = await world.store(DATA)
+    await world.pass_ms(1100)
+    assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
+    await world.pass_ms(3000)
+    assert world.librarian.states() == [(reference, "alive"), (reference, "deleted")]
+    await world.stop()
+
+
+@virtual
+async def test_an_erasure_reaches_what_was_set_aside() -> None:
+    world = await World(unknown_grace_ms=0).start(run=True)
+    await world.send(await world.ticket(request(DATA, lifetime_ms=1)), DATA)
+    await world.pass_ms(5000)
+    ((reference, _),) = [(s.reference, s.size) for s in await world.blobs.quarantined()]
+    assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
+    assert world.blobs.used_bytes() == 0
+    await world.stop()
+
+
+# --- start ---------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_the_boot_number_rises_and_the_index_is_rebuilt_from_the_records() -> None:
+    world = await World().start()
+    reference = await world.store(DATA)
+    before = await world.service.status(ADMINISTRATOR)
+    await world.restart()
+    after = await world.service.status(ADMINISTRATOR)
+    assert after.boot == before.boot + 1
+    assert after.replicas == 1
+    (outcome,) = await world.service.stat(LIBRARIAN, (("r", reference),))
+    assert (outcome.state, outcome.size, outcome.checksum) == ("alive", len(DATA), checksums(DATA).md5)
+    assert (outcome.guid, outcome.checksum_type, outcome.local_id) == (numbered("f", 1), "md5", reference)
+
+
+@virtual
+async def test_a_replaced_disk_is_not_taken_for_the_past_self() -> None:
+    old, new = await World().start(), World()
+    await old.restart()
+    boot = (await old.service.status(ADMINISTRATOR)).boot
+    new.clock.step_ms = 10_000
+    await new.start()
+    assert (await new.service.status(ADMINISTRATOR)).boot > boot
+
+
+@pytest.mark.parametrize("fault", ["truncate", "lose", "damage_record"])
+@virtual
+async def test_damage_found_at_the_start_is_reported_as_invalid(fault: str, expect_log: Any) -> None:
+    expect_log("replica damaged")
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(2000)
+    world.librarian.items[reference] = InventoryItem(reference, BlobId(numbered("b", 1)), ReplicaState.ALIVE)
+    world.librarian.applied.clear()
+    {"truncate": lambda r: world.blobs.truncate(r, 3)}.get(fault, getattr(world.blobs, fault))(reference)
+    await world.restart(run=True)
+    await world.pass_ms(2000)
+    assert set(world.librarian.states()) == {(reference, "invalid")}
+    await world.stop()
+
+
+@virtual
+async def test_kept_uploads_of_an_earlier_start_are_erased_by_age() -> None:
+    world = await World(unknown_grace_ms=5000).start()
+    ticket = await world.ticket(request(DATA, lifetime_ms=1000))
+    with pytest.raises(CheloniaError):
+        await world.send(ticket, DATA[:10], length=len(DATA))
+    await world.restart(run=True)
+    await world.pass_ms(4000)
+    assert world.blobs.used_bytes() == 10
+    await world.pass_ms(3000)
+    assert world.blobs.used_bytes() == 0
+    await world.stop()
+
+
+@virtual
+async def test_kept_bytes_go_with_their_ticket() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA, lifetime_ms=1000))
+    with pytest.raises(CheloniaError):
+        await world.service.receive(JOE, Upload(ticket, broken_body(DATA[:10]), len(DATA)))
+    await world.service.tidy()
+    assert world.blobs.used_bytes() == 10
+    await world.pass_ms(1000)
+    await world.service.tidy()
+    assert world.blobs.used_bytes() == 0
+
+
+# --- copies --------------------------------------------------------------------------------------------------------
+
+
+async def two() -> tuple[World, World]:
+    first, second = World("s1"), World("s2")
+    first.transfers.peers[second.base] = second.service
+    return await first.start(), await second.start()
+
+
+@virtual
+async def test_a_copy_resumes_where_it_was_interrupted_and_returns_the_others_receipt() -> None:
+    first, second = await two()
+    reference = await first.store(LARGE)
+    target = await second.put(request(LARGE, reference=ReferenceId(numbered("c", 1))))
+    first.transfers.cut_after[second.base] = CHUNK_BYTES + 5
+    receipt = await first.service.copy(LIBRARIAN, CopyOrder(reference, target.turl))
+    assert receipt.location.shepherd == second.settings.service_id
+    assert first.transfers.pushes == [(second.base, 0), (second.base, CHUNK_BYTES + 5)]
+    assert second.blobs.data(target.reference) == LARGE
+
+
+@virtual
+async def test_a_copy_whose_answer_was_lost_asks_again_without_sending_again() -> None:
+    first, second = await two()
+    reference = await first.store(LARGE)
+    target = await second.put(request(LARGE))
+    first.transfers.lose_answer.append(second.base)
+    receipt = await first.service.copy(LIBRARIAN, CopyOrder(reference, target.turl))
+    assert receipt.location.reference == target.reference
+    assert first.transfers.pushes == [(second.base, 0), (second.base, len(LARGE))]
+
+
+@virtual
+async def test_a_copy_to_a_dead_peer_fails_after_its_tries() -> None:
+    first, second = await two()
+    reference = await first.store(DATA)
+    target = await second.put(request(DATA))
+    first.transfers.down.append(second.base)
+    assert await kind_of(first.service.copy(LIBRARIAN, CopyOrder(reference, target.turl))) is Kind.NETWORK
+    assert await kind_of(first.service.copy(LIBRARIAN, CopyOrder(UNKNOWN, target.turl))) is Kind.NOT_ALIVE
+    assert await kind_of(first.service.copy(JOE, CopyOrder(reference, target.turl))) is Kind.DENIED
+
+
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_a_rotten_source_is_refused_by_the_target_and_found_out() -> None:
+    first, second = await two()
+    first.loops = asyncio.ensure_future(first.service.run())
+    reference = await first.store(DATA)
+    target = await second.put(request(DATA))
+    first.blobs.flip(reference, 5)
+    assert await kind_of(first.service.copy(LIBRARIAN, CopyOrder(reference, target.turl))) is Kind.CHECKSUM
+    assert second.blobs.references() == ()
+    await first.pass_ms(100)
+    assert await first.state_of(reference) == "invalid"
+    await first.stop()
+
+
+# --- scrub ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_the_scrub_finds_rot_within_its_period_and_reports_it() -> None:
+    world = await World(scrub_period_ms=60_000).start(run=True)
+    references = [await world.store(DATA, number) for number in range(1, 11)]
+    await world.pass_ms(2000)
+    world.librarian.applied.clear()
+    world.blobs.flip(references[3])
+    world.blobs.lose(references[7])
+    await world.pass_ms(66_000)
+    expected = sorted([(references[3], "invalid"), (references[7], "invalid")])
+    assert sorted(set(world.librarian.states())) == expected
+    status = await world.service.status(ADMINISTRATOR)
+    assert status.scrubbed >= 10
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_a_check_on_request_counts_damage_and_a_later_match_is_alive_again() -> None:
+    world = await World().start()
+    good, bad = await world.store(DATA, 1), await world.store(DATA, 2)
+    world.blobs.flip(bad)
+    assert await world.service.scrub(LIBRARIAN, (good, UNKNOWN)) == 0
+    assert await world.service.scrub(LIBRARIAN, ()) == 1
+    assert (await world.state_of(good), await world.state_of(bad)) == ("alive", "invalid")
+    world.blobs.flip(bad)
+    assert await world.service.scrub(ADMINISTRATOR, (bad,)) == 0
+    assert await world.state_of(bad) == "alive"
+    assert await kind_of(world.service.scrub(JOE, ())) is Kind.DENIED
+
+
+@virtual
+async def test_the_scrubs_round_goes_on_after_a_restart() -> None:
+    world = await World(scrub_period_ms=100_000).start(run=True)
+    for number in range(1, 11):
+        await world.store(DATA, number)
+    await world.pass_ms(55_000)
+    done = (await world.service.status(ADMINISTRATOR)).scrubbed
+    await world.restart(run=True, crash=False)
+    assert world.state.state is not None
+    assert world.state.state.extra["scrub_cursor"] == world.blobs.references()[done - 1]
+    await world.stop()
+
+
+# --- stat, status --------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_stat_tells_of_uploads_and_of_nothing() -> None:
+    world = await World().start()
+    upload = await world.put(request(DATA))
+    waiting, nothing = await world.service.stat(LIBRARIAN, (("a", upload.reference), ("b", UNKNOWN)))
+    assert (waiting.found, waiting.state, waiting.size) == (True, "creating", len(DATA))
+    assert not nothing.found
+
+
+@virtual
+async def test_control_operations_are_refused_to_users() -> None:
+    world = await World().start()
+    for work in (
+        world.service.stat(JOE, ()),
+        world.service.status(JOE),
+        world.service.toggle_report(LIBRARIAN, False),
+    ):
+        assert await kind_of(work) is Kind.DENIED

@@ -1,0 +1,459 @@
+"""PUT: what is offered, what is refused and why, what the last byte brings about, and what a failure leaves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chelonia.core.bounds import CHUNK_BYTES
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.replicas import Checksums
+from chelonia.core.shepherd import Authority, Purpose, Upload, Uploaded
+from chelonia.wire import tickets
+from tests.support.shepherd import (
+    BARTENDER,
+    EVE,
+    JOE,
+    LIBRARIAN,
+    World,
+    body,
+    broken_body,
+    checksums,
+    numbered,
+    request,
+    virtual,
+)
+
+DATA = bytes(range(256)) * 1000
+LARGE = bytes(range(256)) * (CHUNK_BYTES * 3 // 256) + b"tail"
+CLAIMED = ReferenceId(numbered("c", 1))
+
+
+async def kind_of(work: Awaitable[Any]) -> Kind:
+    with pytest.raises(CheloniaError) as caught:
+        await work
+    return caught.value.kind
+
+
+async def two(**settings: Any) -> tuple[World, World]:
+    """A Shepherd and a peer it can push to."""
+    first, second = World("s1", **settings), World("s2")
+    first.transfers.peers[second.base] = second.service
+    return await first.start(), await second.start()
+
+
+async def peer_turl(peer: World, data: bytes, **how: Any) -> str:
+    return (await peer.put(request(data, **how))).turl
+
+
+# --- offers --------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_put_is_answered_with_a_turl_and_reserves_its_space() -> None:
+    world = await World().start()
+    world.blobs.capacity = 1000
+    first = await world.put(request(b"x" * 600, 1))
+    assert (first.error, first.protocol) == ("", "http")
+    assert first.turl.startswith(f"https://s1:6000/turl/{first.reference}?ticket=")
+    second = await world.put(request(b"x" * 600, 2))
+    assert (second.error, second.kind) == ("not enough space", "no-space")
+    assert (await world.put(request(b"x" * 400, 3))).error == ""
+
+
+@virtual
+async def test_reserved_space_is_free_again_when_the_ticket_expires() -> None:
+    world = await World().start()
+    world.blobs.capacity = 1000
+    await world.put(request(b"x" * 600, 1, lifetime_ms=5000))
+    await world.pass_ms(5001)
+    await world.service.tidy()
+    assert (await world.put(request(b"x" * 600, 2))).error == ""
+
+
+@virtual
+async def test_offers_are_refused_in_the_originals_words() -> None:
+    world = await World().start()
+    assert (await world.put(request(DATA, protocols=("gridftp",)))).error == "no supported protocol found"
+    await world.store(DATA, 1)
+    again = await world.put(request(DATA, 1))
+    assert (again.error, again.kind) == ("already have this file", "exists")
+    assert (await world.put(request(DATA, 2))).error == ""
+
+
+@virtual
+async def test_a_claimed_reference_is_used_and_its_upload_can_be_offered_again() -> None:
+    world = await World().start()
+    first = await world.put(request(DATA, reference=CLAIMED))
+    second = await world.put(request(DATA, reference=CLAIMED))
+    assert first.reference == second.reference == CLAIMED
+    old, new = (tickets.parse_turl(outcome.turl).ticket for outcome in (first, second))
+    assert await kind_of(world.send(old, DATA)) is Kind.BAD_TICKET
+    assert (await world.send(new, DATA)).complete
+
+
+@virtual
+async def test_only_bartenders_and_librarians_may_ask() -> None:
+    world = await World().start()
+    assert await kind_of(world.service.put(JOE, (request(DATA),))) is Kind.DENIED
+    many = tuple(request(b"", number) for number in range(1001))
+    assert await kind_of(world.service.put(BARTENDER, many)) is Kind.BAD_REQUEST
+
+
+# --- tickets -------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_tickets_are_refused_when_altered_expired_or_in_other_hands() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA, dn=JOE.dn, lifetime_ms=1000))
+    bound = await world.ticket(request(DATA, 2, address=JOE.address))
+    middle = len(ticket) // 2
+    altered = ticket[:middle] + ("A" if ticket[middle] != "A" else "B") + ticket[middle + 1 :]
+    assert await kind_of(world.send(altered, DATA)) is Kind.BAD_TICKET
+    assert await kind_of(world.send("", DATA)) is Kind.BAD_TICKET
+    assert await kind_of(world.send(ticket, DATA, EVE)) is Kind.BAD_TICKET
+    assert await kind_of(world.send(bound, DATA, replace(JOE, address="10.9.9.9"))) is Kind.BAD_TICKET
+    assert await kind_of(world.service.open(JOE, ticket)) is Kind.BAD_TICKET
+    await world.pass_ms(1000)
+    assert await kind_of(world.send(ticket, DATA)) is Kind.EXPIRED
+    assert world.blobs.references() == ()
+    assert (await world.send(bound, DATA)).complete
+
+
+@virtual
+async def test_another_shepherds_ticket_is_refused() -> None:
+    first, second = await World("s1").start(), await World("s2").start()
+    assert await kind_of(second.send(await first.ticket(request(DATA)), DATA)) is Kind.BAD_TICKET
+
+
+@virtual
+async def test_after_a_restart_an_old_put_ticket_says_to_ask_for_a_new_one() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA))
+    await world.restart()
+    with pytest.raises(CheloniaError, match="ask for a new TURL") as caught:
+        await world.send(ticket, DATA)
+    assert caught.value.kind is Kind.BAD_TICKET
+
+
+# --- bytes ---------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_replica_is_stored_with_its_checksums_and_a_receipt() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(LARGE, size=-1, checksums=Checksums()))
+    done = await world.send(ticket, LARGE, length=-1)
+    assert done.complete
+    assert done.checksums == checksums(LARGE)
+    (reference,) = world.blobs.references()
+    assert world.blobs.data(reference) == LARGE
+    (receipt,) = done.receipts
+    assert (receipt.size, receipt.checksums, receipt.location.reference) == (len(LARGE), checksums(LARGE), reference)
+    assert receipt.signature.startswith("s1:")
+    assert await world.state_of(reference) == "alive"
+
+
+@virtual
+async def test_an_empty_file_is_stored() -> None:
+    world = await World().start()
+    done = await world.send(await world.ticket(request(b"")), b"")
+    assert done.complete
+    assert done.checksums == checksums(b"")
+
+
+@virtual
+async def test_a_wrong_checksum_leaves_nothing_and_the_ticket_can_be_used_again() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA))
+    assert await kind_of(world.send(ticket, DATA[:-1] + b"!")) is Kind.CHECKSUM
+    assert world.blobs.used_bytes() == 0
+    assert (await world.send(ticket, DATA)).complete
+
+
+@virtual
+async def test_the_senders_own_checksum_counts_as_well() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA, checksums=Checksums()))
+    assert await kind_of(world.send(ticket, DATA, announced=Checksums(md5="0" * 32))) is Kind.CHECKSUM
+    assert world.blobs.used_bytes() == 0
+    assert (await world.send(ticket, DATA, announced=Checksums(md5=checksums(DATA).md5))).complete
+
+
+@pytest.mark.parametrize("how", [{}, {"length": -1}, {"length": -1, "total": len(DATA) + 1}])
+@virtual
+async def test_too_many_bytes_are_refused_and_nothing_is_kept(how: dict[str, Any]) -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA, checksums=Checksums()))
+    assert await kind_of(world.send(ticket, DATA + b"x", **how)) is Kind.TOO_LARGE
+    assert world.blobs.used_bytes() == 0
+    assert await world.service.offset(JOE, ticket) == 0
+
+
+@virtual
+async def test_a_body_shorter_than_announced_is_kept_and_resumed() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA))
+    assert await kind_of(world.send(ticket, DATA[:1000], length=len(DATA))) is Kind.INCOMPLETE
+    assert await world.service.offset(JOE, ticket) == 1000
+    assert await kind_of(world.send(ticket, DATA[900:], offset=900)) is Kind.BAD_RANGE
+    done = await world.send(ticket, DATA[1000:], offset=1000, total=len(DATA))
+    assert done.complete
+    assert done.checksums == checksums(DATA)
+    assert await world.service.offset(JOE, ticket) == -1
+
+
+@virtual
+async def test_a_broken_connection_keeps_what_came() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA))
+    upload = Upload(ticket, broken_body(DATA[:500]), len(DATA))
+    assert await kind_of(world.service.receive(JOE, upload)) is Kind.NETWORK
+    assert await world.service.offset(JOE, ticket) == 500
+    assert (await world.send(ticket, DATA)).complete, "an upload may also start again from the beginning"
+
+
+@virtual
+async def test_a_cancelled_request_keeps_what_came() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(LARGE))
+
+    async def hanging() -> AsyncIterator[bytes]:
+        yield LARGE[: CHUNK_BYTES + 7]
+        await asyncio.Event().wait()
+
+    sending = asyncio.ensure_future(world.service.receive(JOE, Upload(ticket, hanging(), len(LARGE))))
+    await world.pass_ms(100)
+    sending.cancel()
+    await asyncio.wait((sending,))
+    assert sending.cancelled()
+    kept = await world.service.offset(JOE, ticket)
+    assert kept == CHUNK_BYTES + 7
+    assert (await world.send(ticket, LARGE[kept:], offset=kept, total=len(LARGE))).complete
+
+
+@virtual
+async def test_parts_may_be_sent_one_after_the_other() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA, size=-1, checksums=Checksums()))
+    part = await world.send(ticket, DATA[:600], total=len(DATA))
+    assert (part.complete, part.offset) == (False, 600)
+    assert (await world.send(ticket, DATA[600:], offset=600, total=len(DATA))).checksums == checksums(DATA)
+
+
+@virtual
+async def test_two_bodies_on_one_ticket_are_a_conflict() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA))
+    gate = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield DATA[:10]
+        await gate.wait()
+        yield DATA[10:]
+
+    first = asyncio.ensure_future(world.service.receive(JOE, Upload(ticket, slow(), len(DATA))))
+    await world.pass_ms(10)
+    assert await kind_of(world.send(ticket, DATA)) is Kind.CONFLICT
+    gate.set()
+    assert (await first).complete
+
+
+@virtual
+async def test_a_full_disk_refuses_and_leaks_nothing() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA, size=-1))
+    world.blobs.capacity = 1000
+    assert await kind_of(world.send(ticket, DATA)) is Kind.NO_SPACE
+    assert world.blobs.used_bytes() == 0
+    world.blobs.capacity = 1 << 30
+    assert (await world.send(ticket, DATA)).complete
+
+
+# --- after the last byte -------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_pending_upload_is_committed_under_its_own_key_before_it_is_answered() -> None:
+    world = await World().start()
+    outcome = await world.put(request(DATA, purpose=Purpose.PENDING))
+    done = await world.send(tickets.parse_turl(outcome.turl).ticket, DATA)
+    ((call, guid, receipts),) = world.librarian.commits
+    assert call.request_key == f"commit/{outcome.reference}"
+    assert call.service_id == world.settings.service_id
+    assert (guid, receipts) == (numbered("f", 1), done.receipts)
+
+
+@virtual
+async def test_a_commit_whose_outcome_is_unknown_is_repeated_with_the_same_key() -> None:
+    world = await World().start()
+    world.librarian.lose_answers["commit_put"] = 1
+    world.librarian.failures["commit_put"] = [Kind.NETWORK, Kind.UNAVAILABLE]
+    assert (await world.send(await world.ticket(request(DATA, purpose=Purpose.PENDING)), DATA)).complete
+    keys = [call.request_key for call, _, _ in world.librarian.commits]
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+
+
+@virtual
+async def test_a_lost_name_is_told_and_the_bytes_stay_uncommitted() -> None:
+    world = await World().start()
+    world.librarian.failures["commit_put"] = [Kind.CONFLICT]
+    ticket = await world.ticket(request(DATA, purpose=Purpose.PENDING))
+    assert await kind_of(world.send(ticket, DATA)) is Kind.CONFLICT
+    (reference,) = world.blobs.references()
+    assert await world.state_of(reference) == "alive"
+    assert world.librarian.known == {}
+
+
+@virtual
+async def test_the_commit_goes_on_when_the_client_goes_away() -> None:
+    world = await World().start()
+    world.librarian.failures["commit_put"] = [Kind.TIMEOUT]
+    ticket = await world.ticket(request(DATA, purpose=Purpose.PENDING))
+    sending = asyncio.ensure_future(world.send(ticket, DATA))
+    await world.pass_ms(50)
+    sending.cancel()
+    await asyncio.wait((sending,))
+    assert world.librarian.commits == []
+    await world.pass_ms(1000)
+    assert len(world.librarian.commits) == 1
+    assert (await world.send(ticket, DATA)).complete
+    assert len(world.librarian.commits) == 1
+
+
+@virtual
+async def test_the_same_clients_repeat_gets_the_same_answer_and_nobody_elses_does() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA, checksums=Checksums()))
+    first = await world.send(ticket, DATA)
+    assert await world.send(ticket, DATA) == first
+    assert await world.send(ticket, b"", offset=len(DATA), length=0) == first
+    assert await kind_of(world.send(ticket, DATA, EVE)) is Kind.ALREADY_DONE
+    assert await kind_of(world.send(ticket, DATA[:-1] + b"!")) is Kind.ALREADY_DONE
+    assert await kind_of(world.send(ticket, DATA[:-1])) is Kind.ALREADY_DONE
+    (reference,) = world.blobs.references()
+    assert world.blobs.data(reference) == DATA
+
+
+@virtual
+async def test_a_crash_between_bytes_and_commit_leaves_an_uncommitted_replica() -> None:
+    world = await World().start()
+    world.librarian.failures["commit_put"] = [Kind.NETWORK] * 1000
+    ticket = await world.ticket(request(DATA, purpose=Purpose.PENDING))
+    sending = asyncio.ensure_future(world.send(ticket, DATA))
+    await world.pass_ms(500)
+    await world.service.stop()
+    await asyncio.wait((sending,))
+    await world.restart()
+    ((reference, committed),) = [(s.reference, s.committed) async for s in world.blobs.scan()]
+    assert not committed
+    assert await world.state_of(reference) == "alive"
+
+
+# --- copies along the way ------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_bytes_are_forwarded_as_they_come_and_both_receipts_are_answered() -> None:
+    first, second = await two()
+    turl = await peer_turl(second, LARGE)
+    done = await first.send(await first.ticket(request(LARGE, forward=(turl,), durable=2)), LARGE)
+    assert [r.signature.split(":")[0] for r in done.receipts] == ["s1", "s2"]
+    (reference,) = second.blobs.references()
+    assert second.blobs.data(reference) == LARGE
+    assert first.transfers.pushes == [(second.base, 0)]
+
+
+@virtual
+async def test_a_stalled_copy_is_dropped_and_a_spare_takes_its_place() -> None:
+    first, second = await two()
+    frozen = World("s3")
+    first.transfers.frozen.append(frozen.base)
+    await frozen.start()
+    forward, spare = await peer_turl(frozen, LARGE * 3), await peer_turl(second, LARGE * 3)
+    wanted = request(LARGE * 3, forward=(forward,), spare=(spare,), durable=2)
+    before_ms = first.clock.monotonic_ms()
+    done = await first.send(await first.ticket(wanted), LARGE * 3)
+    assert [r.signature.split(":")[0] for r in done.receipts] == ["s1", "s2"]
+    assert first.clock.monotonic_ms() - before_ms == first.settings.forward_stall_ms
+
+
+@virtual
+async def test_too_few_copies_are_told_the_bytes_kept_and_the_repeat_succeeds() -> None:
+    first, second = await two()
+    turl = await peer_turl(second, DATA)
+    first.transfers.down.append(second.base)
+    ticket = await first.ticket(request(DATA, forward=(turl,), durable=2, purpose=Purpose.PENDING))
+    assert await kind_of(first.send(ticket, DATA)) is Kind.UNAVAILABLE
+    assert len(first.blobs.references()) == 1
+    assert first.librarian.commits == []
+    first.transfers.down.clear()
+    assert len((await first.send(ticket, DATA)).receipts) == 2
+    assert len(first.librarian.commits) == 1
+
+
+@virtual
+async def test_after_a_resume_the_copy_is_made_from_the_stored_bytes() -> None:
+    first, second = await two()
+    turl = await peer_turl(second, LARGE)
+    ticket = await first.ticket(request(LARGE, forward=(turl,), durable=2))
+    cut = 2 * CHUNK_BYTES
+    assert await kind_of(first.send(ticket, LARGE[:cut], length=len(LARGE))) is Kind.INCOMPLETE
+    assert second.blobs.references() == ()
+    done = await first.send(ticket, LARGE[cut:], offset=cut, total=len(LARGE))
+    assert len(done.receipts) == 2
+    (reference,) = second.blobs.references()
+    assert second.blobs.data(reference) == LARGE
+
+
+@virtual
+async def test_an_upload_with_a_wrong_checksum_never_becomes_a_copy_elsewhere() -> None:
+    first, second = await two()
+    turl = await peer_turl(second, DATA, checksums=Checksums())
+    ticket = await first.ticket(request(DATA, forward=(turl,), durable=2))
+    assert await kind_of(first.send(ticket, DATA[::-1])) is Kind.CHECKSUM
+    assert second.blobs.references() == ()
+
+
+@virtual
+async def test_a_receipt_for_other_bytes_does_not_count(expect_log: Any) -> None:
+    expect_log("copy refused")
+    first, second = await two()
+    honest = second.service.receive
+
+    async def lying(call: Call, upload: Upload) -> Uploaded:
+        answer = await honest(call, upload)
+        return replace(answer, receipts=tuple(replace(r, checksums=checksums(b"other")) for r in answer.receipts))
+
+    second.service.receive = lying  # type: ignore[method-assign]
+    turl = await peer_turl(second, DATA)
+    ticket = await first.ticket(request(DATA, forward=(turl,), durable=2))
+    assert await kind_of(first.send(ticket, DATA)) is Kind.UNAVAILABLE
+
+
+@virtual
+async def test_an_upload_withdrawn_by_an_order_to_erase_is_refused_at_its_end() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA, reference=CLAIMED))
+    gate = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield DATA[:10]
+        await gate.wait()
+        async for piece in body(DATA[10:]):
+            yield piece
+
+    sending = asyncio.ensure_future(world.service.receive(JOE, Upload(ticket, slow(), len(DATA))))
+    await world.pass_ms(10)
+    (outcome,) = await world.service.delete(LIBRARIAN, (("r", CLAIMED),), Authority(world.librarian.position))
+    assert outcome.status == "deleted"
+    gate.set()
+    assert await kind_of(sending) is Kind.EXPIRED
+    assert world.blobs.used_bytes() == 0
+    assert await kind_of(world.send(ticket, DATA)) is Kind.BAD_TICKET
