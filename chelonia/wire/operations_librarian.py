@@ -124,10 +124,8 @@ def _traverse_take(args: tuple[tuple[LogicalName, ...], Any]) -> tuple[Any, ...]
 _STEP = record(TraversedStep, Text("LNPart", "part"), _GUID)
 
 
-def _traversed_make(
-    _id: str, steps: Any, complete: bool, _done: str, guid: Any, sections: Any, *rest: Any
-) -> Traversal:
-    left, version, counts = rest
+def _traversed_make(_id: str, steps: Any, complete: bool, _done: str, *rest: Any) -> Traversal:
+    guid, sections, left, version, counts = rest
     last = StoredObject(guid, version if version >= 0 else int(bool(sections)), sections, counts or {})
     return Traversal(steps, complete, last, tuple(left.split("/")) if left else ())
 

@@ -31,6 +31,8 @@ class Missing(enum.Enum):
 
 REQUIRED: Final = Missing.REQUIRED
 
+_PLACES: Final = {"section": 0, "property": 1, "value": 2}
+
 Encode = Callable[[Any], str]
 Decode = Callable[[Node], Any]
 _Into = Callable[[Node, list[Any]], None]
@@ -536,15 +538,10 @@ def _metadata_reader(part: Metadata, slot: int) -> _Into:
 def _triple(node: Node) -> list[str]:
     found = ["", "", ""]
     for child in node:
-        match child.tag.rpartition("}")[2]:
-            case "section":
-                found[0] = text_of(child)
-            case "property":
-                found[1] = text_of(child)
-            case "value":
-                found[2] = text_of(child)
-            case _:
-                pass
+        place = _PLACES.get(child.tag.rpartition("}")[2])
+        if place is not None:
+            text = child.text
+            found[place] = text if text and "\\" not in text else text_of(child)
     return found
 
 
