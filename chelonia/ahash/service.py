@@ -99,7 +99,10 @@ class AHashService:
         self._was_writable = True
 
     async def start(self) -> None:
-        """Check and migrate the store, then take requests. Raises: BAD_CONFIG, WRONG_CLUSTER, UNAVAILABLE."""
+        """Check and migrate the store, then take requests.
+
+        Raises: BAD_CONFIG, WRONG_CLUSTER, UNAVAILABLE; store and executor are then still the caller's to close.
+        """
         self._committer = await self._executor.run_write(self._prepare)
         self._queue.open = True
         self._note_writable(self._committer.writable)
@@ -122,6 +125,7 @@ class AHashService:
         self._tasks = ()
         upkeep.cancel()
         await asyncio.wait((committing, upkeep))
+        self._committer = None
         await self._executor.run_write(self._store.close)
         await self._executor.close()
 
@@ -210,7 +214,7 @@ class AHashService:
 
     def _started(self) -> Committer:
         if self._committer is None:
-            raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "still starting: retry")
+            raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "not started yet or shut down: retry")
         return self._committer
 
     async def _read(self, work: Callable[[], T]) -> T:
@@ -275,7 +279,11 @@ class AHashService:
         def commit() -> tuple[list[Outcome], Position]:
             return committer.commit(jobs, now_ms), committer.position
 
-        return _Flight(batch, self._executor.run_write(commit))
+        try:
+            return _Flight(batch, self._executor.run_write(commit))
+        except BaseException:
+            _refuse(deque(batch))
+            raise
 
     async def _land(self, flight: _Flight) -> _Flight | None:
         """Answer a batch when it is committed; the next one takes off first, so that the disk is never idle."""
@@ -284,10 +292,12 @@ class AHashService:
         finally:
             if not flight.outcomes.done() or flight.outcomes.cancelled() or flight.outcomes.exception():
                 _refuse(deque(flight.batch))
-        following = None if self._store.upkeep_due() else self._take_off()
-        for item, outcome in zip(flight.batch, outcomes, strict=True):
-            if not item.answer.done():
-                item.answer.set_result((outcome, position))
+        try:
+            following = None if self._store.upkeep_due() else self._take_off()
+        finally:
+            for item, outcome in zip(flight.batch, outcomes, strict=True):
+                if not item.answer.done():
+                    item.answer.set_result((outcome, position))
         self._note_writable(self._started().writable)
         return following
 

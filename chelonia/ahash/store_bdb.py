@@ -91,9 +91,11 @@ class BdbStore:
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`, or None."""
-        with self._errors():
+        try:  # the hot path of every walk: no context manager
             value: bytes | None = self._handle().get(key)
-            return value
+        except (bdb.DBError, MemoryError) as error:
+            raise self.translate(error, Kind.INTERNAL, Kind.READ_ONLY) from error
+        return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values in the order of `keys`."""
@@ -289,6 +291,18 @@ class BdbStore:
     def _errors(self, failed: Kind = Kind.INTERNAL, full: Kind = Kind.READ_ONLY) -> _Errors:
         return _Errors(self, failed, full)
 
+    def translate(self, error: BaseException, failed: Kind, full: Kind) -> CheloniaError:
+        """Turn an exception of Berkeley DB into ours: `full` when there is no space, else `failed`; a panic is told."""
+        if isinstance(error, bdb.DBRunRecoveryError):
+            self.panic(f"Berkeley DB: {error}")
+            kind = Kind.OUTCOME_UNKNOWN if failed is Kind.OUTCOME_UNKNOWN else Kind.UNAVAILABLE
+            cause = "the engine panicked; the process restarts: retry with the same request key"
+            return CheloniaError(kind, "ahash", "store", cause)
+        if isinstance(error, bdb.DBNoSpaceError):
+            cause = "no space left on the metadata disk: free space or enlarge it; reading goes on"
+            return CheloniaError(full, "ahash", "store", cause)
+        return CheloniaError(failed, "ahash", "store", f"Berkeley DB: {error}")
+
     def panic(self, reason: str) -> None:
         """Refuse everything from now on and tell `on_panic`, once."""
         if not self._panicked:
@@ -330,20 +344,8 @@ class _Errors:
         return None
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        match error:
-            case bdb.DBRunRecoveryError():
-                self._store.panic(f"Berkeley DB: {error}")
-                cause = "the engine panicked; the process restarts: retry with the same request key"
-                committing = self._failed is Kind.OUTCOME_UNKNOWN
-                kind = Kind.OUTCOME_UNKNOWN if committing else Kind.UNAVAILABLE
-                raise CheloniaError(kind, "ahash", "store", cause) from error
-            case bdb.DBNoSpaceError():
-                cause = "no space left on the metadata disk: free space or enlarge it; reading goes on"
-                raise CheloniaError(self._full, "ahash", "store", cause) from error
-            case bdb.DBError() | MemoryError():
-                raise CheloniaError(self._failed, "ahash", "store", f"Berkeley DB: {error}") from error
-            case _:
-                return
+        if isinstance(error, (bdb.DBError, MemoryError)):
+            raise self._store.translate(error, self._failed, self._full) from error
 
 
 class CommitCounter:

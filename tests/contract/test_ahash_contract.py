@@ -627,6 +627,7 @@ async def test_a_full_queue_and_a_closed_service_say_retry(engine: str, tmp_path
         await asyncio.sleep(0)
         await service.close()
         assert (await last).applied, "what was taken before closing is finished and answered"
-        with pytest.raises(CheloniaError) as caught:
-            await service.transact(LIBRARIAN, NO_KEY, ())
-        assert caught.value.kind is Kind.UNAVAILABLE
+        for call in (service.transact(LIBRARIAN, NO_KEY, ()), service.get(LIBRARIAN, (ObjectId("o"),))):
+            with pytest.raises(CheloniaError) as caught:
+                await call
+            assert caught.value.kind is Kind.UNAVAILABLE
