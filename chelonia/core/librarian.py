@@ -378,9 +378,7 @@ class Librarian(Protocol):
         """Return entries, `locations` as readers see them; unknown and pending ones come back with version 0."""
         ...
 
-    async def traverse(
-        self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()
-    ) -> tuple[Traversal, ...]:
+    async def traverse(self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()) -> tuple[Traversal, ...]:
         """Follow Logical Names as far as they go (`traverseLN`); `needed` filters each `last` (empty: whole).
 
         A filter keeps the cost of an operation inside a collection independent of how many entries that has.
@@ -470,5 +468,3 @@ class Librarian(Protocol):
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""
         ...
-
-

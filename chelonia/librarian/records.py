@@ -74,9 +74,9 @@ class Records:
         """Read one object."""
         return (await self.get(call, (object_id,), needed))[0]
 
-    async def walk(self, call: Call, walks: tuple[Walk, ...]) -> tuple[WalkOutcome, ...]:
+    async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
         """Follow paths."""
-        return await self._ahash.walk(self._identity.call(call), walks) if walks else ()
+        return await self._ahash.walk(self._identity.call(call), walks, needed) if walks else ()
 
     async def scan(self, call: Call, object_id: ObjectId, section: str, after: str, limit: int) -> Page:
         """Read a page of a wide section."""

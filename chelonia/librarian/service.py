@@ -9,6 +9,8 @@ A memo (`recall`) is the GUID the operation made or changed, for an upload follo
 
 from __future__ import annotations
 
+import asyncio
+
 from chelonia.core.access import check_access, own_shepherd
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
@@ -46,6 +48,7 @@ from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Receipt
 from chelonia.librarian.elements import check, put_all, version
+from chelonia.librarian.healer import Healer
 from chelonia.librarian.records import Draft, Identity, Records
 from chelonia.librarian.service_names import Names, numbered
 from chelonia.librarian.service_nodes import Nodes
@@ -69,6 +72,8 @@ class LibrarianService:
         self._nodes = Nodes(self._records, world, world.clock.monotonic_ms())
         self._names = Names(self._records, world, self._nodes.present)
         self._uploads = Uploads(self._records, world, self._names, self._nodes.table.verify_key)
+        self._healer = Healer(self._records, self._nodes, self._uploads, identity, world)
+        self._healing: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -82,6 +87,23 @@ class LibrarianService:
         await self._ensure_root(call)
         await self._nodes.bootstrap(call, self._world.settings.bootstrap)
         await self._nodes.refresh(call)
+
+    async def run(self) -> None:
+        """Heal until cancelled or stopped."""
+        self._healing = asyncio.create_task(self._healer.run())
+        try:
+            await asyncio.wait((self._healing,))
+            if not self._healing.cancelled():
+                self._healing.result()
+        finally:
+            await self.stop()
+
+    async def stop(self) -> None:
+        """End the background work. Requests are still answered. Safe to call twice."""
+        healing, self._healing = self._healing, None
+        if healing is not None:
+            healing.cancel()
+            await asyncio.wait((healing,))
 
     async def _ensure_cluster(self, call: Call) -> None:
         found = await self._records.one(call, CLUSTER_OBJECT)
@@ -128,10 +150,10 @@ class LibrarianService:
         check_access(call, "librarian", "get")
         return await self._names.get(call, guids, needed)
 
-    async def traverse(self, call: Call, names: tuple[LogicalName, ...]) -> tuple[Traversal, ...]:
+    async def traverse(self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()) -> tuple[Traversal, ...]:
         """Follow Logical Names as far as they go."""
         check_access(call, "librarian", "traverseLN")
-        return await self._names.traverse(call, names)
+        return await self._names.traverse(call, names, needed)
 
     async def modify_metadata(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[ModifyOutcome, ...]:
         """Change single properties of entries, each atomically."""
@@ -245,4 +267,4 @@ class LibrarianService:
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""
         check_access(call, "librarian", "health")
-        return HealthSummary("", False, self._records.position, 0, 0, 0, 0)
+        return self._healer.summary()

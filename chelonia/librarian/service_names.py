@@ -63,11 +63,11 @@ class Names:
         entries = await self._records.get(call, [entry_id(guid) for guid in guids], view.stored_filter(needed))
         return await self._shown(call, entries, needed)
 
-    async def traverse(self, call: Call, names: Sequence[LogicalName]) -> tuple[Traversal, ...]:
-        """Follow Logical Names as far as they lead."""
+    async def traverse(self, call: Call, names: Sequence[LogicalName], needed: Filter = ()) -> tuple[Traversal, ...]:
+        """Follow Logical Names as far as they lead; `needed` filters where each ends."""
         walks = tuple(Walk(entry_id(name.start), tuple((part + "/", part) for part in name.parts)) for name in names)
-        ends = await self._records.walk(call, walks)
-        last = await self._shown(call, [end.last for end in ends], ())
+        ends = await self._records.walk(call, walks, view.stored_filter(needed))
+        last = await self._shown(call, [end.last for end in ends], needed)
         out = []
         for name, end, entry in zip(names, ends, last, strict=True):
             if not end.taken and not entry.exists:

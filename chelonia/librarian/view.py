@@ -1,8 +1,8 @@
 """What readers see of an entry: the stored layout's own records hidden, its replicas as they are now.
 
-Pure. `blobs`, `put` and `pending` are never shown, names in `entries` are bare, and a file's `locations` is that of
-its blobs with every state replaced by `offline` while its Shepherd is away. An upload that is not complete is nothing
-at all. Blobs are read only when somebody asks for `locations`.
+Pure. `put` and `pending` are never shown, `blobs` only to a filter that names it; names in `entries` are bare, and a
+file's `locations` is that of its blobs with every state replaced by `offline` while its Shepherd is away. An upload
+that is not complete is nothing at all. Blobs are read only when somebody asks for `locations`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from chelonia.librarian.tree import visible
 Present = Callable[[ServiceId], bool]
 """Whether a Shepherd can be reached now."""
 
-HIDDEN = frozenset({"blobs", "put", "pending"})
+HIDDEN = frozenset({"put", "pending"})
 LOCATIONS = "locations"
+BLOBS = "blobs"
 BLOB_FILTER: Filter = (Needed(LOCATIONS),)
 
 
@@ -47,7 +48,8 @@ def shown(entry: StoredObject, needed: Filter, locations: Mapping[str, str]) -> 
     """The entry as readers see it; what is no complete entry comes back with version 0."""
     if not visible(entry):
         return StoredObject(entry.id, 0)
-    sections = {name: dict(props) for name, props in entry.sections.items() if name not in HIDDEN}
+    hidden = HIDDEN if any(part.section == BLOBS for part in needed) else HIDDEN | {BLOBS}
+    sections = {name: dict(props) for name, props in entry.sections.items() if name not in hidden}
     if "entries" in sections:
         sections["entries"] = {entry_name(key): guid for key, guid in sections["entries"].items()}
     if locations:
