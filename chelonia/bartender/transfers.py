@@ -54,8 +54,10 @@ from chelonia.core.replicas import Location, ReplicaFacts, ReplicaState, parse_l
 from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose
 from chelonia.wire import receipts
 
-LOCATED = (*RIGHTS, Needed("locations"), Needed("blobs"))
-"""What reading and copying need of a file besides its rights."""
+LOCATED = (*RIGHTS, Needed("locations"))
+"""What reading a file needs besides its rights."""
+COPIED = (*LOCATED, Needed("blobs"))
+"""What copying a file needs: the copy must be known by its blob."""
 
 _HELD = (ReplicaState.ALIVE.value, ReplicaState.CREATING.value, ReplicaState.THIRDWHEEL.value)
 
@@ -113,6 +115,10 @@ async def commit_put(ports: Ports, turn: Turn, request: CommitPutRequest) -> Out
         cause = f"1 to {bounds.RECEIPTS_MAX} receipts are needed, from the answer to the PUT"
         raise CheloniaError(Kind.BAD_REQUEST, subject="receipts", cause=cause)
     held = tuple(receipts.from_text(text) for text in request.receipts)
+    durable = min(ports.settings.durable_copies, begin.wanted)
+    if len({receipt.location.shepherd for receipt in held}) < durable:
+        cause = f"receipts of {durable} Shepherds are needed; PUT the bytes again"
+        raise CheloniaError(Kind.INCOMPLETE, subject="receipts", cause=cause)
     given = accepted(request.metadata, TYPE_FILE, "commitPut.metadata")
     inherited, expect = await _still_allowed(ports, turn, begin)
     facts = FileFacts(begin.size, _checksum(token), token.checksum_type, begin.wanted)
@@ -158,7 +164,7 @@ async def add_replica(
     """Answer a Shepherd with a TURL on another that has no replica of the file (the door lets only Shepherds in)."""
     guid = parse_guid(request.guid)
     _need_http(protocols)
-    (stored,) = await ports.librarian.get(turn.service, (guid,), LOCATED)
+    (stored,) = await ports.librarian.get(turn.service, (guid,), COPIED)
     if not is_visible(stored):
         raise CheloniaError(Kind.NOT_FOUND, subject=guid, cause="there is no such file")
     if stored.value("entry", "type") != TYPE_FILE:

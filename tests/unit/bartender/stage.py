@@ -1,0 +1,310 @@
+"""A Bartender on the real Librarian and the A-Hash's memory twin, with Shepherds that remember what they were asked.
+
+`scene` turns `async def test(stage, ...)` into a test on virtual time. joe owns the root and nobody else has any right,
+as when joe made it in the original.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
+from chelonia.bartender.service import BartenderService
+from chelonia.bartender.settings import BartenderSettings
+from chelonia.core.bartender import (
+    GetFileRequest,
+    ListedEntry,
+    ListRequest,
+    MakeRequest,
+    ModifyRequest,
+    MoveRequest,
+    NameRequest,
+    Outcome,
+    PutFileRequest,
+    TransferOutcome,
+)
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
+from chelonia.core.librarian import Heartbeat, ServiceRecord
+from chelonia.core.metadata import Filter, Triple, from_triples
+from chelonia.core.replicas import Checksums, Location, Receipt
+from chelonia.core.shepherd import GetRequest, Purpose, PutRequest, TurlOutcome
+from chelonia.librarian.records import Identity
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.settings import LibrarianSettings
+from chelonia.librarian.world import World
+from tests.sim.virtual_loop import run_virtual
+
+GIB = 1 << 30
+KEY = b"token key of the test cluster"
+JOE, EVE = Call(Dn("/O=Grid/CN=joe"), request_id="r"), Call(Dn("/O=Grid/CN=eve"), request_id="r")
+NOBODY = Call(ANONYMOUS)
+ADMIN = Call(Dn("/O=Grid/CN=admin"), (Role.ADMINISTRATOR,))
+BARTENDER_DN, BARTENDER_ID = Dn("/O=Grid/CN=bartender"), ServiceId("https://b:1/Bartender")
+LIBRARIAN_DN, LIBRARIAN_ID = Dn("/O=Grid/CN=librarian"), ServiceId("https://l:1/Librarian")
+HTTP = ("http",)
+
+
+class VirtualClock:
+    """Time of the running loop."""
+
+    def now_ms(self) -> Ms:
+        return Ms(1_700_000_000_000 + self.monotonic_ms())
+
+    def monotonic_ms(self) -> Ms:
+        return Ms(int(asyncio.get_running_loop().time() * 1000))
+
+    async def sleep(self, duration_ms: int) -> None:
+        await asyncio.sleep(duration_ms / 1000)
+
+
+class SeededIds:
+    """Ids and chance from one seed."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+
+    def uuid(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+    def token(self, n_bytes: int) -> bytes:
+        return self._random.randbytes(n_bytes)
+
+    def uniform(self) -> float:
+        return self._random.random()
+
+
+class AnyVerifier:
+    """Takes every signature that is one."""
+
+    def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
+        return bool(verify_key and signature)
+
+
+@dataclass
+class StageShepherd:
+    """A Shepherd's control port that remembers requests. `refuses`: its error; `down`: no answer; `slow_ms`: late."""
+
+    service: ServiceId
+    dn: Dn
+    refuses: str = ""
+    down: bool = False
+    slow_ms: int = 0
+    puts: dict[str, PutRequest] = field(default_factory=dict)
+    gets: list[GetRequest] = field(default_factory=list)
+    callers: list[Call] = field(default_factory=list)
+
+    async def _answer(self, call: Call) -> None:
+        self.callers.append(call)
+        if self.slow_ms:
+            await asyncio.sleep(self.slow_ms / 1000)
+        if self.down:
+            raise CheloniaError(Kind.NETWORK, "shepherd", self.service, "connection refused")
+
+    async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
+        await self._answer(call)
+        if self.refuses:
+            return tuple(TurlOutcome(r.request_id, error=self.refuses, kind="no-space") for r in requests)
+        (request,) = requests
+        turl = f"{self.service}/turl/{len(self.puts)}"
+        self.puts[turl] = request
+        return (TurlOutcome(request.request_id, turl, "http", ReferenceId(f"ref-{turl[-1]}")),)
+
+    async def get(self, call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
+        await self._answer(call)
+        if self.refuses:
+            return tuple(TurlOutcome(r.request_id, error=self.refuses, kind="not-alive") for r in requests)
+        self.gets.extend(requests)
+        return tuple(TurlOutcome(r.request_id, f"{self.service}/get/{r.reference}", "http") for r in requests)
+
+
+class Between:
+    """Stands between Bartender and Librarian: counts calls, and lets a test act before one or make it fail."""
+
+    def __init__(self, librarian: LibrarianService) -> None:
+        self._librarian = librarian
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.before: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.after: dict[str, CheloniaError] = {}
+        """Errors raised once, after the call has done its work: an answer that was lost."""
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method = getattr(self._librarian, name)
+
+        async def call(*args: Any) -> Any:
+            self.calls.append((name, args))
+            if name in self.before:
+                await self.before.pop(name)()
+            answer = await method(*args)
+            if name in self.after:
+                raise self.after.pop(name)
+            return answer
+
+        return call
+
+    def named(self, name: str) -> list[tuple[Any, ...]]:
+        return [args for called, args in self.calls if called == name]
+
+
+class Stage:
+    """The cluster of one test."""
+
+    def __init__(self, settings: BartenderSettings | None = None) -> None:
+        self.clock, self.ids = VirtualClock(), SeededIds()
+        self.shepherds: dict[ServiceId, StageShepherd] = {}
+        self.ahash = AHashService(MemoryStore(), InlineExecutor(), self.clock, AHashSettings(cluster="test"))
+        world = World(
+            self, AnyVerifier(), self.clock, self.ids, LibrarianSettings(root_owner=JOE.dn, lease_ms=10**9)
+        )  # fmt: skip
+        self.librarian = LibrarianService(self.ahash, Identity(LIBRARIAN_DN, LIBRARIAN_ID), world)
+        self.between = Between(self.librarian)
+        self.settings = settings or BartenderSettings(BARTENDER_DN, BARTENDER_ID, KEY)
+        self.bartender = self.another_bartender(self.settings)
+
+    def another_bartender(self, settings: BartenderSettings) -> BartenderService:
+        return BartenderService(self.between, self, self.clock, self.ids, settings)
+
+    def shepherd(self, service: ServiceId) -> Any:
+        return self.shepherds[service]
+
+    async def add_shepherds(self, *names: str, free: int = GIB, accepting: bool = True) -> None:
+        """Register, approve and hear of Shepherds; each in a domain of its name."""
+        for name in names:
+            service, dn = ServiceId(f"https://{name}:1/Shepherd"), Dn(f"/O=Grid/CN={name}")
+            await self.librarian.approve(ADMIN, ServiceRecord(Role.SHEPHERD, dn, service, approved=True))
+            beat = Heartbeat(service, 1, 0, free, 4 * GIB, 0, accepting, name, "key of " + name)
+            await self.librarian.heartbeat(self.as_shepherd(name), beat)
+            self.shepherds[service] = StageShepherd(service, dn)
+
+    def as_shepherd(self, name: str) -> Call:
+        return Call(Dn(f"/O=Grid/CN={name}"), (Role.SHEPHERD,), ServiceId(f"https://{name}:1/Shepherd"))
+
+    def named(self, name: str) -> StageShepherd:
+        return self.shepherds[ServiceId(f"https://{name}:1/Shepherd")]
+
+    # --- what users do, one element at a time -----------------------------------------------------------------------
+
+    async def make(self, ln: str, call: Call = JOE, metadata: tuple[Triple, ...] = ()) -> Outcome:
+        return (await self.bartender.make_collection(call, (MakeRequest("1", ln, metadata),)))[0]
+
+    async def mount(self, ln: str, url: str = "gsiftp://se.example.org/data", call: Call = JOE) -> Outcome:
+        return (await self.bartender.make_mountpoint(call, (MakeRequest("1", ln, (), url),)))[0]
+
+    async def name_op(self, op: str, ln: str, call: Call = JOE) -> str:
+        """Answer of delFile, unlink, unmakeCollection or unmakeMountpoint."""
+        methods = {
+            "delFile": self.bartender.del_file,
+            "unlink": self.bartender.unlink,
+            "unmakeCollection": self.bartender.unmake_collection,
+            "unmakeMountpoint": self.bartender.unmake_mountpoint,
+        }
+        return (await methods[op](call, (NameRequest("1", ln),)))[0].status
+
+    async def move(self, source: str, target: str, call: Call = JOE, *, link: bool = False) -> str:
+        return (await self.bartender.move(call, (MoveRequest("1", source, target, link),)))[0].status
+
+    async def modify(self, ln: str, change: str, section: str, prop: str, value: str = "", call: Call = JOE) -> str:
+        request = ModifyRequest("1", ln, change, section, prop, value)
+        return (await self.bartender.modify(call, (request,)))[0].status
+
+    async def stat(self, ln: str, call: Call = JOE) -> dict[str, dict[str, str]]:
+        return from_triples((await self.bartender.stat(call, (NameRequest("1", ln),)))[0].metadata)
+
+    async def exists(self, ln: str) -> bool:
+        return "entry" in await self.stat(ln, ADMIN)
+
+    async def list(self, ln: str, call: Call = JOE, needed: Filter = ()) -> tuple[str, list[str]]:
+        (outcome,) = await self.bartender.list(call, (ListRequest("1", ln),), needed, False)
+        return outcome.status, [entry.name for entry in outcome.entries]
+
+    async def listed(self, ln: str, call: Call = JOE, needed: Filter = ()) -> dict[str, ListedEntry]:
+        (outcome,) = await self.bartender.list(call, (ListRequest("1", ln),), needed, False)
+        return {entry.name: entry for entry in outcome.entries}
+
+    async def put_file(
+        self,
+        ln: str,
+        call: Call = JOE,
+        *,
+        needed: int = 2,
+        size: int = 5,
+        more: tuple[Triple, ...] = (),
+        replace: bool = False,
+    ) -> TransferOutcome:
+        request = PutFileRequest("1", ln, (*facts(size=size, needed=needed), *more), HTTP, replace)
+        return (await self.bartender.put_file(call, (request,)))[0]
+
+    async def get_file(self, ln: str, call: Call = JOE) -> TransferOutcome:
+        return (await self.bartender.get_file(call, (GetFileRequest("1", ln, HTTP),)))[0]
+
+    async def upload(self, turl: str, *, size: int = 5, checksums: Checksums | None = None) -> tuple[Receipt, ...]:
+        """PUT to a TURL as its first Shepherd would see it through: receipts of all copies, and the commit."""
+        first, request = self.put_request(turl)
+        sums = checksums or Checksums(sha256="5" * 64, md5="5" * 32, adler32="5" * 8)
+        turls = (turl, *request.forward)
+        receipts = tuple(self._receipt(each, request.facts.blob, size, sums) for each in turls)
+        if request.purpose is Purpose.PENDING:
+            call = self.as_shepherd(first.dn.rpartition("=")[2])
+            await self.librarian.commit_put(call, request.facts.guid, receipts)
+        return receipts
+
+    def put_request(self, turl: str) -> tuple[StageShepherd, PutRequest]:
+        for shepherd in self.shepherds.values():
+            if turl in shepherd.puts:
+                return shepherd, shepherd.puts[turl]
+        raise AssertionError(f"no Shepherd gave out {turl}")
+
+    def _receipt(self, turl: str, blob: BlobId, size: int, sums: Checksums) -> Receipt:
+        shepherd, _ = self.put_request(turl)
+        location = Location(shepherd.service, ReferenceId(f"ref-{blob[:8]}-{turl[-1]}"))
+        return Receipt(blob, location, size, sums, 1, self.clock.now_ms(), "signature")
+
+    async def file(self, ln: str, call: Call = JOE, *, needed: int = 2, more: tuple[Triple, ...] = ()) -> None:
+        """A whole file, uploaded the original's way."""
+        begun = await self.put_file(ln, call, needed=needed, more=more)
+        assert begun.status == "done", begun
+        await self.upload(begun.turl)
+
+    async def guid(self, ln: str) -> Guid:
+        return Guid((await self.stat(ln, ADMIN))["entry"]["GUID"])
+
+
+def facts(*, size: int = 5, needed: int = 2, checksum: str = "", checksum_type: str = "md5") -> tuple[Triple, ...]:
+    values = {"size": str(size), "checksum": checksum, "checksumType": checksum_type, "neededReplicas": str(needed)}
+    return tuple(Triple("states", name, value) for name, value in values.items())
+
+
+def keyed(call: Call, key: str) -> Call:
+    return replace(call, request_key=RequestKey(key))
+
+
+def scene(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test with a fresh `stage` on virtual time."""
+
+    async def play(**arguments: Any) -> None:
+        stage = Stage()
+        await stage.ahash.start()
+        await stage.librarian.start()
+        try:
+            await test(stage=stage, **arguments)
+        finally:
+            await stage.ahash.close()
+
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        run_virtual(play(**arguments))
+
+    signature = inspect.signature(test)
+    others = [parameter for name, parameter in signature.parameters.items() if name != "stage"]
+    run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    del run.__wrapped__
+    return run

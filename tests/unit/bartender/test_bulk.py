@@ -1,0 +1,177 @@
+"""Bulk calls: order among relatives, keys of elements, the recall rule, and when a call as a whole fails."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chelonia.bartender.bulk import element_key, waves
+from chelonia.core.bartender import MakeRequest, NameRequest
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import parse_request_key
+from tests.unit.bartender.stage import EVE, JOE, Stage, keyed, scene
+
+LOST = CheloniaError(Kind.OUTCOME_UNKNOWN, "transact", "", "the answer was lost")
+
+
+def cut(*names: str) -> list[list[str]]:
+    return [list(names[first:last]) for first, last in waves(names, lambda name: name)]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ((), [[]]),
+        (("/a", "/b", "/c"), [["/a", "/b", "/c"]]),
+        (("/a", "/a/b", "/a/c"), [["/a"], ["/a/b", "/a/c"]]),
+        (("/a/b", "/a"), [["/a/b"], ["/a"]]),
+        (("/a", "/a"), [["/a"], ["/a"]]),
+        (("/a/b", "/a/bc", "/ab"), [["/a/b", "/a/bc", "/ab"]]),
+        (("/", "/a"), [["/"], ["/a"]]),
+        (("/a", "//a/", "/b"), [["/a"], ["//a/", "/b"]]),
+        (("bad", "bad", "/x"), [["bad"], ["bad", "/x"]]),
+    ],
+)
+def test_relatives_wait_for_each_other(names: tuple[str, ...], expected: list[list[str]]) -> None:
+    assert cut(*names) == expected
+
+
+@given(st.lists(st.sampled_from(["/", "/a", "/b", "/a/a", "/a/b", "/a/a/a", "0/b", "?"]), max_size=12))
+def test_waves_cover_everything_in_order(names: list[str]) -> None:
+    assert [name for wave in cut(*names) for name in wave] == names
+
+
+@scene
+async def test_parents_before_children_in_one_call(stage: Stage) -> None:
+    names = ["/a", "/a/b", "/a/b/c", "/d", "/d/e", "/a/x"]
+    requests = tuple(MakeRequest(str(i), name) for i, name in enumerate(names))
+    outcomes = await stage.bartender.make_collection(JOE, requests)
+    assert [(outcome.request_id, outcome.status) for outcome in outcomes] == [(str(i), "done") for i in range(6)]
+
+
+@scene
+async def test_many_unrelated_elements_share_the_committer(stage: Stage) -> None:
+    requests = tuple(MakeRequest(str(i), f"/c{i}") for i in range(200))
+    outcomes = await stage.bartender.make_collection(JOE, requests)
+    assert {outcome.status for outcome in outcomes} == {"done"}
+    assert len((await stage.list("/"))[1]) == 200
+
+
+@scene
+async def test_elements_fail_by_themselves(stage: Stage) -> None:
+    requests = tuple(MakeRequest(ln, ln) for ln in ("/a", "/no/x", "/a", "bad", "/b"))
+    outcomes = await stage.bartender.make_collection(JOE, requests)
+    assert [outcome.kind for outcome in outcomes] == ["", "no-parent", "exists", "bad-name", ""]
+
+
+# --- request keys ----------------------------------------------------------------------------------------------------
+
+
+def test_keys_belong_to_user_operation_subject_and_element() -> None:
+    call = keyed(JOE, "k" * 128)
+    keys = {
+        element_key(call, "makeCollection", 0, "/a"),
+        element_key(call, "makeCollection", 1, "/a"),
+        element_key(call, "makeCollection", 0, "/b"),
+        element_key(call, "unlink", 0, "/a"),
+        element_key(keyed(EVE, "k" * 128), "makeCollection", 0, "/a"),
+        element_key(keyed(JOE, "other"), "makeCollection", 0, "/a"),
+    }
+    assert len(keys) == 6
+    assert all(parse_request_key(key) for key in keys)
+    assert element_key(call, "unlink", 7, "/\ud800").endswith("/7")
+    assert element_key(JOE, "unlink", 0, "/a") == ""
+
+
+@scene
+async def test_a_change_whose_answer_was_lost_is_answered_as_done(stage: Stage) -> None:
+    stage.between.after["make_entry"] = LOST
+    requests = (MakeRequest("1", "/a"), MakeRequest("2", "/b"))
+    outcomes = await stage.bartender.make_collection(keyed(JOE, "k"), requests)
+    assert [outcome.status for outcome in outcomes] == ["done", "done"]
+
+
+@scene
+async def test_a_repeated_call_is_answered_as_the_first(stage: Stage) -> None:
+    call = keyed(JOE, "k")
+    for _ in range(2):
+        assert (await stage.make("/a", call)).status == "done"
+    assert (await stage.make("/a", keyed(JOE, "k2"))).status == "LN exists"
+    for _ in range(2):
+        assert await stage.modify("/a", "add", "metadata", "k", "v", call) == "set"
+    assert await stage.modify("/a", "add", "metadata", "k", "v", keyed(JOE, "k4")) == "condition failed"
+    for _ in range(2):
+        assert await stage.move("/a", "/b", call) == "moved"
+    for _ in range(2):
+        assert await stage.name_op("unmakeCollection", "/b", call) == "removed"
+    assert await stage.name_op("unmakeCollection", "/b", keyed(JOE, "k3")) == "no such LN"
+
+
+@scene
+async def test_another_users_key_answers_nothing_of_mine(stage: Stage) -> None:
+    assert (await stage.make("/a", keyed(JOE, "k"))).status == "done"
+    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
+    assert (await stage.make("/a", keyed(EVE, "k"))).status == "LN exists"
+
+
+@scene
+async def test_a_repeated_removal_by_one_who_lost_the_right(stage: Stage) -> None:
+    await stage.put_file("/f", needed=0)
+    await stage.modify("/f", "set", "policy", EVE.dn, "+delete")
+    assert await stage.name_op("delFile", "/f", keyed(EVE, "k")) == "deleted"
+    await stage.put_file("/f", needed=0)
+    assert await stage.name_op("delFile", "/f", keyed(EVE, "k")) == "deleted"  # what he did, not the new file
+    assert await stage.exists("/f")
+
+
+# --- when nothing can be served --------------------------------------------------------------------------------------
+
+
+@scene
+async def test_a_call_of_which_nothing_can_be_served_is_a_fault(stage: Stage) -> None:
+    await stage.ahash.close()
+    with pytest.raises(CheloniaError) as caught:
+        await stage.make("/a")
+    assert caught.value.kind in (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN)
+    assert caught.value.meaning.retryable
+
+
+@scene
+async def test_a_call_of_which_something_could_be_served_is_no_fault(stage: Stage) -> None:
+    stage.between.after["make_entry"] = LOST
+    outcomes = await stage.bartender.make_collection(JOE, (MakeRequest("1", "/a"), MakeRequest("2", "/b")))
+    assert sorted(outcome.status for outcome in outcomes) == ["done", "internal error"]
+    assert {outcome.kind for outcome in outcomes} == {"", "outcome-unknown"}
+
+
+@scene
+async def test_an_unapproved_bartender_does_not_blame_the_user(stage: Stage) -> None:
+    refused = CheloniaError(Kind.DENIED, "librarian.traverseLN", "", "not registered and approved as bartender")
+    stage.between.after["traverse"] = refused
+    with pytest.raises(CheloniaError) as caught:
+        await stage.bartender.del_file(JOE, (NameRequest("1", "/f"),))
+    assert caught.value.kind is Kind.UNAVAILABLE
+    assert "administrator can approve" in caught.value.cause
+
+
+@scene
+async def test_entries_that_keep_changing_are_given_up(stage: Stage) -> None:
+    await stage.put_file("/f", needed=0)
+    number = 0
+
+    async def touch() -> None:
+        nonlocal number
+        number += 1
+        await stage.modify("/f", "set", "metadata", "k", str(number))
+        stage.between.before["delete"] = touch
+
+    stage.between.before["delete"] = touch
+    (outcome,) = await stage.bartender.del_file(JOE, (NameRequest("1", "/f"),))
+    assert outcome.kind == "conflict"
+    assert await stage.exists("/f")
+    assert 3 <= number <= 20
+
+
+@scene
+async def test_an_empty_call_has_an_empty_answer(stage: Stage) -> None:
+    assert await stage.bartender.stat(JOE, ()) == ()
+    assert await stage.bartender.move(JOE, ()) == ()

@@ -1,0 +1,215 @@
+"""stat and list: what is shown to whom, and paging that neither repeats nor skips."""
+
+import pytest
+
+from chelonia.core.bartender import ListOutcome, ListRequest, MakeRequest, NameRequest
+from chelonia.core.caller import Call
+from chelonia.core.metadata import Filter, Needed, from_triples
+from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
+
+TREE = ["/a", "/a/b", "/a/b/c", "/a/d", "/z"]
+FILES = ["/a.x", "/a/b/f", "/a/f", "/f", "/z/g", "/z/h"]
+IN_ORDER = ["a.x", "a", "a/b", "a/b/c", "a/b/f", "a/d", "a/f", "f", "z", "z/g", "z/h"]
+"""Byte order of the stored paths: `a.x` before `a/`."""
+
+
+async def grow(stage: Stage) -> None:
+    await stage.bartender.make_collection(JOE, tuple(MakeRequest(ln, ln) for ln in TREE))
+    for ln in FILES:
+        assert (await stage.put_file(ln, needed=0)).status == "done"
+
+
+async def walk(
+    stage: Stage, ln: str = "/", call: Call = JOE, *, after: str = "", limit: int = 0, needed: Filter = ()
+) -> ListOutcome:
+    return (await stage.bartender.list(call, (ListRequest("1", ln, after, limit),), needed, True))[0]
+
+
+def names(outcome: ListOutcome) -> list[str]:
+    return [entry.name for entry in outcome.entries]
+
+
+@scene
+async def test_list_answers(stage: Stage) -> None:
+    await grow(stage)
+    assert await stage.list("/") == ("found", ["a.x", "a", "f", "z"])
+    assert await stage.list("/f") == ("is a file", [])
+    assert await stage.list("/zz") == ("not found", [])
+    assert await stage.list("/zz", EVE) == ("not found", [])
+    assert await stage.list("/a", EVE) == ("denied", [])
+    assert await stage.list("/f", EVE) == ("denied", [])
+
+
+@scene
+async def test_list_does_not_leak_what_children_hide(stage: Stage) -> None:
+    """The original checked `read` on the collection only and gave away the children's metadata and policies."""
+    await grow(stage)
+    await stage.modify("/", "set", "policy", EVE.dn, "+read")
+    await stage.modify("/f", "set", "policy", EVE.dn, "-delete")
+    await stage.modify("/f", "set", "metadata", "secret", "s")
+    await stage.modify("/a.x", "set", "policy", EVE.dn, "+read")
+    shown = await stage.listed("/", EVE)
+    assert from_triples(shown["a.x"].metadata).keys() >= {"entry", "states", "policy", "parents"}
+    hidden = from_triples(shown["f"].metadata)
+    assert hidden.keys() == {"entry", "states", "timestamps"}
+    assert hidden["entry"] == {"type": "file"}
+    assert hidden["states"] == {"size": "5"}
+    asked = await stage.listed("/", EVE, (Needed("policy"), Needed("metadata"), Needed("entry", "owner")))
+    assert asked["f"].metadata == ()
+    assert "policy" in from_triples(asked["a.x"].metadata)
+
+
+@scene
+async def test_list_shows_what_the_filter_asks_for(stage: Stage) -> None:
+    await grow(stage)
+    only_type = await stage.listed("/", needed=(Needed("entry", "type"),))
+    assert {name: from_triples(entry.metadata) for name, entry in only_type.items()} == {
+        "a.x": {"entry": {"type": "file"}}, "a": {"entry": {"type": "collection"}},
+        "f": {"entry": {"type": "file"}}, "z": {"entry": {"type": "collection"}},
+    }  # fmt: skip
+    everything = from_triples((await stage.listed("/"))["a"].metadata)
+    assert everything.keys() == {"entry", "states", "timestamps", "parents"}  # never the names inside
+    assert (await stage.listed("/"))["a"].guid == await stage.guid("/a")
+    for section in ("entries", "blobs", "put", "pending"):
+        assert (await stage.listed("/", ADMIN, (Needed(section),)))["a"].metadata == ()
+
+
+@scene
+async def test_list_recursive(stage: Stage) -> None:
+    await grow(stage)
+    outcome = await walk(stage)
+    assert (outcome.status, outcome.after, names(outcome)) == ("found", "", IN_ORDER)
+    assert names(await walk(stage, "/a/b")) == ["c", "f"]
+    assert names(await walk(stage, "/a/b/c")) == []
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 10, 11, 12])
+@scene
+async def test_recursive_pages_neither_repeat_nor_skip(stage: Stage, limit: int) -> None:
+    await grow(stage)
+    seen, after = [], ""
+    for _ in range(20):
+        page = await walk(stage, after=after, limit=limit)
+        assert len(page.entries) <= limit
+        seen += names(page)
+        after = page.after
+        if not after:
+            break
+    assert seen == IN_ORDER
+
+
+@scene
+async def test_recursive_paging_goes_on_where_the_tree_has_changed(stage: Stage) -> None:
+    await grow(stage)
+    page = await walk(stage, limit=5)
+    assert page.after == "a/b/f"
+    await stage.move("/a/b", "/moved")
+    assert names(await walk(stage, after=page.after)) == [
+        "a/d",
+        "a/f",
+        "f",
+        "moved",
+        "moved/c",
+        "moved/f",
+        "z",
+        "z/g",
+        "z/h",
+    ]
+
+
+@scene
+async def test_recursion_does_not_enter_what_may_not_be_read(stage: Stage) -> None:
+    await grow(stage)
+    for ln in ("/", "/z"):
+        await stage.modify(ln, "set", "policy", EVE.dn, "+read")
+    assert names(await walk(stage, call=EVE)) == ["a.x", "a", "f", "z", "z/g", "z/h"]
+    assert names(await walk(stage, call=EVE, after="a/b/c/")) == ["f", "z", "z/g", "z/h"]
+    assert names(await walk(stage, call=EVE, after="a/")) == ["f", "z", "z/g", "z/h"]
+
+
+@scene
+async def test_mount_points_are_listed_and_not_entered(stage: Stage) -> None:
+    await stage.mount("/m")
+    assert names(await walk(stage)) == ["m"]
+
+
+@scene
+async def test_links_to_collections_are_walked_under_each_name(stage: Stage) -> None:
+    await grow(stage)
+    assert await stage.move("/z", "/a/d/link", ADMIN, link=True) == "moved"
+    found = names(await walk(stage))
+    assert found.count("a/d/link/g") == 1
+    assert found.count("z/g") == 1
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+@scene
+async def test_a_large_collection_is_listed_by_page(stage: Stage, recursive: bool) -> None:
+    ids = [f"/big/{number:04}" for number in range(1001)]
+    await stage.make("/big")
+    for start in (0, 1000):
+        await stage.bartender.make_collection(JOE, tuple(MakeRequest(ln, ln) for ln in ids[start : start + 1000]))
+    (whole,) = await stage.bartender.list(JOE, (ListRequest("1", "/big"),), (Needed("entry", "type"),), recursive)
+    assert whole.kind == "too-large"
+    assert whole.status == "internal error (more than 1000 entries: list it page by page (after, limit))"
+    assert whole.entries == ()
+    seen: list[str] = []
+    after = ""
+    while True:
+        request = ListRequest("1", "/big", after, 400)
+        (page,) = await stage.bartender.list(JOE, (request,), (Needed("entry", "type"),), recursive)
+        assert page.status == "found"
+        seen += names(page)
+        after = page.after
+        if not after:
+            break
+    assert seen == [ln.removeprefix("/big/") for ln in ids]
+    (stat,) = await stage.bartender.stat(JOE, (NameRequest("1", "/big"),))
+    assert from_triples(stat.metadata)["entry"]["type"] == "collection"
+    assert (stat.kind, "page by page" in stat.cause) == ("", True)
+
+
+@scene
+async def test_a_thousand_entries_are_still_listed_whole(stage: Stage) -> None:
+    await stage.bartender.make_collection(JOE, tuple(MakeRequest("1", f"/{number}") for number in range(1000)))
+    assert len((await stage.list("/"))[1]) == 1000
+    (negative,) = await stage.bartender.list(JOE, (ListRequest("1", "/", "", -1),), (), False)
+    assert negative.kind == "bad-request"
+
+
+@pytest.mark.parametrize("after", ["/" * 300, "no/such/path/", "\ud800", "a//b", "../x", "x" * 300])
+@scene
+async def test_any_after_is_answered(stage: Stage, after: str) -> None:
+    await grow(stage)
+    assert (await walk(stage, after=after)).status in ("found", "internal error (bad-request)", "not found")
+
+
+@scene
+async def test_work_in_a_collection_does_not_read_its_names(stage: Stage) -> None:
+    await grow(stage)
+    stage.between.calls.clear()
+    await stage.make("/a/new")
+    await stage.list("/a")
+    await stage.move("/a/f", "/z/f2")
+    for args in stage.between.named("traverse"):
+        assert args[2]
+        assert not any(need.section == "entries" for need in args[2])
+
+
+@scene
+async def test_stat_shows_names_bare_and_hides_what_is_the_systems(stage: Stage) -> None:
+    await grow(stage)
+    found = await stage.stat("/a")
+    assert sorted(found["entries"]) == ["b", "d", "f"]
+    assert found["parents"] == {"0/a": "parent"}
+    assert {"entry", "states", "timestamps", "entries", "parents"} == set(found)
+
+
+@scene
+async def test_stat_many_at_once(stage: Stage) -> None:
+    await grow(stage)
+    requests = tuple(NameRequest(ln, ln) for ln in ("/a", "/zz", "/f", "bad", "/a"))
+    outcomes = await stage.bartender.stat(EVE, requests)
+    assert [(outcome.request_id, outcome.kind) for outcome in outcomes] == [
+        ("/a", "denied"), ("/zz", "not-found"), ("/f", "denied"), ("bad", "bad-name"), ("/a", "denied"),
+    ]  # fmt: skip

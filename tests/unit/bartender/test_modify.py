@@ -1,0 +1,188 @@
+"""modify: the whitelist, the right of each section, the rules of states."""
+
+import pytest
+
+from chelonia.core.bartender import ModifyRequest
+from chelonia.core.librarian import TYPE_FILE
+from tests.unit.bartender.stage import EVE, JOE, Stage, scene
+
+
+@scene
+async def test_user_metadata(stage: Stage) -> None:
+    await stage.make("/a")
+    assert await stage.modify("/a", "set", "metadata", "k", "v") == "set"
+    assert await stage.modify("/a", "add", "metadata", "k", "w") == "condition failed"
+    assert await stage.modify("/a", "add", "metadata", "k2", "w") == "set"
+    assert await stage.modify("/a", "setifvalue=x", "metadata", "k", "w") == "condition failed"
+    assert await stage.modify("/a", "setifvalue=v", "metadata", "k", "w") == "set"
+    assert await stage.modify("/a", "unset", "metadata", "k2") == "unset"
+    assert (await stage.stat("/a"))["metadata"] == {"k": "w"}
+    assert await stage.modify("/zz", "set", "metadata", "k", "v") == "no such LN"
+
+
+RIGHTS = [
+    ("modifyMetadata", "metadata", "k", "v"),
+    ("modifyMetadata", "timestamps", "modified", "12.5"),
+    ("modifyPolicy", "policy", "ALL", "+read"),
+    ("modifyPolicy", "defaultPolicy", "ALL", "+read"),
+    ("modifyStates", "states", "closed", "yes"),
+]
+ALL_RIGHTS = ("read", "addEntry", "removeEntry", "delete", "modifyPolicy", "modifyStates", "modifyMetadata")
+
+
+@pytest.mark.parametrize(("right", "section", "prop", "value"), RIGHTS)
+@scene
+async def test_each_section_has_its_right(stage: Stage, right: str, section: str, prop: str, value: str) -> None:
+    await stage.make("/a")
+    others = " ".join("+" + other for other in ALL_RIGHTS if other != right)
+    await stage.modify("/a", "set", "policy", EVE.dn, others)
+    assert await stage.modify("/a", "set", section, prop, value, EVE) == "denied"
+    await stage.modify("/a", "set", "policy", EVE.dn, "+" + right)
+    assert await stage.modify("/a", "set", section, prop, value, EVE) == "set"
+
+
+FORBIDDEN = [
+    ("entry", "owner"), ("entry", "GUID"), ("entry", "type"), ("parents", "0/x"), ("entries", "x"),
+    ("locations", "u r"), ("blobs", "00000000"), ("put", "seal"), ("pending", "x"), ("mountpoint", "externalURL"),
+    ("timestamps", "created"),
+    ("states", "size"), ("states", "checksum"), ("states", "checksumType"), ("states", ""), ("metadata", ""),
+    ("x", "y"), ("", ""), ("node", "state"), ("lease", "holder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "prop"), FORBIDDEN)
+@scene
+async def test_everything_else_is_denied_even_to_the_owner(stage: Stage, section: str, prop: str) -> None:
+    """`modify states checksum` made every holder of the original erase its replica."""
+    await stage.put_file("/f", needed=0)
+    before = await stage.stat("/f")
+    for change in ("set", "unset", "add", "setifvalue="):
+        assert await stage.modify("/f", change, section, prop, "1") == "denied"
+    assert await stage.stat("/f") == before
+
+
+@pytest.mark.parametrize(
+    ("section", "prop", "value"),
+    [("policy", "joe", "+read"), ("policy", "ALL", "read"), ("policy", "<", "+read"), ("defaultPolicy", "ALL", "+fly"),
+     ("timestamps", "modified", "now"), ("metadata", "k", "\ud800")],
+)  # fmt: skip
+@scene
+async def test_malformed_values(stage: Stage, section: str, prop: str, value: str) -> None:
+    await stage.make("/a")
+    assert await stage.modify("/a", "set", section, prop, value) == "failed: bad-request"
+    assert section not in await stage.stat("/a") or section == "timestamps"
+
+
+@scene
+async def test_an_unknown_change_is_refused(stage: Stage) -> None:
+    """The original dropped it silently."""
+    await stage.make("/a")
+    assert await stage.modify("/a", "replace", "metadata", "k", "v") == "failed: bad-request"
+
+
+@scene
+async def test_policies_can_be_cleared_and_taken_away(stage: Stage) -> None:
+    await stage.make("/a")
+    assert await stage.modify("/a", "set", "policy", EVE.dn, "+read") == "set"
+    assert await stage.modify("/a", "set", "policy", EVE.dn, "") == "set"
+    assert "error" in await stage.stat("/a", EVE)
+    assert await stage.modify("/a", "unset", "policy", EVE.dn) == "unset"
+    assert EVE.dn not in (await stage.stat("/a")).get("policy", {})
+
+
+@scene
+async def test_default_policy_is_for_collections(stage: Stage) -> None:
+    await stage.put_file("/f", needed=0)
+    assert await stage.modify("/f", "set", "defaultPolicy", "ALL", "+read") == "denied"
+    assert await stage.modify("/", "set", "defaultPolicy", "ALL", "+read") == "set"
+
+
+@scene
+async def test_needed_replicas(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    await stage.file("/f")
+    assert await stage.modify("/f", "set", "states", "neededReplicas", "4") == "set"
+    assert (await stage.stat("/f"))["states"]["neededReplicas"] == "4"
+    assert len(stage.between.named("set_wanted")) == 1
+    for value in ("0", "33", "-1", "many", "", "٣", "10000"):
+        assert await stage.modify("/f", "set", "states", "neededReplicas", value) == "failed: bad-request"
+    assert await stage.modify("/f", "setifvalue=3", "states", "neededReplicas", "2") == "condition failed"
+    assert await stage.modify("/f", "setifvalue=4", "states", "neededReplicas", "2") == "set"
+    assert await stage.modify("/f", "unset", "states", "neededReplicas", "2") == "denied"
+    assert await stage.modify("/", "set", "states", "neededReplicas", "2") == "denied"
+
+
+@pytest.mark.parametrize(
+    ("now", "value", "status"),
+    [("no", "no", "set"), ("no", "yes", "set"), ("no", "broken", "denied"), ("no", "0", "denied"), ("no", "", "denied"),
+     ("yes", "yes", "set"), ("yes", "no", "denied"), ("yes", "broken", "denied"),
+     ("broken", "yes", "denied"), ("broken", "no", "denied"), ("broken", "broken", "denied")],
+)  # fmt: skip
+@scene
+async def test_closing(stage: Stage, now: str, value: str, status: str) -> None:
+    await stage.make("/a")
+    if now != "no":
+        await stage.modify("/a", "set", "states", "closed", "yes")
+    if now == "broken":
+        await stage.make("/a/b")
+    assert (await stage.stat("/a"))["states"]["closed"] == now
+    assert await stage.modify("/a", "set", "states", "closed", value) == status
+    assert (await stage.stat("/a"))["states"]["closed"] == (value if status == "set" else now)
+
+
+@scene
+async def test_closing_is_for_collections_and_always_has_a_value(stage: Stage) -> None:
+    await stage.put_file("/f", needed=0)
+    await stage.make("/a")
+    assert await stage.modify("/f", "set", "states", "closed", "yes") == "denied"
+    assert await stage.modify("/a", "unset", "states", "closed", "no") == "denied"
+    assert await stage.modify("/a", "setifvalue=yes", "states", "closed", "yes") == "condition failed"
+    assert await stage.modify("/a", "setifvalue=no", "states", "closed", "yes") == "set"
+
+
+@scene
+async def test_a_collection_broken_meanwhile_is_not_closed_again(stage: Stage) -> None:
+    await stage.make("/a")
+    await stage.modify("/a", "set", "states", "closed", "yes")
+
+    async def break_it() -> None:
+        await stage.make("/a/b")
+
+    stage.between.before["modify_metadata"] = break_it
+    assert await stage.modify("/a", "set", "states", "closed", "yes") == "denied"
+    assert (await stage.stat("/a"))["states"]["closed"] == "broken"
+
+
+@scene
+async def test_a_right_to_modify_revoked_meanwhile(stage: Stage) -> None:
+    await stage.make("/a")
+    await stage.modify("/a", "set", "policy", EVE.dn, "+modifyMetadata")
+
+    async def revoke() -> None:
+        await stage.modify("/a", "set", "policy", EVE.dn, "")
+
+    stage.between.before["modify_metadata"] = revoke
+    assert await stage.modify("/a", "set", "metadata", "k", "v", EVE) == "denied"
+    assert "metadata" not in await stage.stat("/a")
+
+
+@scene
+async def test_modification_times_can_be_kept(stage: Stage) -> None:
+    await stage.put_file("/f", needed=0)
+    assert (await stage.stat("/f"))["entry"]["type"] == TYPE_FILE
+    assert await stage.modify("/f", "set", "timestamps", "modified", "1234567890.123456789") == "set"
+    assert (await stage.stat("/f"))["timestamps"]["modified"] == "1234567890.123456789"
+
+
+@scene
+async def test_every_change_of_a_bulk_call_is_answered(stage: Stage) -> None:
+    await stage.make("/a")
+    requests = (
+        ModifyRequest("1", "/a", "set", "metadata", "k", "v"), ModifyRequest("2", "/a", "set", "entry", "owner", "x"),
+        ModifyRequest("3", "/no", "set", "metadata", "k", "v"),
+        ModifyRequest("4", "/a", "setifvalue=v", "metadata", "k", "w"),
+    )  # fmt: skip
+    outcomes = await stage.bartender.modify(JOE, requests)
+    assert [(outcome.request_id, outcome.status) for outcome in outcomes] == [
+        ("1", "set"), ("2", "denied"), ("3", "no such LN"), ("4", "set"),
+    ]  # fmt: skip

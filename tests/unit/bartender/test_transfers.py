@@ -1,0 +1,510 @@
+"""putFile, startPut and commitPut, getFile, addReplica: where bytes go, who may send them, what is left behind."""
+
+import base64
+from dataclasses import replace
+
+import pytest
+
+from chelonia.bartender.put_token import PutToken, decode, encode
+from chelonia.bartender.settings import BartenderSettings
+from chelonia.core.bartender import (
+    AddReplicaRequest,
+    CommitPutRequest,
+    GetFileRequest,
+    Outcome,
+    PutFileRequest,
+    StartPutOutcome,
+    StartPutRequest,
+)
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms
+from chelonia.core.librarian import BeginPut, Begun
+from chelonia.core.metadata import Triple
+from chelonia.core.names import parse_ln
+from chelonia.core.replicas import Checksums
+from chelonia.core.shepherd import Purpose
+from chelonia.wire import receipts
+from tests.unit.bartender.stage import (
+    BARTENDER_DN,
+    BARTENDER_ID,
+    EVE,
+    HTTP,
+    JOE,
+    KEY,
+    NOBODY,
+    Stage,
+    facts,
+    keyed,
+    scene,
+)
+
+SHEPHERDS = ("s1", "s2", "s3", "s4")
+
+
+async def start_put(
+    stage: Stage, ln: str, call: Call = JOE, *, needed: int = 2, replaces: bool = False
+) -> StartPutOutcome:
+    request = StartPutRequest("1", ln, 5, "", "", needed, replaces)
+    return (await stage.bartender.start_put(call, (request,)))[0]
+
+
+async def commit_put(
+    stage: Stage, begun: StartPutOutcome, call: Call = JOE, metadata: tuple[Triple, ...] = ()
+) -> Outcome:
+    texts = tuple(receipts.to_text(receipt) for receipt in await stage.upload(begun.turl))
+    return (await stage.bartender.commit_put(call, (CommitPutRequest("1", begun.put, texts, metadata),)))[0]
+
+
+# --- putFile ---------------------------------------------------------------------------------------------------------
+
+
+@scene
+async def test_put_file_makes_a_file_of_what_was_uploaded(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    begun = await stage.put_file("/f", needed=3, more=(Triple("metadata", "colour", "green"),))
+    assert (begun.status, begun.protocol) == ("done", "http")
+    assert not await stage.exists("/f")
+    await stage.upload(begun.turl)
+    found = await stage.stat("/f")
+    assert found["entry"]["type"] == "file"
+    assert found["entry"]["owner"] == JOE.dn
+    assert found["metadata"] == {"colour": "green"}
+    assert found["states"]["neededReplicas"] == "3"
+    assert found["states"]["size"] == "5"
+    assert found["states"]["checksum"] == "5" * 32
+    assert sorted(found["locations"].values()) == ["alive", "alive"]
+    assert not {"blobs", "put", "pending"} & set(found)
+
+
+@scene
+async def test_the_first_shepherd_is_told_of_the_others(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    begun = await stage.put_file("/f", needed=3, size=7)
+    first, request = stage.put_request(begun.turl)
+    assert request.purpose is Purpose.PENDING
+    assert request.dn == JOE.dn
+    assert (request.durable, len(request.forward), len(request.spare)) == (2, 1, 1)
+    assert (request.facts.size, request.facts.wanted, request.facts.name) == (7, 3, "/f")
+    assert request.facts.seal
+    for turl in (*request.forward, *request.spare):
+        other, helper = stage.put_request(turl)
+        assert other is not first
+        assert helper.purpose is Purpose.REPLICA
+        assert helper.dn == first.dn  # only the first Shepherd can use it
+        assert helper.facts == request.facts
+    assert {call.dn for call in first.callers} == {BARTENDER_DN}
+
+
+@scene
+async def test_one_copy_wanted_needs_one_shepherd(stage: Stage) -> None:
+    await stage.add_shepherds("s1")
+    begun = await stage.put_file("/f", needed=1)
+    assert stage.put_request(begun.turl)[1].durable == 1
+    assert (await stage.put_file("/g", needed=2)).status == "no suitable shepherd found"
+
+
+@pytest.mark.parametrize("missing", ["size", "checksum", "checksumType", "neededReplicas"])
+@scene
+async def test_mandatory_metadata(stage: Stage, missing: str) -> None:
+    given = tuple(triple for triple in facts() if triple.property != missing)
+    (outcome,) = await stage.bartender.put_file(JOE, (PutFileRequest("1", "/f", given, HTTP),))
+    assert (outcome.status, outcome.kind) == (f"missing metadata states/{missing}", "missing-metadata")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("size", "-1"), ("size", "5.0"), ("size", ""), ("size", "5e3"), ("size", "9" * 20), ("size", "٥"),
+        ("neededReplicas", "33"), ("neededReplicas", "-1"), ("neededReplicas", "two"), ("checksumType", "crc32"),
+        ("checksumType", ""), ("checksum", "abc"), ("checksum", "g" * 32),
+    ],
+)  # fmt: skip
+@scene
+async def test_metadata_that_makes_no_sense(stage: Stage, wrong: tuple[str, str]) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    given = tuple(Triple("states", t.property, wrong[1] if t.property == wrong[0] else t.value) for t in facts())
+    (outcome,) = await stage.bartender.put_file(JOE, (PutFileRequest("1", "/f", given, HTTP),))
+    assert (outcome.status, outcome.kind) == ("failed to create new librarian entry", "bad-request")
+    assert wrong[0] in outcome.cause
+
+
+@scene
+async def test_checksums_are_passed_on_in_canonical_form(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    given = facts(checksum="ABC", checksum_type="adler32")
+    (outcome,) = await stage.bartender.put_file(JOE, (PutFileRequest("1", "/f", given, HTTP),))
+    assert stage.put_request(outcome.turl)[1].facts.checksums == Checksums(adler32="00000abc")
+
+
+@scene
+async def test_a_protocol_nobody_speaks(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    (put,) = await stage.bartender.put_file(JOE, (PutFileRequest("1", "/f", facts(), ("byteio",)),))
+    assert put.status == "no suitable shepherd found"
+    await stage.file("/f")
+    (get,) = await stage.bartender.get_file(JOE, (GetFileRequest("1", "/f", ("byteio",)),))
+    assert get.status == "error while getting TURL (no supported protocol found)"
+
+
+@scene
+async def test_a_shepherd_that_does_not_answer_is_passed_over(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    for name, trouble in (("s1", "down"), ("s2", "slow")):
+        stage.named(name).down = trouble == "down"
+        stage.named(name).slow_ms = 10**6 if trouble == "slow" else 0
+    for number in range(6):
+        begun = await stage.put_file(f"/f{number}", needed=2)
+        if begun.status != "done":
+            continue
+        first, request = stage.put_request(begun.turl)
+        others = [stage.put_request(turl)[0] for turl in request.forward]
+        assert {shepherd.dn for shepherd in (first, *others)} == {stage.named("s3").dn, stage.named("s4").dn}
+        break
+    else:
+        raise AssertionError("two good Shepherds were never found")
+
+
+@pytest.mark.parametrize("number", range(4))
+@scene
+async def test_a_name_reserved_in_vain_is_free_at_once(stage: Stage, number: int) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    for name in SHEPHERDS[: number + 1]:
+        stage.named(name).refuses = "not enough space"
+    begun = await stage.put_file("/g", needed=4)
+    if begun.status == "done":
+        await stage.upload(begun.turl)
+        assert await stage.exists("/g")
+        return
+    assert begun.status == "no suitable shepherd found"
+    assert not await stage.exists("/g")
+    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
+    assert (await stage.make("/g", EVE)).status == "done"  # free for others too
+
+
+@scene
+async def test_a_pending_name_is_his_alone(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry +read")
+    first = await stage.put_file("/f")
+    assert (await stage.put_file("/f", EVE)).status == "LN exists"
+    assert await stage.list("/", EVE) == ("found", [])
+    second = await stage.put_file("/f")
+    assert second.status == "done"
+    with pytest.raises(CheloniaError) as caught:
+        await stage.upload(first.turl)
+    assert caught.value.kind is Kind.NOT_FOUND
+    await stage.upload(second.turl)
+    assert await stage.list("/") == ("found", ["f"])
+
+
+@scene
+async def test_a_pending_name_expires_with_its_tickets(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
+    begun = await stage.put_file("/f")
+    assert stage.put_request(begun.turl)[1].lifetime_ms == stage.settings.put_lifetime_ms
+    await stage.clock.sleep(stage.settings.put_lifetime_ms + 1)
+    assert (await stage.make("/f", EVE)).status == "done"
+
+
+@scene
+async def test_replacing_keeps_identity_links_and_policy(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.file("/f")
+    await stage.modify("/f", "set", "policy", EVE.dn, "+read")
+    before = await stage.stat("/f")
+    begun = await stage.put_file("/f", replace=True, size=9)
+    assert begun.status == "done"
+    assert await stage.stat("/f") == before  # until the bytes are durable
+    await stage.upload(begun.turl, size=9, checksums=Checksums(sha256="9" * 64, md5="9" * 32))
+    after = await stage.stat("/f")
+    assert after["entry"] == before["entry"]
+    assert after["policy"] == before["policy"]
+    assert after["states"]["size"] == "9"
+    assert after["locations"].keys().isdisjoint(before["locations"])
+
+
+@scene
+async def test_replacing_needs_delete_on_the_file(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.file("/f")
+    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
+    assert (await stage.put_file("/f", EVE, replace=True)).kind == "denied"
+    await stage.modify("/f", "set", "policy", EVE.dn, "+delete")
+    assert (await stage.put_file("/f", EVE, replace=True)).status == "done"
+    assert (await stage.put_file("/f", replace=True, needed=0)).kind == "bad-request"
+
+
+@scene
+async def test_files_take_over_the_default_policy(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    given = (Triple("defaultPolicy", "ALL", "+read"), Triple("defaultPolicy", EVE.dn, "+delete"))
+    await stage.make("/shared", metadata=given)
+    await stage.file("/shared/f", more=(Triple("policy", EVE.dn, "+read"),))
+    assert (await stage.stat("/shared/f"))["policy"] == {"ALL": "+read", EVE.dn: "+read"}
+    await stage.make("/shared/c")
+    inner = await stage.stat("/shared/c")
+    assert inner["policy"] == inner["defaultPolicy"] == {"ALL": "+read", EVE.dn: "+delete"}
+
+
+# --- startPut, commitPut ---------------------------------------------------------------------------------------------
+
+
+@scene
+async def test_bytes_first_writes_nothing_before_the_commit(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.make("/a")
+    await stage.modify("/a", "set", "defaultPolicy", "ALL", "+read")
+    begun = await start_put(stage, "/a/f", needed=3)
+    assert begun.status == "done"
+    assert not await stage.exists("/a/f")
+    assert stage.put_request(begun.turl)[1].purpose is Purpose.RECEIPT
+    assert (await commit_put(stage, begun, metadata=(Triple("metadata", "k", "v"),))).status == "done"
+    found = await stage.stat("/a/f", EVE)
+    assert found["metadata"] == {"k": "v"}
+    assert found["policy"] == {"ALL": "+read"}
+    assert found["states"]["neededReplicas"] == "3"
+    assert found["states"]["checksum"]
+
+
+@scene
+async def test_any_bartender_of_the_cluster_takes_the_token(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    begun = await start_put(stage, "/f")
+    stage.bartender = stage.another_bartender(stage.settings)
+    assert (await commit_put(stage, begun)).status == "done"
+
+
+@scene
+async def test_tokens_of_others_are_refused(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    begun = await start_put(stage, "/f")
+    assert (await commit_put(stage, begun, EVE)).kind == "bad-ticket"
+    flipped = begun.put[:9] + ("A" if begun.put[9] != "A" else "B") + begun.put[10:]
+    for forged in ("", ".", "x.y", flipped, begun.put + "A", begun.put.partition(".")[0], "é." + begun.put):
+        outcome = await commit_put(stage, replace(begun, put=forged))
+        assert outcome.kind == "bad-ticket", forged
+    stage.bartender = stage.another_bartender(replace(stage.settings, token_key=b"another cluster's key"))
+    assert (await commit_put(stage, begun)).kind == "bad-ticket"
+    assert not await stage.exists("/f")
+
+
+@scene
+async def test_a_token_expires(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    begun = await start_put(stage, "/f")
+    await stage.clock.sleep(stage.settings.put_lifetime_ms + 1)
+    assert (await commit_put(stage, begun)).kind == "expired"
+
+
+@scene
+async def test_rights_are_decided_again_at_the_commit(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
+    begun = await start_put(stage, "/f", EVE)
+    await stage.modify("/", "set", "policy", EVE.dn, "-addEntry")
+    outcome = await commit_put(stage, begun, EVE)
+    assert (outcome.status, outcome.kind) == ("failed to add child to parent", "denied")
+    assert not await stage.exists("/f")
+
+
+@scene
+async def test_a_commit_repeated_is_done_once(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    begun = await start_put(stage, "/f")
+    assert (await commit_put(stage, begun)).status == "done"
+    assert (await commit_put(stage, begun)).status == "done"
+    other = await start_put(stage, "/g")
+    await stage.make("/g")
+    assert (await commit_put(stage, other)).status == "LN exists"
+
+
+@scene
+async def test_too_few_receipts(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    begun = await start_put(stage, "/f")
+    one = receipts.to_text((await stage.upload(begun.turl))[0])
+    for texts, kind in (
+        ((), "bad-request"),
+        (("nonsense",), "bad-request"),
+        ((one,), "incomplete"),
+        ((one, one), "incomplete"),
+    ):
+        (outcome,) = await stage.bartender.commit_put(JOE, (CommitPutRequest("1", begun.put, texts),))
+        assert outcome.kind == kind
+    assert not await stage.exists("/f")
+
+
+@scene
+async def test_replacing_bytes_first(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.file("/f")
+    guid = await stage.guid("/f")
+    assert (await start_put(stage, "/f")).status == "LN exists"
+    begun = await start_put(stage, "/f", replaces=True)
+    assert (await commit_put(stage, begun)).status == "done"
+    assert await stage.guid("/f") == guid
+    begun = await start_put(stage, "/f", replaces=True)
+    await stage.name_op("delFile", "/f")
+    assert (await commit_put(stage, begun)).kind == "not-found"
+
+
+@scene
+async def test_start_put_needs_a_replica(stage: Stage) -> None:
+    assert (await start_put(stage, "/f", needed=0)).kind == "bad-request"
+
+
+def token(name: str = "f") -> PutToken:
+    begin = BeginPut(
+        parent=Guid("0"), name=name, ln=parse_ln("/" + name), owner=Dn("/CN=ö"), sections={}, wanted=2, size=-1,
+        checksums=Checksums(md5="5" * 32), expires_ms=Ms(12), named=False, replaces=Guid(""),
+    )  # fmt: skip
+    return PutToken(begin, Begun(Guid("g"), BlobId("b"), "seal"), "md5")
+
+
+@pytest.mark.parametrize("name", ["f", "naïve ☃", "x" * 255])
+def test_a_token_comes_back_as_it_was(name: str) -> None:
+    text = encode(token(name), KEY)
+    assert decode(text, KEY) == token(name)
+    assert all(char.isalnum() or char in "-_." for char in text)
+
+
+def test_every_byte_of_a_token_is_authenticated() -> None:
+    text = encode(token(), KEY)
+    payload = text.partition(".")[0]
+    raw = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+    for position in range(0, len(raw), 7):
+        other = raw[:position] + bytes([raw[position] ^ 1]) + raw[position + 1 :]
+        forged = base64.urlsafe_b64encode(other).rstrip(b"=").decode() + text[len(payload) :]
+        with pytest.raises(CheloniaError) as caught:
+            decode(forged, KEY)
+        assert caught.value.kind is Kind.BAD_TICKET
+
+
+# --- getFile ---------------------------------------------------------------------------------------------------------
+
+
+@scene
+async def test_get_file_names_replicas_and_what_to_expect(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.file("/f")
+    got = await stage.get_file("/f")
+    assert (got.status, got.protocol, got.size) == ("done", "http", 5)
+    assert (got.checksum, got.checksum_type) == ("5" * 32, "md5")
+    assert len({got.turl, *got.turls}) == 2
+    asked = [request for shepherd in stage.shepherds.values() for request in shepherd.gets]
+    assert {request.dn for request in asked} == {JOE.dn}
+
+
+@scene
+async def test_get_file_prefers_its_own_domain(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.file("/f")
+    location = next(iter((await stage.stat("/f"))["locations"]))
+    home = location.partition("//")[2].partition(":")[0]
+    stage.bartender = stage.another_bartender(replace(stage.settings, domain=home))
+    for _ in range(5):
+        assert (await stage.get_file("/f")).turl.startswith(f"https://{home}:1/")
+
+
+@scene
+async def test_get_file_falls_back(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    await stage.file("/f")
+    stage.named("s1").down = True
+    got = await stage.get_file("/f")
+    assert got.turl.startswith("https://s2:1/")
+    assert got.turls == ()
+    stage.named("s2").refuses = "file is not alive"
+    got = await stage.get_file("/f")
+    assert (got.status, got.kind) == ("file has no valid replica", "no-replica")
+
+
+@scene
+async def test_a_slow_shepherd_does_not_hold_up_the_answer(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    await stage.file("/f")
+    stage.named("s1").slow_ms = 60_000
+    before = stage.clock.monotonic_ms()
+    assert (await stage.get_file("/f")).turl.startswith("https://s2:1/")
+    assert stage.clock.monotonic_ms() - before <= stage.settings.fallback_grace_ms + 10
+
+
+@scene
+async def test_strangers_read_only_what_they_may(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    await stage.file("/f")
+    assert (await stage.get_file("/f", EVE)).status == "denied"
+    assert (await stage.get_file("/f", NOBODY)).status == "denied"
+    assert (await stage.get_file("/zz", EVE)).status == "not found"
+    assert (await stage.get_file("/")).status == "is not a file"
+    await stage.modify("/f", "set", "policy", "ANONYMOUS", "+read")
+    assert (await stage.get_file("/f", EVE)).status == "denied"
+    got = await stage.get_file("/f", NOBODY)
+    assert got.status == "done"
+    asked = [request for shepherd in stage.shepherds.values() for request in shepherd.gets]
+    assert {request.dn for request in asked} == {""}  # bound to nobody: one full body
+
+
+# --- addReplica ------------------------------------------------------------------------------------------------------
+
+
+@scene
+async def test_add_replica_is_for_shepherds_only(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.file("/f")
+    requests = (AddReplicaRequest("1", await stage.guid("/f")),)
+    for call in (JOE, NOBODY, EVE):
+        with pytest.raises(CheloniaError) as caught:
+            await stage.bartender.add_replica(call, requests, HTTP)
+        assert caught.value.kind is Kind.DENIED
+
+
+@scene
+async def test_add_replica_names_a_shepherd_without_one(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    await stage.file("/f")
+    guid = await stage.guid("/f")
+    holders = {text.partition(" ")[0] for text in (await stage.stat("/f"))["locations"]}
+    caller = stage.as_shepherd(min(holders).partition("//")[2].partition(":")[0])
+    (outcome,) = await stage.bartender.add_replica(
+        caller, (AddReplicaRequest("1", guid),), ("http", "byteio", "external")
+    )
+    assert outcome.status == "done"
+    shepherd, request = stage.put_request(outcome.turl)
+    assert shepherd.service not in holders
+    assert (request.purpose, request.dn, request.facts.guid) == (Purpose.REPLICA, caller.dn, guid)
+    assert request.facts.blob
+    assert (request.facts.size, request.facts.checksums.md5) == (5, "5" * 32)
+    shepherd.down = True
+    (outcome,) = await stage.bartender.add_replica(caller, (AddReplicaRequest("1", guid),), HTTP)
+    assert outcome.status == "no suitable shepherd found"
+
+
+@scene
+async def test_add_replica_of_what_is_no_file(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    requests = tuple(
+        AddReplicaRequest(guid, guid) for guid in ("0", "12345678-0000-4000-8000-000000000000", "1", "sys:services")
+    )
+    outcomes = await stage.bartender.add_replica(stage.as_shepherd("s1"), requests, HTTP)
+    assert [outcome.kind for outcome in outcomes] == ["not-a-file", "not-found", "bad-name", "bad-name"]
+
+
+# --- retries ---------------------------------------------------------------------------------------------------------
+
+
+@scene
+async def test_put_file_repeated_under_its_key_gives_a_fresh_turl(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    first = await stage.put_file("/f", keyed(JOE, "k1"))
+    again = await stage.put_file("/f", keyed(JOE, "k1"))
+    assert (first.status, again.status) == ("done", "done")
+    await stage.upload(again.turl)
+    assert await stage.exists("/f")
+
+
+def test_settings_refuse_a_weak_key() -> None:
+    with pytest.raises(AssertionError, match="16 bytes"):
+        BartenderSettings(BARTENDER_DN, BARTENDER_ID, b"short")
