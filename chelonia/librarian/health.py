@@ -159,6 +159,8 @@ class HealthTable:
         )
         if not stored.approved:
             return replace(view, state=NODE_WAITING)
+        if view.state == NODE_OFFLINE and stored.state == NODE_ALIVE:
+            view = replace(view, since_ms=wall)  # noticed just now, not yet written
         if stored.maintenance_until_ms > wall:
             view = replace(view, state=NODE_MAINTENANCE)
         if node.beat is None:

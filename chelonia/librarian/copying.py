@@ -1,0 +1,138 @@
+"""One repair copy, from its claim to its receipt: ask the target for a place, order a holder to push, write it down.
+
+The claim (location `creating`) is in the metadata before this begins. When anything fails the claim is let expire at
+once, and the planner decides anew from what is stored: a copy that came through all the same is never lost for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from chelonia.core.ahash import Element
+from chelonia.core.clock import Clock
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import Location, Receipt, ReplicaState
+from chelonia.core.shepherd import PROTOCOL_HTTP, CopyOrder, Purpose, PutRequest
+from chelonia.librarian.blobs import blob_of, facts_of
+from chelonia.librarian.elements import drop, file_record, is_, put
+from chelonia.librarian.records import Draft, Identity, Records
+from chelonia.librarian.service_uploads import Uploads, same_bytes
+from chelonia.librarian.world import World
+
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """A copy to be made: the blob as read, the holder that pushes, the new location, and when its claim expires."""
+
+    blob: StoredObject
+    source: Location
+    target: Location
+    until_ms: Ms
+
+    @property
+    def shepherds(self) -> tuple[ServiceId, ServiceId]:
+        """Both ends."""
+        return self.source.shepherd, self.target.shepherd
+
+    def claim(self) -> list[Element]:
+        """The claim: location, expiry and the target's record, before any byte moves."""
+        key, obj = str(self.target), self.blob.id
+        return [
+            put(obj, "locations", key, ReplicaState.CREATING.value),
+            put(obj, "claims", key, str(self.until_ms)),
+            file_record(self.target, blob_of(self.blob)),
+        ]
+
+
+class Copier:
+    """Makes repair copies."""
+
+    def __init__(self, records: Records, uploads: Uploads, identity: Identity, world: World) -> None:
+        self._records = records
+        self._uploads = uploads
+        self._call = identity.call()
+        self._world = world
+
+    def time_for(self, blob: StoredObject) -> int:
+        """How long a copy of this blob may take, in milliseconds."""
+        settings = self._world.settings
+        return settings.claim_ms + max(facts_of(blob).size, 0) * 1000 // settings.claim_bytes_per_s_min
+
+    async def copy(self, job: CopyJob) -> ServiceId | None:
+        """Make the copy. Returns None, or the Shepherd that is to be spared for a while."""
+        try:
+            turl = await within(self._world.clock, self._world.settings.claim_ms, self._place(job))
+        except CheloniaError as error:
+            return await self._give_up(job, job.target.shepherd, error)
+        try:
+            receipt = await within(self._world.clock, self.time_for(job.blob), self._push(job, turl))
+        except CheloniaError as error:
+            blame = job.target if error.kind in (Kind.NO_SPACE, Kind.BAD_TICKET, Kind.CHECKSUM) else job.source
+            return await self._give_up(job, blame.shepherd, error)
+        await self._done(job, receipt)
+        return None
+
+    async def _place(self, job: CopyJob) -> str:
+        """A ticket to write the new replica."""
+        request = PutRequest(
+            request_id=job.target.reference,
+            facts=facts_of(job.blob),
+            purpose=Purpose.REPLICA,
+            protocols=(PROTOCOL_HTTP,),
+            reference=job.target.reference,
+            lifetime_ms=self.time_for(job.blob),
+        )
+        shepherd = self._world.directory.shepherd(job.target.shepherd)
+        answer = (await shepherd.put(self._call, (request,)))[0]
+        if not answer.turl:
+            raise CheloniaError(kind_from_wire(answer.kind), "put", job.target.shepherd, answer.error or "no TURL")
+        return answer.turl
+
+    async def _push(self, job: CopyJob, turl: str) -> Receipt:
+        """Have the holder push its replica; the target's own receipt comes back."""
+        shepherd = self._world.directory.shepherd(job.source.shepherd)
+        receipt = await shepherd.copy(self._call, CopyOrder(job.source.reference, turl))
+        self._uploads.check_receipt(receipt)
+        if receipt.location != job.target or not same_bytes(receipt, job.blob):
+            cause = f"the receipt is not for this copy at {job.target}"
+            raise CheloniaError(Kind.CHECKSUM, "copy", blob_of(job.blob), cause)
+        return receipt
+
+    async def _done(self, job: CopyJob, receipt: Receipt) -> None:
+        """The target has vouched for its copy (its own report may have come first)."""
+        key, obj = str(receipt.location), job.blob.id
+        creating = is_("locations", key, ReplicaState.CREATING.value)
+        elements = [put(obj, "locations", key, ReplicaState.ALIVE.value, creating), drop(obj, "claims", key)]
+        if (await self._records.attempt(self._call, Draft(elements))).applied:
+            _LOG.info("blob %s at %s: creating -> alive", blob_of(job.blob), key)
+
+    async def _give_up(self, job: CopyJob, blame: ServiceId, error: CheloniaError) -> ServiceId:
+        """Let the claim expire now; the planner decides what becomes of it."""
+        _LOG.info("copy of %s from %s to %s failed: %s", blob_of(job.blob), job.source, job.target, error)
+        key = str(job.target)
+        creating = is_("locations", key, ReplicaState.CREATING.value)
+        expired = put(job.blob.id, "claims", key, "0", creating)
+        await self._records.attempt(self._call, Draft((expired,)))
+        return blame
+
+
+async def within(clock: Clock, duration_ms: int, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`, at most so long. Raises: TIMEOUT."""
+    task, timer = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(duration_ms))
+    try:
+        await asyncio.wait((task, timer), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise CheloniaError(Kind.TIMEOUT, cause=f"no answer in {duration_ms} ms")
+    finally:
+        task.cancel()
+        timer.cancel()

@@ -1,0 +1,107 @@
+"""The erasure outboxes: hand each Shepherd what it is to erase, and strike off what it has confirmed.
+
+Only what stands in an outbox is ever erased. The record is the tombstone: it goes, with the Shepherd's `file` record,
+in one transact, when the Shepherd has confirmed. Only the repair leader dispatches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from chelonia.core import bounds
+from chelonia.core.ahash import ChangeType, Element, Position
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import SYSTEM_PREFIX, Ms, ReferenceId, ServiceId, shepherd_object
+from chelonia.core.shepherd import Authority
+from chelonia.librarian.copying import within
+from chelonia.librarian.elements import drop
+from chelonia.librarian.guard import Backoff
+from chelonia.librarian.records import Draft, Identity, Records
+from chelonia.librarian.service_nodes import Nodes
+from chelonia.librarian.world import World
+
+_LOG = logging.getLogger(__name__)
+
+DELETED = "deleted"
+"""The status of a confirmed erasure."""
+_SHEPHERD = f"{SYSTEM_PREFIX}shepherd:"
+
+
+class Erasers:
+    """Dispatches the outboxes of all Shepherds."""
+
+    def __init__(self, records: Records, nodes: Nodes, identity: Identity, world: World) -> None:
+        self._records = records
+        self._nodes = nodes
+        self._call = identity.call()
+        self._world = world
+        self._due: dict[ServiceId, Ms] = {}
+        self._after: dict[ServiceId, str] = {}
+        self._found: dict[ServiceId, int] = {}
+        self._backoff = Backoff(world.settings.backoff_ms, world.settings.backoff_max_ms)
+
+    @property
+    def waiting(self) -> int:
+        """Erasures found in the outboxes when they were last looked at."""
+        return sum(self._found.values())
+
+    def flag(self, elements: Iterable[Element]) -> None:
+        """A transact has applied: look soon at the outboxes it filled."""
+        for element in elements:
+            if element.section == "erase" and element.change is ChangeType.SET:
+                self.wake(ServiceId(element.object.removeprefix(_SHEPHERD)))
+
+    def wake(self, shepherd: ServiceId) -> None:
+        """Look at this Shepherd's outbox soon."""
+        self._due[shepherd] = Ms(0)
+        self._backoff.worked(shepherd)
+
+    async def dispatch(self, now: Ms, lease: Element) -> None:
+        """Hand over one batch to each Shepherd that is there and due."""
+        due = [
+            shepherd
+            for shepherd in self._nodes.table.shepherds()
+            if self._nodes.present(shepherd)
+            and now >= self._due.get(shepherd, Ms(0))
+            and not self._backoff.spared(shepherd, now)
+        ]
+        await asyncio.gather(*(self._dispatch_one(shepherd, now, lease) for shepherd in due))
+
+    async def _dispatch_one(self, shepherd: ServiceId, now: Ms, lease: Element) -> None:
+        self._due[shepherd] = Ms(now + self._world.settings.outbox_interval_ms)
+        after = self._after.get(shepherd, "")
+        obj = shepherd_object(shepherd)
+        page = await self._records.scan(self._call, obj, "erase", after, bounds.ERASURES_PER_CALL_MAX)
+        self._found[shepherd] = len(page.items)
+        self._after[shepherd] = page.items[-1][0] if page.more else ""
+        if page.more:
+            self._due[shepherd] = Ms(0)
+        if not page.items:
+            return
+        position = await self._records.refresh_position(self._call)
+        try:
+            confirmed = await self._erase(shepherd, [key for key, _ in page.items], position)
+        except CheloniaError as error:
+            _LOG.info("shepherd %s erases nothing now: %s", shepherd, error)
+            self._backoff.failed(shepherd, now)
+            self._after[shepherd] = ""
+            return
+        elements = [lease]
+        for key in confirmed:
+            elements += [drop(obj, "erase", key), drop(obj, "file", key.split(" ")[1])]
+        if confirmed and (await self._records.attempt(self._call, Draft(elements))).applied:
+            self._found[shepherd] -= len(confirmed)
+
+    async def _erase(self, shepherd: ServiceId, keys: list[str], position: Position) -> list[str]:
+        """Order the erasures; returns the outbox keys that the Shepherd confirmed."""
+        wanted = tuple((key, ReferenceId(key.split(" ")[1])) for key in keys)
+        order = self._world.directory.shepherd(shepherd).delete(self._call, wanted, Authority(position))
+        outcomes = await within(self._world.clock, self._world.settings.claim_ms, order)
+        asked = dict.fromkeys(keys)
+        confirmed = [o.request_id for o in outcomes if o.status == DELETED and o.request_id in asked]
+        for outcome in outcomes:
+            if outcome.status != DELETED:
+                _LOG.info("shepherd %s did not erase %s: %s", shepherd, outcome.request_id, outcome.status)
+        return confirmed

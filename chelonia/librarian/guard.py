@@ -1,0 +1,85 @@
+"""Brakes of repair: how many erasures nobody asked for, how many copies at once, how long to spare a failing node.
+
+Small state machines with monotonic time passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from chelonia.core.ids import Ms, ServiceId
+
+MINUTE_MS = 60_000
+
+
+class RateGuard:
+    """At most so many events in any minute."""
+
+    def __init__(self, per_minute_max: int) -> None:
+        self._max = per_minute_max
+        self._events: deque[tuple[Ms, int]] = deque()
+        self._sum = 0
+
+    def take(self, count: int, now: Ms) -> bool:
+        """Count `count` events if they fit; False means that none of them may happen now."""
+        while self._events and now - self._events[0][0] >= MINUTE_MS:
+            self._sum -= self._events.popleft()[1]
+        if self._sum + count > self._max:
+            return False
+        self._events.append((now, count))
+        self._sum += count
+        return True
+
+
+class Slots:
+    """Copies in flight, bounded per Shepherd and in all."""
+
+    def __init__(self, per_node_max: int, total_max: int) -> None:
+        self._per_node_max = per_node_max
+        self._total_max = total_max
+        self._busy: dict[ServiceId, int] = {}
+        self.total = 0
+
+    def free(self, shepherd: ServiceId) -> bool:
+        """Whether this Shepherd can send or take one more."""
+        return self.total < self._total_max and self._busy.get(shepherd, 0) < self._per_node_max
+
+    def take(self, shepherds: Iterable[ServiceId]) -> None:
+        """One copy begins between these."""
+        self.total += 1
+        for shepherd in shepherds:
+            self._busy[shepherd] = self._busy.get(shepherd, 0) + 1
+
+    def release(self, shepherds: Iterable[ServiceId]) -> None:
+        """One copy between these has ended."""
+        self.total -= 1
+        for shepherd in shepherds:
+            self._busy[shepherd] -= 1
+            if not self._busy[shepherd]:
+                del self._busy[shepherd]
+
+
+class Backoff:
+    """How long to leave a failing Shepherd alone: doubling with each failure in a row."""
+
+    def __init__(self, first_ms: int, max_ms: int) -> None:
+        self._first_ms = first_ms
+        self._max_ms = max_ms
+        self._failing: dict[ServiceId, tuple[int, Ms]] = {}
+
+    def failed(self, shepherd: ServiceId, now: Ms) -> Ms:
+        """It failed; returns when it may be tried again."""
+        pause, until = self._failing.get(shepherd, (0, Ms(0)))
+        if now >= until:
+            pause = min(max(pause * 2, self._first_ms), self._max_ms)
+            self._failing[shepherd] = (pause, Ms(now + pause))
+        return self._failing[shepherd][1]
+
+    def worked(self, shepherd: ServiceId) -> None:
+        """It did what it was asked, or has been heard of anew."""
+        self._failing.pop(shepherd, None)
+
+    def spared(self, shepherd: ServiceId, now: Ms) -> bool:
+        """Whether it should be left alone now."""
+        return now < self._failing.get(shepherd, (0, Ms(0)))[1]

@@ -1,0 +1,309 @@
+"""What should be done about a blob's replicas: current + wanted -> plan. Pure, one blob at a time, any order.
+
+Decides copies, claims given up, surplus marked and removed, damaged replicas removed. It never reads, calls or waits.
+Reasoning: docs/design/002-protocols.md, Healing.
+
+Invariants: the last verified copy is never removed; nothing is removed while verified copies are fewer than wanted;
+one `thirdwheel` at a time, removed only after its grace and a fresh count; never two copies on one node; a node in
+maintenance, or away for less than the delay, is waited for - but not when one live copy is all there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from chelonia.core.ids import BlobId, Ms, ServiceId
+from chelonia.core.librarian import NodeView
+from chelonia.core.metadata import StoredObject
+from chelonia.core.placement import NODE_MAINTENANCE, Demand, choose, crowding
+from chelonia.core.replicas import Location, ReplicaState
+from chelonia.librarian.blobs import blob_of, facts_of, locations_of
+
+_S = ReplicaState
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica as stored. `claim_ms`: for `creating` when its claim expires, for `thirdwheel` since when; else 0."""
+
+    location: Location
+    state: ReplicaState
+    claim_ms: Ms = Ms(0)
+
+
+@dataclass(frozen=True, slots=True)
+class BlobView:
+    """A blob as read, with the version that every change of it is conditional on."""
+
+    blob: BlobId
+    version: int
+    wanted: int
+    size: int
+    created_ms: Ms
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """A Shepherd: as everybody sees it, and whether it can be reached (it may be while in maintenance)."""
+
+    view: NodeView
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPolicy:
+    """How patient repair is, in milliseconds."""
+
+    repair_delay_ms: int
+    trim_grace_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Make a copy on `target` from any of `sources` (verified and reachable, best first)."""
+
+    sources: tuple[Location, ...]
+    target: ServiceId
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Take a location away and order its bytes erased. `reason`: `invalid`, `stalled`, `expired`, `surplus`."""
+
+    location: Location
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Give a replica another stored state."""
+
+    location: Location
+    state: ReplicaState
+
+
+@dataclass(frozen=True, slots=True)
+class BlobPlan:
+    """What to do about one blob, all in one transact on `version`.
+
+    `live`: verified copies within reach; `short`: copies that still lack after this plan (no source or no target);
+    `revisit_ms`: when it should be looked at again even if nothing happens, 0 for never.
+    """
+
+    blob: BlobId
+    version: int
+    live: int
+    wanted: int
+    created_ms: Ms
+    copies: tuple[Copy, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    short: int = 0
+    revisit_ms: Ms = Ms(0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do now."""
+        return not (self.copies or self.removals or self.marks)
+
+    @property
+    def danger(self) -> tuple[int, Ms, BlobId]:
+        """Sort key: fewest verified copies first, then oldest."""
+        return self.live, self.created_ms, self.blob
+
+
+Nodes = Mapping[ServiceId, NodeHealth]
+
+
+def plan(blobs: Iterable[BlobView], nodes: Nodes, policy: RepairPolicy, now: Ms) -> tuple[BlobPlan, ...]:
+    """Plan repair, most endangered blob first.
+
+    Args:
+        nodes: every approved Shepherd; one that is missing here is away for good.
+        now: wall-clock milliseconds.
+    """
+    plans = (plan_blob(blob, nodes, policy, now) for blob in blobs)
+    return tuple(sorted(plans, key=lambda plan: plan.danger))
+
+
+def view_of(stored: StoredObject) -> BlobView:
+    """A blob object as the planner reads it."""
+    facts, claims = facts_of(stored), stored.sections.get("claims", {})
+    replicas = tuple(Replica(loc, state, Ms(int(claims.get(str(loc), "0")))) for loc, state in locations_of(stored))
+    return BlobView(blob_of(stored), stored.version, facts.wanted, facts.size, facts.created_ms, replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A blob's replicas sorted by what they are worth now."""
+
+    verified: tuple[Replica, ...]
+    """`alive` on a Shepherd within reach."""
+    wheels: tuple[Replica, ...]
+    """`thirdwheel` on a Shepherd within reach."""
+    coming: tuple[Replica, ...]
+    """`creating`, the claim still running, the Shepherd within reach."""
+    waited_for: tuple[Replica, ...]
+    """`alive` on a Shepherd that is away but expected back."""
+    expired: tuple[Replica, ...]
+    broken: tuple[Replica, ...]
+
+    @property
+    def homes(self) -> tuple[ServiceId, ...]:
+        """Shepherds with a verified copy that is not marked as surplus."""
+        return _nodes(self.verified)
+
+    @property
+    def live(self) -> int:
+        return len(_nodes((*self.verified, *self.wheels)))
+
+    def promised(self) -> int:
+        """Copies there are or will be, counted by Shepherd."""
+        return len(_nodes((*self.verified, *self.coming, *self.waited_for)))
+
+
+def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> BlobPlan:
+    """Plan for one blob."""
+    count = _count(blob, nodes, policy, now)
+    missing = blob.wanted - count.promised()
+    recalled = _recalled(blob, count, missing)
+    missing -= len(recalled)
+    copies = _copies(blob, count, nodes, missing) if missing > 0 else ()
+    removals, stalled = _given_up(count)
+    marks = [Mark(replica.location, _S.ALIVE) for replica in recalled] + stalled
+    if len(count.homes) >= max(blob.wanted, 1):
+        removals += [Removal(r.location, r.state.value) for r in count.broken]
+        removals += [Removal(r.location, "surplus") for r in count.wheels if now >= r.claim_ms + policy.trim_grace_ms]
+        marks += _surplus(blob, count, nodes)
+    return BlobPlan(
+        blob=blob.blob,
+        version=blob.version,
+        live=count.live,
+        wanted=blob.wanted,
+        created_ms=blob.created_ms,
+        copies=copies,
+        removals=tuple(removals),
+        marks=tuple(marks),
+        short=max(missing, 0) - len(copies),
+        revisit_ms=_revisit(count, policy, now),
+    )
+
+
+def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Count:
+    here = _present(nodes)
+    by_state = {state: [r for r in blob.replicas if r.state is state] for state in _S}
+    verified = tuple(r for r in by_state[_S.ALIVE] if here(r))
+    away = [r for r in by_state[_S.ALIVE] if not here(r)]
+    alone = len(_nodes(verified)) <= 1
+    running = [r for r in by_state[_S.CREATING] if r.claim_ms > now]
+    return _Count(
+        verified=verified,
+        wheels=tuple(r for r in by_state[_S.THIRDWHEEL] if here(r)),
+        coming=tuple(r for r in running if here(r)),
+        waited_for=tuple(r for r in away if _expected(nodes.get(r.location.shepherd), policy, now, alone)),
+        expired=tuple(r for r in by_state[_S.CREATING] if r.claim_ms <= now),
+        broken=(*by_state[_S.INVALID], *by_state[_S.STALLED]),
+    )
+
+
+def _present(nodes: Nodes) -> Callable[[Replica], bool]:
+    def here(replica: Replica) -> bool:
+        node = nodes.get(replica.location.shepherd)
+        return node is not None and node.present
+
+    return here
+
+
+def _expected(node: NodeHealth | None, policy: RepairPolicy, now: Ms, alone: bool) -> bool:
+    """Whether an absent Shepherd is worth waiting for: in maintenance, or not away for long - unless one live copy
+    is all there is."""
+    if node is None:
+        return False
+    if node.view.state == NODE_MAINTENANCE:
+        return True
+    return not alone and now < node.view.since_ms + policy.repair_delay_ms
+
+
+def _nodes(replicas: Iterable[Replica]) -> tuple[ServiceId, ...]:
+    return tuple(dict.fromkeys(replica.location.shepherd for replica in replicas))
+
+
+def _recalled(blob: BlobView, count: _Count, missing: int) -> list[Replica]:
+    """Surplus copies that are needed again: as many as lack, or all when verified ones have become too few."""
+    fit = [r for r in count.wheels if r.location.shepherd not in count.homes]
+    short = max(missing, blob.wanted - len(count.homes))
+    return fit[: max(short, 0)]
+
+
+def _copies(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> tuple[Copy, ...]:
+    sources = tuple(replica.location for replica in (*count.verified, *count.wheels))
+    if not sources:
+        return ()
+    kept = (_S.ALIVE, _S.THIRDWHEEL)
+    taken = [r for r in blob.replicas if r.state in kept or r in count.coming]
+    demand = Demand(
+        count=missing,
+        size=blob.size,
+        holders=_nodes((*count.verified, *count.wheels, *count.coming, *count.waited_for)),
+        avoid=_nodes((*count.broken, *count.expired)),
+        exclude=_nodes(taken),
+    )
+    views = [node.view for node in nodes.values() if node.present]
+    chance = _Chance(blob)
+    start = int(chance.uniform() * len(sources))
+    turned = sources[start:] + sources[:start]
+    return tuple(Copy(turned, target) for target in choose(views, demand, chance.uniform))
+
+
+def _given_up(count: _Count) -> tuple[list[Removal], list[Mark]]:
+    """Claims that have expired: removed while a verified copy is there; else kept as `stalled`, for those bytes may
+    be the last."""
+    if count.live:
+        return [Removal(r.location, "expired") for r in count.expired], []
+    return [], [Mark(r.location, _S.STALLED) for r in count.expired]
+
+
+def _surplus(blob: BlobView, count: _Count, nodes: Nodes) -> list[Mark]:
+    """The one replica to mark as surplus: a second copy on one node, else the one in the most crowded domain."""
+    if any(replica.state is _S.THIRDWHEEL for replica in blob.replicas):
+        return []
+    if len(count.verified) > len(count.homes):
+        seen: list[ServiceId] = []
+        for replica in count.verified:
+            if replica.location.shepherd in seen:
+                return [Mark(replica.location, _S.THIRDWHEEL)]
+            seen.append(replica.location.shepherd)
+    if len(count.homes) <= max(blob.wanted, 1):
+        return []
+    return [Mark(max(count.verified, key=lambda r: _weariness(r, count.homes, nodes)).location, _S.THIRDWHEEL)]
+
+
+def _weariness(
+    replica: Replica, homes: Sequence[ServiceId], nodes: Nodes
+) -> tuple[tuple[int, int], float, ServiceId, str]:
+    """How well a copy can be spared: crowded domain first, then the fuller node, then by id."""
+    own = replica.location.shepherd
+    view = nodes[own].view
+    others = [nodes[home].view.domain for home in homes if home != own]
+    fullness = 1 - view.free_bytes / view.total_bytes if view.total_bytes else 0.0
+    return crowding(view.domain, others), fullness, own, replica.location.reference
+
+
+def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
+    times = [r.claim_ms for r in count.coming] + [r.claim_ms + policy.trim_grace_ms for r in count.wheels]
+    return Ms(min((time for time in times if time > now), default=0))
+
+
+class _Chance:
+    """Numbers in [0, 1) that depend on the blob alone, so that a plan does not depend on the order of planning."""
+
+    def __init__(self, blob: BlobView) -> None:
+        seed = f"{blob.blob} {blob.version}".encode()
+        self._state = hashlib.sha256(seed).digest()
+
+    def uniform(self) -> float:
+        self._state = hashlib.sha256(self._state).digest()
+        return int.from_bytes(self._state[:6], "big") / (1 << 48)
