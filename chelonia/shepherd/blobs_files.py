@@ -67,7 +67,10 @@ class FileBlobs:
         """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
         path = self.incoming(reference, ".writing")
         kept = self.incoming(reference, ".kept")
-        fd, offset = await self.run(lambda: _open_upload(path, kept, resume))
+        try:
+            fd, offset = await self._acquire(lambda: _open_upload(path, kept, resume))
+        except OSError as error:
+            raise _disk_error(error) from error
         return FileWriter(self, reference, fd, offset)
 
     async def suspended(self, reference: ReferenceId) -> int:
@@ -75,10 +78,9 @@ class FileBlobs:
         kept = self.incoming(reference, ".kept")
         return await self.run(lambda: kept.stat().st_size if kept.exists() else 0)
 
-    async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
+    def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
         """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there or they cannot be read."""
-        async for chunk in self._read(self.replica(reference), span):
-            yield chunk
+        return self._read(self.replica(reference), span)
 
     async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
         """Yield what an interrupted or running upload has written so far."""
@@ -166,11 +168,12 @@ class FileBlobs:
     async def _read(self, path: Path, span: ByteRange) -> AsyncIterator[bytes]:
         """Open with the first chunk and close with the last, so that a small file costs one thread hop."""
         offset, end, fd = span.offset, span.offset + span.length, -1
-        loop = asyncio.get_running_loop()
         try:
             while offset < end:
-                want = min(bounds.CHUNK_BYTES, end - offset)
-                fd, chunk = await loop.run_in_executor(self._pool, _read_at, path, fd, (offset, want))
+                where = (offset, min(bounds.CHUNK_BYTES, end - offset))
+                opened, fd = fd, -1  # while the thread works on it, the descriptor is not ours to close
+                fd, chunk = await self._acquire(lambda: _read_at(path, opened, where))  # noqa: B023 - awaited at once
+                want = where[1]
                 if len(chunk) != want:
                     raise CheloniaError(Kind.NOT_ALIVE, "read", path.name, f"bytes missing after {offset + len(chunk)}")
                 offset += want
@@ -182,6 +185,15 @@ class FileBlobs:
         finally:
             if fd >= 0:
                 os.close(fd)
+
+    async def _acquire(self, fn: Callable[[], tuple[int, T]]) -> tuple[int, T]:
+        """Run a blocking call that answers an open descriptor first; a cancelled caller leaks none."""
+        work = asyncio.get_running_loop().run_in_executor(self._pool, fn)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(_close_unwanted)
+            raise
 
 
 class FileWriter:
@@ -325,6 +337,11 @@ def _discard(fd: int, path: Path) -> None:
     os.close(fd)
     path.unlink(missing_ok=True)
     path.with_suffix(COMMITTED).unlink(missing_ok=True)
+
+
+def _close_unwanted(work: asyncio.Future[tuple[int, T]]) -> None:
+    if not work.cancelled() and work.exception() is None:
+        os.close(work.result()[0])
 
 
 def _read_at(path: Path, fd: int, where: tuple[int, int]) -> tuple[int, bytes]:

@@ -145,8 +145,8 @@ class Node:
 
     async def set_aside(self, held: Held) -> None:
         """Quarantine a replica that the namespace does not know."""
-        self.index.remove(held.reference)
         await self.ports.blobs.quarantine(held.reference)
+        self.index.remove(held.reference)
         if held.committed:
             log.warning(
                 "replica set aside: the namespace does not know a committed blob reference=%s blob=%s size=%d; "

@@ -15,7 +15,7 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.librarian import Heartbeat, HeartbeatAnswer, InventoryItem, Report, ReportAnswer
 from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd import authority, lifecycle
-from chelonia.shepherd.lifecycle import Fate
+from chelonia.shepherd.lifecycle import Fate, Held
 from chelonia.shepherd.node import Node
 from chelonia.shepherd.uploads import Uploads
 from chelonia.shepherd.waiting import wake_or_sleep
@@ -57,10 +57,18 @@ class Reporting:
             await wake_or_sleep(self._node.ports.clock, self._node.news, self._pause_ms(ready))
 
     async def beat(self) -> None:
-        """Send one sign of life and learn from the answer."""
+        """Send one sign of life and learn from the answer; a failure is logged, the next beat tries again."""
+        node = self._node
+        try:
+            answer = await node.ports.librarians.heartbeat(node.own_call(), await self._beat())
+            await self._learn(answer)
+        except CheloniaError as error:
+            log.info("heartbeat failed error=%s", error)
+
+    async def _beat(self) -> Heartbeat:
         node = self._node
         free, total = await node.ports.blobs.space()
-        beat = Heartbeat(
+        return Heartbeat(
             shepherd=node.id,
             boot=node.state.boot,
             reported=node.journal.accepted,
@@ -72,12 +80,6 @@ class Reporting:
             verify_key=node.ports.signer.verify_key(),
             version=node.settings.version,
         )
-        try:
-            answer = await node.ports.librarians.heartbeat(node.own_call(), beat)
-        except CheloniaError as error:
-            log.info("heartbeat failed error=%s", error)
-            return
-        await self._learn(answer)
 
     async def report_once(self) -> bool:
         """Send one report or compare the inventory; returns whether there may be more to do at once."""
@@ -154,10 +156,18 @@ class Reporting:
                 continue
             held, fate = lifecycle.unknown(held, now_ms, node.settings.unknown_grace_ms)
             node.index.put(held)
-            if fate is Fate.SET_ASIDE:
-                await node.set_aside(held)
-            else:
+            if fate is Fate.ASK_AGAIN or not await self._set_aside(held):
                 node.report(held.reference, node.settings.unknown_retry_ms)
+
+    async def _set_aside(self, held: Held) -> bool:
+        try:
+            await self._node.set_aside(held)
+        except CheloniaError as error:
+            log.warning(
+                "replica could not be set aside, it is tried again reference=%s error=%s", held.reference, error
+            )
+            return False
+        return True
 
     def _ask_again(self, report: Report) -> None:
         """The answer to a repeat says nothing of `unknown`: uncommitted replicas are reported once more."""

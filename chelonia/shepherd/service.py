@@ -50,7 +50,7 @@ class _Aside:
 
     leftovers: dict[ReferenceId, int]
     quarantined: dict[ReferenceId, int]
-    count: int = 0
+    counted_ms: int = 0
 
 
 class ShepherdService:
@@ -111,8 +111,13 @@ class ShepherdService:
             await node.ports.blobs.erase(reference)
         self._downloads.expire()
         await node.settle()
-        await self._count_aside()
         now_ms = node.ports.clock.monotonic_ms()
+        # Looking through what lies aside costs a read per record, so it is done rarely beside how long it is kept.
+        if (
+            now_ms - self._aside.counted_ms
+            >= min(node.settings.unknown_grace_ms, node.settings.quarantine_keep_ms) // 20
+        ):
+            await self._count_aside()
         await self._purge(self._aside.leftovers, now_ms - node.settings.unknown_grace_ms)
         await self._purge(self._aside.quarantined, now_ms - node.settings.quarantine_keep_ms)
         await self._scrubber.save_cursor()
@@ -135,13 +140,14 @@ class ShepherdService:
         self._aside = _Aside(
             {reference: old.leftovers.get(reference, now_ms) for reference in leftovers},
             {reference: old.quarantined.get(reference, now_ms) for reference in unacknowledged},
-            len(quarantined),
+            now_ms,
         )
 
     async def _purge(self, seen: dict[ReferenceId, int], before_ms: int) -> None:
-        for reference, since_ms in seen.items():
+        for reference, since_ms in list(seen.items()):
             busy = self._uploads.pending(reference) is not None or reference in self._node.index
             if since_ms <= before_ms and not busy:
+                del seen[reference]
                 await self._node.ports.blobs.erase(reference)
                 log.info("unacknowledged bytes erased reference=%s", reference)
 

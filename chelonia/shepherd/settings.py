@@ -59,7 +59,7 @@ class ShepherdSettings:
     ticket_lifetime_max_ms: int = _DAY
     forward_stall_ms: int = 500
     forward_finish_ms: int = 5 * _SECOND
-    forward_queue_chunks: int = 4
+    forward_queue_chunks: int = 2
     commit_retry_ms: int = 200
     commit_deadline_ms: int = 30 * _SECOND
     copy_tries: int = 4

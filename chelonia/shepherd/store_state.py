@@ -36,12 +36,19 @@ class StateFile:
             raise CheloniaError(Kind.BAD_CONFIG, "load state", str(self._path), cause) from error
 
     def save(self, state: State) -> None:
-        """Write durably; returns when it is on stable storage."""
+        """Write durably; returns when it is on stable storage. Raises: UNAVAILABLE when the disk fails or is full."""
+        try:
+            self._replace(_encode(state))
+        except OSError as error:
+            cause = f"the state cannot be saved: {error.strerror}; free space on its disk or mend it"
+            raise CheloniaError(Kind.UNAVAILABLE, "save state", str(self._path), cause) from error
+
+    def _replace(self, content: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         draft = self._path.with_name(self._path.name + ".new")
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
-            file.write(_encode(state))
+            file.write(content)
             file.flush()
             os.fsync(fd)
         os.replace(draft, self._path)

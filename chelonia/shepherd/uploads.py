@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Dn, Ms, ReferenceId, ServiceId
+from chelonia.core.ids import ANONYMOUS, Dn, Ms, ReferenceId, ServiceId, is_guid
 from chelonia.core.replicas import Checksums, Receipt
 from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
 from chelonia.shepherd import gate, lifecycle
@@ -77,6 +77,10 @@ class Uploads:
 
     async def offer(self, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Reserve space and issue a TURL per request, or say in the original's words why not."""
+        for request in requests:
+            if request.reference and not (is_guid(request.reference) and request.reference[1:]):
+                cause = "a reference is a UUID in lower case"
+                raise CheloniaError(Kind.BAD_REQUEST, "shepherd.put", request.reference[:80], cause)
         free, _ = await self._node.ports.blobs.space()
         outcomes: list[TurlOutcome] = []
         for request in requests:
@@ -248,15 +252,11 @@ class Uploads:
     async def _finish(self, call: Call, pending: Pending, intake: Intake) -> Uploaded:
         try:
             held = await self._store(pending, intake)
-        except CheloniaError:
+        except BaseException:
             await intake.give_up()
             pending.phase, pending.written = Phase.OPEN, 0
             raise
-        good, failed = await intake.fanout.receipts(held)
-        for receipt in good:
-            pending.receipts[receipt.location.shepherd] = receipt
-        pending.untried = (*pending.untried, *((turl, True) for turl in failed))
-        return await self._fulfil(call, pending, held)
+        return await self._fulfil(call, pending, held, intake.fanout)
 
     async def _store(self, pending: Pending, intake: Intake) -> Held:
         """Verify and make durable. Raises: CHECKSUM, EXPIRED (withdrawn), NO_SPACE, UNAVAILABLE."""
@@ -283,10 +283,13 @@ class Uploads:
         log.info("replica stored reference=%s blob=%s size=%d", held.reference, held.blob, held.size)
         return held
 
-    async def _fulfil(self, call: Call, pending: Pending, held: Held) -> Uploaded:
+    async def _fulfil(self, call: Call, pending: Pending, held: Held, fanout: Fanout | None = None) -> Uploaded:
         """Do what the upload was for. On failure the bytes stay, uncommitted, and the client may repeat."""
         try:
+            if fanout is not None:
+                await _gather_receipts(pending, held, fanout)
             await self._complete_copies(pending, held)
+            _check_open(pending)
             receipts = tuple(pending.receipts.values())
             if pending.request.purpose is Purpose.PENDING:
                 await self._commit(call, held, receipts)
@@ -359,6 +362,13 @@ class Uploads:
             if hasher.size > held.size:
                 return False
         return hasher.size == held.size and hasher.checksums() == held.checksums
+
+
+async def _gather_receipts(pending: Pending, held: Held, fanout: Fanout) -> None:
+    good, failed = await fanout.receipts(held)
+    for receipt in good:
+        pending.receipts[receipt.location.shepherd] = receipt
+    pending.untried = (*pending.untried, *((turl, True) for turl in failed))
 
 
 def _expected(pending: Pending, upload: Upload) -> int:
