@@ -6,6 +6,7 @@ zlib release the interpreter lock), the simulator runs it inline.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -39,16 +40,21 @@ class Hasher:
     def update(self, chunk: bytes) -> None:
         """Add the next bytes; blocks for about 2 ms per MiB."""
         self._sha256.update(chunk)
-        self._md5.update(chunk)
-        self._adler32 = zlib.adler32(chunk, self._adler32)
+        self._update_others(chunk)
         self.size += len(chunk)
 
     async def feed(self, worker: Worker, chunk: bytes) -> None:
-        """Add the next bytes, through `worker` when they are many. One call at a time."""
+        """Add the next bytes, through `worker` when they are many, SHA-256 beside the others. One call at a time."""
         if len(chunk) < OFF_LOOP_BYTES_MIN:
             self.update(chunk)
-        else:
-            await worker.run(lambda: self.update(chunk))
+            return
+        strong = worker.run(lambda: self._sha256.update(chunk))
+        await asyncio.gather(strong, worker.run(lambda: self._update_others(chunk)))
+        self.size += len(chunk)
+
+    def _update_others(self, chunk: bytes) -> None:
+        self._md5.update(chunk)
+        self._adler32 = zlib.adler32(chunk, self._adler32)
 
     def checksums(self) -> Checksums:
         """The checksums of what was added so far."""
