@@ -18,7 +18,7 @@ from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import Librarian, NodeView
-from chelonia.core.placement import NODE_ALIVE, Demand, choose
+from chelonia.core.placement import NODE_ALIVE, Demand, choose, shared
 from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
 
@@ -64,15 +64,20 @@ class Shepherds:
 
     async def candidates(self, call: Call, demand: Demand, at_least: int) -> tuple[NodeView, ...]:
         """Choose Shepherds for new bytes, best first. Raises: NO_SHEPHERD when fewer than `at_least` can take them."""
-        nodes = await self.nodes(call)
-        by_id = {node.shepherd: node for node in nodes}
-        chosen = tuple(by_id[shepherd] for shepherd in choose(nodes, demand, self._ids.uniform))
+        chosen = self._chosen(await self.nodes(call), demand)
+        if len(chosen) < at_least:
+            self._fetched_ms = -1  # one may have come up since
+            chosen = self._chosen(await self.nodes(call), demand)
         if len(chosen) < at_least:
             cause = (
                 f"{len(chosen)} Shepherds can take it now, {at_least} are needed; start or approve more, or free space"
             )
             raise CheloniaError(Kind.NO_SHEPHERD, cause=cause)
         return chosen
+
+    def _chosen(self, nodes: Sequence[NodeView], demand: Demand) -> tuple[NodeView, ...]:
+        by_id = {node.shepherd: node for node in nodes}
+        return tuple(by_id[shepherd] for shepherd in choose(nodes, demand, self._ids.uniform))
 
     async def upload_turl(self, call: Call, plan: UploadPlan, candidates: Sequence[NodeView]) -> str:
         """Get write tickets: forwards and spares first, bound to the first Shepherd's DN, then the first one's own.
@@ -126,15 +131,14 @@ class Shepherds:
         raise CheloniaError(Kind.NO_REPLICA, cause="no Shepherd with a whole copy answers now; try again in a moment")
 
     async def _nearest(self, call: Call, locations: Sequence[Location]) -> list[Location]:
-        """Locations in this domain first, then elsewhere, then nodes not known as alive; by chance within each."""
+        """Live Shepherds first, those that share most of this node's domain before others; by chance among equals."""
         nodes = {node.shepherd: node for node in await self.nodes(call)}
         home = self._settings.domain
 
-        def distance(location: Location) -> int:
+        def distance(location: Location) -> tuple[bool, int]:
             node = nodes.get(location.shepherd)
-            if node is None or node.state != NODE_ALIVE:
-                return 2
-            return 0 if home and node.domain == home else 1
+            alive = node is not None and node.state == NODE_ALIVE
+            return not alive, -shared(home, node.domain) if node else 0
 
         ranked = [(distance(location), self._ids.uniform(), location) for location in sorted(locations)]
         return [location for _, _, location in sorted(ranked)]

@@ -97,6 +97,21 @@ async def test_the_first_shepherd_is_told_of_the_others(stage: Stage) -> None:
 
 
 @scene
+async def test_a_shepherd_that_has_just_come_up_is_used(stage: Stage) -> None:
+    assert (await stage.put_file("/f", needed=1)).status == "no suitable shepherd found"
+    await stage.add_shepherds("s1")
+    assert (await stage.put_file("/f", needed=1)).status == "done"
+
+
+@scene
+async def test_shepherds_that_take_nothing_are_not_asked(stage: Stage) -> None:
+    await stage.add_shepherds("full", free=4)
+    await stage.add_shepherds("closed", accepting=False)
+    assert (await stage.put_file("/f", needed=1, size=5)).status == "no suitable shepherd found"
+    assert not any(shepherd.callers for shepherd in stage.shepherds.values())
+
+
+@scene
 async def test_one_copy_wanted_needs_one_shepherd(stage: Stage) -> None:
     await stage.add_shepherds("s1")
     begun = await stage.put_file("/f", needed=1)
