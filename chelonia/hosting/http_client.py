@@ -256,7 +256,8 @@ def explain(error: BaseException, target: str) -> CheloniaError:
     """Turn a failure of the transport into an error that names the target, the reason and the cure."""
     if isinstance(error, CheloniaError):
         return error
-    refused = handshake_error(error, target)
+    # aiohttp's wrapper of a refused certificate looks like one itself, without saying why.
+    refused = handshake_error(getattr(error, "certificate_error", error), target)
     if refused.kind is not Kind.NETWORK:
         return refused
     if isinstance(error, aiohttp.ClientSSLError):

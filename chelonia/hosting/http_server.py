@@ -106,8 +106,6 @@ class HttpServer:
     async def start(self) -> None:
         """Listen. Raises: OSError when the address is taken."""
         context = self._listener.tls
-        if context is not None:
-            context.sslobject_class = _LoggedHandshake
         limits = self._limits
         self._acceptor = _Acceptor(
             self._serve,
@@ -294,24 +292,13 @@ class _Acceptor(web.Server):
         super().connection_made(handler, transport)
         if len(self.connections) > self._connections_max:
             log.info("connection refused: %d are open", self._connections_max)
-            transport.abort()
+            # Not at once: the handler is not on its feet yet.
+            transport.pause_reading()
+            self._loop.call_later(0.01, transport.abort)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         self.identities.pop(id(handler), None)
         super().connection_lost(handler, exc)
-
-
-class _LoggedHandshake(ssl.SSLObject):
-    """Leaves a line when a peer is refused during the handshake: the event loop itself drops it silently."""
-
-    def do_handshake(self) -> None:
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:
-            log.info("handshake refused reason=%s detail=%s", error.reason, getattr(error, "verify_message", ""))
-            raise
 
 
 class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
@@ -354,7 +341,9 @@ async def _next_chunk(raw: web.BaseRequest, limits: Limits) -> bytes:
     except TimeoutError as error:
         cause = f"no byte of the body came for {limits.body_idle_ms} ms"
         raise CheloniaError(Kind.TIMEOUT, cause=cause) from error
-    except (ConnectionError, RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
+    except (ConnectionError, RequestPayloadError, ClientPayloadError, HttpProcessingError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and raw.transport is not None:
+            raise  # not aiohttp's way to say that the connection is closed
         cause = "the connection ended before the body did"
         raise CheloniaError(Kind.INCOMPLETE, cause=cause) from error
 

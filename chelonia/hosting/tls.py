@@ -52,6 +52,7 @@ from chelonia.hosting.identity import (
     render_dn,
     subject_dn,
 )
+from chelonia.hosting.tls_handshake import TellingObject
 
 DAY_MS: Final = 24 * 3600 * 1000
 TRUST_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -290,6 +291,7 @@ def make_server_context(settings: TlsSettings, trust: Trust, client_certificate:
     if settings.own_files is None:
         raise CheloniaError(Kind.BAD_CONFIG, "TLS", "", "a listener needs a certificate and a key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = TellingObject
     context.verify_mode = client_certificate.value
     _furnish(context, settings, trust)
     return context

@@ -1,0 +1,65 @@
+"""A listener on loopback for tests: one HTTP server over a door, and ways to talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.http_client import ClientLimits, HttpClient
+from chelonia.hosting.http_messages import Door
+from chelonia.hosting.http_server import HttpServer, Limits, Listener, ServerParts
+from chelonia.hosting.identity import NOBODY
+from chelonia.hosting.tls import ClientCertificate, TlsStore
+from tests.unit.hosting.grid import Grid
+
+PLAIN = ServerParts(SystemClock(), SystemIds(), lambda tls: NOBODY)
+
+
+@asynccontextmanager
+async def plain(door: Door, limits: Limits | None = None) -> AsyncIterator[HttpServer]:
+    """The door on a listener without TLS, for what has nothing to do with it."""
+    server = HttpServer(door, Listener("127.0.0.1", 0, None, False), PLAIN, limits)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(1000)
+
+
+@asynccontextmanager
+async def secure(
+    door: Door, store: TlsStore, demand: ClientCertificate, limits: Limits | None = None
+) -> AsyncIterator[HttpServer]:
+    """The door on a listener that demands, or takes, client certificates."""
+    listener = Listener("127.0.0.1", 0, store.server_context(demand), demand is ClientCertificate.REQUIRED)
+    server = HttpServer(door, listener, ServerParts(SystemClock(), SystemIds(), store.identify), limits)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(1000)
+
+
+def client_of(store: TlsStore | None, limits: ClientLimits | None = None) -> HttpClient:
+    """A client with that store's credentials; plaintext without one."""
+    context = store.client_context() if store is not None else None
+    return HttpClient(lambda: context, limits)
+
+
+def anonymous(grid: Grid) -> TlsStore:
+    return grid.client(None)
+
+
+async def talk(server: HttpServer, *pieces: bytes) -> bytes:
+    """Send raw bytes over one connection; return all that comes until the server closes it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        async with asyncio.timeout(5):
+            return await reader.read(-1)
+    finally:
+        writer.close()

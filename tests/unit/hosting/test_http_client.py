@@ -1,0 +1,91 @@
+"""Failures of the transport as callers see them: a kind, the target, a cure, and never a query."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.http_client import ClientLimits, HttpClient, Sending, raise_for_status, target_of
+from chelonia.hosting.http_messages import Answer, Request, error_answer, text_answer
+from tests.unit.hosting.listening import client_of, plain
+
+
+async def failure(client: HttpClient, sending: Sending) -> CheloniaError:
+    with pytest.raises(CheloniaError) as caught:
+        await client.request(sending)
+    return caught.value
+
+
+async def ok(request: Request) -> Answer:
+    return text_answer(200, "ok")
+
+
+async def test_nobody_listening_is_network_and_names_the_target() -> None:
+    async with plain(ok) as server:
+        url = f"http://127.0.0.1:{server.port}/turl/x?ticket=secret"
+    async with client_of(None) as client:
+        error = await failure(client, Sending("GET", url))
+    assert error.kind is Kind.NETWORK
+    assert "127.0.0.1" in str(error) and "secret" not in str(error)
+
+
+async def test_no_answer_in_time_is_a_timeout() -> None:
+    async def door(request: Request) -> Answer:
+        await asyncio.sleep(1)
+        return text_answer(200, "late")
+
+    async with plain(door) as server, client_of(None, ClientLimits(read_idle_ms=50)) as client:
+        error = await failure(client, Sending("GET", f"http://127.0.0.1:{server.port}/"))
+        assert error.kind is Kind.TIMEOUT
+
+
+@pytest.mark.parametrize("url", ["no url", "ftp://localhost/", "https://", "https://local host/"])
+async def test_what_is_no_url_is_a_bad_request(url: str) -> None:
+    async with client_of(None) as client:
+        assert (await failure(client, Sending("GET", url))).kind in (Kind.BAD_REQUEST, Kind.NETWORK)
+
+
+async def test_what_the_source_of_a_body_raises_arrives_as_it_left() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x"
+        raise CheloniaError(Kind.NOT_ALIVE, cause="the disk ended")
+
+    async def door(request: Request) -> Answer:
+        async for _ in request.body:
+            pass
+        return text_answer(200, "whole")
+
+    async with plain(door) as server, client_of(None) as client:
+        error = await failure(client, Sending("PUT", f"http://127.0.0.1:{server.port}/", body=body(), length=10))
+        assert error.kind is Kind.NOT_ALIVE
+
+
+async def test_an_answer_longer_than_the_bound_is_refused() -> None:
+    async def door(request: Request) -> Answer:
+        return Answer(200, (), b"x" * 1000)
+
+    async with plain(door) as server, client_of(None, ClientLimits(answer_bytes_max=999)) as client:
+        assert (await failure(client, Sending("GET", f"http://127.0.0.1:{server.port}/"))).kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+async def test_every_kind_of_refusal_arrives_as_it_left(kind: Kind) -> None:
+    answer = error_answer(CheloniaError(kind, cause="because"))
+    assert isinstance(answer.body, bytes)
+    with pytest.raises(CheloniaError) as caught:
+        raise_for_status(answer.status, dict(answer.headers), answer.body)
+    assert (caught.value.kind, caught.value.cause) == (kind, "because")
+
+
+@pytest.mark.parametrize(("status", "kind"), [(404, Kind.NOT_FOUND), (418, Kind.BAD_REQUEST), (504, Kind.UNAVAILABLE)])
+def test_others_refusals_are_read_by_their_status(status: int, kind: Kind) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        raise_for_status(status, {}, b"no")
+    assert caught.value.kind is kind
+
+
+def test_the_target_has_no_path_and_no_query() -> None:
+    assert target_of("https://localhost:1/turl/x?ticket=secret") == "https://localhost:1"
