@@ -42,6 +42,8 @@ class Journal:
         self._flight: Report | None = None
         self._tries = 0
         self.accepted = 0
+        self.rejected = 0
+        """How often in a row an answer came that did not take the report."""
 
     def __len__(self) -> int:
         return len(self._due) + (len(self._flight.replicas) if self._flight else 0)
@@ -97,8 +99,9 @@ class Journal:
         flight = self._flight
         assert flight is not None, "an answer without a report in flight"
         if accepted == flight.number:
-            self.accepted, self._flight = accepted, None
+            self.accepted, self._flight, self.rejected = accepted, None, 0
             return Answered(flight, first_try=self._tries == 1)
+        self.rejected += 1
         if accepted == flight.number - 1:
             return Answered(None)
         self.accepted = accepted

@@ -8,6 +8,7 @@ Nothing is reported to a Librarian of another cluster: what it does not know wou
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -22,6 +23,8 @@ from chelonia.shepherd.waiting import wake_or_sleep
 
 log = logging.getLogger(__name__)
 
+REJECTED_MAX: Final = 20
+"""Answers in a row that do not take a report before a person is told."""
 _SAME = {
     (ReplicaState.ALIVE, ReplicaState.ALIVE),
     (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL),
@@ -134,6 +137,12 @@ class Reporting:
             log.info("reports diverged accepted=%d; the inventory is compared again", answer.accepted)
         if settled.diverged or answer.next_report_ms < 0:
             self._compare = True
+        if self._node.journal.rejected == REJECTED_MAX:
+            log.warning(
+                "reports are answered but not taken boot=%d; if an older state file was put back on this Shepherd, "
+                "stop it, remove that file and start again",
+                self._node.state.boot,
+            )
         if settled.done is None:
             if not settled.diverged:
                 await self._node.ports.clock.sleep(self._node.settings.report_retry_ms)

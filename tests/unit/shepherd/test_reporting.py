@@ -119,6 +119,17 @@ async def test_a_librarian_of_another_cluster_hears_nothing() -> None:
     await world.stop()
 
 
+@pytest.mark.expect_log("an older state file was put back")
+@virtual
+async def test_reports_of_a_boot_from_the_past_raise_an_alarm() -> None:
+    world = await World().start(run=True)
+    world.librarian.boot = 1 << 40
+    await world.store(DATA)
+    await world.pass_ms(20_000)
+    assert world.librarian.applied == []
+    await world.stop()
+
+
 # --- uncommitted ---------------------------------------------------------------------------------------------------
 
 
