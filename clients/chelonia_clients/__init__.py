@@ -1,1 +1,1 @@
-"""The public SDK and the chelonia command line."""
+"""The public SDK and the `chelonia` command line."""

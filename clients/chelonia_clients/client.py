@@ -1,0 +1,318 @@
+"""The SDK: everything a user can do with Chelonia, as awaitable methods of one `Client`.
+
+It speaks to the Bartender over SOAP and to Shepherds over plain HTTPS under tickets. Every change carries a request
+key and is repeated on passing trouble, so it applies once. Uploads put bytes first: a name appears only when its
+bytes are durable, and overwriting is atomic. Downloads are verified, and appear under their name only when whole.
+Failures are `CheloniaError`; `error.meaning.exit_code` is what the command line exits with.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from chelonia.core import bounds
+from chelonia.core.bartender import (
+    Bartender,
+    ListedEntry,
+    ListOutcome,
+    ListRequest,
+    MakeRequest,
+    ModifyRequest,
+    MoveRequest,
+    NameRequest,
+    Outcome,
+)
+from chelonia.core.caller import Call
+from chelonia.core.clock import Clock
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.ids import Ms, RequestKey, ServiceId
+from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
+from chelonia.core.metadata import Filter, Needed, Triple, from_triples
+from chelonia.hosting.clock import SystemClock
+from chelonia.hosting.http_client import HttpClient
+from chelonia.hosting.rpc_client import AGAIN
+
+
+class Answer(Protocol):
+    """What all outcomes of the Bartender have: `kind`, "" on success."""
+
+    @property
+    def kind(self) -> str:
+        """The kind's value of a failure."""
+        ...
+
+
+A = TypeVar("A", bound=Answer)
+
+Metadata = Mapping[str, Mapping[str, str]]
+"""`{section: {property: value}}` as the user may see it."""
+
+DEFAULT_REPLICAS = 3
+RETRY_MS = 10_000
+"""How long an operation is repeated under the same request key while the cluster is busy with itself."""
+PAUSE_MS_MAX = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One entry of a listing. `name` is relative to the listed collection; `type` is file, collection or mountpoint."""
+
+    name: str
+    guid: str
+    metadata: Metadata
+
+    @property
+    def type(self) -> str:
+        """The entry's type."""
+        return self.metadata.get("entry", {}).get("type", "")
+
+    @property
+    def size(self) -> int:
+        """Bytes of a file; -1 for anything else."""
+        size = self.metadata.get("states", {}).get("size", "")
+        return int(size) if size.isascii() and size.isdigit() else -1
+
+    @property
+    def modified_s(self) -> float | None:
+        """Unix seconds of the last change of the bytes, as the user kept them; None when not known."""
+        return modified_s(self.metadata)
+
+
+class Client:
+    """A user's connection to a Chelonia cluster. Use as an async context manager, inside one event loop."""
+
+    def __init__(
+        self, bartender: Bartender, http: HttpClient, librarian: Librarian | None = None, *, retry_ms: int = RETRY_MS
+    ) -> None:
+        """Bind to ports; `chelonia_clients.connect` makes these from files, the environment and URLs."""
+        self.bartender = bartender
+        self.http = http
+        self.clock: Clock = SystemClock()
+        self._librarian = librarian
+        self._retry_ms = retry_ms
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.http.close()
+
+    @property
+    def librarian(self) -> Librarian:
+        """The Librarian, for administrators. Raises: BAD_CONFIG when no URL of one is known."""
+        if self._librarian is None:
+            cause = "no Librarian is known: give --librarian URL, set CHELONIA_LIBRARIAN_URL, or name a --cluster file"
+            raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
+        return self._librarian
+
+    async def settled(self, attempt: Callable[[Call], Awaitable[tuple[A, ...]]]) -> A:
+        """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
+        call = new_call()
+        give_up = self.clock.monotonic_ms() + self._retry_ms
+        pause = 100
+        while True:
+            [answer] = await attempt(call)
+            late = self.clock.monotonic_ms() + pause > give_up
+            if not answer.kind or kind_from_wire(answer.kind) not in AGAIN or late:
+                return answer
+            await self.clock.sleep(int(pause * random.uniform(0.5, 1)))
+            pause = min(2 * pause, PAUSE_MS_MAX)
+
+    async def stat(self, ln: str) -> Metadata:
+        """Return all metadata of an entry. Raises: NOT_FOUND, DENIED."""
+        answer = await self.settled(lambda call: self.bartender.stat(call, (NameRequest("0", ln),)))
+        if answer.kind:
+            raise CheloniaError(kind_from_wire(answer.kind), "stat", ln, answer.cause)
+        if not answer.metadata:
+            raise CheloniaError(Kind.NOT_FOUND, "stat", ln, "no such entry")
+        return from_triples(answer.metadata)
+
+    async def exists(self, ln: str) -> str:
+        """The type of the entry, or "" when there is none. Raises: DENIED."""
+        try:
+            return (await self.stat(ln)).get("entry", {}).get("type", "")
+        except CheloniaError as error:
+            if error.kind is Kind.NOT_FOUND:
+                return ""
+            raise
+
+    async def list(
+        self, ln: str, *, recursive: bool = False, needed: Filter = (), page: int = bounds.PAGE_ENTRIES_MAX
+    ) -> AsyncIterator[Listed]:
+        """Yield the entries of a collection in order, page by page. Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED."""
+        after = ""
+        while True:
+            answer = await self._page(ListRequest("0", ln, after, page), needed, recursive)
+            if answer.status != "found":
+                raise _error("list", ln, Outcome("0", answer.status, answer.kind, answer.cause))
+            for entry in answer.entries:
+                yield _listed(entry)
+            after = answer.after
+            if not after:
+                return
+
+    async def _page(self, request: ListRequest, needed: Filter, recursive: bool) -> ListOutcome:
+        return await self.settled(lambda call: self.bartender.list(call, (request,), needed, recursive))
+
+    async def make_collection(self, ln: str, metadata: Sequence[Triple] = ()) -> str:
+        """Make a collection; return the server's word. Raises: EXISTS, NO_PARENT, DENIED."""
+        triples = (*metadata, Triple("states", "closed", "no"))
+        answer = await self.settled(
+            lambda call: self.bartender.make_collection(call, (MakeRequest("0", ln, tuple(triples)),))
+        )
+        return _done("makeCollection", ln, answer)
+
+    async def make_collections(self, ln: str) -> None:
+        """Make a collection and what is missing above it; nothing when it exists."""
+        try:
+            await self.make_collection(ln)
+        except CheloniaError as error:
+            parent, _, name = ln.rstrip("/").rpartition("/")
+            if error.kind is Kind.NO_PARENT and name and parent:
+                await self.make_collections(parent)
+                await self.make_collections(ln)
+            elif error.kind is not Kind.EXISTS or await self.exists(ln) != "collection":
+                raise
+
+    async def unmake_collection(self, ln: str) -> str:
+        """Remove an empty collection. Raises: NOT_FOUND, NOT_EMPTY, DENIED."""
+        answer = await self.settled(lambda call: self.bartender.unmake_collection(call, (NameRequest("0", ln),)))
+        return _done("unmakeCollection", ln, answer)
+
+    async def make_mountpoint(self, ln: str, url: str) -> str:
+        """Make a mount point. Raises: EXISTS, NO_PARENT, DENIED."""
+        answer = await self.settled(lambda call: self.bartender.make_mountpoint(call, (MakeRequest("0", ln, (), url),)))
+        return _done("makeMountpoint", ln, answer)
+
+    async def unmake_mountpoint(self, ln: str) -> str:
+        """Remove a mount point. Raises: NOT_FOUND, DENIED."""
+        answer = await self.settled(lambda call: self.bartender.unmake_mountpoint(call, (NameRequest("0", ln),)))
+        return _done("unmakeMountpoint", ln, answer)
+
+    async def move(self, source: str, target: str, *, preserve: bool = False) -> str:
+        """Rename or move an entry; `preserve` keeps the old name too (hard link). Raises: NOT_FOUND, EXISTS, ..."""
+        answer = await self.settled(
+            lambda call: self.bartender.move(call, (MoveRequest("0", source, target, preserve),))
+        )
+        return _done("move", source, answer)
+
+    async def del_file(self, ln: str) -> str:
+        """Remove a file under all its names. Raises: NOT_FOUND, DENIED."""
+        answer = await self.settled(lambda call: self.bartender.del_file(call, (NameRequest("0", ln),)))
+        return _done("delFile", ln, answer)
+
+    async def unlink(self, ln: str) -> str:
+        """Drop one name; the last name of a file takes its bytes with it. Raises: NOT_FOUND, DENIED."""
+        answer = await self.settled(lambda call: self.bartender.unlink(call, (NameRequest("0", ln),)))
+        return _done("unlink", ln, answer)
+
+    async def modify(self, ln: str, change_type: str, triple: Triple) -> str:
+        """Change one property (`set unset add setifvalue=<v>`). Raises: NOT_FOUND, DENIED, CONFLICT."""
+        request = ModifyRequest("0", ln, change_type, triple.section, triple.property, triple.value)
+        answer = await self.settled(lambda call: self.bartender.modify(call, (request,)))
+        return _done("modify", ln, answer)
+
+    async def policy(self, ln: str, identity: str, change: Callable[[str], str]) -> str:
+        """Rewrite one identity's action list through `change` (old list in, new list out); return the new list.
+
+        Raises: NOT_FOUND, DENIED, BAD_REQUEST for words that are no actions; CONFLICT when it changed meanwhile.
+        """
+        stored = (await self.stat(ln)).get("policy", {})
+        current = stored.get(identity, "")
+        wanted = change(current)
+        how = f"setifvalue={current}" if identity in stored else "set"
+        await self.modify(ln, how, Triple("policy", identity, wanted))
+        return wanted
+
+    async def set_policy(self, ln: str, identity: str, actions: str) -> str:
+        """Replace one identity's action list. Raises: as `policy`."""
+        await self.modify(ln, "set", Triple("policy", identity, actions))
+        return actions
+
+    async def change_policy(self, ln: str, identity: str, actions: str) -> str:
+        """Merge `actions` (`+read -delete`) into the stored list; return the new list. Raises: as `policy`."""
+        return await self.policy(ln, identity, lambda stored: merge_actions(stored, actions))
+
+    async def clear_policy(self, ln: str, identity: str) -> str:
+        """Write an empty list, which allows and denies nothing. Raises: as `policy`."""
+        return await self.set_policy(ln, identity, "")
+
+    # --- administrators: these go to the Librarian ---
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """All Shepherds known, by service id. Raises: BAD_CONFIG without a Librarian, DENIED."""
+        return await self.librarian.nodes(new_call())
+
+    async def services(self) -> tuple[ServiceRecord, ...]:
+        """All registered identities, approved or waiting. Raises: as `nodes`."""
+        return await self.librarian.services(new_call())
+
+    async def health(self) -> HealthSummary:
+        """The state of repair. Raises: as `nodes`."""
+        return await self.librarian.health(new_call())
+
+    async def approve(self, record: ServiceRecord) -> None:
+        """Approve (or, with `approved` False, withdraw) a service. Raises: as `nodes`."""
+        await self.librarian.approve(new_call(), record)
+
+    async def maintenance(self, shepherd: str, duration_ms: int) -> Ms:
+        """Announce planned absence from now on (0 ends it); return until when. Raises: as `nodes`, NOT_FOUND."""
+        until = Ms(self.clock.now_ms() + duration_ms if duration_ms else 0)
+        await self.librarian.maintenance(new_call(), ServiceId(shepherd), until)
+        return until
+
+
+def merge_actions(stored: str, changes: str) -> str:
+    """Lay the words of `changes` over those of `stored`: of one action the last sign counts, order is kept."""
+    words = {word[1:]: word for word in stored.split()}
+    words.update({word[1:]: word for word in changes.split()})
+    return " ".join(words.values())
+
+
+def modified_s(metadata: Metadata) -> float | None:
+    """The modification time that the user kept with an entry, in Unix seconds; None when there is none."""
+    try:
+        return float(metadata.get("timestamps", {}).get("modified", ""))
+    except ValueError:
+        return None
+
+
+def new_call() -> Call:
+    """The context of one user request: a fresh id, and a fresh key under which a change applies once."""
+    key = str(uuid.uuid4())
+    return Call(request_id=key[:8], request_key=RequestKey(key))
+
+
+SHORT: Filter = (Needed("entry"), Needed("states"), Needed("timestamps"))
+"""What a long listing shows."""
+
+
+def _listed(entry: ListedEntry) -> Listed:
+    return Listed(entry.name, entry.guid, from_triples(entry.metadata))
+
+
+def _done(op: str, ln: str, outcome: Outcome) -> str:
+    if outcome.kind:
+        raise _error(op, ln, outcome)
+    return outcome.status
+
+
+def _error(op: str, ln: str, outcome: Outcome) -> CheloniaError:
+    kind = kind_from_wire(outcome.kind) if outcome.kind else _BY_STATUS.get(outcome.status, Kind.INTERNAL)
+    return CheloniaError(kind, op, ln, outcome.cause or outcome.status)
+
+
+_BY_STATUS = {
+    "not found": Kind.NOT_FOUND,
+    "denied": Kind.DENIED,
+    "is a file": Kind.NOT_A_COLLECTION,
+    "unknown": Kind.INTERNAL,
+}
+"""For servers that send only the original's status strings."""

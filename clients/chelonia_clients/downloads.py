@@ -1,0 +1,243 @@
+"""Downloads: verified, resumed on another replica when one fails, and never left half-written under their name.
+
+A file's checksum comes from the Bartender, its bytes from any Shepherd that holds it. What arrives is written to a
+temporary file beside the target and renamed when it is whole and right; a broken connection continues by Range, on
+the next replica if need be; wrong bytes start over on the next replica and are reported as CHECKSUM when all are wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import tempfile
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from chelonia.core.bartender import GetFileRequest, TransferOutcome
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.shepherd import PROTOCOL_HTTP
+from chelonia.hosting.http_client import Sending, raise_for_status
+from chelonia_clients.client import Client
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """What was fetched: size in bytes, and the checksum that was verified."""
+
+    ln: str
+    size: int
+    checksum_type: str
+    checksum: str
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+class _Adler32:
+    def __init__(self) -> None:
+        self._value = 1
+
+    def update(self, data: bytes, /) -> None:
+        self._value = zlib.adler32(data, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
+
+
+def _new_hash(kind: str) -> _Hash:
+    if kind == "adler32":
+        return _Adler32()
+    try:
+        return hashlib.new(kind, usedforsecurity=False)
+    except ValueError as error:
+        cause = f"checksum type {kind!r} is not known here, so the bytes could not be verified"
+        raise CheloniaError(Kind.NOT_SUPPORTED, "get", cause=cause) from error
+
+
+async def read(client: Client, ln: str, progress: Progress | None = None) -> AsyncIterator[bytes]:
+    """Yield a file's bytes as they come.
+
+    They are verified at the end, so a consumer that cannot take bytes back must wait for the iterator to end.
+    Raises: NOT_FOUND, DENIED, NOT_A_FILE, NO_REPLICA, NETWORK, and CHECKSUM after the last byte.
+    """
+    fetched: _Fetched | None = None
+    failure: CheloniaError | None = None
+    async for answer, turl in _sources(client, ln):
+        fetched = fetched or _Fetched(ln, answer)
+        fetched.check_same(answer)
+        try:
+            async with contextlib.aclosing(_from(client, turl, fetched.size)) as chunks:
+                async for chunk in chunks:
+                    await fetched.add(chunk)
+                    if progress is not None:
+                        progress(len(chunk))
+                    yield chunk
+            fetched.check()
+            return
+        except CheloniaError as error:
+            if error.kind is Kind.CHECKSUM:
+                raise
+            failure = error
+    raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
+
+
+async def download(
+    client: Client, ln: str, target: Path, *, overwrite: bool = False, progress: Progress | None = None
+) -> Downloaded:
+    """Fetch a file to `target`, which appears only when it is whole and verified.
+
+    Raises: EXISTS when the target is there and `overwrite` is False, and as `read`; OSError from the local disk.
+    """
+    _check_free(target, overwrite)
+    with _temporary(target) as (file, path):
+        fetched = await _fetch(client, ln, file, progress)
+        await asyncio.to_thread(_finish, file, path, target)
+    return Downloaded(ln, fetched.size, fetched.checksum_type, fetched.checksum)
+
+
+def _check_free(target: Path, overwrite: bool) -> None:
+    if not overwrite and os.path.lexists(target):
+        raise CheloniaError(Kind.EXISTS, "get", str(target), "the local file exists; -f overwrites it")
+
+
+async def _fetch(client: Client, ln: str, file: BinaryIO, progress: Progress | None) -> _Fetched:
+    """Write a file's bytes to `file`, from as many replicas as it takes. Raises: as `read`."""
+    fetched: _Fetched | None = None
+    failure: CheloniaError | None = None
+    async for answer, turl in _sources(client, ln):
+        fetched = fetched or _Fetched(ln, answer)
+        fetched.check_same(answer)
+        try:
+            await _append(client, turl, file, fetched, progress)
+            fetched.check()
+            return fetched
+        except CheloniaError as error:
+            failure = error
+        if failure.kind is Kind.CHECKSUM:
+            fetched = _start_over(file, fetched, ln, answer, progress)
+    raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
+
+
+ROUNDS = 2
+"""How often the Bartender is asked for TURLs: those of a long download may have expired, a node may be back."""
+
+
+async def _sources(client: Client, ln: str) -> AsyncIterator[tuple[TransferOutcome, str]]:
+    """Yield the replicas of a file to try, nearest first, then fresh TURLs of them."""
+    for number in range(ROUNDS):
+        try:
+            answer = await _ask(client, ln)
+        except CheloniaError:
+            if number == 0:
+                raise
+            return
+        for turl in dict.fromkeys((answer.turl, *answer.turls)):
+            if turl:
+                yield answer, turl
+
+
+async def _ask(client: Client, ln: str) -> TransferOutcome:
+    request = (GetFileRequest("0", ln, (PROTOCOL_HTTP,)),)
+    answer = await client.settled(lambda call: client.bartender.get_file(call, request))
+    if answer.kind:
+        raise CheloniaError(kind_from_wire(answer.kind), "get", ln, answer.cause or answer.status)
+    return answer
+
+
+async def _from(client: Client, turl: str, offset: int) -> AsyncGenerator[bytes, None]:
+    """Yield a replica's bytes from `offset` on; a TURL that knows no ranges is read from its start and skipped."""
+    headers = {"Range": f"bytes={offset}-"} if offset else {}
+    async with client.http.stream(Sending("GET", turl, headers)) as answer:
+        if answer.status == 416 and offset:
+            return  # nothing is left: what came before was whole
+        if answer.status >= 400:
+            raise_for_status(answer.status, answer.headers, await answer.read(4096), "get")
+        skip = offset if answer.status != 206 else 0
+        async for chunk in answer.chunks():
+            if len(chunk) > skip:
+                yield chunk[skip:] if skip else chunk
+            skip = max(0, skip - len(chunk))
+
+
+async def _append(client: Client, turl: str, file: BinaryIO, fetched: _Fetched, progress: Progress | None) -> None:
+    async with contextlib.aclosing(_from(client, turl, fetched.size)) as chunks:
+        async for chunk in chunks:
+            await fetched.add(chunk)
+            await asyncio.to_thread(file.write, chunk) if len(chunk) > 64 * 1024 else file.write(chunk)
+            if progress is not None:
+                progress(len(chunk))
+
+
+def _start_over(
+    file: BinaryIO, fetched: _Fetched, ln: str, answer: TransferOutcome, progress: Progress | None
+) -> _Fetched:
+    file.seek(0)
+    file.truncate()
+    if progress is not None:
+        progress(-fetched.size)
+    return _Fetched(ln, answer)
+
+
+@contextlib.contextmanager
+def _temporary(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A file beside the target that is gone at the end unless it was renamed."""
+    descriptor, name = tempfile.mkstemp(prefix=".chelonia.", suffix=".part", dir=target.parent)
+    path = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file, path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _finish(file: BinaryIO, path: Path, target: Path) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+    path.replace(target)
+
+
+class _Fetched:
+    """What has arrived so far, and whether it is right."""
+
+    def __init__(self, ln: str, answer: TransferOutcome) -> None:
+        self.checksum_type = answer.checksum_type if answer.checksum else ""
+        self.checksum = answer.checksum.lower()
+        self.size = 0
+        self._hash = _new_hash(self.checksum_type) if self.checksum_type else None
+        self._wanted = answer.size
+        self._ln = ln
+
+    async def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if self._hash is None:
+            return
+        if len(chunk) > 256 * 1024:
+            await asyncio.to_thread(self._hash.update, chunk)
+        else:
+            self._hash.update(chunk)
+
+    def check_same(self, answer: TransferOutcome) -> None:
+        """Raises: CONFLICT when the name means other bytes now than those that have come."""
+        if self.size and (answer.checksum.lower(), answer.size) != (self.checksum, self._wanted):
+            raise CheloniaError(Kind.CONFLICT, "get", self._ln, "it was overwritten meanwhile; start again")
+
+    def check(self) -> None:
+        """Raises: INCOMPLETE when not whole; CHECKSUM when whole but wrong."""
+        if self._wanted >= 0 and self.size < self._wanted:
+            raise CheloniaError(Kind.INCOMPLETE, "get", self._ln, f"only {self.size} of {self._wanted} bytes came")
+        right = self._hash is None or self._hash.hexdigest() == self.checksum
+        if not right or 0 <= self._wanted < self.size:
+            cause = f"the bytes do not have the {self.checksum_type} checksum on record"
+            raise CheloniaError(Kind.CHECKSUM, "get", self._ln, cause)

@@ -1,0 +1,288 @@
+"""Where the cluster is and who the user is: one place that decides it, and remembers where each value came from.
+
+Bartender: what the caller names > a cluster file > ARC_BARTENDER_URL, CHELONIA_BARTENDER_URL > `bartender=` in
+~/.arc/client.conf > ~/.config/chelonia/client.toml. Credentials: what the caller names > a cluster file > the
+environment (X509_USER_PROXY and so on) > client.conf > client.toml > the places grid software agreed on.
+A cluster file is the `cluster.json` of `cheloniad dev`: it settles URL, CAs and credential together, because a
+credential of the outside world means nothing there. Nothing here opens a connection or reads a certificate.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+
+DEFAULT_REPLICAS: Final = 3
+"""Copies of a file when nobody says how many: the original's default."""
+OWN_CREDENTIAL: Final = ("X509_USER_PROXY", "ARC_PROXY_FILE", "X509_USER_CERT", "ARC_CERT_FILE")
+"""Environment variables that name a credential; any of them keeps the configuration files' credential out."""
+OWN_CAS: Final = ("X509_CERT_DIR", "ARC_CA_DIR", "ARC_CA_FILE")
+CLUSTER_USERS: Final = ("user", "user2", "admin", "service", "anonymous")
+"""Whom a cluster file has credentials of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Credential and CA files; None where not named."""
+
+    proxy: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    ca_dir: Path | None = None
+    ca_file: Path | None = None
+
+    @property
+    def names_credential(self) -> bool:
+        """Whether a credential is named."""
+        return any((self.proxy, self.cert, self.key))
+
+    @property
+    def names_cas(self) -> bool:
+        """Whether CAs are named."""
+        return any((self.ca_dir, self.ca_file))
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the caller named himself; every empty field is looked for.
+
+    `cluster_user`: as whom to use a cluster file; `anonymous`: show no certificate at all.
+    """
+
+    bartenders: tuple[str, ...] = ()
+    librarians: tuple[str, ...] = ()
+    cluster: Path | None = None
+    configuration: Path | None = None
+    files: Files = field(default_factory=Files)
+    cluster_user: str = ""
+    anonymous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was decided. `origins` says of `bartender`, `credential`, `cas` and `replicas` where they came from."""
+
+    bartenders: tuple[str, ...]
+    librarians: tuple[str, ...]
+    files: Files
+    anonymous: bool
+    replicas: int
+    origins: Mapping[str, str]
+
+    def bartender_urls(self) -> tuple[str, ...]:
+        """The Bartenders. Raises: BAD_CONFIG naming all the ways to say which."""
+        if not self.bartenders:
+            raise CheloniaError(Kind.BAD_CONFIG, "settings", cause=NO_BARTENDER)
+        return tuple(_checked_url(url, self.origins.get("bartender", "")) for url in self.bartenders)
+
+    def librarian_urls(self) -> tuple[str, ...]:
+        """The Librarians, for administrators; may be empty."""
+        return tuple(_checked_url(url, "librarian") for url in self.librarians)
+
+
+NO_BARTENDER: Final = (
+    "no Bartender is known: give -b URL, set ARC_BARTENDER_URL or CHELONIA_BARTENDER_URL, write bartender=URL into "
+    '~/.arc/client.conf or bartender = ["URL"] into ~/.config/chelonia/client.toml, or name the cluster.json of '
+    "`cheloniad dev` by --cluster FILE or CHELONIA_CLUSTER"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What one source says; `origin` names it."""
+
+    origin: str
+    bartenders: tuple[str, ...] = ()
+    librarians: tuple[str, ...] = ()
+    files: Files = field(default_factory=Files)
+    replicas: str = ""
+    anonymous: bool = False
+
+
+def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Settings:
+    """Decide from what the caller named, the environment and the configuration files, in that order.
+
+    Raises: BAD_CONFIG naming the file or variable that makes no sense.
+    """
+    layers = list(_layers(wish, environ, home))
+    origins: dict[str, str] = {}
+    files, anonymous = _credential(layers, origins)
+    cas = next((layer for layer in layers if layer.files.names_cas), None)
+    if cas is not None:
+        origins["cas"] = cas.origin
+    found = cas.files if cas is not None else Files()
+    return Settings(
+        bartenders=_first(layers, "bartenders", "bartender", origins),
+        librarians=_first(layers, "librarians", "librarian", origins),
+        files=Files(files.proxy, files.cert, files.key, found.ca_dir, found.ca_file),
+        anonymous=anonymous,
+        replicas=_replicas(layers, origins),
+        origins=origins,
+    )
+
+
+def _layers(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Iterator[_Layer]:
+    """All sources, best first. The environment's credentials are an empty layer that ends the search for others."""
+    yield _Layer("the command line", wish.bartenders, wish.librarians, wish.files, "", wish.anonymous)
+    cluster = wish.cluster or (Path(environ["CHELONIA_CLUSTER"]) if environ.get("CHELONIA_CLUSTER") else None)
+    if cluster is not None:
+        yield _cluster(cluster, wish.cluster_user or environ.get("CHELONIA_CLUSTER_USER", "") or "user")
+    yield _environment(environ)
+    if home is not None or wish.configuration is not None:
+        conf = wish.configuration or (home or Path()) / ".arc" / "client.conf"
+        yield _client_conf(conf, needed=wish.configuration is not None)
+    folder = environ.get("XDG_CONFIG_HOME") or (str(home / ".config") if home is not None else "")
+    if folder:
+        yield _client_toml(Path(folder) / "chelonia" / "client.toml")
+
+
+def _first(layers: list[_Layer], name: str, topic: str, origins: dict[str, str]) -> tuple[str, ...]:
+    for layer in layers:
+        value: tuple[str, ...] = getattr(layer, name)
+        if value:
+            origins[topic] = layer.origin
+            return value
+    return ()
+
+
+def _credential(layers: list[_Layer], origins: dict[str, str]) -> tuple[Files, bool]:
+    for layer in layers:
+        if layer.anonymous or layer.files.names_credential:
+            origins["credential"] = layer.origin
+            # what the environment names is searched by `find_credential`, which explains what it passes over
+            return Files() if layer.origin == _ENVIRONMENT else layer.files, layer.anonymous
+    return Files(), False
+
+
+def _replicas(layers: list[_Layer], origins: dict[str, str]) -> int:
+    for layer in layers:
+        if layer.replicas:
+            origins["replicas"] = layer.origin
+            return parse_replicas(layer.replicas, layer.origin)
+    return DEFAULT_REPLICAS
+
+
+def parse_replicas(text: str, origin: str) -> int:
+    """Read a number of copies. Raises: BAD_CONFIG."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= bounds.REPLICAS_WANTED_MAX):
+        cause = f"{text!r} ({origin}) is no number of replicas from 1 to {bounds.REPLICAS_WANTED_MAX}"
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", cause=cause)
+    return int(text)
+
+
+_ENVIRONMENT: Final = "the environment"
+
+
+def _environment(environ: Mapping[str, str]) -> _Layer:
+    urls = environ.get("ARC_BARTENDER_URL") or environ.get("CHELONIA_BARTENDER_URL") or ""
+    librarians = environ.get("CHELONIA_LIBRARIAN_URL") or environ.get("ARC_LIBRARIAN_URL") or ""
+    named = next((Path(environ[name]) for name in OWN_CREDENTIAL if environ.get(name)), None)
+    cas = next((environ[name] for name in OWN_CAS if environ.get(name)), "")
+    files = Files(proxy=named, ca_dir=_path(environ.get("X509_CERT_DIR") or environ.get("ARC_CA_DIR")))
+    if cas and files.ca_dir is None:
+        files = Files(proxy=named, ca_file=Path(cas))
+    replicas = environ.get("ARC_NEEDED_REPLICAS") or environ.get("CHELONIA_REPLICAS") or ""
+    return _Layer(_ENVIRONMENT, tuple(urls.split()), tuple(librarians.split()), files, replicas)
+
+
+def _cluster(path: Path, user: str) -> _Layer:
+    path = path / "cluster.json" if path.is_dir() else path
+    if user not in CLUSTER_USERS:
+        cause = f"{user!r} is not one of {', '.join(CLUSTER_USERS)}"
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), cause)
+    try:
+        said = json.loads(path.read_text("utf-8"))
+        proxy = Path(said["user_proxy"]) if user == "user" else None
+        known = user not in ("user", "anonymous")
+        cert, key = (Path(said[f"{user}_cert"]), Path(said[f"{user}_key"])) if known else (None, None)
+        return _Layer(
+            f"the cluster file {path}",
+            tuple(entry["url"] for entry in said["bartender"]),
+            tuple(entry["url"] for entry in said["librarian"]),
+            Files(proxy, cert, key, ca_dir=Path(said["ca_dir"])),
+            anonymous=user == "anonymous",
+        )
+    except OSError as error:
+        cause = f"{error.strerror or error}; is `cheloniad dev` running on that directory?"
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), cause) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), f"not a cluster file: {error!r}") from error
+
+
+def _client_conf(path: Path, *, needed: bool) -> _Layer:
+    """ARC's client.conf: `key=value` lines, in sections or not, values bare or quoted."""
+    text = _text(path, needed=needed)
+    parser = configparser.ConfigParser(interpolation=None, strict=False, delimiters=("=",), allow_no_value=True)
+    try:
+        parser.read_string("[common]\n" + text)
+    except configparser.Error as error:
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), str(error).splitlines()[0]) from error
+    said = {key: _unquoted(value or "") for section in parser.sections() for key, value in parser.items(section)}
+    files = Files(
+        _path(said.get("proxypath")),
+        _path(said.get("certificatepath")),
+        _path(said.get("keypath")),
+        _path(said.get("cacertificatesdirectory")),
+        _path(said.get("cacertificatepath")),
+    )
+    return _Layer(str(path), tuple(said.get("bartender", "").split()), (), files)
+
+
+def _client_toml(path: Path) -> _Layer:
+    try:
+        said = tomllib.loads(_text(path, needed=False))
+    except tomllib.TOMLDecodeError as error:
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), str(error)) from error
+    known = {"bartender", "librarian", "replicas", "proxy", "cert", "key", "ca_dir", "ca_file"}
+    if unknown := sorted(set(said) - known):
+        cause = f"{unknown[0]!r} is not known here; known: {', '.join(sorted(known))}"
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), cause)
+    files = Files(*(_path(said.get(name)) for name in ("proxy", "cert", "key", "ca_dir", "ca_file")))
+    replicas = str(said.get("replicas", ""))
+    return _Layer(str(path), _urls(said.get("bartender")), _urls(said.get("librarian")), files, replicas)
+
+
+def _text(path: Path, *, needed: bool) -> str:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError as error:
+        if needed:
+            raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), "no such file") from error
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), str(error)) from error
+
+
+def _urls(said: Any) -> tuple[str, ...]:
+    if isinstance(said, list):
+        return tuple(str(url) for url in said)
+    return tuple(str(said or "").split())
+
+
+def _unquoted(value: str) -> str:
+    try:
+        return " ".join(shlex.split(value))
+    except ValueError:
+        return value
+
+
+def _path(said: Any) -> Path | None:
+    return Path(str(said)).expanduser() if said else None
+
+
+def _checked_url(url: str, origin: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.netloc:
+        cause = f"{url!r} ({origin}) is no https:// URL; every connection is encrypted and checked"
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", cause=cause)
+    return url

@@ -1,0 +1,201 @@
+"""Uploads: bytes first, then the name.
+
+`upload` asks the Bartender where to put the bytes, streams them there while hashing, compares what the Shepherds say
+they stored with what was sent, and only then commits the name. Trouble with one Shepherd costs a new start, never a
+half-made file: until `commitPut` has answered, nothing is visible, and an overwritten file stays as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chelonia.core import bounds
+from chelonia.core.bartender import CommitPutRequest, StartPutOutcome, StartPutRequest
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.metadata import Triple
+from chelonia.hosting.http_client import Sending, raise_for_status
+from chelonia.wire import receipts
+from chelonia_clients.client import DEFAULT_REPLICAS, Client
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes just moved (negative when a transfer starts over)."""
+
+TRIES = 4
+"""Fresh starts of one upload: each may be sent to other Shepherds."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadOptions:
+    """How to store a file. `mtime_s`: modification time to keep; `metadata`: user metadata and policy rules."""
+
+    replicas: int = DEFAULT_REPLICAS
+    replace: bool = False
+    mtime_s: float | None = None
+    metadata: Sequence[Triple] = ()
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """What was stored: its size in bytes and SHA-256 (hex), as confirmed by the Shepherds."""
+
+    ln: str
+    size: int
+    sha256: str
+
+
+class Source:
+    """Bytes to upload. `open` may be called again for another try unless `repeatable` is False."""
+
+    def __init__(self, open_: Callable[[], AsyncIterator[bytes]], size: int, *, repeatable: bool = True) -> None:
+        self.open = open_
+        self.size = size
+        self.repeatable = repeatable
+
+
+def file_source(path: Path) -> Source:
+    """A local file. Raises: OSError when it cannot be read."""
+    size = path.stat().st_size
+
+    async def chunks() -> AsyncIterator[bytes]:
+        with path.open("rb") as file:
+            while chunk := await asyncio.to_thread(file.read, bounds.CHUNK_BYTES):
+                yield chunk
+
+    return Source(chunks, size)
+
+
+def bytes_source(data: bytes) -> Source:
+    """Bytes in memory."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(data), bounds.CHUNK_BYTES):
+            yield data[start : start + bounds.CHUNK_BYTES]
+
+    return Source(chunks, len(data))
+
+
+def stream_source(chunks: AsyncIterator[bytes]) -> Source:
+    """A stream that can be read once, of unknown size."""
+    return Source(lambda: chunks, -1, repeatable=False)
+
+
+async def upload(client: Client, source: Source, ln: str, options: UploadOptions | None = None) -> Uploaded:
+    """Store `source` under `ln`.
+
+    Raises: EXISTS (without `replace`), NO_PARENT, DENIED, NO_SHEPHERD, NO_SPACE, CHECKSUM, NETWORK; OSError from the
+    source. After any of these the name is as it was before, but after OUTCOME_UNKNOWN or NETWORK in the commit it may
+    already name the new bytes.
+    """
+    wish = options or UploadOptions()
+    for left in range(TRIES - 1, -1, -1):
+        try:
+            return await _try_upload(client, source, ln, wish)
+        except _Again as again:
+            if not left or not source.repeatable:
+                raise again.error from again.error.__cause__
+        await client.clock.sleep(200 * (TRIES - left))
+    raise AssertionError("the last try either returns or raises")
+
+
+class _Again(Exception):
+    """A failure after which a fresh start makes sense: nothing has been named."""
+
+    def __init__(self, error: CheloniaError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+_START_AGAIN = (Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.INCOMPLETE, Kind.CHECKSUM)
+"""Failures of a commit, or of a PUT, that a fresh start may cure although the same request would not."""
+
+
+async def _try_upload(client: Client, source: Source, ln: str, wish: UploadOptions) -> Uploaded:
+    start = await _start(client, source, ln, wish)
+    sent = _Counted(source.open(), wish.progress)
+    try:
+        words = await _put(client, start.turl, ln, sent, source.size)
+        _compare(ln, sent, words)
+        await _commit(client, start, words, ln, wish)
+    except CheloniaError as error:
+        sent.take_back()
+        if error.kind in _START_AGAIN or (error.meaning.retryable and error.op == "put"):
+            raise _Again(error) from error
+        raise
+    except BaseException:
+        sent.take_back()
+        raise
+    return Uploaded(ln, sent.size, sent.sha256)
+
+
+async def _start(client: Client, source: Source, ln: str, wish: UploadOptions) -> StartPutOutcome:
+    request = (StartPutRequest("0", ln, source.size, "", "", wish.replicas, wish.replace),)
+    start = await client.settled(lambda call: client.bartender.start_put(call, request))
+    if start.kind:
+        raise CheloniaError(kind_from_wire(start.kind), "put", ln, start.cause or start.status)
+    return start
+
+
+async def _commit(client: Client, start: StartPutOutcome, words: list[str], ln: str, wish: UploadOptions) -> None:
+    metadata = (*wish.metadata, *_mtime(wish.mtime_s))
+    request = (CommitPutRequest("0", start.put, tuple(words), metadata),)
+    done = await client.settled(lambda call: client.bartender.commit_put(call, request))
+    if done.kind:
+        raise CheloniaError(kind_from_wire(done.kind), "commitPut", ln, done.cause or done.status)
+
+
+async def _put(client: Client, turl: str, ln: str, sent: _Counted, size: int) -> list[str]:
+    try:
+        answer = await client.http.request(Sending("PUT", turl, {}, sent.chunks(), size))
+        raise_for_status(answer.status, answer.headers, answer.body, "put")
+    except CheloniaError as error:
+        raise CheloniaError(error.kind, "put", error.subject or ln, error.cause) from error
+    return [word for word in answer.headers.get(receipts.HEADER, "").replace(" ", "").split(",") if word]
+
+
+def _compare(ln: str, sent: _Counted, words: Sequence[str]) -> None:
+    """End to end: what the Shepherds hold must be what was read here."""
+    stored = [receipts.from_text(word) for word in words]
+    if not stored:
+        raise CheloniaError(Kind.INTERNAL, "put", ln, "the Shepherd answered without a receipt")
+    for receipt in stored:
+        if receipt.size != sent.size or receipt.checksums.sha256 != sent.sha256:
+            cause = f"{receipt.location.shepherd} stored other bytes than were sent; nothing was named, try again"
+            raise CheloniaError(Kind.CHECKSUM, "put", ln, cause)
+
+
+def _mtime(mtime_s: float | None) -> tuple[Triple, ...]:
+    return () if mtime_s is None else (Triple("timestamps", "modified", f"{mtime_s:.3f}"),)
+
+
+class _Counted:
+    """Passes chunks on, counting and hashing them."""
+
+    def __init__(self, source: AsyncIterator[bytes], progress: Progress | None) -> None:
+        self._source = source
+        self._progress = progress
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in self._source:
+            if len(chunk) > 256 * 1024:
+                await asyncio.to_thread(self._hash.update, chunk)
+            else:
+                self._hash.update(chunk)
+            self.size += len(chunk)
+            if self._progress is not None:
+                self._progress(len(chunk))
+            yield chunk
+
+    def take_back(self) -> None:
+        if self._progress is not None and self.size:
+            self._progress(-self.size)
