@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from chelonia.bartender import audit
 from chelonia.bartender.ports import Ports
 from chelonia.core import bounds, status
 from chelonia.core.caller import Call, Role
@@ -131,6 +132,9 @@ async def _serve(
         if operation.recalled and key and error.kind not in _NEVER_APPLIED and await _applied(ports, service):
             return operation.recalled(request), None
         error = _as_seen(error)
+        if error.kind is Kind.DENIED and error.op.endswith(".metadata"):  # decided without knowing who calls
+            subject = operation.subject(request)
+            audit.record(call, operation.name, subject, action="metadata", decision="denied", rule=error.cause)
         phase = error.op if error.op in status.PHRASES else operation.name
         text = status.failure(phase, error.kind, error.subject, error.cause)
         return operation.fail(request, text, error), error

@@ -16,7 +16,6 @@ from chelonia.core import bounds, status
 from chelonia.core.bartender import MakeRequest, MoveRequest, NameRequest, Outcome
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
@@ -50,8 +49,6 @@ async def unmake_collection(ports: Ports, turn: Turn, request: NameRequest) -> O
     found, expect = await _deletable(ports, turn, "unmakeCollection", request.ln)
     if found.type != TYPE_COLLECTION:
         raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(found.ln), cause=f"it is a {found.type}")
-    if found.guid == ROOT:
-        raise Judge(turn.user, "unmakeCollection").refuse(found, "the root always exists")
     await ports.librarian.unmake(turn.service, Unmake(found.guid, expect))
     return Outcome(request.request_id, status.success("unmakeCollection"))
 
@@ -156,11 +153,10 @@ def _existing_source(source: LogicalName, walked: Traversal) -> Found:
 
 
 def _place(target: LogicalName, walked: Traversal, found: Found) -> tuple[Found, str]:
-    """Where a move goes: the collection and the name in it. Raises: EXISTS, INVALID_TARGET, IN_MOUNTPOINT."""
-    if any(step.guid == found.guid for step in walked.steps) and found.type == TYPE_COLLECTION:
-        cause = "a collection cannot go into itself"
-        if not walked.complete or target.into:
-            raise CheloniaError(Kind.INVALID_TARGET, subject=str(target), cause=cause)
+    """Where a move goes: the collection and the name in it. Raises: EXISTS, INVALID_TARGET, IN_MOUNTPOINT.
+
+    That a collection does not go into itself is the transact's to know: another move may be under way.
+    """
     if target.into and walked.complete and is_visible(walked.last):
         into = Found(target, walked.last)
         if into.type == TYPE_COLLECTION:

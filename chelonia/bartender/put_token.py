@@ -2,6 +2,7 @@
 
 Layout: `<payload>.<mac>`, both base64url without padding; the payload is a JSON object, the mac HMAC-SHA256 over
 `chelonia put 1` NUL payload under the cluster's token key. Any Bartender of the cluster takes another's token.
+Golden text: `docs/formats/put-token.md`.
 """
 
 from __future__ import annotations

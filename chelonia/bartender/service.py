@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from chelonia.bartender import listing, modify, names, transfers
+from chelonia.bartender import audit, listing, modify, names, transfers
 from chelonia.bartender.bulk import Operation, Turn, answer_all
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
@@ -121,7 +121,11 @@ class BartenderService:
         self, call: Call, requests: tuple[AddReplicaRequest, ...], protocols: tuple[str, ...]
     ) -> tuple[TransferOutcome, ...]:
         """Give TURLs for further replicas. Raises: DENIED to whoever is no approved Shepherd."""
-        check_access(call, "bartender", "addReplica")
+        try:
+            check_access(call, "bartender", "addReplica")
+        except CheloniaError as error:
+            audit.record(call, "addReplica", "", action="addReplica", decision="denied", rule=error.cause)
+            raise
         operation: Operation[AddReplicaRequest, TransferOutcome] = Operation(
             "addReplica",
             partial(transfers.add_replica, self._ports, protocols),

@@ -135,6 +135,16 @@ async def test_the_log_tells_the_rule_and_the_caller_what_he_may_know(
 
 
 @scene
+async def test_refused_metadata_is_in_the_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "chelonia.audit")
+    await stage.make("/a", metadata=(Triple("locations", "https://evil/Shepherd r", "alive"),))
+    line = caplog.records[-1].getMessage()
+    assert 'decision="denied"' in line
+    assert "locations" in line
+    assert JOE.dn in line
+
+
+@scene
 async def test_nobody_can_forge_a_line_of_the_audit_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "chelonia.audit")
     await stage.make('/a" decision="allowed')

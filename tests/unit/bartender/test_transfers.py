@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -187,6 +188,8 @@ async def test_a_name_reserved_in_vain_is_free_at_once(stage: Stage, number: int
     for name in SHEPHERDS[: number + 1]:
         stage.named(name).refuses = "not enough space"
     begun = await stage.put_file("/g", needed=4)
+    assert all(len(stage.named(name).callers) <= 1 for name in SHEPHERDS[: number + 1])
+    assert (begun.status == "done") == (number < 2)
     if begun.status == "done":
         await stage.upload(begun.turl)
         assert await stage.exists("/g")
@@ -385,6 +388,13 @@ def test_a_token_comes_back_as_it_was(name: str) -> None:
     assert all(char.isalnum() or char in "-_." for char in text)
 
 
+def test_the_token_of_the_document() -> None:
+    document = (Path(__file__).parents[3] / "docs" / "formats" / "put-token.md").read_text("utf-8")
+    golden = next(line.strip() for line in document.splitlines() if line.startswith("    eyJ"))
+    assert encode(token(), KEY) == golden
+    assert decode(golden, KEY) == token()
+
+
 def test_every_byte_of_a_token_is_authenticated() -> None:
     text = encode(token(), KEY)
     payload = text.partition(".")[0]
@@ -466,7 +476,8 @@ async def test_strangers_read_only_what_they_may(stage: Stage) -> None:
 
 
 @scene
-async def test_add_replica_is_for_shepherds_only(stage: Stage) -> None:
+async def test_add_replica_is_for_shepherds_only(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "chelonia.audit")
     await stage.add_shepherds(*SHEPHERDS)
     await stage.file("/f")
     requests = (AddReplicaRequest("1", await stage.guid("/f")),)
@@ -474,6 +485,7 @@ async def test_add_replica_is_for_shepherds_only(stage: Stage) -> None:
         with pytest.raises(CheloniaError) as caught:
             await stage.bartender.add_replica(call, requests, HTTP)
         assert caught.value.kind is Kind.DENIED
+        assert f'who="{call.dn}" op="addReplica"' in caplog.records[-1].getMessage()
 
 
 @scene
@@ -492,6 +504,10 @@ async def test_add_replica_names_a_shepherd_without_one(stage: Stage) -> None:
     assert (request.purpose, request.dn, request.facts.guid) == (Purpose.REPLICA, caller.dn, guid)
     assert request.facts.blob
     assert (request.facts.size, request.facts.checksums.md5) == (5, "5" * 32)
+    (own,) = await stage.bartender.add_replica(
+        stage.as_shepherd(shepherd.dn[-2:]), (AddReplicaRequest("1", guid),), HTTP
+    )
+    assert own.status == "no suitable shepherd found"  # the caller itself is no answer
     shepherd.down = True
     (outcome,) = await stage.bartender.add_replica(caller, (AddReplicaRequest("1", guid),), HTTP)
     assert outcome.status == "no suitable shepherd found"
