@@ -83,6 +83,7 @@ class LibrarianService:
         Raises: BAD_CONFIG without a root owner; UNAVAILABLE while the A-Hash does not answer (start again).
         """
         call = self._identity.call()
+        await self._records.refresh_position(call)
         await self._ensure_cluster(call)
         await self._ensure_root(call)
         await self._nodes.bootstrap(call, self._world.settings.bootstrap)
@@ -90,11 +91,11 @@ class LibrarianService:
 
     async def run(self) -> None:
         """Heal until cancelled or stopped."""
-        self._healing = asyncio.create_task(self._healer.run())
+        healing = self._healing = asyncio.create_task(self._healer.run())
         try:
-            await asyncio.wait((self._healing,))
-            if not self._healing.cancelled():
-                self._healing.result()
+            await asyncio.wait((healing,))
+            if not healing.cancelled():
+                healing.result()
         finally:
             await self.stop()
 
@@ -108,7 +109,7 @@ class LibrarianService:
     async def _ensure_cluster(self, call: Call) -> None:
         found = await self._records.one(call, CLUSTER_OBJECT)
         if not found.exists:
-            position = await self._records.refresh_position(call)
+            position = self._records.position
             sections = {
                 "cluster": {
                     "id": position.cluster or self._world.ids.uuid(),

@@ -138,11 +138,11 @@ class Nodes:
             return HeartbeatAnswer(self._world.settings.lease_ms, False, 0, self._records.position)
         heard = self.table.beat(beat, self._world.clock.monotonic_ms())
         if heard is not None:
-            if heard.changed:
-                await self._announce(call, beat)
             if heard.returned or heard.new_boot:
                 _LOG.info("shepherd heard again id=%s boot=%d", beat.shepherd, beat.boot)
                 self._changed(beat.shepherd)
+            if heard.changed:
+                await self._announce(call, beat)
         accepted = await self._accepted(call, beat)
         return HeartbeatAnswer(self._world.settings.lease_ms, True, accepted, self._records.position)
 

@@ -1,0 +1,435 @@
+"""Healing as a whole: the Librarian, Shepherds of paper, virtual time. Nothing here waits in real time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from chelonia.core.ahash import Position
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.librarian import Delete, Heartbeat, SetWanted
+from chelonia.core.replicas import ReplicaState
+from chelonia.core.shepherd import Authority, CopyOrder, DeleteOutcome, PutRequest, TurlOutcome
+from chelonia.librarian.records import Identity
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.settings import LibrarianSettings
+from chelonia.librarian.world import World
+from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import (
+    ADMIN,
+    BARTENDER,
+    Bench,
+    PaperVerifier,
+    SequentialIds,
+    bench,
+    shepherd_call,
+)
+
+S = ReplicaState
+START = 1_700_000_000_000
+
+
+class LoopClock:
+    """Time of the running (virtual) loop."""
+
+    def now_ms(self) -> Ms:
+        return Ms(START + self.monotonic_ms())
+
+    def monotonic_ms(self) -> Ms:
+        return Ms(round(asyncio.get_running_loop().time() * 1000))
+
+    async def sleep(self, duration_ms: int) -> None:
+        await asyncio.sleep(duration_ms / 1000)
+
+
+@dataclass
+class PaperShepherd:
+    """A Shepherd that keeps references instead of bytes."""
+
+    cluster: "Paper"
+    id: ServiceId
+    replicas: dict[ReferenceId, BlobId] = field(default_factory=dict)
+    up: bool = True
+    broken: str = ""
+    erased: list[ReferenceId] = field(default_factory=list)
+    authorities: list[Position] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
+
+    def _check(self, call: Call) -> None:
+        assert call.roles == (Role.LIBRARIAN,)
+        if not self.up:
+            raise CheloniaError(Kind.NETWORK, subject=self.id)
+
+    async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
+        await asyncio.sleep(0.01)
+        self._check(call)
+        if self.broken == "put":
+            return tuple(TurlOutcome(r.request_id, error="not enough space", kind="no-space") for r in requests)
+        return tuple(
+            TurlOutcome(r.request_id, f"{self.id} {r.reference} {r.facts.blob}", "http", r.reference) for r in requests
+        )
+
+    async def copy(self, call: Call, order: CopyOrder):  # type: ignore[no-untyped-def]
+        self._check(call)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(0.05)
+        finally:
+            self.in_flight -= 1
+        self._check(call)
+        shepherd, reference, blob = order.turl.split(" ")
+        assert self.replicas[order.reference] == blob
+        if self.broken == "copy":
+            raise CheloniaError(Kind.NOT_ALIVE, subject=order.reference)
+        target = self.cluster.shepherds[ServiceId(shepherd)]
+        target._check(call)
+        target.replicas[ReferenceId(reference)] = BlobId(blob)
+        return self.cluster.b.receipt(BlobId(blob), target.id, reference)
+
+    async def delete(
+        self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: Authority | None
+    ) -> tuple[DeleteOutcome, ...]:
+        self._check(call)
+        assert authority is not None
+        self.authorities.append(authority.position)
+        if self.broken == "delete":
+            return tuple(DeleteOutcome(name, "nosuchfile: an older authority") for name, _ in references)
+        for _, reference in references:
+            self.replicas.pop(reference, None)
+            self.erased.append(reference)
+        return tuple(DeleteOutcome(name, "deleted") for name, _ in references)
+
+
+@dataclass
+class Paper:
+    """Shepherds of paper, and the Librarian that looks after them."""
+
+    shepherds: dict[ServiceId, PaperShepherd] = field(default_factory=dict)
+    b: Bench = field(init=False)
+
+    def shepherd(self, service: ServiceId) -> PaperShepherd:
+        return self.shepherds[service]
+
+    async def hearts(self) -> None:
+        while True:
+            for shepherd in self.shepherds.values():
+                if shepherd.up:
+                    await self.b.beat(shepherd.id)
+            await asyncio.sleep(0.3)
+
+    async def upload(self, name: str, copies: int = 2, **facts: object):  # type: ignore[no-untyped-def]
+        guid, blob = await self.b.file(name, copies=copies, **facts)
+        for shepherd in self.b.shepherds[:copies]:
+            self.shepherds[shepherd].replicas[ReferenceId(f"{blob}@{shepherd}")] = blob
+        return guid, blob
+
+    async def until(self, what: Callable[[], Awaitable[bool]], limit_ms: int = 20_000) -> int:
+        """Virtual milliseconds until `what` holds."""
+        begun = asyncio.get_running_loop().time()
+        while not await what():
+            spent = (asyncio.get_running_loop().time() - begun) * 1000
+            assert spent < limit_ms, await self.b.everything()
+            await asyncio.sleep(0.02)
+        return round((asyncio.get_running_loop().time() - begun) * 1000)
+
+    def holding(self, blob: BlobId) -> list[ServiceId]:
+        return [s.id for s in self.shepherds.values() if s.up and blob in s.replicas.values()]
+
+    async def states(self, blob: BlobId) -> list[str]:
+        return sorted((await self.b.locations(blob)).values())
+
+    async def settled(self, *blobs: BlobId, copies: int) -> bool:
+        return all([await self.states(blob) == ["alive"] * copies for blob in blobs])
+
+
+@asynccontextmanager
+async def paper(shepherds: int = 5, settings: LibrarianSettings | None = None) -> AsyncIterator[Paper]:
+    cluster = Paper()
+    async with bench(shepherds, settings, LoopClock(), cluster) as b:
+        cluster.b = b
+        cluster.shepherds = {s: PaperShepherd(cluster, s) for s in b.shepherds}
+        tasks = [asyncio.create_task(work) for work in (b.service.run(), cluster.hearts())]
+        try:
+            yield cluster
+        finally:
+            await b.service.stop()
+            for task in tasks:
+                task.cancel()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [e for e in done if e is not None and not isinstance(e, asyncio.CancelledError)] == []
+
+
+def test_a_dead_node_is_noticed_and_its_blobs_are_copied_then_the_surplus_goes() -> None:
+    """The paper's experiment: 4 copies, kill one node, 4 again; start it again, 5, and 4 in the end."""
+
+    async def scenario() -> None:
+        async with paper() as p:
+            blobs = [(await p.upload(f"f{n}", copies=4))[1] for n in range(10)]
+            dead = p.shepherds[p.b.shepherds[0]]
+            dead.up = False
+
+            async def four_elsewhere() -> bool:
+                found = [await p.b.locations(blob) for blob in blobs]
+                return all(sum(v == "alive" for s, v in at.items() if s != dead.id) == 4 for at in found)
+
+            assert await p.until(four_elsewhere) < 3_000
+            assert all(len(p.holding(blob)) == 4 for blob in blobs)
+            node = (await p.b.service.nodes(BARTENDER))[0]
+            assert node.state == "offline"
+            dead.up = True
+            seen: set[int] = set()
+
+            async def back_to_four() -> bool:
+                states = [await p.states(blob) for blob in blobs]
+                wheels = [at.count("thirdwheel") for at in states]
+                assert max(wheels) <= 1
+                seen.update(wheels)
+                return all(at == ["alive"] * 4 for at in states)
+
+            assert 3_000 <= await p.until(back_to_four) < 8_000
+            assert seen == {0, 1}
+            await p.until(lambda: drained(p))
+            assert all(len(p.holding(blob)) == 4 for blob in blobs)
+            assert max(s.most_in_flight for s in p.shepherds.values()) <= 4
+
+    run_virtual(scenario())
+
+
+async def drained(p: Paper) -> bool:
+    return not any([await p.b.outbox(shepherd) for shepherd in p.b.shepherds])
+
+
+def test_a_commit_with_too_few_copies_is_completed_at_once() -> None:
+    async def scenario() -> None:
+        async with paper() as p:
+            _, blob = await p.upload("f", copies=2, wanted=4)
+            assert await p.until(lambda: p.settled(blob, copies=4)) < 500
+            assert len(set(p.holding(blob))) == 4
+
+    run_virtual(scenario())
+
+
+def test_a_damaged_replica_is_replaced_first_and_erased_after() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            _, blob = await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            await p.b.report(one, (blob, f"{blob}@{one}", S.INVALID))
+            await p.until(lambda: p.settled(blob, copies=2))
+            await p.until(lambda: drained(p))
+            assert p.holding(blob) == list(p.b.shepherds[1:])
+            assert p.shepherds[one].erased == [f"{blob}@{one}"]
+
+    run_virtual(scenario())
+
+
+def test_the_last_good_copy_stays_when_nothing_else_can_be_done() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            _, blob = await p.upload("f", copies=2)
+            one, two = p.b.shepherds
+            p.shepherds[two].broken = "put"
+            await p.b.report(two, (blob, f"{blob}@{two}", S.INVALID))
+            await asyncio.sleep(30)
+            assert p.shepherds[one].erased == []
+            assert (await p.b.locations(blob))[one] == "alive"
+            assert f"{blob}@{two}" not in p.shepherds[two].erased
+            p.shepherds[two].broken = ""
+            await p.until(lambda: p.settled(blob, copies=2))
+            assert sorted(p.holding(blob)) == [one, two]
+            assert f"{blob}@{two}" in p.shepherds[two].erased or await p.b.outbox(two)
+
+    run_virtual(scenario())
+
+
+def test_deleted_files_are_erased_also_on_a_node_that_comes_back_late() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            guid, blob = await p.upload("f", copies=2)
+            kept, other = await p.upload("kept", copies=2)
+            one, two = p.b.shepherds
+            p.shepherds[two].up = False
+            await asyncio.sleep(2)
+            await p.b.service.delete(BARTENDER, Delete(guid))
+            await asyncio.sleep(5)
+            assert p.shepherds[one].erased == [f"{blob}@{one}"]
+            assert await p.b.outbox(two) == {f"{blob}@{two}": "deleted"}
+            p.shepherds[two].up = True
+            await p.until(lambda: drained(p))
+            assert p.shepherds[two].erased == [f"{blob}@{two}"]
+            assert (await p.b.everything())[f"{two} file"] == {f"{other}@{two}": other}
+            positions = p.shepherds[two].authorities
+            assert positions == sorted(positions)
+            assert len(p.holding(other)) == 2
+            assert (await p.b.service.get(BARTENDER, (kept,)))[0].exists
+
+    run_virtual(scenario())
+
+
+def test_a_refused_erasure_stays_in_the_outbox() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            guid, blob = await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            p.shepherds[one].broken = "delete"
+            await p.b.service.delete(BARTENDER, Delete(guid))
+            await asyncio.sleep(5)
+            assert await p.b.outbox(one) == {f"{blob}@{one}": "deleted"}
+            p.shepherds[one].broken = ""
+            await p.until(lambda: drained(p))
+
+    run_virtual(scenario())
+
+
+def test_a_failing_source_or_target_is_gone_round() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=4) as p:
+            one, two, three, four = p.b.shepherds
+            p.shepherds[one].broken, p.shepherds[three].broken = "copy", "put"
+            _, blob = await p.upload("f", copies=2, wanted=3)
+            await p.until(lambda: p.settled(blob, copies=3))
+            assert p.holding(blob) == [one, two, four]
+            await p.until(lambda: drained(p))
+
+    run_virtual(scenario())
+
+
+def test_more_copies_wanted_and_fewer_again() -> None:
+    async def scenario() -> None:
+        async with paper() as p:
+            guid, blob = await p.upload("f", copies=2)
+            await p.b.service.set_wanted(BARTENDER, SetWanted(guid, 5))
+            await p.until(lambda: p.settled(blob, copies=5))
+            await p.b.service.set_wanted(BARTENDER, SetWanted(guid, 1))
+            await p.until(lambda: p.settled(blob, copies=1))
+            await p.until(lambda: drained(p))
+            assert len(p.holding(blob)) == 1
+
+    run_virtual(scenario())
+
+
+def test_maintenance_is_waited_for_and_ends() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            _, blob = await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            until = Ms(p.b.clock.now_ms() + 60_000)
+            await p.b.service.maintenance(ADMIN, one, until)
+            p.shepherds[one].up = False
+            await asyncio.sleep(50)
+            assert len(await p.b.locations(blob)) == 2
+            await asyncio.sleep(12)
+            assert len(p.holding(blob)) == 2
+
+    run_virtual(scenario())
+
+
+def test_an_absence_is_waited_for_until_the_delay_is_over() -> None:
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=10_000, audit_interval_ms=10**9)
+        async with paper(4, settings) as p:
+            _, calm = await p.upload("calm", copies=3)
+            _, tight = await p.upload("tight", copies=2)
+            p.shepherds[p.b.shepherds[0]].up = False
+            await asyncio.sleep(5)
+            assert len(p.holding(calm)) == 2
+            assert len(p.holding(tight)) == 2
+            await asyncio.sleep(8)
+            assert len(p.holding(calm)) == 3
+
+    run_virtual(scenario())
+
+
+def test_one_of_two_librarians_leads_and_the_other_takes_over() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
+            other = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
+            await other.start()
+            running = asyncio.create_task(other.run())
+            await asyncio.sleep(3)
+            first, second = await p.b.service.health(ADMIN), await other.health(ADMIN)
+            assert (first.is_leader, second.is_leader) == (True, False)
+            assert first.leader == second.leader
+            await p.b.service.stop()
+            for _ in range(20):
+                for shepherd in p.b.shepherds:
+                    call, beat = shepherd_call(shepherd), heartbeat(shepherd)
+                    await other.heartbeat(call, beat)
+                await asyncio.sleep(0.3)
+            assert (await other.health(ADMIN)).is_leader
+            assert not (await p.b.service.health(ADMIN)).is_leader
+            assert all(node.state == "alive" for node in await other.nodes(BARTENDER))
+            await other.stop()
+            await running
+
+    run_virtual(scenario())
+
+
+def heartbeat(shepherd: ServiceId) -> Heartbeat:
+    return Heartbeat(shepherd, 1, 0, 1 << 40, 1 << 41, 0, True, "", f"key of {shepherd}")
+
+
+def test_a_restarted_librarian_calls_nobody_away_before_a_lease_has_passed() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            await p.upload("f", copies=2)
+            await asyncio.sleep(2)
+            await p.b.service.stop()
+            world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
+            fresh = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
+            await fresh.start()
+            running = asyncio.create_task(fresh.run())
+            await asyncio.sleep(0.9)
+            assert [node.state for node in await fresh.nodes(BARTENDER)] == ["alive", "alive"]
+            await asyncio.sleep(0.6)
+            assert [node.state for node in await fresh.nodes(BARTENDER)] == ["offline", "offline"]
+            await fresh.stop()
+            await running
+
+    run_virtual(scenario())
+
+
+def test_the_audit_counts_replicas_and_finds_what_no_event_told() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            for n in range(4):
+                await p.upload(f"f{n}", copies=2)
+            await asyncio.sleep(12)
+            health = await p.b.service.health(ADMIN)
+            assert (health.replicas, health.exposed, health.copying) == ({"alive": 8}, 0, 0)
+            p.shepherds[p.b.shepherds[2]].up = False
+            await asyncio.sleep(2)
+            p.shepherds[p.b.shepherds[0]].up = False
+            await asyncio.sleep(12)
+            health = await p.b.service.health(ADMIN)
+            assert health.replicas == {"alive": 4, "offline": 4}
+            assert health.exposed == 4
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("more than .* replicas would be erased")
+def test_mass_trimming_is_stopped_and_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.core.bounds.ERASURES_UNASKED_PER_MIN_MAX", 3)
+
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            for n in range(10):
+                _, blob = await p.upload(f"f{n}", copies=2)
+                three = p.b.shepherds[2]
+                await p.b.report(three, (blob, f"extra{n}", S.ALIVE))
+                p.shepherds[three].replicas[ReferenceId(f"extra{n}")] = blob
+            await asyncio.sleep(30)
+            assert sum(len(s.erased) for s in p.shepherds.values()) == 3
+            await asyncio.sleep(60)
+            assert sum(len(s.erased) for s in p.shepherds.values()) in (6, 9)
+
+    run_virtual(scenario())

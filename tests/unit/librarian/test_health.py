@@ -1,0 +1,252 @@
+"""Who is there, who leads, and the brakes: state machines with time passed in."""
+
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core.ids import BlobId, Dn, Ms, ServiceId
+from chelonia.core.librarian import Heartbeat
+from chelonia.librarian.guard import Backoff, RateGuard, Slots
+from chelonia.librarian.health import HealthTable, StoredNode, Transition
+from chelonia.librarian.leader import Leadership, Lease
+from chelonia.librarian.worklist import Worklist
+
+A, B = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
+LEASE = 1_000
+
+
+def beat(shepherd: ServiceId = A, boot: int = 1) -> Heartbeat:
+    return Heartbeat(shepherd, boot, 0, 100, 200, 3, True, "d", "k")
+
+
+def table(state: str = "alive", *, leading: bool = True) -> HealthTable:
+    made = HealthTable(LEASE, Ms(0))
+    stored = StoredNode(Dn("/CN=a"), state, Ms(5), domain="d", verify_key="k")
+    made.load({A: stored, B: stored})
+    if leading:
+        made.lead(Ms(0))
+    return made
+
+
+def seen(made: HealthTable, now: int) -> dict[str, str]:
+    return {t.shepherd: t.state for t in made.transitions(Ms(now))}
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stored", "heard_at", "now", "leading", "present", "written"),
+    [
+        ("alive", None, 999, True, True, ""),
+        ("alive", None, 1000, True, False, "offline"),
+        ("alive", None, 5000, False, True, "offline"),
+        ("alive", 500, 1499, True, True, ""),
+        ("alive", 500, 1500, True, False, "offline"),
+        ("alive", 500, 1500, False, True, "offline"),
+        ("offline", None, 10, True, False, ""),
+        ("offline", None, 5000, True, False, ""),
+        ("offline", 10, 20, True, True, "alive"),
+        ("offline", 10, 20, False, True, "alive"),
+        ("", None, 5000, True, False, ""),
+        ("", 10, 20, True, True, "alive"),
+    ],
+)
+def test_presence_and_what_a_leader_writes(
+    stored: str, heard_at: int | None, now: int, leading: bool, present: bool, written: str
+) -> None:
+    made = table(stored, leading=leading)
+    if heard_at is not None:
+        made.beat(beat(), Ms(heard_at))
+    assert made.present(A, Ms(now)) is present
+    assert seen(made, now).get(A, "") == written
+
+
+def test_a_new_leader_waits_a_whole_lease_first() -> None:
+    made = table(leading=False)
+    made.beat(beat(), Ms(100))
+    made.lead(Ms(5_000))
+    assert made.present(A, Ms(5_999))
+    assert seen(made, 5_999) == {}
+    assert not made.present(A, Ms(6_000))
+    assert seen(made, 6_000) == {A: "offline", B: "offline"}
+
+
+def test_heartbeats_tell_returns_and_new_boots_and_old_ones_are_ignored() -> None:
+    made = table("offline")
+    first = made.beat(beat(), Ms(10))
+    assert first is not None
+    assert (first.returned, first.new_boot, first.changed) == (True, False, False)
+    again = made.beat(beat(), Ms(20))
+    assert again is not None
+    assert (again.returned, again.new_boot) == (False, False)
+    newer = made.beat(beat(boot=2), Ms(30))
+    assert newer is not None
+    assert (newer.returned, newer.new_boot) == (False, True)
+    assert made.beat(beat(boot=1), Ms(900)) is None
+    assert not made.present(A, Ms(1_030))
+    assert made.beat(replace(beat(boot=2), domain="other"), Ms(40)).changed  # type: ignore[union-attr]
+    assert not made.present(B, Ms(40))
+
+
+def test_unapproved_and_unknown_shepherds_are_nobody() -> None:
+    made = table()
+    made.load({A: StoredNode(Dn("/CN=a"), "alive", approved=False, verify_key="k")})
+    assert made.beat(beat(), Ms(1)) is None
+    assert made.beat(beat(B), Ms(1)) is None
+    assert (made.present(A, Ms(1)), made.present(B, Ms(1))) == (False, False)
+    assert (made.verify_key(A), made.shepherds(), made.transitions(Ms(9_999))) == ("", (), ())
+    assert [view.state for view in made.views(Ms(1), Ms(1))] == ["waiting"]
+
+
+def test_maintenance_is_shown_until_its_end_and_hides_no_data() -> None:
+    made = table()
+    made.store(A, StoredNode(Dn("/CN=a"), "alive", maintenance_until_ms=Ms(500)))
+    made.beat(beat(), Ms(10))
+    assert [view.state for view in made.views(Ms(10), Ms(499))] == ["maintenance", "alive"]
+    assert [view.state for view in made.views(Ms(10), Ms(500))] == ["alive", "alive"]
+    assert made.present(A, Ms(10))
+
+
+def test_transitions_are_ordered_and_written_once() -> None:
+    made = table()
+    both = made.transitions(Ms(2_000))
+    assert both == (Transition(A, "offline", "alive"), Transition(B, "offline", "alive"))
+    made.store(A, StoredNode(Dn("/CN=a"), "offline", Ms(7)))
+    assert [t.shepherd for t in made.transitions(Ms(2_000))] == [B]
+    assert [v.since_ms for v in made.views(Ms(2_000), Ms(99))] == [7, 99]
+
+
+# --- leading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_free_lease_is_taken_and_renewed_and_lapses_without_renewal() -> None:
+    me = Leadership(A, 900)
+    assert me.bid(Ms(0), Ms(0)) is None
+    me.observe(Lease(), Ms(0))
+    bid = me.bid(Ms(0), Ms(50))
+    assert bid is not None
+    assert bid.wanted == Lease(A, "950", "1")
+    assert not me.leading(Ms(0))
+    me.won(bid)
+    assert me.leading(Ms(899))
+    assert me.bid(Ms(299), Ms(0)) is None
+    renewal = me.bid(Ms(300), Ms(350))
+    assert renewal is not None
+    assert renewal.wanted == Lease(A, "1250", "1")
+    me.won(renewal)
+    assert me.leading(Ms(1_199))
+    assert not me.leading(Ms(1_200))
+
+
+def test_anothers_lease_is_taken_only_when_it_has_not_moved_for_a_whole_lease() -> None:
+    me = Leadership(A, 900)
+    me.observe(Lease(B, "1", "4"), Ms(0))
+    assert me.bid(Ms(899), Ms(10**9)) is None
+    me.observe(Lease(B, "2", "4"), Ms(899))
+    me.observe(Lease(B, "2", "4"), Ms(1_798))
+    assert me.bid(Ms(1_798), Ms(10**9)) is None
+    bid = me.bid(Ms(1_799), Ms(0))
+    assert bid is not None
+    assert (bid.wanted.holder, bid.wanted.term) == (A, "5")
+    assert all(element.object == "sys:repair" for element in bid.elements())
+    assert len(bid.elements()[0].conditions) == 3
+
+
+def test_a_restarted_leader_takes_its_own_lease_with_a_new_term() -> None:
+    me = Leadership(A, 900)
+    me.observe(Lease(A, "1", "4"), Ms(0))
+    bid = me.bid(Ms(0), Ms(0))
+    assert bid is not None
+    assert bid.wanted.term == "5"
+
+
+def test_seeing_another_holder_or_term_ends_leading_at_once() -> None:
+    for other in (Lease(B, "9", "2"), Lease(A, "9", "2"), Lease()):
+        me = Leadership(A, 900)
+        me.observe(Lease(), Ms(0))
+        bid = me.bid(Ms(0), Ms(0))
+        assert bid is not None
+        me.won(bid)
+        me.observe(other, Ms(1))
+        assert not me.leading(Ms(1))
+
+
+# --- brakes -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_rate_guard_lets_so_many_through_in_any_minute() -> None:
+    guard = RateGuard(10)
+    assert guard.take(6, Ms(0))
+    assert not guard.take(5, Ms(59_999))
+    assert guard.take(4, Ms(59_999))
+    assert guard.take(6, Ms(60_000))
+    assert not guard.take(1, Ms(60_000))
+
+
+def test_slots_are_bounded_per_shepherd_and_in_all() -> None:
+    slots = Slots(2, 3)
+    slots.take((A, B))
+    slots.take((A,))
+    assert (slots.free(A), slots.free(B)) == (False, True)
+    slots.take((B,))
+    assert not slots.free(ServiceId("x"))
+    slots.release((A,))
+    assert slots.free(A)
+
+
+def test_backoff_doubles_to_its_limit_and_forgets_on_success() -> None:
+    backoff = Backoff(100, 350)
+    now, pauses = Ms(0), []
+    for _ in range(4):
+        until = backoff.failed(A, now)
+        pauses.append(until - now)
+        assert backoff.spared(A, Ms(until - 1))
+        assert not backoff.spared(A, until)
+        now = until
+    assert pauses == [100, 200, 350, 350]
+    assert not backoff.spared(B, now)
+    backoff.worked(A)
+    assert backoff.failed(A, now) - now == 100
+
+
+# --- the worklist
+
+
+def test_the_worklist_gives_each_blob_once_and_the_most_endangered_first_when_parked() -> None:
+    work = Worklist()
+    work.mark([BlobId("a"), BlobId("b"), BlobId("a")])
+    assert work.take(10) == ["a", "b"]
+    work.park(BlobId("calm"), (3, Ms(0), BlobId("calm")))
+    work.park(BlobId("dire"), (1, Ms(9), BlobId("dire")))
+    work.unpark(1)
+    assert work.take(10) == ["dire"]
+    work.stick(BlobId("stuck"))
+    assert work.dirty == 0
+    work.unstick()
+    assert work.take(10) == ["stuck"]
+
+
+def test_paging_goes_on_from_its_cursor_and_starts_again_when_told() -> None:
+    work = Worklist()
+    work.page(A)
+    assert work.next_page() == (A, "")
+    work.paged(A, "", "r5")
+    assert work.next_page() == (A, "r5")
+    work.page(A)
+    work.paged(A, "r5", "r9")
+    assert work.next_page() == (A, "")
+    work.paged(A, "", "")
+    assert work.next_page() is None
+
+
+def test_timers_ring_once_at_the_earliest_time_set() -> None:
+    work = Worklist()
+    work.blob_at(Ms(50), BlobId("a"))
+    work.blob_at(Ms(20), BlobId("a"))
+    work.blob_at(Ms(70), BlobId("a"))
+    work.node_at(Ms(30), A)
+    work.ring(Ms(19))
+    assert (work.dirty, work.next_page()) == (0, None)
+    work.ring(Ms(30))
+    assert (work.take(9), work.next_page()) == (["a"], (A, ""))

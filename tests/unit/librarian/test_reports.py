@@ -1,0 +1,260 @@
+"""Numbered reports, inventories, heartbeats and the registry."""
+
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, ReferenceId, ServiceId
+from chelonia.core.librarian import Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
+from chelonia.core.placement import NODE_WAITING
+from chelonia.core.replicas import Checksums, ReplicaState
+from tests.support.librarian import ADMIN, BARTENDER, SUMS, Bench, bench, shepherd_call, shepherd_id
+
+S = ReplicaState
+STRANGER = BlobId("77777777-0000-4000-8000-000000000000")
+
+
+def fails(kind: Kind):  # type: ignore[no-untyped-def]
+    return pytest.raises(CheloniaError, check=lambda error: error.kind is kind)
+
+
+def ref(blob: BlobId, shepherd: ServiceId) -> str:
+    return f"{blob}@{shepherd}"
+
+
+async def believed(b: Bench, shepherd: ServiceId) -> dict[str, ReplicaState | None]:
+    page = await b.service.inventory(shepherd_call(shepherd), shepherd, "", 0)
+    return {item.reference: item.state for item in page.items}
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_report_changes_states_along_the_table_only() -> None:
+    async with bench() as b:
+        _, blob = await b.file("f")
+        one = b.shepherds[0]
+        assert (await b.report(one, (blob, ref(blob, one), S.INVALID))).accepted == 1
+        assert (await b.locations(blob))[one] == "invalid"
+        await b.report(one, (blob, ref(blob, one), S.STALLED))
+        assert (await b.locations(blob))[one] == "invalid"
+        await b.report(one, (blob, ref(blob, one), S.ALIVE))
+        assert (await b.locations(blob))[one] == "alive"
+        await b.report(one, (blob, ref(blob, one), S.CREATING))
+        assert (await b.locations(blob))[one] == "alive"
+
+
+async def test_deleted_takes_location_and_record_away_golden() -> None:
+    """kept: `report` of a replica that is not there removes the location."""
+    async with bench() as b:
+        _, blob = await b.file("f")
+        one = b.shepherds[0]
+        await b.report(one, (blob, ref(blob, one), S.DELETED))
+        assert list(await b.locations(blob)) == [b.shepherds[1]]
+        assert await believed(b, one) == {}
+
+
+async def test_alive_of_a_known_blob_adds_a_location_and_unknown_bytes_are_only_listed() -> None:
+    async with bench() as b:
+        _, blob = await b.file("f")
+        three = b.shepherds[2]
+        answer = await b.report(three, (blob, "extra", S.ALIVE), (STRANGER, "lost", S.ALIVE))
+        assert answer.unknown == (ReferenceId("lost"),)
+        assert (await b.locations(blob))[three] == "alive"
+        assert await believed(b, three) == {"extra": S.ALIVE}
+        assert await b.outbox(three) == {}
+
+
+async def test_alive_with_other_bytes_is_not_alive() -> None:
+    async with bench() as b:
+        _, blob = await b.file("f")
+        one, three = b.shepherds[0], b.shepherds[2]
+        wrong = ReportedReplica("", ReferenceId(ref(blob, one)), S.ALIVE, blob, 7, Checksums(sha256="00" * 32))
+        await b.service.report(shepherd_call(one), Report(one, 1, 1, (wrong,)))
+        assert (await b.locations(blob))[one] == "invalid"
+        short = replace(wrong, reference=ReferenceId("new"), size=6, checksums=SUMS)
+        answer = await b.service.report(shepherd_call(three), Report(three, 1, 1, (short,)))
+        assert answer.unknown == ("new",)
+        assert three not in await b.locations(blob)
+
+
+async def test_a_replica_ordered_erased_does_not_come_back() -> None:
+    async with bench() as b:
+        file, blob = await b.file("f")
+        one = b.shepherds[0]
+        await b.service.delete(BARTENDER, Delete(file))
+        answer = await b.report(one, (blob, ref(blob, one), S.ALIVE))
+        assert answer.unknown == ()
+        assert not (await b.stored(f"blob:{blob}")).exists
+        assert await b.outbox(one) == {ref(blob, one): "deleted"}
+        assert await believed(b, one) == {ref(blob, one): None}
+
+
+async def test_an_empty_store_erases_nothing() -> None:
+    async with bench() as b:
+        answer = await b.report(b.shepherds[0], *((STRANGER, f"r{n}", S.ALIVE) for n in range(100)))
+        assert len(answer.unknown) == 100
+        assert all(not found for found in (await b.everything()).values())
+
+
+async def test_shepherd_is_not_shepherd2() -> None:
+    """changed: the original finds its own locations by prefix and so takes another Shepherd's replica for its own."""
+    async with bench() as b:
+        one, two = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
+        for shepherd in (one, two):
+            record = ServiceRecord(Role.SHEPHERD, Dn(f"/CN={shepherd}"), shepherd, approved=True)
+            await b.service.approve(ADMIN, record)
+            await b.beat(shepherd)
+        _, blob = await b.file("f")
+        await b.report(one, (blob, "r1", S.ALIVE))
+        await b.report(two, (blob, "r2", S.ALIVE))
+        await b.report(one, (blob, "r1", S.DELETED))
+        assert (await b.locations(blob)).get(two) == "alive"
+        assert one not in await b.locations(blob)
+        assert await believed(b, two) == {"r2": S.ALIVE}
+        with fails(Kind.DENIED):
+            await b.service.report(shepherd_call(one), Report(two, 1, 2, ()))
+        with fails(Kind.DENIED):
+            await b.service.inventory(shepherd_call(one), two, "", 0)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+async def test_repeated_and_reordered_reports_are_harmless() -> None:
+    async with bench() as b:
+        _, blob = await b.file("f")
+        one = b.shepherds[0]
+        bad, good = (blob, ref(blob, one), S.INVALID), (blob, ref(blob, one), S.ALIVE)
+        assert (await b.report(one, bad, number=1)).accepted == 1
+        assert (await b.report(one, good, number=2)).accepted == 2
+        assert (await b.report(one, bad, number=1)).accepted == 2
+        assert (await b.report(one, bad, number=2)).accepted == 2
+        assert (await b.locations(blob))[one] == "alive"
+
+
+async def test_a_lost_report_is_asked_for_again() -> None:
+    async with bench() as b:
+        _, blob = await b.file("f")
+        one = b.shepherds[0]
+        bad = (blob, ref(blob, one), S.INVALID)
+        assert (await b.report(one, bad, number=3)).accepted == 0
+        assert (await b.locations(blob))[one] == "alive"
+        assert (await b.report(one, number=1)).accepted == 1
+        assert (await b.report(one, bad, number=3)).accepted == 1
+        assert (await b.report(one, bad, number=2)).accepted == 2
+        assert (await b.locations(blob))[one] == "invalid"
+
+
+async def test_a_new_boot_starts_at_one_and_silences_the_old() -> None:
+    async with bench() as b:
+        _, blob = await b.file("f")
+        one = b.shepherds[0]
+        bad = (blob, ref(blob, one), S.INVALID)
+        await b.report(one, number=1)
+        assert (await b.report(one, number=2, boot=2)).accepted == 0
+        assert (await b.report(one, number=1, boot=2)).accepted == 1
+        assert (await b.report(one, bad, number=2, boot=1)).accepted == 0
+        assert (await b.locations(blob))[one] == "alive"
+
+
+async def test_a_report_of_the_old_form_is_a_sign_of_life_golden() -> None:
+    """changed: unnumbered reports could be lost or overtake, so nothing in them is applied; the answer -1 asks for a
+    reconciliation and names the files believed to be there, as the original did."""
+    async with bench() as b:
+        file, blob = await b.file("f")
+        one = b.shepherds[0]
+        told = ReportedReplica(file, ReferenceId(ref(blob, one)), S.DELETED)
+        answer = await b.service.report(shepherd_call(one), Report(one, 0, 0, (told,)))
+        assert (answer.next_report_ms, answer.all_files) == (-1, (file,))
+        assert one in await b.locations(blob)
+        quiet = await b.service.report(shepherd_call(one), Report(one, 0, 0, ()))
+        assert (quiet.next_report_ms, quiet.all_files) == (b.settings.lease_ms, ())
+
+
+async def test_inventories_page() -> None:
+    async with bench(shepherds=1) as b:
+        blobs = [(await b.file(f"f{n}", copies=1))[1] for n in range(5)]
+        one = b.shepherds[0]
+        first = await b.service.inventory(shepherd_call(one), one, "", 3)
+        rest = await b.service.inventory(shepherd_call(one), one, first.after, 3)
+        assert rest.after == ""
+        assert sorted(item.blob for item in (*first.items, *rest.items)) == sorted(blobs)
+
+
+# --- heartbeats and the registry -------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_shepherd_waits_for_approval_and_is_nothing_until_then() -> None:
+    async with bench(shepherds=1) as b:
+        new = shepherd_id(9)
+        caller = replace(shepherd_call(new), roles=(), service_id=ServiceId(""))
+        beat = Heartbeat(new, 1, 0, 10, 20, 0, True, "", "key")
+        for _ in range(3):
+            assert not (await b.service.heartbeat(caller, beat)).known
+        waiting = [record for record in await b.service.services(ADMIN) if not record.approved]
+        assert [(record.service_id, record.dn) for record in waiting] == [(new, caller.dn)]
+        assert {n.shepherd: n.state for n in await b.service.nodes(BARTENDER)}[new] == NODE_WAITING
+        await b.service.approve(ADMIN, replace(waiting[0], approved=True))
+        assert (await b.service.heartbeat(caller, beat)).known
+        assert {n.shepherd: n.state for n in await b.service.nodes(BARTENDER)}[new] == "alive"
+        await b.service.approve(ADMIN, waiting[0])
+        assert not (await b.service.heartbeat(caller, beat)).known
+        await b.service.start()
+        assert not (await b.service.heartbeat(caller, beat)).known
+
+
+async def test_another_dn_cannot_beat_for_a_shepherd() -> None:
+    async with bench() as b:
+        thief = Call(Dn("/CN=thief"), (Role.SHEPHERD,), b.shepherds[0])
+        beat = Heartbeat(b.shepherds[0], 9, 0, 10, 20, 0, True, "", "stolen")
+        assert not (await b.service.heartbeat(thief, beat)).known
+        node = (await b.service.nodes(BARTENDER))[0]
+        assert node.boot == 1
+        nobody = await b.service.heartbeat(Call(), beat)
+        assert not nobody.known
+        assert all(record.dn != "ANONYMOUS" for record in await b.service.services(ADMIN))
+
+
+async def test_only_so_many_strangers_are_recorded() -> None:
+    async with bench() as b:
+        for n in range(b.settings.waiting_max):
+            shepherd = shepherd_id(1000 + n)
+            await b.service.heartbeat(
+                replace(shepherd_call(shepherd), roles=()), Heartbeat(shepherd, 1, 0, 1, 1, 0, True, "", "")
+            )
+        with fails(Kind.DENIED):
+            shepherd = shepherd_id(9999)
+            await b.service.heartbeat(shepherd_call(shepherd), Heartbeat(shepherd, 1, 0, 1, 1, 0, True, "", ""))
+
+
+async def test_a_withdrawn_identity_of_the_configuration_stays_withdrawn() -> None:
+    async with bench() as b:
+        record = next(r for r in await b.service.services(ADMIN) if r.service_id == b.shepherds[0])
+        await b.service.approve(ADMIN, replace(record, approved=False))
+        await b.service.start()
+        assert not next(r for r in await b.service.services(ADMIN) if r.service_id == b.shepherds[0]).approved
+
+
+async def test_readers_see_offline_for_shepherds_away_and_nothing_is_rewritten() -> None:
+    async with bench() as b:
+        file, blob = await b.file("f")
+        record = next(r for r in await b.service.services(ADMIN) if r.service_id == b.shepherds[0])
+        await b.service.approve(ADMIN, replace(record, approved=False))
+        shown = (await b.service.get(BARTENDER, (file,)))[0].sections["locations"]
+        assert sorted(shown.values()) == ["alive", "offline"]
+        assert set((await b.locations(blob)).values()) == {"alive"}
+
+
+async def test_heartbeats_tell_the_last_report_applied() -> None:
+    async with bench() as b:
+        one = b.shepherds[0]
+        await b.report(one)
+        await b.report(one)
+        beat = Heartbeat(one, 1, 5, 1, 1, 0, True, "", f"key of {one}")
+        answer = await b.service.heartbeat(shepherd_call(one), beat)
+        assert (answer.known, answer.accepted, answer.lease_ms) == (True, 2, b.settings.lease_ms)
+        assert answer.position.sequence > 0
+        assert (await b.service.heartbeat(shepherd_call(one), replace(beat, boot=2))).accepted == 0
