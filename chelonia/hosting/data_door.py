@@ -117,7 +117,7 @@ class DataDoor:
         spans = self._spans(request, download)
         if not spans:
             if _matches(request.headers.get("If-None-Match", ""), download):
-                return Answer(304, headers, self._body(download, ()))
+                return Answer(304, headers, _Content(download, self._chunks(download, (), b"")))
             whole = ByteRange(0, download.size)
             body = self._body(download, ((b"", whole),))
             return Answer(200, (*headers, ("Content-Type", BINARY)), body, download.size)
@@ -152,23 +152,22 @@ class DataDoor:
         body = self._body(download, tuple(parts), tail)
         return Answer(206, (*headers, kind), body, length + len(tail))
 
-    async def _body(
+    def _body(
         self, download: Download, parts: tuple[tuple[bytes, ByteRange], ...], tail: bytes = b""
     ) -> AsyncIterator[bytes]:
-        """Yield heads and spans; the replica is released however this ends."""
-        complete = False
-        try:
-            for head, span in parts:
-                if head:
-                    yield head
-                if span.length:
-                    async for chunk in self._counted(download.reader.read(span), "out"):
-                        yield chunk
-            if tail:
-                yield tail
-            complete = bool(parts)
-        finally:
-            await download.reader.close(complete=complete)
+        return _Content(download, self._chunks(download, parts, tail))
+
+    async def _chunks(
+        self, download: Download, parts: tuple[tuple[bytes, ByteRange], ...], tail: bytes
+    ) -> AsyncGenerator[bytes, None]:
+        for head, span in parts:
+            if head:
+                yield head
+            if span.length:
+                async for chunk in self._counted(download.reader.read(span), "out"):
+                    yield chunk
+        if tail:
+            yield tail
 
     # --- HEAD ---
 
@@ -184,7 +183,7 @@ class DataDoor:
         await download.reader.close(complete=False)
         return Answer(200, (*_describe(download), ("Content-Type", BINARY)), _nothing(), download.size)
 
-    async def _counted(self, chunks: AsyncIterator[bytes], direction: str) -> AsyncIterator[bytes]:
+    async def _counted(self, chunks: AsyncIterator[bytes], direction: str) -> AsyncGenerator[bytes, None]:
         try:
             async for chunk in chunks:
                 self._metrics.data(direction, len(chunk))
@@ -192,6 +191,34 @@ class DataDoor:
         finally:
             if isinstance(chunks, AsyncGenerator):
                 await chunks.aclose()
+
+
+class _Content:
+    """A body that releases its replica when it is closed, also when nobody ever began to read it."""
+
+    def __init__(self, download: Download, chunks: AsyncGenerator[bytes, None]) -> None:
+        self._download = download
+        self._chunks = chunks
+        self._complete = False
+        self._closed = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            chunk = await anext(self._chunks)
+        except StopAsyncIteration:
+            self._complete = True
+            raise
+        return chunk
+
+    async def aclose(self) -> None:
+        """Release the replica; what was not sent to its end gives a single-use ticket back."""
+        if not self._closed:
+            self._closed = True
+            await self._chunks.aclose()
+            await self._download.reader.close(complete=self._complete)
 
 
 async def _nothing() -> AsyncIterator[bytes]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -354,8 +354,9 @@ async def _slices(body: bytes) -> AsyncIterator[bytes]:
 
 
 async def _close(chunks: AsyncIterator[bytes]) -> None:
-    if isinstance(chunks, AsyncGenerator):
-        await chunks.aclose()
+    aclose = getattr(chunks, "aclose", None)
+    if aclose is not None:
+        await aclose()
 
 
 def _headers(answer: Answer) -> CIMultiDict[str]:

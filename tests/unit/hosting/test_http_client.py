@@ -29,7 +29,8 @@ async def test_nobody_listening_is_network_and_names_the_target() -> None:
     async with client_of(None) as client:
         error = await failure(client, Sending("GET", url))
     assert error.kind is Kind.NETWORK
-    assert "127.0.0.1" in str(error) and "secret" not in str(error)
+    assert "127.0.0.1" in str(error)
+    assert "secret" not in str(error)
 
 
 async def test_no_answer_in_time_is_a_timeout() -> None:

@@ -1,0 +1,276 @@
+"""SOAP over real mutual TLS: the A-Hash called through its stub, and what bad requests get."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
+from chelonia.core.librarian import ServiceRecord
+from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.http_client import HttpClient, Received, Sending
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.registry import Registry
+from chelonia.hosting.routes import Readiness, Routes
+from chelonia.hosting.rpc_client import Channel, Link, Patience, RemoteAHash
+from chelonia.hosting.soap_door import SoapDoor, SoapParts
+from chelonia.hosting.tls import ClientCertificate
+from chelonia.wire import soap
+from chelonia.wire.operations_ahash import AHASH
+from tests.support.ahash import open_store, serving
+from tests.unit.hosting.grid import JANE, Grid
+from tests.unit.hosting.listening import client_of, plain, secure
+
+LIBRARIAN = "/O=Grid/OU=Hosts/CN=librarian"
+OBJECT = ObjectId("11111111-1111-4111-8111-111111111111")
+
+
+def set_value(value: str, *conditions: Condition) -> tuple[Element, ...]:
+    return (Element(OBJECT, ChangeType.SET, "entry", "type", value, conditions),)
+
+
+def parts(metrics: Metrics | None = None) -> SoapParts:
+    known = ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), True)
+    return SoapParts(Registry((known,), None, SystemClock()), SystemClock(), metrics or Metrics())
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    return Grid(tmp_path)
+
+
+@asynccontextmanager
+async def ahash_at(grid: Grid, tmp_path: Path) -> AsyncIterator[str]:
+    """An A-Hash on a listener that demands certificates; gives its URL."""
+    async with serving(open_store("memory", tmp_path)) as service:
+        door = SoapDoor(AHASH, service, "https://x/AHash", parts())
+        routes = Routes({"ahash": door.serve}, Readiness(), None)
+        async with secure(routes.serve, grid.server(), ClientCertificate.REQUIRED) as server:
+            yield f"https://localhost:{server.port}/AHash"
+
+
+def link(client: HttpClient) -> Link:
+    return Link(client, SystemClock(), SystemIds())
+
+
+async def test_a_registered_service_calls_the_port_as_if_it_were_local(grid: Grid, tmp_path: Path) -> None:
+    store = grid.client(grid.user(LIBRARIAN))
+    async with ahash_at(grid, tmp_path) as url, client_of(store) as client:
+        ahash = RemoteAHash(link(client), (url,))
+        assert (await ahash.transact(Call(), RequestKey("k1"), set_value("file"))).applied
+        assert (await ahash.transact(Call(), RequestKey("k1"), set_value("other"))).recalled
+        unmet = Condition(ConditionType.IS, "entry", "type", "collection", "c1")
+        assert not (await ahash.transact(Call(), RequestKey(""), set_value("other", unmet))).applied
+        (found,) = await ahash.get(Call(), (OBJECT,))
+        assert found.value("entry", "type") == "file"
+        assert await ahash.recall(Call(), RequestKey("never")) is None
+        assert (await ahash.status(Call())).position.sequence > 0
+
+
+async def test_a_user_is_denied_and_the_audit_log_says_so(
+    grid: Grid, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "chelonia.audit")
+    async with ahash_at(grid, tmp_path) as url, client_of(grid.client(grid.user())) as client:
+        with pytest.raises(CheloniaError) as caught:
+            await RemoteAHash(link(client), (url,)).get(Call(roles=(Role.LIBRARIAN,)), (OBJECT,))
+    assert caught.value.kind is Kind.DENIED
+    audited = [record.getMessage() for record in caplog.records if record.name == "chelonia.audit"]
+    assert any(JANE in line and "refused" in line for line in audited)
+
+
+async def test_health_needs_no_role(grid: Grid, tmp_path: Path) -> None:
+    async with ahash_at(grid, tmp_path) as url, client_of(grid.client(grid.user())) as client:
+        for path in ("/healthz", "/readyz"):
+            assert (await client.request(Sending("GET", url.replace("/AHash", path)))).status == 200
+        described = await client.request(Sending("GET", f"{url}?wsdl"))
+        assert b"definitions" in described.body
+
+
+# --- bad requests, without TLS ------------------------------------------------------------------------------------
+
+
+class Port:
+    """A port whose `status` does as it is told."""
+
+    def __init__(self, status: Callable[[Call], Awaitable[Any]]) -> None:
+        self._status = status
+
+    async def status(self, call: Call) -> Any:
+        return await self._status(call)
+
+
+async def post(port: Port, body: bytes | AsyncIterator[bytes], **headers: str) -> Received:
+    door = SoapDoor(AHASH, port, "https://x/AHash", parts())
+    async with plain(door.serve) as server, client_of(None) as client:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await client.request(Sending("POST", f"http://127.0.0.1:{server.port}/AHash", named, body))
+
+
+def fault(answer: Received) -> CheloniaError:
+    with pytest.raises(CheloniaError) as caught:
+        soap.decode_response(AHASH, "status", answer.body)
+    return caught.value
+
+
+async def never(call: Call) -> Any:
+    raise AssertionError("the port must not be reached")
+
+
+STATUS = soap.encode_request(AHASH, "status", ())
+BOMB = b'<!DOCTYPE a [<!ENTITY b "c">]>' + STATUS.partition(b"?>")[2]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", Kind.BAD_XML),
+        (b"not xml", Kind.BAD_XML),
+        (STATUS[:-20], Kind.BAD_XML),
+        (BOMB, Kind.BAD_XML),
+        (STATUS.replace(b"status", b"explode"), Kind.UNKNOWN_OPERATION),
+    ],
+)
+async def test_an_unreadable_request_is_a_fault(body: bytes, kind: Kind) -> None:
+    answer = await post(Port(never), body)
+    assert answer.status == 500
+    assert fault(answer).kind is kind
+
+
+async def test_a_deeply_nested_request_is_413_with_a_fault() -> None:
+    answer = await post(Port(never), b"<a>" * 1000 + b"</a>" * 1000)
+    assert answer.status == 413
+    assert fault(answer).kind is Kind.TOO_LARGE
+
+
+async def test_an_oversized_request_is_413_with_a_fault() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(bounds.SOAP_BODY_BYTES_MAX // 1_000_000 + 1):
+            yield b" " * 1_000_000
+
+    answer = await post(Port(never), body())
+    assert answer.status == 413
+    assert fault(answer).kind is Kind.TOO_LARGE
+
+
+async def test_a_malformed_request_key_is_a_fault() -> None:
+    answer = await post(Port(never), STATUS, Chelonia_Request_Key="x" * 200)
+    assert fault(answer).kind is Kind.BAD_REQUEST
+
+
+@pytest.mark.expect_log("failed service=ahash op=status")
+async def test_an_unexpected_failure_is_a_fault_that_names_the_request_only() -> None:
+    async def fail(call: Call) -> Any:
+        raise RuntimeError("secret detail")
+
+    answer = await post(Port(fail), STATUS, X_Request_Id="abc-1")
+    error = fault(answer)
+    assert error.kind is Kind.INTERNAL
+    assert "abc-1" in error.cause
+    assert b"secret" not in answer.body
+
+
+@pytest.mark.parametrize("kind", [Kind.DENIED, Kind.CONFLICT, Kind.OUTCOME_UNKNOWN])
+async def test_an_error_arrives_as_it_left(kind: Kind) -> None:
+    async def refuse(call: Call) -> Any:
+        raise CheloniaError(kind, "status", "the subject", "the cause & cure")
+
+    error = fault(await post(Port(refuse), STATUS))
+    assert (error.kind, error.op, error.subject, error.cause) == (kind, "status", "the subject", "the cause & cure")
+
+
+async def test_operations_are_counted_by_outcome() -> None:
+    async def refuse(call: Call) -> Any:
+        raise CheloniaError(Kind.DENIED)
+
+    metrics = Metrics()
+    door = SoapDoor(AHASH, Port(refuse), "https://x/AHash", parts(metrics))
+    async with plain(door.serve) as server, client_of(None) as client:
+        await client.request(Sending("POST", f"http://127.0.0.1:{server.port}/", body=STATUS))
+    text = (await metrics.expose()).decode()
+    assert 'chelonia_requests_total{operation="status",outcome="denied",service="ahash"} 1.0' in text
+
+
+# --- several instances --------------------------------------------------------------------------------------------
+
+
+async def test_a_channel_goes_on_to_an_instance_that_answers_and_stays_there() -> None:
+    calls: list[Call] = []
+
+    async def answer(call: Call) -> Any:
+        calls.append(call)
+        raise CheloniaError(Kind.NOT_FOUND)
+
+    door = SoapDoor(AHASH, Port(answer), "https://x/AHash", parts())
+    async with plain(door.serve) as gone:
+        dead = f"http://127.0.0.1:{gone.port}/AHash"
+    async with plain(door.serve) as server, client_of(None) as client:
+        alive = f"http://127.0.0.1:{server.port}/AHash"
+        for urls in ((dead, alive), (alive, dead)):
+            channel = Channel(link(client), AHASH, urls)
+            for _ in range(2):
+                with pytest.raises(CheloniaError) as caught:
+                    await channel.call(Call(request_id="r1"), "status", _as=Any)
+                assert caught.value.kind is Kind.NOT_FOUND
+    assert [call.request_id for call in calls] == ["r1"] * 4
+
+
+async def test_a_repeated_change_keeps_its_request_key() -> None:
+    keys: list[str] = []
+
+    class Once:
+        async def transact(self, call: Call, *args: Any) -> Any:
+            keys.append(str(args[0]))
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN if len(keys) < 3 else Kind.DENIED)
+
+    door = SoapDoor(AHASH, Once(), "https://x/AHash", parts())
+    async with plain(door.serve) as server, client_of(None) as client:
+        ahash = RemoteAHash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.transact(Call(), RequestKey(""), set_value("x"))
+    assert caught.value.kind is Kind.DENIED
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    assert keys[0]
+
+
+@pytest.mark.parametrize(("method", "tries"), [("change", 1), ("get", 2)])
+async def test_what_has_no_key_is_never_repeated(method: str, tries: int) -> None:
+    count = 0
+
+    class Failing:
+        async def change(self, call: Call, elements: Any) -> Any:
+            nonlocal count
+            count += 1
+            raise CheloniaError(Kind.UNAVAILABLE)
+
+        async def get(self, call: Call, *args: Any) -> Any:
+            nonlocal count
+            count += 1
+            raise CheloniaError(Kind.UNAVAILABLE if count < 2 else Kind.DENIED)
+
+    door = SoapDoor(AHASH, Failing(), "https://x/AHash", parts())
+    async with plain(door.serve) as server, client_of(None) as client:
+        ahash = RemoteAHash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
+        argument: Any = set_value("x") if method == "change" else (OBJECT,)
+        with pytest.raises(CheloniaError):
+            await getattr(ahash, method)(Call(), argument)
+    assert count == tries
+
+
+async def test_without_patience_a_dead_service_is_known_at_once() -> None:
+    async with plain(lambda request: asyncio.sleep(0)) as gone:  # type: ignore[arg-type,return-value]
+        url = f"http://127.0.0.1:{gone.port}/"
+    async with client_of(None) as client:
+        with pytest.raises(CheloniaError) as caught:
+            await RemoteAHash(link(client), (url,), Patience(retry_ms=0)).status(Call())
+    assert caught.value.kind is Kind.NETWORK
