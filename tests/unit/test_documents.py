@@ -1,0 +1,233 @@
+"""Keeps the documents honest: what they link to, name or tell one to type has to exist.
+
+Looks at every tracked Markdown file; a path may be relative to the repository or to the document. Commands are compared
+with the Makefile and with the parsers of the two commands themselves, configurations with the daemon's own reader.
+"""
+
+import argparse
+import ast
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.errors import Kind
+from chelonia.hosting.cheloniad import _parser as cheloniad_parser
+from chelonia.hosting.config import parse_config
+
+ROOT = Path(__file__).resolve().parents[2]
+ARCHITECTURE_LINES_MAX = 300
+
+# First parts of what counts as a path into the repository, when a document writes it as code.
+FOLDERS = ("chelonia", "clients", "fuse", "tests", "docs", "conf", "scripts", "systemd", "demo", "bench", ".ci")
+
+# A folder only one machine has, a package registry or its switch. None matches its own spelling here.
+PRIVATE = re.compile(
+    r"(?<![\w.$}/-])/(?:work|root)/[\w.]|/tmp/bash_jobs|pypi\.org|pythonhosted\.org|npmjs\.org"
+    r"|proxy\.golang\.org|--(?:extra-)?index-url[ =]"
+)
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TEST_NAME = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """List tracked files that are still there, in order."""
+    listed = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def documents() -> list[Path]:
+    return tracked("*.md")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+each_document = pytest.mark.parametrize("document", documents(), ids=name_of)
+
+
+# ------------------------------------------------------------------------------------------------------ links and paths
+
+
+def exists(target: str, document: Path) -> bool:
+    """Whether a path, or a pattern like `operations_*.py`, names something here."""
+    bases = (document.parent, ROOT)
+    if "*" in target:
+        return any(any(base.glob(target)) for base in bases if not target.startswith("../"))
+    return any((base / target).exists() for base in bases)
+
+
+def paths_named(text: str) -> Iterator[str]:
+    """Yield what a document writes as code and means as a path into the repository."""
+    for code in CODE.findall(FENCE.sub("", text)):
+        word = code.partition("::")[0].rstrip("/")
+        first = word.removeprefix("../").partition("/")[0]
+        is_path = re.fullmatch(r"[\w.*/-]+", word) and "/" in word
+        if is_path and (first in FOLDERS or (word.startswith("../") and "." in word.rpartition("/")[2])):
+            yield word
+    for _language, block in FENCE.findall(text):
+        yield from re.findall(r"(?<![\w./-])(?:conf|systemd|scripts|demo)/[\w@.-]+\w", block)
+
+
+@each_document
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = [link.partition("#")[0] for link in LINK.findall(document.read_text()) if "://" not in link]
+    assert [target for target in targets if target and not (document.parent / target).exists()] == []
+
+
+@each_document
+def test_every_path_named_exists(document: Path) -> None:
+    assert [path for path in paths_named(document.read_text()) if not exists(path, document)] == []
+
+
+@each_document
+def test_every_test_named_exists(document: Path) -> None:
+    named = TEST_NAME.findall(document.read_text())
+    assert [f"{file}::{test}" for file, test in named if test not in functions_of(ROOT / file)] == []
+
+
+def functions_of(file: Path) -> set[str]:
+    """Return the names of a file's functions."""
+    if not file.exists():
+        return set()
+    nodes = ast.parse(file.read_text()).body
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_a_path_that_is_gone_is_noticed() -> None:
+    text = "see `chelonia/core/gone.py`, `chelonia/core/*.py`, `and/or`\n```\ncp conf/gone.toml .\n```\n"
+    assert list(paths_named(text)) == ["chelonia/core/gone.py", "chelonia/core/*.py", "conf/gone.toml"]
+    assert not exists("chelonia/core/gone.py", ROOT / "README.md")
+    assert exists("chelonia/core/*.py", ROOT / "README.md")
+
+
+def test_every_document_is_in_an_index() -> None:
+    """A page that no index names is read by nobody."""
+    indexes = [ROOT / name for name in ("README.md", "docs/README.md", "docs/formats/README.md")]
+    linked = {(index.parent / link).resolve() for index in indexes for link in LINK.findall(index.read_text())}
+    pages = [page for page in tracked("docs/**/*.md") if page.name != "README.md"]
+    assert [name_of(page) for page in pages if page.resolve() not in linked] == []
+
+
+# --------------------------------------------------------------------------------------------------------- architecture
+
+
+def invariant_rows() -> list[list[str]]:
+    """Return the rows of ARCHITECTURE's table of invariants as cells."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    section = text.partition("## Invariants")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    return rows[2:]
+
+
+def test_the_architecture_is_short() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= ARCHITECTURE_LINES_MAX
+
+
+def test_every_invariant_has_a_guard() -> None:
+    rows = invariant_rows()
+    assert len(rows) > 10
+    for row in rows:
+        guards = [code for code in CODE.findall(row[-1]) if code.startswith("tests/") or code == "pyproject.toml"]
+        assert guards, f"nothing guards: {row[0]}"
+        assert [guard for guard in guards if not (ROOT / guard).is_file()] == []
+
+
+# ------------------------------------------------------------------------------------------------------------- commands
+
+
+def commands(text: str, command: str) -> set[str]:
+    """Return the first words after `command`, wherever a document writes it as code."""
+    blocks = [block for language, block in FENCE.findall(text) if language != "toml"]
+    lines = [line for block in blocks for line in block.splitlines()] + CODE.findall(FENCE.sub("", text))
+    pattern = re.compile(rf"(?:^|[ /])(?:\S*/)?{command} ((?:[a-z]\S*|--\w+)(?: [a-z]+(?=\s|$))*)")
+    return {match.group(1) for line in lines if (match := pattern.match(line) or pattern.match(" " + line))}
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return a parser's subcommands by name."""
+    found: dict[str, argparse.ArgumentParser] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= action.choices
+    return found
+
+
+@each_document
+def test_make_targets_exist(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {words.split()[0] for words in commands(document.read_text(), "make")}
+    assert {name for name in named if re.fullmatch(r"[a-z-]+", name)} <= targets
+
+
+@each_document
+def test_cheloniad_commands_exist(document: Path) -> None:
+    for words in commands(document.read_text(), "cheloniad"):
+        first, *rest = words.split()
+        if first == "--version":
+            continue
+        parser = subcommands(cheloniad_parser()).get(first)
+        assert parser is not None, f"cheloniad {first}"
+        if subcommands(parser) and rest:
+            assert rest[0] in subcommands(parser), f"cheloniad {words}"
+
+
+@pytest.mark.parametrize("page", ["docs/operate/first-cluster-by-hand.md"])
+def test_configurations_shown_are_accepted(page: str) -> None:
+    blocks = [block for language, block in FENCE.findall((ROOT / page).read_text()) if language == "toml"]
+    assert len(blocks) == 2
+    for block in blocks:
+        parse_config(tomllib.loads(block))
+
+
+def test_error_kinds_named_in_troubleshooting_exist() -> None:
+    text = (ROOT / "docs/operate/troubleshooting.md").read_text()
+    table = text.partition("## What users see")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {kind for cell in cells for kind in CODE.findall(cell)}
+    assert len(named) > 10
+    assert named <= {kind.value for kind in Kind}
+
+
+# -------------------------------------------------------------------------------------------------- nothing of a machine
+
+
+def test_no_file_tells_of_one_machine_or_registry() -> None:
+    told = []
+    for path in tracked():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        told += [f"{name_of(path)}: {match.group()}" for match in PRIVATE.finditer(text)]
+        told += [f"{name_of(path)}: {host}" for host in registry_hosts() if host in text]
+    assert told == []
+
+
+def registry_hosts() -> set[str]:
+    """Return the package registries that this environment names."""
+    text = " ".join(os.environ.get(name, "") for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL"))
+    return set(re.findall(r"https?://(?:[^@/\s]*@)?([^/:\s]+)", text)) - {"localhost", "127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("cd " + "/wo" + "rk/main", True),
+        ("see " + "/ro" + "ot/.ssh", True),
+        ("from py" + "pi.org", True),
+        ("pip install --index-" + "url https://x", True),
+        ("https://example.org/work/x", False),
+        ("DIR/work", False),
+    ],
+)
+def test_what_counts_as_private(text: str, found: bool) -> None:
+    assert bool(PRIVATE.search(text)) is found
