@@ -50,7 +50,7 @@ ratchet: .venv/.installed-test ## tighten the size ratchet to what the code has 
 	$(PY) tests/unit/test_size_ratchet.py tighten
 
 sim: .venv/.installed-test ## simulate a whole cluster under seeds (SEEDS=1..200, or a count)
-	$(PY) -m pytest tests/sim -q --seeds=$(SEEDS) $(ARGS)
+	$(PY) -m tests.sim.campaign $(SEEDS)
 
 bench: .venv/.installed ## measure; figures as JSON (ARGS: which, and how)
 	$(PY) bench/run.py $(ARGS)
