@@ -329,7 +329,7 @@ class DevCluster:
         return {"id": url, "url": url, "pid": self._children[place.name].pid, "data_dir": self._data(place)}
 
     async def _until_ready(self, places: list[Place]) -> None:
-        """Return when every Shepherd is alive in the eyes of the Librarian."""
+        """Return when the Librarian has heard every Shepherd; what it read of their last run does not count."""
         files = TlsSettings(self._file("admin-cert"), self._file("admin-key"), ca_dir=self._certs / "certificates")
         context = TlsStore(files, SystemClock().now_ms).client_context()
         async with HttpClient(lambda: context) as client:
@@ -339,7 +339,7 @@ class DevCluster:
             while True:
                 try:
                     nodes = await librarian.nodes(Call(request_id="dev-ready"))
-                    if wanted <= {node.shepherd for node in nodes if node.state == "alive"}:
+                    if wanted <= {node.shepherd for node in nodes if node.state == "alive" and node.boot}:
                         return
                 except CheloniaError as error:
                     if error.kind not in (Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT, Kind.DENIED):

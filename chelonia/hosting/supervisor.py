@@ -78,6 +78,8 @@ class Child:
                 stdout=out,
                 stderr=out,
                 preexec_fn=_die_with(os.getpid()),
+                # Ctrl-C in a terminal is for the supervisor, which stops its children in order.
+                process_group=0,
             )
         self.pid = self._process.pid
         self._changed()

@@ -1,0 +1,158 @@
+"""A running upload load, and the judgement afterwards: nothing acknowledged is lost, nothing else is there in part."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from chelonia.core.bartender import PutFileRequest
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.metadata import Triple
+from chelonia.hosting.http_client import Sending, raise_for_status
+from chelonia_clients import downloads, uploads
+from chelonia_clients.client import Client, new_call
+from tests.cluster.harness import Away, Cluster
+from tests.support.polling import poll_async
+
+SMALL, LARGE = 3_000, 5_000_000
+WANTED = 2
+LOCATIONS_DEADLINE_S = 40.0
+
+
+@dataclass
+class Load:
+    """Eight writers, two of them the original's way; `acknowledged` and `refused`: Logical Name to content's seed."""
+
+    cluster: Cluster
+    collection: str
+    writers: int = 8
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
+    retry_ms: int = 3_000
+    stopping: bool = False
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def __aenter__(self) -> Load:
+        async with self.cluster.client("user") as client:
+            await client.make_collection(self.collection)
+        self.tasks = [asyncio.create_task(self._write(number)) for number in range(self.writers)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Begin nothing more and wait for what has begun."""
+        self.stopping = True
+        await asyncio.gather(*self.tasks)
+
+    async def until_acknowledged(self, more: int, deadline: float = 30.0) -> None:
+        """Wait for so many more acknowledged files."""
+        goal = len(self.acknowledged) + more
+        await poll_async(lambda: len(self.acknowledged) >= goal, deadline, what=f"{goal} acknowledged ({self.reasons})")
+
+    async def _write(self, writer: int) -> None:
+        async with self.cluster.client("user", retry_ms=self.retry_ms) as client:
+            for turn in range(100_000):
+                if self.stopping:
+                    return
+                seed = writer * 100_000 + turn
+                ln = f"{self.collection}/w{writer}-{turn}"
+                try:
+                    await (put_as_original(client, ln, content(seed)) if writer < 2 else put(client, ln, content(seed)))
+                    self.acknowledged[ln] = seed
+                except CheloniaError as error:
+                    self.refused[ln] = seed
+                    self.reasons[str(error)[:160]] += 1
+                    await asyncio.sleep(0.05)
+
+    async def judge(self, live: int = WANTED) -> None:
+        """Check every file of the load: whole, identical, with its wanted live copies; or not there at all."""
+        async with self.cluster.client("user") as client:
+            gate = asyncio.Semaphore(8)
+
+            async def check(ln: str, seed: int, *, acknowledged: bool) -> str:
+                async with gate:
+                    return await self._fault(client, ln, seed, acknowledged=acknowledged)
+
+            checks = [check(ln, seed, acknowledged=True) for ln, seed in self.acknowledged.items()]
+            checks += [check(ln, seed, acknowledged=False) for ln, seed in self.refused.items()]
+            faults = [fault for fault in await asyncio.gather(*checks) if fault]
+            assert not faults, f"{len(faults)} of {len(checks)}: {faults[:10]}; refusals: {self.reasons}"
+            end = asyncio.get_running_loop().time() + LOCATIONS_DEADLINE_S
+            for ln in self.acknowledged:
+                left = max(end - asyncio.get_running_loop().time(), 0.5)
+                await until_live(client, ln, live, deadline=left)
+
+    async def _fault(self, client: Client, ln: str, seed: int, *, acknowledged: bool) -> str:
+        try:
+            got = await fetch(client, ln)
+        except CheloniaError as error:
+            if error.kind is Kind.NOT_FOUND and not acknowledged:
+                return ""
+            return f"{ln} acknowledged={acknowledged}: {error}"
+        return "" if got == content(seed) else f"{ln} acknowledged={acknowledged}: other bytes"
+
+
+def content(seed: int) -> bytes:
+    """The bytes of a file of the load: one in four is large."""
+    return random.Random(seed).randbytes(LARGE if seed % 4 == 3 else SMALL + seed % 100)
+
+
+async def put(client: Client, ln: str, data: bytes, replicas: int = WANTED, *, replace: bool = False) -> None:
+    """Store bytes, bytes first."""
+    options = uploads.UploadOptions(replicas=replicas, replace=replace)
+    await uploads.upload(client, uploads.bytes_source(data), ln, options)
+
+
+async def put_as_original(client: Client, ln: str, data: bytes, replicas: int = WANTED) -> None:
+    """Store bytes the original's way: putFile, then PUT to the TURL."""
+    turl = await turl_for_put(client, ln, data, replicas)
+    answer = await client.http.request(Sending("PUT", turl, {}, data))
+    raise_for_status(answer.status, answer.headers, answer.body, "put")
+    if answer.status != 201:
+        raise CheloniaError(Kind.INCOMPLETE, "put", ln, f"HTTP {answer.status}")
+
+
+async def turl_for_put(client: Client, ln: str, data: bytes, replicas: int = WANTED, *, size: int | None = None) -> str:
+    """putFile; returns the TURL."""
+    triples = (
+        Triple("states", "size", str(len(data) if size is None else size)),
+        Triple("states", "checksum", hashlib.md5(data).hexdigest()),
+        Triple("states", "checksumType", "md5"),
+        Triple("states", "neededReplicas", str(replicas)),
+    )
+    [answer] = await client.bartender.put_file(new_call(), (PutFileRequest("0", ln, triples, ("http",)),))
+    if answer.kind:
+        raise CheloniaError(kind_from_wire(answer.kind), "putFile", ln, answer.cause or answer.status)
+    return answer.turl
+
+
+async def fetch(client: Client, ln: str) -> bytes:
+    """Read a file, verified by the SDK."""
+    return b"".join([chunk async for chunk in downloads.read(client, ln)])
+
+
+async def locations(client: Client, ln: str) -> dict[str, str]:
+    """The replicas of a file: `<Shepherd> <reference>` to state."""
+    return dict((await client.stat(ln)).get("locations", {}))
+
+
+async def until_live(client: Client, ln: str, live: int, deadline: float = 20.0) -> dict[str, str]:
+    """Wait until a file has exactly `live` replicas, all alive; returns them."""
+    last: dict[str, str] = {}
+
+    async def exact() -> bool:
+        last.clear()
+        last.update(await locations(client, ln))
+        return sorted(last.values()) == ["alive"] * live
+
+    try:
+        await poll_async(exact, deadline, interval=0.1, tolerate=Away)
+    except AssertionError as error:
+        raise AssertionError(f"{ln}: wanted {live} alive and nothing else, has {last}") from error
+    return last
