@@ -33,10 +33,10 @@ class LogSettings:
     audit_file: str = ""
 
 
-def configure(settings: LogSettings, node: str) -> None:
-    """Send this process's logs where `settings` say."""
+def configure(settings: LogSettings, node: str, root: logging.Logger | None = None) -> None:
+    """Send this process's logs where `settings` say. `root`: another logger than the root of all (tests)."""
     formatter: logging.Formatter = JsonLines(node) if settings.format == "json" else TextLines(node)
-    root = logging.getLogger()
+    root = root or logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
     stream = logging.StreamHandler(sys.stderr)

@@ -1,0 +1,185 @@
+"""The configuration: what is refused and how clearly, and that conf/ says the truth about every key."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting import config as configuration
+from chelonia.hosting.config import (
+    AHashSection,
+    BartenderSection,
+    LibrarianSection,
+    ListenSection,
+    NodeConfig,
+    ShepherdSection,
+    default_of,
+    load_config,
+    parse_config,
+    read_secret,
+    render_config,
+    settings_keys,
+    trusted,
+)
+
+CONF = Path(__file__).parents[3] / "conf"
+SECTIONS: dict[str, type[Any]] = {
+    "ahash": AHashSection,
+    "librarian": LibrarianSection,
+    "bartender": BartenderSection,
+    "shepherd": ShepherdSection,
+}
+SMALL = """
+[node]
+name = "a"
+[[listen]]
+port = 1
+serves = ["ahash"]
+[ahash]
+id = "https://a/AHash"
+data_dir = "/tmp/a"
+"""
+
+
+def refusal(text: str) -> CheloniaError:
+    with pytest.raises(CheloniaError) as caught:
+        parse_config(tomllib.loads(text))
+    assert caught.value.kind is Kind.BAD_CONFIG
+    return caught.value
+
+
+@pytest.mark.parametrize("role", list(SECTIONS))
+def test_the_manual_loads_and_names_every_key_with_its_default(role: str) -> None:
+    table = tomllib.loads((CONF / f"{role}.toml").read_text())
+    load_config(CONF / f"{role}.toml")
+    tuning = table[role].pop("tuning")
+    assert list(tuning) == list(settings_keys(SECTIONS[role]))
+    for name, item in settings_keys(SECTIONS[role]).items():
+        assert tuning[name] == default_of(item), f"{role}.tuning.{name}"
+    for item in dataclasses.fields(NodeConfig):
+        if item.name in SECTIONS and item.name != role:
+            assert item.name not in table
+        elif item.name == "listen":
+            assert all(set(listener) == keys(ListenSection) for listener in table["listen"])
+        else:
+            kind = SECTIONS.get(item.name) or type(default_of(item))
+            kind = configuration.NodeSection if item.name == "node" else kind
+            assert set(table[item.name]) == keys(kind), item.name
+            check_defaults(kind, table[item.name], item.name)
+
+
+def keys(kind: type[Any]) -> set[str]:
+    return {item.name for item in dataclasses.fields(kind) if item.name != "tuning"}
+
+
+def check_defaults(kind: type[Any], table: dict[str, Any], path: str) -> None:
+    examples = ("trust", "ahash", "librarian", "bartender", "shepherd")
+    for item in dataclasses.fields(kind):
+        default = default_of(item)
+        if path not in examples and default is not dataclasses.MISSING:
+            assert table[item.name] == default, f"{path}.{item.name}"
+
+
+@pytest.mark.parametrize("role", list(SECTIONS))
+def test_every_key_of_the_manual_is_explained(role: str) -> None:
+    seen: set[str] = set()
+    before = ""
+    for line in (CONF / f"{role}.toml").read_text().splitlines():
+        name, equals, _ = line.partition(" = ")
+        if equals and not line.startswith((" ", "#", "[")):
+            assert before.startswith("#") or name in seen, name
+            seen.add(name)
+        before = line
+
+
+@pytest.mark.parametrize("role", list(SECTIONS))
+def test_what_is_printed_is_read_back_the_same(role: str) -> None:
+    config = load_config(CONF / f"{role}.toml")
+    again = parse_config(tomllib.loads(render_config(config)))
+    assert dataclasses.replace(again, **{role: None}) == dataclasses.replace(config, **{role: None})
+    assert render_config(again) == render_config(config)
+
+
+def test_a_small_configuration_is_enough() -> None:
+    config = parse_config(tomllib.loads(SMALL))
+    assert config.ahash is not None
+    assert config.ahash.tuning == {}
+    assert config.limits.connections_max == 2000
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "says"),
+    [
+        (("name =", "nmae ="), "node.nmae", "did you mean 'name'?"),
+        (("[ahash]", "[ahash]\ntuning.upkeep_interval = 1"), "ahash.tuning.upkeep_interval", "upkeep_interval_ms"),
+        (("[ahash]", "[ahahs]"), "ahahs", "did you mean 'ahash'?"),
+        (("port = 1", 'port = "1"'), "listen[0].port", "a whole number is wanted"),
+        (("port = 1", "port = true"), "listen[0].port", "a whole number is wanted"),
+        (("port = 1", "port = -1"), "listen[0].port", "at least 0"),
+        (('["ahash"]', '"ahash"'), "listen[0].serves", "a list"),
+        (('["ahash"]', '["shepherd"]'), "listen[0].serves", "not hosted here"),
+        (('["ahash"]', '["ahsah"]'), "listen[0].serves", "none of"),
+        (("port = 1", 'port = 1\nclient_certificate = "optional"'), "listen[0].client_certificate", "required"),
+        (('id = "https://a/AHash"', ""), "ahash.id", "must be given"),
+        (("[node]", '[librarian]\nid = "x"\nahash = []\n[node]'), "", ""),
+        (("[node]", '[bartender]\nid = "x"\ntoken_key_file = "k"\n[node]'), "bartender.librarians", "no Librarian"),
+        (("[node]", '[log]\nformat = "xml"\n[node]'), "log.format", "text"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_key(change: tuple[str, str], key: str, says: str) -> None:
+    text = SMALL.replace(*change)
+    assert text != SMALL
+    if not key:
+        assert parse_config(tomllib.loads(text)).librarian is not None
+        return
+    error = refusal(text)
+    assert error.subject == key
+    assert says in error.cause
+
+
+def test_a_node_that_hosts_nothing_is_refused() -> None:
+    assert "hosts nothing" in refusal('listen = []\n[node]\nname = "a"').cause
+
+
+def test_a_file_that_is_no_toml_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("a = ")
+    with pytest.raises(CheloniaError) as caught:
+        load_config(path)
+    assert caught.value.kind is Kind.BAD_CONFIG
+    assert str(path) in str(caught.value)
+
+
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(b"0123456789abcdef")
+    path.chmod(0o644)
+    with pytest.raises(CheloniaError) as caught:
+        read_secret(path)
+    assert "chmod" in caught.value.cause
+    path.chmod(0o400)
+    assert read_secret(path) == b"0123456789abcdef"
+
+
+def test_a_short_secret_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    with pytest.raises(CheloniaError):
+        read_secret(path)
+
+
+def test_the_configured_identities_are_approved() -> None:
+    records = trusted(load_config(CONF / "shepherd.toml"))
+    assert all(record.approved for record in records)
+    assert [record.role for record in records] == [
+        Role.AHASH,
+        Role.LIBRARIAN,
+        Role.BARTENDER,
+        Role.ADMINISTRATOR,
+    ]

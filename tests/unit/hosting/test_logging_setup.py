@@ -1,0 +1,73 @@
+"""Log lines: one per event in either format, without tickets; the audit log in its own file."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chelonia.hosting.logging_setup import AUDIT_LOGGER, JsonLines, LogSettings, TextLines, configure, redact
+
+
+@pytest.fixture
+def audit() -> Iterator[logging.Logger]:
+    """The audit logger, given back as it was."""
+    logger = logging.getLogger(AUDIT_LOGGER)
+    yield logger
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
+
+
+def record(message: str, *args: object) -> logging.LogRecord:
+    made = logging.LogRecord("chelonia.x", logging.INFO, __file__, 1, message, args, None)
+    made.created, made.msecs = 0.25, 250
+    return made
+
+
+def test_text_is_one_line_per_event() -> None:
+    line = TextLines("n1").format(record("a=%s", "b\nforged=1"))
+    assert line == "time=1970-01-01T00:00:00.250Z level=INFO node=n1 at=chelonia.x a=b\\nforged=1"
+
+
+def test_json_is_one_object_per_event() -> None:
+    line = JsonLines("n1").format(record('say "hi"'))
+    assert json.loads(line) == {
+        "time": "1970-01-01T00:00:00.250Z",
+        "level": "INFO",
+        "node": "n1",
+        "at": "chelonia.x",
+        "message": 'say "hi"',
+    }
+
+
+@pytest.mark.parametrize("lines", [TextLines("n"), JsonLines("n")])
+def test_tickets_are_never_written(lines: logging.Formatter) -> None:
+    line = lines.format(record("GET https://h/turl/r?ticket=s3cret&x=1 TICKET=other"))
+    assert "s3cret" not in line
+    assert "other" not in line
+    assert "x=1" in line
+
+
+def test_redaction_leaves_the_rest_alone() -> None:
+    assert redact("no secret here") == "no secret here"
+
+
+def test_the_audit_log_has_its_own_file(
+    tmp_path: Path, audit: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, root = tmp_path / "audit.log", logging.Logger("a root of its own")
+    configure(LogSettings(level="WARNING", audit_file=str(path)), "n1", root)
+    audit.info("who=jane")
+    root.info("hidden")
+    root.warning("shown")
+    assert "who=jane" in path.read_text()
+    shown = capsys.readouterr().err
+    assert "who=jane" not in shown
+    assert "hidden" not in shown
+    assert "node=n1 at=a root of its own shown" in shown
