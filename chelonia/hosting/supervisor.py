@@ -6,6 +6,7 @@ Children die with their supervisor (PR_SET_PDEATHSIG), so nothing is left behind
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -91,15 +92,17 @@ class Child:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        process.send_signal(signal.SIGTERM)
-        # A frozen child would never see it.
-        process.send_signal(signal.SIGCONT)
+        # Not by the process object: it would look for the child's end itself, and the watcher would miss it.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+            os.kill(process.pid, signal.SIGCONT)  # a frozen child would never see the other
         try:
             async with asyncio.timeout(deadline_ms / 1000):
                 await process.wait()
         except TimeoutError:
             log.warning("killed after %d ms without an end name=%s", deadline_ms, self.program.name)
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
             await process.wait()
 
 
