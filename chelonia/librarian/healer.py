@@ -103,8 +103,9 @@ class Healer:
             self._wake.set()
 
     def _node_changed(self, shepherd: ServiceId) -> None:
-        """A Shepherd came, went or changed: its blobs are planned, and those that waited for a place."""
-        self._work.page(shepherd)
+        """A Shepherd came, went or changed: the leader plans its blobs, all plan what waited for a place."""
+        if self._led:
+            self._work.page(shepherd)
         self._work.unstick()
         self._backoff.worked(shepherd)
         self._erasers.wake(shepherd)
@@ -119,7 +120,7 @@ class Healer:
         now, wall = self._world.clock.monotonic_ms(), self._world.clock.now_ms()
         excused = stored.since_ms + self._policy.repair_delay_ms if stored.state == NODE_OFFLINE else 0
         for until in (excused, stored.maintenance_until_ms):
-            if until > wall:
+            if until > wall and self._led:
                 self._work.node_at(Ms(now + until - wall), shepherd)
 
     def summary(self) -> HealthSummary:
@@ -208,13 +209,14 @@ class Healer:
         leads = self._leadership.leading(now)
         if leads and not self._led:
             _LOG.info("repair is led here from now on")
+            self._led = True
             self._nodes.table.lead(now)
             for shepherd in self._nodes.table.shepherds():
-                self._work.page(shepherd)
-                self._remind(shepherd)
+                self._node_changed(shepherd)
         elif self._led and not leads:
             _LOG.info("repair is no longer led here")
             self._nodes.table.follow()
+            self._work.leave_nodes()
         self._led = leads
 
     async def _write_transitions(self, now: Ms) -> None:
@@ -287,8 +289,7 @@ class Healer:
             self._exposed[plan.blob] = plan.live
         else:
             self._exposed.pop(plan.blob, None)
-        if plan.short:
-            self._work.stick(plan.blob)
+        if plan.short and self._work.stick(plan.blob):
             pause = self._world.settings.backoff_max_ms
             self._work.blob_at(Ms(self._world.clock.monotonic_ms() + pause), plan.blob)
         if plan.revisit_ms:

@@ -15,7 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object
 from chelonia.core.librarian import BeginPut, Begun, CommitFile, Committed
 from chelonia.core.metadata import Needed, StoredObject
-from chelonia.core.replicas import Receipt
+from chelonia.core.replicas import Receipt, ReplicaState
 from chelonia.librarian import tree, uploads
 from chelonia.librarian.blobs import facts_of, locations_of
 from chelonia.librarian.elements import expectations
@@ -134,7 +134,7 @@ class Uploads:
         """The answer told from the stored note: the same for the first try and for every retry."""
         guid, _, blob = memo.partition(" ")
         found: StoredObject = await self._records.one(call, blob_object(BlobId(blob)))
-        locations = tuple(location for location, _ in locations_of(found))
+        locations = tuple(location for location, state in locations_of(found) if state is ReplicaState.ALIVE)
         return Committed(Guid(guid), BlobId(blob), locations)
 
     def _check_receipts(self, call: Call, receipts: tuple[Receipt, ...]) -> None:

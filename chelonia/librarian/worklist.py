@@ -64,10 +64,12 @@ class Worklist:
             self._dirty[blob] = None
             limit -= 1
 
-    def stick(self, blob: BlobId) -> None:
-        """This blob waits for another node (or its source) to come."""
-        if len(self._stuck) < STUCK_MAX:
-            self._stuck[blob] = None
+    def stick(self, blob: BlobId) -> bool:
+        """This blob waits for another node (or its source) to come; False when too many do."""
+        if len(self._stuck) >= STUCK_MAX:
+            return False
+        self._stuck[blob] = None
+        return True
 
     def unstick(self) -> None:
         """The nodes have changed: stuck blobs are planned again."""
@@ -91,6 +93,13 @@ class Worklist:
         del self._pages[shepherd]
         if last:
             self._pages[shepherd] = last
+
+    def leave_nodes(self) -> None:
+        """Somebody else pages through Shepherds from now on."""
+        self._pages.clear()
+        self._timers = [timer for timer in self._timers if timer[1] == "blob"]
+        heapq.heapify(self._timers)
+        self._set = {key: due for key, due in self._set.items() if key[0] == "blob"}
 
     # --- timers -----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A Librarian for tests: on the memory A-Hash, ids in sequence, a clock held by hand, Shepherds of paper."""
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -162,7 +162,11 @@ def keyed(key: str, call: Call = BARTENDER) -> Call:
 
 @asynccontextmanager
 async def bench(
-    shepherds: int = 3, settings: LibrarianSettings | None = None, clock: Clock | None = None, directory: object = None
+    shepherds: int = 3,
+    settings: LibrarianSettings | None = None,
+    clock: Clock | None = None,
+    directory: object = None,
+    wrap: Callable[[AHash], AHash] | None = None,
 ) -> AsyncIterator[Bench]:
     """A Librarian with some approved Shepherds that have just been heard of."""
     ids = tuple(shepherd_id(n) for n in range(1, shepherds + 1))
@@ -170,7 +174,9 @@ async def bench(
     chosen = replace(settings or LibrarianSettings.dev(ADMIN.dn), bootstrap=approved(*ids))
     async with serving(MemoryStore(), hand) as ahash:  # type: ignore[arg-type]
         world = World(directory or NoShepherds(), PaperVerifier(), hand, SequentialIds(), chosen)  # type: ignore[arg-type]
-        service = LibrarianService(ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
+        service = LibrarianService(
+            wrap(ahash) if wrap else ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world
+        )
         await service.start()
         out = Bench(service, ahash, hand, ids, chosen, directory)  # type: ignore[arg-type]
         await out.beat_all()

@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import Position
+from chelonia.core.ahash import AHash, Position
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.ids import BlobId, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.librarian import Delete, Heartbeat, SetWanted
+from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, CopyOrder, DeleteOutcome, PutRequest, TurlOutcome
+from chelonia.librarian.elements import put
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -60,6 +63,7 @@ class PaperShepherd:
     authorities: list[Position] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
+    put_calls: int = 0
 
     def _check(self, call: Call) -> None:
         assert call.roles == (Role.LIBRARIAN,)
@@ -67,6 +71,7 @@ class PaperShepherd:
             raise CheloniaError(Kind.NETWORK, subject=self.id)
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
+        self.put_calls += 1
         await asyncio.sleep(0.01)
         self._check(call)
         if self.broken == "put":
@@ -150,9 +155,13 @@ class Paper:
 
 
 @asynccontextmanager
-async def paper(shepherds: int = 5, settings: LibrarianSettings | None = None) -> AsyncIterator[Paper]:
+async def paper(
+    shepherds: int = 5,
+    settings: LibrarianSettings | None = None,
+    wrap: Callable[[AHash], AHash] | None = None,
+) -> AsyncIterator[Paper]:
     cluster = Paper()
-    async with bench(shepherds, settings, LoopClock(), cluster) as b:
+    async with bench(shepherds, settings, LoopClock(), cluster, wrap) as b:
         cluster.b = b
         cluster.shepherds = {s: PaperShepherd(cluster, s) for s in b.shepherds}
         tasks = [asyncio.create_task(work) for work in (b.service.run(), cluster.hearts())]
@@ -297,6 +306,43 @@ def test_a_failing_source_or_target_is_gone_round() -> None:
             await p.until(lambda: p.settled(blob, copies=3))
             assert p.holding(blob) == [one, two, four]
             await p.until(lambda: drained(p))
+
+    run_virtual(scenario())
+
+
+class Meddler:
+    """An A-Hash in front of another: right after a blob with a count of 4 is read, the count drops to 2."""
+
+    def __init__(self, inner: AHash) -> None:
+        self._inner = inner
+        self.meddled = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        found = await self._inner.get(call, ids, needed)
+        for blob in found:
+            if not needed and blob.value("blob", "wanted") == "4":
+                self.meddled += 1
+                await self._inner.transact(call, RequestKey(""), (put(blob.id, "blob", "wanted", "2"),))
+        return found
+
+
+def test_a_plan_made_on_what_has_changed_since_is_not_carried_out() -> None:
+    async def scenario() -> None:
+        meddlers: list[Meddler] = []
+
+        def wrap(ahash: AHash) -> AHash:
+            meddlers.append(Meddler(ahash))
+            return meddlers[0]
+
+        async with paper(5, wrap=wrap) as p:
+            _, blob = await p.upload("f", copies=2, wanted=4)
+            await asyncio.sleep(3)
+            assert meddlers[0].meddled
+            assert len(p.holding(blob)) == 2
+            assert all(s.put_calls == 0 for s in p.shepherds.values())
 
     run_virtual(scenario())
 

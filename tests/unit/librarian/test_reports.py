@@ -6,10 +6,12 @@ import pytest
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, ReferenceId, ServiceId
+from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, RequestKey, ServiceId, blob_object
 from chelonia.core.librarian import Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
 from chelonia.core.placement import NODE_WAITING
-from chelonia.core.replicas import Checksums, ReplicaState
+from chelonia.core.replicas import Checksums, Location, ReplicaState
+from chelonia.librarian.elements import drop, outbox_record
+from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, SUMS, Bench, bench, shepherd_call, shepherd_id
 
 S = ReplicaState
@@ -90,6 +92,22 @@ async def test_a_replica_ordered_erased_does_not_come_back() -> None:
         assert not (await b.stored(f"blob:{blob}")).exists
         assert await b.outbox(one) == {ref(blob, one): "deleted"}
         assert await believed(b, one) == {ref(blob, one): None}
+
+
+async def test_a_trimmed_replica_does_not_come_back_while_its_blob_lives() -> None:
+    async with bench() as b:
+        _, blob = await b.file("f")
+        one = b.shepherds[0]
+        location = Location(one, ReferenceId(ref(blob, one)))
+        trim = (
+            drop(blob_object(blob), "locations", str(location)),
+            outbox_record(location, blob, "surplus", Ms(5)),
+        )
+        assert (await b.ahash.transact(LIBRARIAN, RequestKey(""), trim)).applied
+        answer = await b.report(one, (blob, location.reference, S.ALIVE))
+        assert (answer.accepted, answer.unknown) == (1, ())
+        assert list(await b.locations(blob)) == [b.shepherds[1]]
+        assert await believed(b, one) == {location.reference: None}
 
 
 async def test_an_empty_store_erases_nothing() -> None:
