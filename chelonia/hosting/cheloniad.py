@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import resource
 import sys
 from collections.abc import Coroutine, Sequence
 from importlib.metadata import version
@@ -85,11 +87,20 @@ def _count(text: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     config = load_config(options.config)
     configure(config.log, config.node.name)
+    _allow_many_files()
 
     async def node() -> int:
         return await Node(config).run()
 
     return _loop(node())
+
+
+def _allow_many_files() -> None:
+    """Use as many file descriptors as the administrator allows: connections and replicas need them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it, and what there is may be enough
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _dev(options: argparse.Namespace) -> int:

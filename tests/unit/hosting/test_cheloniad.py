@@ -1,0 +1,166 @@
+"""The command line: exit codes, what it prints, test certificates, and what `dev` prepares."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
+from chelonia.core.policy import Action, decide
+from chelonia.hosting.cheloniad import main
+from chelonia.hosting.config import load_config, trusted
+from chelonia.hosting.dev import DevCluster, DevOptions, dn_of, load_issued
+from chelonia.hosting.identity import identity_of_chain
+from chelonia.hosting.tls import ClientCertificate, TlsSettings, TlsStore, load_own_chain
+from tests.unit.hosting.grid import handshake, real_now_ms
+
+CONF = Path(__file__).parents[3] / "conf"
+
+
+# --- configurations ------------------------------------------------------------------------------------------------
+
+
+def test_a_good_configuration_is_fine_and_printed_whole(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["check-config", "--config", str(CONF / "shepherd.toml")]) == 0
+    capsys.readouterr()
+    assert main(["print-config", "--config", str(CONF / "shepherd.toml")]) == 0
+    printed = tmp_path / "printed.toml"
+    printed.write_text(capsys.readouterr().out)
+    assert main(["check-config", "--config", str(printed)]) == 0
+
+
+@pytest.mark.parametrize("verb", ["check-config", "print-config", "run"])
+def test_a_bad_configuration_is_exit_code_2_with_the_reason(
+    verb: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[nod]\n")
+    assert main([verb, "--config", str(bad)]) == 2
+    said = capsys.readouterr().err
+    assert "nod" in said
+    assert "did you mean 'node'?" in said
+    assert "Traceback" not in said
+    assert main([verb, "--config", str(tmp_path / "missing.toml")]) == 2
+
+
+@pytest.mark.parametrize("argv", [[], ["fly"], ["run"], ["dev", "--dir", "x", "--shepherds", "many"], ["ca"]])
+def test_wrong_usage_is_exit_code_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["--version"], ["dev", "--help"], ["ca", "--help"], ["ca", "host", "--help"]]
+)
+def test_help_is_exit_code_0(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 0
+    assert "cheloniad" in capsys.readouterr().out
+
+
+# --- certificates --------------------------------------------------------------------------------------------------
+
+
+def test_the_certificates_of_a_test_ca_work_together_until_they_are_revoked(tmp_path: Path) -> None:
+    ca, proxy = tmp_path / "grid-security", tmp_path / "proxy.pem"
+    cert, key = tmp_path / "user.pem", tmp_path / "user.key"
+    assert main(["ca", "init", "--dir", str(ca), "--key", "p-256"]) == 0
+    assert main(["ca", "host", "--dir", str(ca), "localhost", "127.0.0.1"]) == 0
+    assert main(["ca", "user", "--dir", str(ca), "Jane Doe", "--cert", str(cert), "--key", str(key)]) == 0
+    assert main(["ca", "proxy", "--cert", str(cert), "--key", str(key), "--out", str(proxy)]) == 0
+    host = TlsSettings(ca / "hostcert.pem", ca / "hostkey.pem", ca_dir=ca / "certificates")
+    server, client = (
+        TlsStore(host, real_now_ms),
+        TlsStore(TlsSettings(proxy=proxy, ca_dir=ca / "certificates"), real_now_ms),
+    )
+    listener = server.server_context(ClientCertificate.REQUIRED)
+    _, met = handshake(listener, client.client_context())
+    assert server.identify(met).dn.endswith("/CN=Jane Doe")
+    assert main(["ca", "revoke", "--dir", str(ca), str(cert)]) == 0
+    server.reload()
+    with pytest.raises(CheloniaError) as caught:
+        server.identify(met)
+    assert caught.value.kind is Kind.UNTRUSTED
+    assert main(["ca", "crl", "--dir", str(ca)]) == 0
+
+
+def test_what_cannot_be_certified_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ca", "host", "--dir", str(tmp_path / "none"), "localhost"]) == 2
+    assert main(["ca", "init", "--dir", str(tmp_path), "--key", "p-256"]) == 0
+    assert main(["ca", "init", "--dir", str(tmp_path), "--key", "p-256"]) == 2
+    assert "there is a CA in this directory already" in capsys.readouterr().err
+
+
+# --- dev -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("dev")
+    DevCluster(DevOptions(root, 2)).prepare()
+    return root
+
+
+def test_every_configuration_of_a_dev_cluster_is_good(prepared: Path) -> None:
+    names = sorted(path.stem for path in (prepared / "conf").glob("*.toml"))
+    assert names == ["core", "shepherd1", "shepherd2"]
+    core = load_config(prepared / "conf" / "core.toml")
+    assert core.ahash
+    assert core.librarian
+    assert core.bartender
+    assert core.bartender.tuning["durable_copies"] == 2
+    assert load_config(prepared / "conf" / "shepherd1.toml").shepherd
+
+
+def test_everyone_may_read_and_add_under_the_root_of_a_dev_cluster(prepared: Path) -> None:
+    core = load_config(prepared / "conf" / "core.toml")
+    assert core.librarian
+    tuning = core.librarian.tuning
+    assert tuning["root_policy"] == tuning["root_default_policy"]
+    for action, allowed in ((Action.READ, True), (Action.ADD_ENTRY, True), (Action.DELETE, False)):
+        decision = decide(action, "/CN=anybody", (), owner=tuning["root_owner"], policy=tuning["root_policy"])
+        assert decision.allowed is allowed
+
+
+def test_each_service_of_a_dev_cluster_has_an_identity_of_its_own(prepared: Path) -> None:
+    certs = prepared / "certs"
+    named = ("core", "shepherd1", "shepherd2", "service", "user", "user2", "admin")
+    dns = [dn_of(certs / f"{name}-cert.pem", certs / f"{name}-key.pem") for name in named]
+    assert len(set(dns)) == len(named)
+    roles = {record.dn: record.role.value for record in trusted(load_config(prepared / "conf" / "shepherd1.toml"))}
+    assert [roles.get(dn) for dn in dns[1:]] == ["shepherd", "shepherd", "librarian", None, None, "administrator"]
+    proxy = identity_of_chain(load_own_chain(TlsSettings(proxy=certs / "user-proxy.pem"), Ms(real_now_ms())))
+    assert proxy.dn == dns[4]
+    assert proxy.proxy_depth == 1
+
+
+def test_a_second_start_keeps_certificates_ports_and_secrets(prepared: Path) -> None:
+    kept = [path for pattern in ("certs/*-cert.pem", "conf/*", "data/*.key") for path in sorted(prepared.glob(pattern))]
+    before = [path.read_bytes() for path in kept]
+    DevCluster(DevOptions(prepared, 2)).prepare()
+    assert [path.read_bytes() for path in kept] == before
+    with pytest.raises(CheloniaError) as caught:
+        DevCluster(DevOptions(prepared, 2, port_base=1)).prepare()
+    assert "ports" in caught.value.cause
+
+
+def test_cluster_json_says_where_everything_is(prepared: Path) -> None:
+    cluster = DevCluster(DevOptions(prepared, 2))
+    for place in cluster.prepare():
+        cluster._child(place)
+    cluster._write_cluster()
+    told = json.loads((prepared / "cluster.json").read_text())
+    assert [len(told[name]) for name in ("ahash", "librarian", "bartender", "shepherds")] == [1, 1, 1, 2]
+    for name in ("ahash", "librarian", "bartender", "shepherds"):
+        assert all(set(entry) == {"id", "url", "pid", "data_dir"} for entry in told[name])
+    for name in ("user", "user2", "admin", "service"):
+        load_issued(Path(told[f"{name}_cert"]), Path(told[f"{name}_key"]))
+    assert list(Path(told["ca_dir"]).glob("*.0"))
+    assert x509.load_pem_x509_certificates(Path(told["user_proxy"]).read_bytes())
+    assert not (prepared / "cluster.tmp").exists()
