@@ -78,7 +78,7 @@ setup(
     python_requires=">=3.11",
     packages=all_packages(),
     package_dir=side_packages(),
-    package_data={"": ["py.typed", "*.wsdl", "*.xsd"]},
+    package_data={"": ["py.typed", "*.wsdl", "*.xsd"], "chelonia_clients": ["completion/*"]},
     install_requires=CLIENT,
     extras_require={"server": SERVER, "test": SERVER + TEST},
     entry_points={

@@ -1,0 +1,160 @@
+"""The grammar of the command line: options, operands, and nothing else.
+
+Short options stand before a verb (the original's) or after it (the verb's own), long ones anywhere up to `--`. Verbs
+whose operands may begin with `-` (policy, modify) take short options only before their first operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chelonia.core.errors import CheloniaError, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option: its `name` is its long spelling; `value` names its argument, "" for a switch; `short` like `-r`."""
+
+    name: str
+    help: str
+    short: str = ""
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What was given: `operands` in order; `flags` by long name, a switch as "yes", a repeated value as all of them."""
+
+    operands: tuple[str, ...]
+    flags: dict[str, tuple[str, ...]]
+
+    def has(self, name: str) -> bool:
+        """Whether the option was given."""
+        return name in self.flags
+
+    def value(self, name: str, default: str = "") -> str:
+        """The option's last value."""
+        return self.flags[name][-1] if name in self.flags else default
+
+
+GLOBAL: tuple[Flag, ...] = (
+    Flag("--verbose", "say more; twice: show where an error came from", "-v"),
+    Flag("--trace", "print SOAP messages to stderr", "-x"),
+    Flag("--config", "user configuration in place of ~/.arc/client.conf", "-z", "PATH"),
+    Flag("--bartender", "Bartender to use (may be repeated)", "-b", "URL"),
+    Flag("--insecure", "not supported: TLS is always checked", "-w"),
+    Flag("--json", "print one JSON document in place of text"),
+    Flag("--cluster", "cluster.json of `cheloniad dev`: URL, CAs and credential", "", "FILE"),
+    Flag("--as", "as whom to use the cluster file: user user2 admin service anonymous", "", "NAME"),
+    Flag("--anonymous", "show no certificate"),
+    Flag("--librarian", "Librarian to use for admin verbs", "", "URL"),
+    Flag("--proxy", "proxy certificate", "", "FILE"),
+    Flag("--cert", "user certificate", "", "FILE"),
+    Flag("--key", "its key", "", "FILE"),
+    Flag("--ca-dir", "directory of CA certificates", "", "DIR"),
+    Flag("--ca-file", "file of CA certificates", "", "FILE"),
+    Flag("--no-progress", "never draw a progress bar"),
+    Flag("--help", "how to use it", "-h"),
+    Flag("--version", "print the version"),
+)
+
+
+class UsageError(CheloniaError):
+    """A command line that makes no sense."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(Kind.BAD_REQUEST, cause=cause)
+
+
+def split_verb(words: Sequence[str]) -> tuple[Arguments, str, tuple[str, ...]]:
+    """Take the options before the verb off. Returns: them, the verb ("" when there is none), and all after it.
+
+    Raises: UsageError.
+    """
+    reader = _Reader(GLOBAL, shorts=GLOBAL)
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        reader.option(rest)
+    if rest and rest[0] == "--":
+        rest.pop(0)
+    verb = rest.pop(0) if rest else ""
+    return Arguments((), reader.flags), verb, tuple(rest)
+
+
+def parse(words: Sequence[str], own: Sequence[Flag], *, literal: bool) -> tuple[Arguments, Arguments]:
+    """Read what follows a verb.
+
+    Args: `own`: the verb's options; `literal`: words with one `-` after the first operand are operands.
+    Returns: the verb's arguments, and the global options among them. Raises: UsageError.
+    """
+    own_help = next(flag for flag in GLOBAL if flag.name == "--help")
+    reader = _Reader((*own, *GLOBAL), shorts=(*own, own_help))
+    rest, operands = list(words), list[str]()
+    while rest:
+        word = rest[0]
+        if word == "--":
+            operands.extend(rest[1:])
+            break
+        is_operand = not word.startswith("-") or word == "-" or _is_negative_number(word)
+        if is_operand or (literal and operands and not reader.knows(word)):
+            operands.append(rest.pop(0))
+        else:
+            reader.option(rest)
+    names = {flag.name for flag in own}
+    mine = {name: value for name, value in reader.flags.items() if name in names}
+    others = {name: value for name, value in reader.flags.items() if name not in names}
+    return Arguments(tuple(operands), mine), Arguments((), others)
+
+
+def merge(first: Arguments, second: Arguments) -> Arguments:
+    """Global options from before and after the verb."""
+    flags = dict(first.flags)
+    for name, values in second.flags.items():
+        flags[name] = (*flags.get(name, ()), *values)
+    return Arguments((), flags)
+
+
+class _Reader:
+    """Reads options off the front of a list of words."""
+
+    def __init__(self, longs: Sequence[Flag], shorts: Sequence[Flag]) -> None:
+        self._known = {flag.name: flag for flag in longs} | {flag.short: flag for flag in shorts if flag.short}
+        self.flags: dict[str, tuple[str, ...]] = {}
+
+    def knows(self, word: str) -> bool:
+        """Whether `word` is a long option."""
+        return word.startswith("--") and word.partition("=")[0] in self._known
+
+    def option(self, rest: list[str]) -> None:
+        """Read one word of options, and its value. Raises: UsageError."""
+        word = rest.pop(0)
+        if word.startswith("--"):
+            name, is_given, value = word.partition("=")
+            self._take(name, value if is_given else None, rest)
+            return
+        letters = word[1:]
+        for index, letter in enumerate(letters):
+            flag = self._known.get(f"-{letter}")
+            if flag is not None and flag.value:
+                self._take(flag.short, letters[index + 1 :] or None, rest)
+                return
+            self._take(f"-{letter}", None, rest)
+
+    def _take(self, name: str, value: str | None, rest: list[str]) -> None:
+        flag = self._known.get(name)
+        if flag is None:
+            raise UsageError(f"option {name} is not known here")
+        if not flag.value:
+            if value is not None:
+                raise UsageError(f"option {name} takes no value")
+            value = "yes"
+        elif value is None:
+            if not rest:
+                raise UsageError(f"option {name} needs a {flag.value}")
+            value = rest.pop(0)
+        self.flags[flag.name] = (*self.flags.get(flag.name, ()), value)
+
+
+def _is_negative_number(word: str) -> bool:
+    return word[1:].replace(".", "", 1).isdigit()

@@ -1,0 +1,168 @@
+"""The `chelonia` command: finds the verb, runs it, and turns every end into an exit code and a line that helps.
+
+No traceback reaches a user unless -v is given twice. Modules of verbs, and what they need, are loaded when called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, ExitCode
+from chelonia_clients.arguments import GLOBAL, Arguments, UsageError, merge, parse, split_verb
+from chelonia_clients.output import Output, describe
+from chelonia_clients.session import Session
+from chelonia_clients.verbs import VERBS, Verb, find_verb
+
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+INSECURE: Final = "-w is not supported: TLS is always checked; `chelonia doctor` shows what is wrong with certificates"
+
+Act = Callable[[Session, Arguments], Awaitable[None]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    out = Output(sys.stdout, sys.stderr)
+    logging.basicConfig(level=logging.ERROR, format="chelonia: %(message)s")
+    try:
+        code = run(sys.argv[1:] if argv is None else argv, out)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def run(argv: Sequence[str], out: Output) -> int:
+    """Run one command on `out`; return its exit code."""
+    try:
+        before, word, rest = split_verb(argv)
+        out.as_json = before.has("--json")
+        out.verbose = len(before.flags.get("--verbose", ()))
+        return _dispatch(before, word, rest, out)
+    except UsageError as error:
+        out.tell(f"chelonia: {error.cause}")
+        out.tell("Try `chelonia help`.")
+        return int(ExitCode.USAGE)
+
+
+def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) -> int:
+    if before.has("--version"):
+        word, rest = "version", ()
+    if not word:
+        asked = before.has("--help")
+        (out.say if asked else out.tell)(usage())
+        return 0 if asked else int(ExitCode.USAGE)
+    verb = find_verb(word)
+    if verb is None:
+        raise UsageError(f"there is no verb {word!r}; `chelonia help` lists them")
+    arguments, after = parse(rest, verb.flags, literal=verb.literal)
+    options = merge(before, after)
+    out.as_json = options.has("--json")
+    out.verbose = len(options.flags.get("--verbose", ()))
+    if options.has("--help"):
+        out.say(usage_of(verb))
+        return 0
+    if options.has("--insecure"):
+        raise UsageError(INSECURE)
+    least, most = verb.operands
+    if len(arguments.operands) < least or (0 <= most < len(arguments.operands)):
+        out.tell(f"Usage: chelonia {verb.name} {verb.synopsis}".rstrip())
+        return int(ExitCode.USAGE)
+    return _run_verb(verb, Session(options, out, os.environ), arguments)
+
+
+def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:
+    module, _, name = verb.act.partition(":")
+    act: Act = getattr(importlib.import_module(f"chelonia_clients.{module}"), name)
+    out = session.out
+    try:
+        _loop(act, session, arguments)
+    except UsageError as error:
+        out.tell(f"chelonia: {error.cause}")
+        out.tell(f"Usage: chelonia {verb.name} {verb.synopsis}".rstrip())
+        out.exit_code = int(ExitCode.USAGE)
+    except CheloniaError as error:
+        if out.verbose > 1:
+            raise
+        out.failure(error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if out.verbose > 1:
+            raise
+        out.tell(f"chelonia: {error.filename or ''}: {error.strerror or error}".replace(": : ", ": "))
+        out.exit_code = out.exit_code or int(ExitCode.OTHER)
+    except Exception as error:
+        if out.verbose > 1:
+            raise
+        out.tell(f"chelonia: an error of this program, please report it: {error!r} (-v -v shows where)")
+        out.exit_code = int(ExitCode.OTHER)
+    out.finish(verb.name)
+    return out.exit_code
+
+
+def _loop(act: Act, session: Session, arguments: Arguments) -> None:
+    async def whole() -> None:
+        try:
+            await act(session, arguments)
+        finally:
+            await session.close()
+
+    asyncio.run(whole())
+
+
+def usage() -> str:
+    """What the command knows."""
+    lines = ["Usage: chelonia [-v] [-x] [-z <path>] [-b <URL>] [options] <verb> [<arguments>]", "", "Verbs:"]
+    lines += [f"  {verb.name:<22} {verb.summary}" for verb in VERBS]
+    lines += ["", "Options:"]
+    for flag in GLOBAL:
+        spelled = ", ".join(part for part in (flag.short, flag.name) if part) + (f" {flag.value}" if flag.value else "")
+        lines.append(f"  {spelled:<22} {flag.help}")
+    lines += ["", "`chelonia help <verb>` shows a verb; its first three letters suffice."]
+    lines += ["Exit codes: 0 ok, 1 other, 2 usage, 3 not found, 4 denied, 5 conflict, 6 quota, 7 network, 8 checksum."]
+    return "\n".join(lines)
+
+
+def usage_of(verb: Verb) -> str:
+    """How one verb is used."""
+    lines = [f"Usage: chelonia {verb.name} {verb.synopsis}".rstrip(), "", f"  {verb.summary}"]
+    if verb.flags:
+        lines += ["", "Options:"]
+    for flag in verb.flags:
+        spelled = ", ".join(part for part in (flag.short, flag.name) if part) + (f" {flag.value}" if flag.value else "")
+        lines.append(f"  {spelled:<20} {flag.help}")
+    if verb.examples:
+        lines += ["", "Examples:", *(f"  {_example(text)}" for text in verb.examples)]
+    return "\n".join(lines)
+
+
+def _example(text: str) -> str:
+    return text if "| chelonia" in text else f"chelonia {text}"
+
+
+async def help_(session: Session, arguments: Arguments) -> None:
+    """The verb `help`."""
+    if not arguments.operands:
+        session.out.say(usage())
+        return
+    verb = find_verb(arguments.operands[0])
+    if verb is None:
+        raise UsageError(f"there is no verb {arguments.operands[0]!r}")
+    session.out.say(usage_of(verb))
+
+
+__all__ = ["describe", "main", "run"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

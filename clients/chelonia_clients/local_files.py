@@ -1,0 +1,87 @@
+"""Local files on their way to and from Logical Names: the mapping of names, the walk, and what their errors mean.
+
+The mapping is one to one: a local tree uploaded and downloaded again has the same names. A name the namespace does not
+allow (not UTF-8, control characters) is refused by itself, and a name from the cluster never leaves the target
+directory.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import check_name
+
+_KINDS = {
+    errno.ENOENT: Kind.NOT_FOUND,
+    errno.EACCES: Kind.DENIED,
+    errno.EPERM: Kind.DENIED,
+    errno.EEXIST: Kind.EXISTS,
+    errno.EISDIR: Kind.NOT_A_FILE,
+    errno.ENOTDIR: Kind.NOT_A_COLLECTION,
+    errno.ENOSPC: Kind.NO_SPACE,
+    errno.EDQUOT: Kind.QUOTA,
+    errno.EROFS: Kind.DENIED,
+    errno.ENAMETOOLONG: Kind.BAD_NAME,
+}
+
+
+class Sort(enum.Enum):
+    """What a local name is."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symbolic link"
+    OTHER = "special file"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One name in a local directory."""
+
+    name: str
+    sort: Sort
+
+
+def local_error(error: OSError, op: str, path: Path | str) -> CheloniaError:
+    """What an error of the local disk means, in our own terms."""
+    kind = _KINDS.get(error.errno or 0, Kind.INTERNAL)
+    return CheloniaError(kind, op, printable(str(path)), f"local file: {error.strerror or error}")
+
+
+def scan(directory: Path) -> list[Found]:
+    """The names in a directory, in byte order, as the cluster lists them. Raises: OSError."""
+    with os.scandir(directory) as entries:
+        found = [Found(entry.name, _sort(entry)) for entry in entries]
+    return sorted(found, key=lambda each: os.fsencode(each.name))
+
+
+def to_ln(base: str, names: Sequence[str]) -> str:
+    """The Logical Name of a path below `base`. Raises: BAD_NAME for a name the namespace does not allow."""
+    return base.rstrip("/") + "".join("/" + check_name(name) for name in names) or "/"
+
+
+def to_local(base: Path, listed: str) -> Path:
+    """The local path of a listed name (`a/b/c`) below `base`. Raises: BAD_NAME for one that would lead elsewhere."""
+    return base.joinpath(*(check_name(name) for name in listed.split("/")))
+
+
+def printable(text: str) -> str:
+    """A local name fit for a terminal and for JSON: bytes that are no text, and control characters, are escaped."""
+    if text.isprintable():
+        return text
+    escaped = (char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return "".join(escaped)
+
+
+def _sort(entry: os.DirEntry[str]) -> Sort:
+    if entry.is_symlink():
+        return Sort.SYMLINK
+    if entry.is_dir():
+        return Sort.DIRECTORY
+    return Sort.FILE if entry.is_file() else Sort.OTHER

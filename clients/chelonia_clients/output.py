@@ -1,0 +1,117 @@
+"""What a command says: lines for people, or one JSON document; data to stdout, talk to stderr; and the exit code.
+
+The exit code is that of the first failure; all operands are tried whatever happens to one of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from chelonia.core import status
+from chelonia.core.errors import CheloniaError, ExitCode
+
+
+@dataclass(slots=True)
+class Output:
+    """Collects results of one command. `as_json`: text is kept back and `finish` prints the document."""
+
+    stdout: TextIO
+    stderr: TextIO
+    as_json: bool = False
+    verbose: int = 0
+    exit_code: int = 0
+    results: list[dict[str, Any]] = field(default_factory=list)
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def say(self, line: str) -> None:
+        """A line of the answer, for people."""
+        if not self.as_json:
+            self.stdout.write(_printable(line) + "\n")
+
+    def tell(self, line: str) -> None:
+        """A line about the work, for people."""
+        self.stderr.write(_printable(line) + "\n")
+        self.stderr.flush()
+
+    def result(self, **facts: Any) -> None:
+        """One result, for programs."""
+        if self.as_json:
+            self.results.append({"ok": True, **facts})
+
+    def failure(self, error: CheloniaError, line: str = "", **facts: Any) -> None:
+        """A failure: `line` as the original says it (stdout), the cause on stderr, and its exit code."""
+        if line:
+            self.say(line)
+        self.tell(describe(error))
+        self.exit_code = self.exit_code or int(error.meaning.exit_code)
+        if self.as_json:
+            self.results.append({"ok": False, **facts, "error": error_facts(error)})
+
+    def finish(self, verb: str) -> None:
+        """Print the JSON document, if that is what was asked for."""
+        if self.as_json:
+            head = {"verb": verb, "ok": self.exit_code == 0, "exit_code": self.exit_code}
+            whole = {**head, "results": self.results, **self.document}
+            self.stdout.write(json.dumps(whole, indent=2) + "\n")
+
+
+def describe(error: CheloniaError) -> str:
+    """One line: `chelonia: <op> '<subject>': <cause> (<kind>)`."""
+    what = error.op + (f" '{error.subject}'" if error.subject else "")
+    cause = error.cause.removeprefix(f"{error.subject}: ") if error.subject else error.cause
+    parts = ["chelonia", what.strip(), cause or "failed"]
+    return ": ".join(part for part in parts if part) + f" ({error.kind.value})"
+
+
+def error_facts(error: CheloniaError) -> dict[str, Any]:
+    """An error for programs."""
+    code = error.meaning.errno
+    return {
+        "kind": error.kind.value,
+        "errno": errno.errorcode.get(code, str(code)),
+        "exit_code": int(error.meaning.exit_code),
+        "op": error.op,
+        "subject": error.subject,
+        "cause": error.cause,
+        "retryable": error.meaning.retryable,
+    }
+
+
+def original_status(op: str, error: CheloniaError) -> str:
+    """What the original answers for this failure of `op`; for kinds no server answers, the kind's name."""
+    if error.meaning.exit_code in (ExitCode.NETWORK, ExitCode.USAGE) and op != "stat":
+        return f"failed: {error.kind.value}"
+    return status.failure(op, error.kind, error.subject, error.cause)
+
+
+def human_size(size: int) -> str:
+    """A number of bytes with at most four digits and a binary unit."""
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{size} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
+    """Lines of aligned columns, two blanks apart; columns in `right` are set to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _printable(line: str) -> str:
+    """Names may hold anything but control characters, values anything: a terminal gets no escape sequence from them."""
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in line)

@@ -1,0 +1,113 @@
+"""One command at work: its options, its output, and a connection that is made when a verb first needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from chelonia.core.names import parse_ln
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.output import Output
+from chelonia_clients.settings import Files, Settings, Wish, parse_replicas, settle
+
+if TYPE_CHECKING:
+    from chelonia_clients.client import Client
+
+REMOTE: Final = ("chelonia:", "arc:")
+"""How a Logical Name is marked where local names are meant otherwise."""
+
+
+class Session:
+    """What a verb's function is given."""
+
+    def __init__(self, options: Arguments, out: Output, environ: Mapping[str, str]) -> None:
+        self.options = options
+        self.out = out
+        self.environ = environ
+        self._wish = wish_of(options)
+        self._client: Client | None = None
+
+    def settings(self) -> Settings:
+        """Where the cluster is and who the user is. Raises: BAD_CONFIG."""
+        from chelonia_clients.connect import home
+
+        return settle(self._wish, self.environ, home())
+
+    def client(self) -> Client:
+        """The connection, made once. Raises: BAD_CONFIG, EXPIRED, UNTRUSTED."""
+        if self._client is None:
+            from chelonia_clients import connect
+
+            trace = self.out.tell if self.options.has("--trace") else None
+            self._client = connect.open_client(self.settings(), self.environ, trace)
+        return self._client
+
+    def as_administrator(self) -> None:
+        """Use a cluster file's administrator from here on, unless the user said as whom."""
+        if not self._wish.cluster_user and not self.environ.get("CHELONIA_CLUSTER_USER"):
+            self._wish = replace(self._wish, cluster_user="admin")
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._client is not None:
+            await self._client.http.close()
+
+    def ln(self, text: str) -> str:
+        """A Logical Name as given: `/a/b`, `<GUID>/b`, `chelonia:/a/b` or `arc:///a/b[?BartenderURL=...]`.
+
+        Returns: it as the Bartender takes it, a trailing slash kept. Raises: BAD_NAME, UsageError.
+        """
+        if text.startswith(REMOTE):
+            text = self._from_url(text)
+        parse_ln(text)
+        return text
+
+    def _from_url(self, text: str) -> str:
+        if text.startswith("chelonia:") and not text.startswith("chelonia://"):
+            return text.removeprefix("chelonia:") or "/"
+        parts = urlsplit(text)
+        if parts.netloc:
+            raise UsageError(f"{text}: a name has no host; write {parts.scheme}:///path and name the Bartender by -b")
+        bartenders = tuple(parse_qs(parts.query).get("BartenderURL", ()))
+        if bartenders and not self._wish.bartenders:
+            self._wish = replace(self._wish, bartenders=bartenders)
+        return unquote(parts.path) or "/"
+
+
+def is_remote(text: str) -> bool:
+    """Whether a name of `cp` is one in the cluster."""
+    return text.startswith(REMOTE)
+
+
+def wish_of(options: Arguments) -> Wish:
+    """What the command line names."""
+
+    def path(name: str) -> Path | None:
+        return Path(options.value(name)).expanduser() if options.has(name) else None
+
+    return Wish(
+        bartenders=tuple(" ".join(options.flags.get("--bartender", ())).split()),
+        librarians=tuple(" ".join(options.flags.get("--librarian", ())).split()),
+        cluster=path("--cluster"),
+        configuration=path("--config"),
+        files=Files(path("--proxy"), path("--cert"), path("--key"), path("--ca-dir"), path("--ca-file")),
+        cluster_user=options.value("--as"),
+        anonymous=options.has("--anonymous"),
+    )
+
+
+def replicas_of(session: Session, arguments: Arguments, operand: str = "") -> int:
+    """How many copies to ask for: option, then operand, then settings. Raises: BAD_CONFIG."""
+    said = arguments.value("--replicas") or operand
+    return parse_replicas(said, "--replicas") if said else session.settings().replicas
+
+
+def parallel_of(arguments: Arguments, default: int) -> int:
+    """How many files to move at a time. Raises: UsageError."""
+    text = arguments.value("--parallel", str(default))
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 64):
+        raise UsageError(f"-j takes a number from 1 to 64, not {text!r}")
+    return int(text)

@@ -1,0 +1,116 @@
+"""Verbs on rules and properties: modify and policy, with the original's checks made before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.metadata import Triple
+from chelonia.core.policy import check_policy_rule
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.local_files import to_ln
+from chelonia_clients.output import original_status
+from chelonia_clients.session import Session
+
+WORDS = ("set", "change", "clear")
+
+
+async def modify(session: Session, arguments: Arguments) -> None:
+    """The verb `modify`."""
+    text, how, section, name, *rest = arguments.operands
+    value = rest[0] if rest else ""
+    _check_modify(how, Triple(section, name, value), given=bool(rest))
+    async for ln in _names(session, text, recursive=arguments.has("--recursive")):
+        head = f"Modifying '{ln}', {how} in section '{section}' property '{name}' value '{value}': "
+        facts = {"ln": ln, "change": how, "section": section, "property": name, "value": value}
+        try:
+            word = await session.client().modify(ln, how, Triple(section, name, value))
+        except CheloniaError as error:
+            session.out.failure(error, head + original_status("modify", error), **facts)
+            continue
+        session.out.say(head + word + ".")
+        session.out.result(**facts, status=word)
+
+
+async def policy(session: Session, arguments: Arguments) -> None:
+    """The verb `policy`."""
+    text, *words = arguments.operands
+    if not words:
+        await _show(session, text)
+        return
+    how, identity, actions = _read_rule(words)
+    async for ln in _names(session, text, recursive=arguments.has("--recursive")):
+        try:
+            written = await _apply(session, ln, how, (identity, actions))
+        except CheloniaError as error:
+            head = f"Setting action list of '{ln}' for user {identity} to {actions}: "
+            session.out.failure(error, head + original_status("modify", error), ln=ln, identity=identity)
+            continue
+        session.out.say(f"Setting action list of '{ln}' for user {identity} to {written}: set")
+        session.out.result(ln=ln, identity=identity, actions=written)
+
+
+async def _apply(session: Session, ln: str, how: str, rule: tuple[str, str]) -> str:
+    client, (identity, actions) = session.client(), rule
+    match how:
+        case "set":
+            return await client.set_policy(ln, identity, actions)
+        case "change":
+            return await client.change_policy(ln, identity, actions)
+        case _:
+            return await client.clear_policy(ln, identity)
+
+
+async def _show(session: Session, text: str) -> None:
+    metadata = await session.client().stat(session.ln(text))
+    owner = metadata.get("entry", {}).get("owner", "")
+    session.out.say(f"'{text}': owner {owner or 'nobody'}")
+    rules = metadata.get("policy", {})
+    for identity, actions in sorted(rules.items()):
+        session.out.say(f"  {identity}: {actions}")
+    session.out.result(ln=text, owner=owner, policy=rules)
+
+
+def _read_rule(words: Sequence[str]) -> tuple[str, str, str]:
+    """The rule in `set|change|clear <identity, blanks and all> <actions>`. Raises: UsageError, BAD_REQUEST."""
+    how = words[0].lower()
+    if how not in WORDS:
+        raise UsageError(f"policy takes {' | '.join(WORDS)}, not {words[0]!r}")
+    first = next((i for i, word in enumerate(words[1:], 1) if word[:1] in ("+", "-")), len(words))
+    identity, actions = " ".join(words[1:first]), " ".join(words[first:])
+    if not identity:
+        raise UsageError("policy needs an identity: a DN, VOMS:<vo>, ALL or ANONYMOUS")
+    if how != "clear" and not actions:
+        raise UsageError("policy needs an action list, such as +read -delete")
+    if how == "clear":
+        actions = ""
+    check_policy_rule(identity, actions)
+    return how, identity, actions
+
+
+def _check_modify(how: str, triple: Triple, *, given: bool) -> None:
+    """The original's checks of what makes no sense anywhere. Raises: UsageError."""
+    if how not in ("set", "unset", "add") and not how.startswith("setifvalue="):
+        raise UsageError(f"modify takes set, unset or add, not {how!r}")
+    if how != "unset" and not given:
+        raise UsageError(f"modify {how} needs a value")
+    if triple.section != "states":
+        return
+    match triple.property:
+        case "neededReplicas":
+            if not (triple.value.isascii() and triple.value.isdigit() and int(triple.value) >= 1):
+                raise UsageError(f"neededReplicas is a whole number from 1, not {triple.value!r}")
+        case "closed":
+            if triple.value not in ("yes", "no"):
+                raise UsageError("closed can be set to yes only, and there is no way back")
+        case other:
+            raise UsageError(f"of the states, only neededReplicas and closed can be changed, not {other!r}")
+
+
+async def _names(session: Session, text: str, *, recursive: bool) -> AsyncIterator[str]:
+    """The name, and with `recursive` all below it."""
+    ln = session.ln(text)
+    yield text
+    if recursive and await session.client().exists(ln) == "collection":
+        async for entry in session.client().list(ln, recursive=True):
+            yield to_ln(ln, entry.name.split("/"))

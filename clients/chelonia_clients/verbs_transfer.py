@@ -1,0 +1,308 @@
+"""Verbs that move bytes: putFile, getFile, cp, cat.
+
+A target that ends with a slash, or is a collection (a directory) already, means "into". Nothing is overwritten without
+-f, and what is overwritten is the old file or the new one at every moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.downloads import read
+from chelonia_clients.local_files import local_error, printable, to_ln
+from chelonia_clients.progress import Bar
+from chelonia_clients.session import Session, is_remote, parallel_of, replicas_of
+from chelonia_clients.transfers import (
+    PARALLEL,
+    Done,
+    TreeOptions,
+    copy_file,
+    copy_tree,
+    get_file,
+    get_tree,
+    put_file,
+    put_tree,
+    time_of,
+)
+from chelonia_clients.uploads import UploadOptions, stream_source, upload
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the options ask for."""
+
+    recursive: bool
+    replace: bool
+    replicas: int
+    parallel: int
+
+    def options(self, bar: Bar) -> TreeOptions:
+        """As the transfers take them."""
+        return TreeOptions(self.parallel, self.replicas, self.replace, bar.advance)
+
+
+async def put(session: Session, arguments: Arguments) -> None:
+    """The verb `putFile`."""
+    operands = list(arguments.operands)
+    said = operands.pop() if len(operands) > 2 and operands[-1].isdigit() else ""
+    *sources, target = operands
+    wishes = _wishes(session, arguments, said)
+    await _put_all(session, sources, session.ln(target), wishes)
+
+
+async def get(session: Session, arguments: Arguments) -> None:
+    """The verb `getFile`."""
+    operands = arguments.operands
+    sources, target = (operands, ".") if len(operands) == 1 else (operands[:-1], operands[-1])
+    await _get_all(session, sources, target, _wishes(session, arguments))
+
+
+async def cp(session: Session, arguments: Arguments) -> None:
+    """The verb `cp`."""
+    *sources, target = arguments.operands
+    wishes = _wishes(session, arguments)
+    remote = [is_remote(text) for text in sources]
+    if is_remote(target):
+        local = [text for text, far in zip(sources, remote, strict=True) if not far]
+        far_sources = [text for text, far in zip(sources, remote, strict=True) if far]
+        if local:
+            await _put_all(session, local, session.ln(target), wishes)
+        if far_sources:
+            await _copy_all(session, far_sources, session.ln(target), wishes)
+    elif all(remote):
+        await _get_all(session, sources, target, wishes)
+    else:
+        raise UsageError("write names in the cluster as chelonia:/path: one side of cp must be in the cluster")
+
+
+async def cat(session: Session, arguments: Arguments) -> None:
+    """The verb `cat`."""
+    if session.out.as_json:
+        raise UsageError("cat prints the file itself, so --json makes no sense")
+    for text in arguments.operands:
+        try:
+            await _print_file(session, session.ln(text))
+        except CheloniaError as error:
+            session.out.failure(error)
+
+
+# --- up ---
+
+
+async def _put_all(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> None:
+    into = target.endswith("/") or (
+        len(sources) > 1 or wishes.recursive or await _exists_as_collection(session, target)
+    )
+    if into and not target.endswith("/") and not await _exists_as_collection(session, target):
+        if len(sources) > 1:
+            raise CheloniaError(Kind.NOT_FOUND, "put", target, "several files go into a collection: make it first")
+        into = False
+    if wishes.recursive and target.endswith("/") and not await _exists_as_collection(session, target):
+        into = len(sources) > 1
+    for source in sources:
+        if source == "-":
+            await _put_stdin(session, target, wishes)
+            continue
+        try:
+            ln = to_ln(target, [_name_of(source)]) if into else target.rstrip("/") or "/"
+        except CheloniaError as error:
+            session.out.failure(error, source=printable(source))
+            continue
+        await _put_one(session, Path(source), ln, wishes)
+
+
+async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> None:
+    is_directory = await asyncio.to_thread(source.is_dir)
+    if is_directory and not wishes.recursive:
+        cause = "it is a directory; -r uploads it with all below it"
+        error = CheloniaError(Kind.NOT_A_FILE, "put", printable(str(source)), cause)
+        session.out.failure(error, source=printable(str(source)), target=ln)
+        return
+    total = -1 if is_directory else await asyncio.to_thread(_size_of, source)
+    with Bar(printable(source.name), total, enabled=_bars(session)) as bar:
+        options = wishes.options(bar)
+        if is_directory:
+            async for done in put_tree(session.client(), source, ln, options):
+                _uploaded(session, done)
+            return
+        done = await put_file(session.client(), source, ln, options)
+    _uploaded(session, done)
+
+
+async def _put_stdin(session: Session, ln: str, wishes: Wishes) -> None:
+    if ln.endswith("/"):
+        raise UsageError("what comes from stdin needs a whole name, not a collection")
+    with Bar("stdin", enabled=_bars(session)) as bar:
+        wish = UploadOptions(wishes.replicas, wishes.replace, progress=bar.advance)
+        try:
+            stored = await upload(session.client(), stream_source(_stdin()), ln, wish)
+            done = Done("file", "-", ln, stored.size)
+        except CheloniaError as error:
+            done = Done("file", "-", ln, error=error)
+    _uploaded(session, done)
+
+
+async def _stdin() -> AsyncIterator[bytes]:
+    while chunk := await asyncio.to_thread(sys.stdin.buffer.read, bounds.CHUNK_BYTES):
+        yield chunk
+
+
+def _uploaded(session: Session, done: Done) -> None:
+    _report(session, done, f"'{done.source}' ({done.size} bytes) uploaded to '{done.target}'.")
+
+
+# --- down ---
+
+
+async def _get_all(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> None:
+    if target == "-":
+        for source in sources:
+            await _print_file(session, session.ln(source))
+        return
+    path = Path(target)
+    is_directory = await asyncio.to_thread(path.is_dir)
+    into = is_directory or (target.endswith("/") and not (wishes.recursive and len(sources) == 1))
+    if into and not is_directory:
+        raise CheloniaError(Kind.NOT_FOUND, "get", target, "there is no such local directory")
+    if len(sources) > 1 and not into:
+        raise UsageError(f"{target} is no directory, so only one file can be written to it")
+    for source in sources:
+        try:
+            await _get_one(session, session.ln(source), path, into, wishes)
+        except CheloniaError as error:
+            session.out.failure(error, source=source, target=target)
+
+
+async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wishes) -> None:
+    client = session.client()
+    name = ln.rstrip("/").rpartition("/")[2]
+    if into and name:
+        path = path / name
+    if wishes.recursive and await client.exists(ln) == "collection":
+        with Bar(name or "/", enabled=_bars(session)) as bar:
+            async for done in get_tree(client, ln, path, wishes.options(bar)):
+                _downloaded(session, done)
+        return
+    with Bar(name, enabled=_bars(session)) as bar:
+        seconds = asyncio.create_task(time_of(client, ln))
+        try:
+            done = await get_file(client, ln, path, wishes.options(bar))
+        finally:
+            mtime_s = await seconds
+    if done.error is None and mtime_s is not None:
+        await asyncio.to_thread(_set_time, path, mtime_s)
+    elif done.error is not None and done.error.kind is Kind.NOT_A_FILE:
+        cause = "it is a collection; -r downloads it with all below it"
+        done = Done("file", done.source, done.target, error=CheloniaError(Kind.NOT_A_FILE, "get", ln, cause))
+    _downloaded(session, done)
+
+
+async def _print_file(session: Session, ln: str) -> None:
+    async for chunk in read(session.client(), ln):
+        await asyncio.to_thread(sys.stdout.buffer.write, chunk)
+    sys.stdout.buffer.flush()
+
+
+def _downloaded(session: Session, done: Done) -> None:
+    _report(session, done, f"'{done.source}' ({done.size} bytes) downloaded as '{done.target}'.")
+
+
+# --- inside the cluster ---
+
+
+async def _copy_all(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> None:
+    client = session.client()
+    into = target.endswith("/") or await _exists_as_collection(session, target)
+    if len(sources) > 1 and not into:
+        raise UsageError(f"{target} is no collection, so only one name can be copied to it")
+    for source in sources:
+        try:
+            ln = session.ln(source).rstrip("/") or "/"
+            new = to_ln(target, [ln.rpartition("/")[2]]) if into else target
+            metadata = await client.stat(ln)
+            with Bar(ln, enabled=_bars(session)) as bar:
+                if metadata.get("entry", {}).get("type") != "collection":
+                    _copied(session, await copy_file(client, ln, new, wishes.options(bar), await time_of(client, ln)))
+                    continue
+                _check_recursive(ln, new, wishes)
+                async for done in copy_tree(client, ln, new, wishes.options(bar)):
+                    _copied(session, done)
+        except CheloniaError as error:
+            session.out.failure(error, source=source, target=target)
+
+
+def _check_recursive(ln: str, new: str, wishes: Wishes) -> None:
+    if not wishes.recursive:
+        raise CheloniaError(Kind.NOT_A_FILE, "cp", ln, "it is a collection; -r copies it with all below it")
+    if (new.rstrip("/") + "/").startswith(ln.rstrip("/") + "/"):
+        raise CheloniaError(Kind.INVALID_TARGET, "cp", ln, "a collection is not copied into itself")
+
+
+def _copied(session: Session, done: Done) -> None:
+    _report(session, done, f"'{done.source}' ({done.size} bytes) copied to '{done.target}'.")
+
+
+# --- all of them ---
+
+
+def _report(session: Session, done: Done, line: str) -> None:
+    facts = {"type": done.type, "source": done.source, "target": done.target}
+    if done.error is not None:
+        session.out.failure(done.error, **facts)
+    elif done.note:
+        session.out.tell(f"chelonia: {done.source}: {done.note}")
+        session.out.result(**facts, skipped=done.note)
+    elif done.type == "file":
+        session.out.say(line)
+        session.out.result(**facts, size=done.size)
+    else:
+        session.out.result(**facts)
+
+
+def _wishes(session: Session, arguments: Arguments, replicas: str = "") -> Wishes:
+    return Wishes(
+        recursive=arguments.has("--recursive"),
+        replace=arguments.has("--force"),
+        replicas=replicas_of(session, arguments, replicas),
+        parallel=parallel_of(arguments, PARALLEL),
+    )
+
+
+async def _exists_as_collection(session: Session, ln: str) -> bool:
+    try:
+        return await session.client().exists(ln.rstrip("/") or "/") == "collection"
+    except CheloniaError as error:
+        if error.kind is Kind.DENIED:
+            return False
+        raise
+
+
+def _name_of(source: str) -> str:
+    return Path(source).name or Path(source).resolve().name
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1  # opening it will say what is wrong
+
+
+def _set_time(path: Path, mtime_s: float) -> None:
+    import os
+
+    try:
+        os.utime(path, (mtime_s, mtime_s))
+    except OSError as error:
+        raise local_error(error, "get", path) from error
+
+
+def _bars(session: Session) -> bool:
+    return not (session.out.as_json or session.options.has("--no-progress"))
