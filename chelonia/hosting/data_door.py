@@ -29,7 +29,7 @@ log = logging.getLogger("chelonia.data")
 OFFSET_HEADER: Final = "Chelonia-Offset"
 RECEIPTS_HEADER: Final = "Chelonia-Receipts"
 GUID_HEADER: Final = "Chelonia-Guid"
-METHODS: Final = "GET, HEAD, PUT"
+METHODS: Final = ("GET", "HEAD", "PUT")
 BINARY: Final = "application/octet-stream"
 
 Headers = tuple[tuple[str, str], ...]
@@ -45,7 +45,7 @@ class DataDoor:
 
     async def serve(self, request: Request) -> Answer:
         """Answer one request on `/turl/<reference>?ticket=...`."""
-        started = time.monotonic()
+        started = time.perf_counter()
         kind = ""
         try:
             match request.method:
@@ -56,7 +56,7 @@ class DataDoor:
                 case "HEAD":
                     return await self._head(request)
                 case _:
-                    return text_answer(405, f"a TURL takes {METHODS}\n", (("Allow", METHODS),))
+                    return text_answer(405, "a TURL takes GET, HEAD and PUT\n", (("Allow", ", ".join(METHODS)),))
         except CheloniaError as error:
             kind = error.kind.value
             log.info(
@@ -65,8 +65,8 @@ class DataDoor:
             )  # fmt: skip
             return error_answer(error)
         finally:
-            took = int((time.monotonic() - started) * 1000)
-            self._metrics.operation("turl", request.method, kind, took)
+            method = request.method if request.method in METHODS else "other"
+            self._metrics.operation("turl", method, kind, time.perf_counter() - started)
 
     # --- PUT ---
 

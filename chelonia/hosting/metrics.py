@@ -45,10 +45,10 @@ class Metrics:
         self._gauges: dict[str, Gauge] = {}
         self._days = Gauge("chelonia_certificate_days_left", "Days until the first expires.", ("what",), registry=r)
 
-    def operation(self, service: str, operation: str, kind: str, took_ms: int) -> None:
+    def operation(self, service: str, operation: str, kind: str, took_s: float) -> None:
         """Count one operation; `kind` empty: it succeeded."""
         self._requests.labels(service, operation, kind or "ok").inc()
-        self._latency.labels(service, operation).observe(took_ms / 1000)
+        self._latency.labels(service, operation).observe(took_s)
 
     def data(self, direction: str, count: int) -> None:
         """Count file bytes; `direction` is `in` or `out`."""

@@ -95,7 +95,7 @@ class Node:
         self._stop = asyncio.Event()
         self._failure = ""
         self._registry = Registry(trusted(config), self._registry_source(), self._clock, config.registry)
-        self._parts = SoapParts(self._registry, self._clock, self._metrics)
+        self._parts = SoapParts(self._registry, self._metrics)
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serve until told to stop; returns the exit code. Raises: CheloniaError when it cannot start."""

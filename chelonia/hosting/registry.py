@@ -9,6 +9,7 @@ services (one host certificate, two Shepherds), the header `Chelonia-Service` ch
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -39,8 +40,8 @@ class Grant:
 class RegistryPace:
     """How often the registry is read.
 
-    `refresh_ms` between two reads; `miss_ms` at least between two reads because of unknown callers; `keep_ms` for how
-    long what was read last counts when the registry is away.
+    `refresh_ms` between two reads, and between two because of the same unknown caller; `miss_ms` at least between two
+    because of any unknown callers; `keep_ms` for how long what was read last counts when the registry is away.
     """
 
     refresh_ms: int = 5_000
@@ -49,6 +50,8 @@ class RegistryPace:
 
 
 NOTHING = Grant()
+STRANGERS_MAX = 10_000
+"""Callers remembered as not registered: users, mostly."""
 
 
 class Registry:
@@ -64,6 +67,8 @@ class Registry:
         self._read_at = -1
         self._tried_at = -1
         self._reachable = True
+        self._reading: asyncio.Task[bool] | None = None
+        self._strangers: dict[Dn, int] = {}
         self._records = _by_dn(self._configured)
 
     async def grant(self, dn: Dn, service: str = "") -> Grant:
@@ -71,11 +76,30 @@ class Registry:
         if dn == ANONYMOUS:
             return NOTHING
         self._forget_old()
-        if dn not in self._records and self._source is not None:
-            now = self._clock.monotonic_ms()
-            if self._tried_at < 0 or now - self._tried_at >= self._pace.miss_ms:
-                await self.refresh()
+        if dn not in self._records and self._worth_reading(dn):
+            # One read serves all who wait for it; who gives up waiting does not end it.
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self.refresh())
+            await asyncio.shield(self._reading)
+            if dn not in self._records:
+                self._remember_stranger(dn)
         return _choose(self._records.get(dn, ()), service)
+
+    def _worth_reading(self, dn: Dn) -> bool:
+        """Whether an unknown caller might be known after another read; nobody waits for a registry that is away."""
+        if self._source is None or not self._reachable:
+            return False
+        if self._reading is not None and not self._reading.done():
+            return True
+        now = self._clock.monotonic_ms()
+        if dn in self._strangers and now - self._strangers[dn] < self._pace.refresh_ms:
+            return False
+        return self._tried_at < 0 or now - self._tried_at >= self._pace.miss_ms
+
+    def _remember_stranger(self, dn: Dn) -> None:
+        if len(self._strangers) >= STRANGERS_MAX:
+            self._strangers.clear()
+        self._strangers[dn] = self._clock.monotonic_ms()
 
     async def refresh(self) -> bool:
         """Read the registry now; returns whether it could be read."""

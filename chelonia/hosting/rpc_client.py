@@ -97,14 +97,16 @@ class Channel:
         give_up = self._link.clock.monotonic_ms() + self._patience.retry_ms
         tried = 0
         while True:
+            current = self._current
             try:
-                answer: T = await self._once(self._urls[self._current], call, method, body)
+                answer: T = await self._once(self._urls[current], call, method, body)
                 return answer
             except CheloniaError as error:
                 tried += 1
                 if not self._may_repeat(error, method, tried, give_up):
                     raise
-            self._current = (self._current + 1) % len(self._urls)
+            if self._current == current:  # another call may have gone on already
+                self._current = (current + 1) % len(self._urls)
             if tried % len(self._urls) == 0:
                 await self._link.clock.sleep(self._patience.pause_ms)
 

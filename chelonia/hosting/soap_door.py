@@ -7,11 +7,11 @@ nobody expected is a Fault INTERNAL that names the request id, and a stack trace
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from chelonia.core import bounds
-from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.calls import call_of
 from chelonia.hosting.http_messages import Answer, Request, error_answer, read_whole, text_answer
@@ -33,7 +33,6 @@ class SoapParts:
     """What every SOAP door of a node shares."""
 
     registry: Registry
-    clock: Clock
     metrics: Metrics
 
 
@@ -65,7 +64,7 @@ class SoapDoor:
         return await self._post(request)
 
     async def _post(self, request: Request) -> Answer:
-        started = self._parts.clock.monotonic_ms()
+        started = time.perf_counter()
         operation, kind = "unreadable", ""
         try:
             body = await read_whole(request, bounds.SOAP_BODY_BYTES_MAX)
@@ -87,8 +86,7 @@ class SoapDoor:
             cause = f"an internal failure; the log has it under request {request.request_id}"
             return _fault(CheloniaError(Kind.INTERNAL, operation, cause=cause))
         finally:
-            took = self._parts.clock.monotonic_ms() - started
-            self._parts.metrics.operation(self._service.name, operation, kind, took)
+            self._parts.metrics.operation(self._service.name, operation, kind, time.perf_counter() - started)
 
     async def _information(self) -> bytes:
         capacity = await self._capacity() if self._capacity is not None else None

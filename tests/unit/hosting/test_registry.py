@@ -74,6 +74,42 @@ async def test_an_unknown_caller_makes_the_registry_be_read_but_not_at_any_pace(
     assert cluster.reads == 2
 
 
+async def test_callers_at_the_same_time_share_one_read_and_all_get_their_roles() -> None:
+    go_on = asyncio.Event()
+    cluster = Cluster(shepherd(HOST, FIRST), shepherd(NEW, SECOND))
+
+    async def slow() -> tuple[ServiceRecord, ...]:
+        await go_on.wait()
+        return await cluster.read()
+
+    registry = Registry(CONFIGURED, slow, HandClock(), PACE)
+    asked = [asyncio.create_task(registry.grant(dn)) for dn in (HOST, NEW, HOST)]
+    await asyncio.sleep(0)
+    go_on.set()
+    assert [bool((await grant).roles) for grant in asked] == [True, True, True]
+    assert cluster.reads == 1
+
+
+async def test_a_user_who_calls_often_costs_one_read_per_interval() -> None:
+    clock, cluster = HandClock(), Cluster()
+    registry = Registry(CONFIGURED, cluster.read, clock, PACE)
+    for _ in range(PACE.refresh_ms):
+        clock.ms += 1
+        assert await registry.grant(EVE) == Grant()
+    assert cluster.reads == 1
+
+
+async def test_nobody_waits_for_a_registry_that_is_away() -> None:
+    cluster = Cluster()
+    cluster.reachable = False
+    clock = HandClock()
+    registry = Registry(CONFIGURED, cluster.read, clock, PACE)
+    for dn in (EVE, NEW, HOST):
+        clock.ms += PACE.miss_ms
+        assert await registry.grant(dn) == Grant()
+    assert cluster.reads == 1
+
+
 async def test_who_only_waits_for_approval_has_no_role() -> None:
     registry = Registry(CONFIGURED, Cluster(shepherd(NEW, FIRST, approved=False)).read, HandClock(), PACE)
     assert await registry.grant(NEW) == Grant()

@@ -40,7 +40,7 @@ def set_value(value: str, *conditions: Condition) -> tuple[Element, ...]:
 
 def parts(metrics: Metrics | None = None) -> SoapParts:
     known = ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), True)
-    return SoapParts(Registry((known,), None, SystemClock()), SystemClock(), metrics or Metrics())
+    return SoapParts(Registry((known,), None, SystemClock()), metrics or Metrics())
 
 
 @pytest.fixture
