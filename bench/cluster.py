@@ -1,0 +1,176 @@
+"""The clusters that are measured: real processes on this machine, mutual TLS between them, as `cheloniad dev` starts.
+
+`dev` is the whole cluster with A-Hash, Librarian and Bartender in one process; `split` has the A-Hash in a process of
+its own, so that every question of the Librarian to it goes over SOAP and TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from chelonia.core.errors import CheloniaError
+from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.config import NodeConfig, TrustedService, load_config, render_config
+from chelonia.hosting.dev import DevCluster, DevOptions
+from chelonia.hosting.http_client import HttpClient
+from chelonia.hosting.rpc_client import Link, Patience, RemoteBartender
+from chelonia.hosting.tls import TlsStore
+from chelonia_clients import connect
+from chelonia_clients.client import Client
+from chelonia_clients.settings import Wish
+
+CHELONIAD = (sys.executable, "-m", "chelonia.hosting.cheloniad")
+READY_S = 60.0
+
+
+class Running:
+    """A cluster that serves: where its `cluster.json` is, and its processes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.description = directory / "cluster.json"
+        self._tls: ssl.SSLContext | None = None
+
+    def pids(self) -> tuple[int, ...]:
+        """The processes that serve."""
+        told: dict[str, Any] = json.loads(self.description.read_text())
+        services = (told[name] for name in ("ahash", "librarian", "bartender", "shepherds"))
+        return tuple(dict.fromkeys(entry["pid"] for entries in services for entry in entries))
+
+    def client(self) -> Client:
+        """A user with one connection of his own, who repeats nothing: a failed request is seen as one."""
+        settings = connect.settle_here(Wish(cluster=self.description), {})
+        if self._tls is None:
+            store = TlsStore(connect.find(settings, {}).tls, SystemClock().now_ms)
+            self._tls = store.client_context()
+        context = self._tls
+        http = HttpClient(lambda: context)
+        link = Link(http, SystemClock(), SystemIds())
+        bartender = RemoteBartender(link, settings.bartender_urls(), Patience(retry_ms=0))
+        return Client(bartender, http, retry_ms=0)
+
+
+@asynccontextmanager
+async def dev(scratch: Path, shepherds: int) -> AsyncIterator[Running]:
+    """A whole cluster below a fresh directory, gone at the end."""
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="dev-") as name:
+        directory = Path(name)
+        command = (*CHELONIAD, "dev", "--dir", name, "--shepherds", str(shepherds), "--no-restart")
+        with (directory / "dev.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            assert process.stdout is not None
+            if not any(line.strip() == "ready" for line in process.stdout):
+                raise SystemExit(f"the cluster did not start:\n{(directory / 'dev.log').read_text()}")
+            yield Running(directory)
+        finally:
+            _stop([process])
+
+
+@asynccontextmanager
+async def split(scratch: Path) -> AsyncIterator[Running]:
+    """An A-Hash in one process, Librarian and Bartender in another; no Shepherds."""
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="split-") as name:
+        directory = Path(name)
+        DevCluster(DevOptions(directory, 0)).prepare()
+        ahash, front = _in_two(load_config(directory / "conf" / "core.toml"))
+        processes = [_start(directory, config) for config in (ahash, front)]
+        try:
+            _describe(directory, front, ahash, processes)
+            running = Running(directory)
+            await _until_serving(running, directory)
+            yield running
+        finally:
+            _stop(processes[::-1])
+
+
+def _in_two(core: NodeConfig) -> tuple[NodeConfig, NodeConfig]:
+    """Take the A-Hash out of the core node, to a port of its own."""
+    section, librarian = core.ahash, core.librarian
+    assert section is not None
+    assert librarian is not None
+    service, users = core.listen
+    port = users.port + 1
+    url = f"https://localhost:{port}/AHash"
+    trusted = tuple(_moved(entry, url) for entry in core.trust.services)
+    core = replace(core, trust=replace(core.trust, services=trusted))
+    ahash = replace(
+        core,
+        node=replace(core.node, name="ahash"),
+        listen=(replace(service, port=port, serves=("ahash", "metrics")),),
+        ahash=replace(section, id=url),
+        librarian=None,
+        bartender=None,
+    )
+    front = replace(
+        core,
+        node=replace(core.node, name="front"),
+        listen=(replace(service, serves=("librarian", "metrics")), users),
+        ahash=None,
+        librarian=replace(librarian, ahash=(url,)),
+    )
+    return ahash, front
+
+
+def _moved(entry: TrustedService, url: str) -> TrustedService:
+    return replace(entry, id=url) if entry.role == "ahash" else entry
+
+
+def _start(directory: Path, config: NodeConfig) -> subprocess.Popen[str]:
+    path = directory / "conf" / f"{config.node.name}.toml"
+    path.write_text(render_config(config))
+    with (directory / "log" / f"{config.node.name}.log").open("wb") as log:
+        return subprocess.Popen((*CHELONIAD, "run", "--config", str(path)), stdout=log, stderr=log, text=True)
+
+
+def _describe(
+    directory: Path, front: NodeConfig, ahash: NodeConfig, processes: Sequence[subprocess.Popen[str]]
+) -> None:
+    certs = directory / "certs"
+    assert ahash.ahash is not None
+    assert front.librarian is not None
+    assert front.bartender is not None
+    told: dict[str, Any] = {
+        "ahash": [{"url": ahash.ahash.id, "pid": processes[0].pid}],
+        "librarian": [{"url": front.librarian.id, "pid": processes[1].pid}],
+        "bartender": [{"url": front.bartender.id, "pid": processes[1].pid}],
+        "shepherds": [],
+        "ca_dir": str(certs / "certificates"),
+        "user_proxy": str(certs / "user-proxy.pem"),
+    }
+    (directory / "cluster.json").write_text(json.dumps(told))
+
+
+async def _until_serving(running: Running, directory: Path) -> None:
+    give_up = time.monotonic() + READY_S
+    while True:
+        try:
+            async with running.client() as client:
+                await client.exists("/")
+            return
+        except CheloniaError as error:
+            if time.monotonic() > give_up:
+                logs = "\n".join(path.read_text()[-2000:] for path in (directory / "log").glob("*.log"))
+                raise SystemExit(f"the cluster did not start: {error}\n{logs}") from error
+        await asyncio.sleep(0.1)
+
+
+def _stop(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,81 @@
+"""What every experiment is given and what it gives back, and how two things are measured fairly beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster import Running
+from intervals import Check
+from machine import Cost, meter
+from plot import Chart
+
+from chelonia.core.bartender import MakeRequest
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import Triple
+from chelonia_clients.client import Client, new_call
+
+BLOCKS = 12
+QUICK_BLOCKS = 3
+FILL_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How to measure. `scratch` is on the disk to be measured; `say` shows progress."""
+
+    scratch: Path
+    quick: bool
+    say: Callable[[str], None]
+
+    @property
+    def blocks(self) -> int:
+        """How often what is compared is measured in turn."""
+        return QUICK_BLOCKS if self.quick else BLOCKS
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was measured: figures as JSON, bars, figures as plots by file name, and what could not be measured."""
+
+    results: dict[str, Any]
+    checks: Sequence[Check] = ()
+    charts: Mapping[str, Chart] = field(default_factory=dict)
+    skipped: Sequence[str] = ()
+
+
+Act = Callable[[], Awaitable[int]]
+"""Makes some operations and returns how many."""
+
+
+async def measured(cluster: Running, act: Act) -> Cost:
+    """The cost of one act."""
+    stop = meter(cluster.pids)
+    return stop(await act())
+
+
+async def in_turn(blocks: int, cluster: Running, acts: Mapping[str, Act]) -> dict[str, list[Cost]]:
+    """Measure every act once a block, in an order that turns round from block to block."""
+    costs: dict[str, list[Cost]] = {name: [] for name in acts}
+    for block in range(blocks):
+        for name in list(acts)[:: 1 if block % 2 == 0 else -1]:
+            costs[name].append(await measured(cluster, acts[name]))
+    return costs
+
+
+def ratios(above: Sequence[Cost], below: Sequence[Cost], of: Callable[[Cost], float]) -> list[float]:
+    """One ratio a block."""
+    return [of(a) / of(b) for a, b in zip(above, below, strict=True)]
+
+
+async def fill(client: Client, collection: str, numbers: range, prefix: str = "e") -> None:
+    """Make many collections in one, in bulk."""
+    for start in range(numbers.start, numbers.stop, FILL_AT_ONCE):
+        part = range(start, min(start + FILL_AT_ONCE, numbers.stop))
+        triples = (Triple("states", "closed", "no"),)
+        requests = tuple(MakeRequest(str(n), f"{collection}/{prefix}{n:06d}", triples) for n in part)
+        for answer in await client.bartender.make_collection(new_call(), requests):
+            if answer.kind:
+                raise CheloniaError(Kind.INTERNAL, "fill", collection, f"{answer.status} {answer.cause}")
