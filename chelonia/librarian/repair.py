@@ -26,7 +26,8 @@ _S = ReplicaState
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One replica as stored. `claim_ms`: for `creating` when its claim expires, for `thirdwheel` since when; else 0."""
+    """One replica as stored. `claim_ms`: when the claim of `creating` expires; since when it is `thirdwheel` or
+    `invalid`; else 0."""
 
     location: Location
     state: ReplicaState
@@ -175,8 +176,9 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
     removals, stalled = _given_up(count)
     marks = [Mark(replica.location, _S.ALIVE) for replica in recalled] + stalled
     if len(count.homes) >= max(blob.wanted, 1):
-        removals += [Removal(r.location, r.state.value) for r in count.broken]
-        removals += [Removal(r.location, "surplus") for r in count.wheels if now >= r.claim_ms + policy.trim_grace_ms]
+        ripe = now - policy.trim_grace_ms
+        removals += [Removal(r.location, r.state.value) for r in count.broken if r.claim_ms <= ripe]
+        removals += [Removal(r.location, "surplus") for r in count.wheels if r.claim_ms <= ripe]
         marks += _surplus(blob, count, nodes)
     return BlobPlan(
         blob=blob.blob,
@@ -293,7 +295,8 @@ def _weariness(
 
 
 def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
-    times = [r.claim_ms for r in count.coming] + [r.claim_ms + policy.trim_grace_ms for r in count.wheels]
+    ripening = (*count.wheels, *count.broken)
+    times = [r.claim_ms for r in count.coming] + [r.claim_ms + policy.trim_grace_ms for r in ripening]
     return Ms(min((time for time in times if time > now), default=0))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chelonia.core.ahash import Element
-from chelonia.core.ids import BlobId, ReferenceId, shepherd_object
+from chelonia.core.ids import BlobId, Ms, ReferenceId, shepherd_object
 from chelonia.core.librarian import Report, ReportedReplica
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.replicas import Cause, Location, ReplicaState, next_state
@@ -52,8 +52,9 @@ class Known:
 
 @dataclass(slots=True)
 class Judged:
-    """What a report comes to: elements of the transact, references nobody knows, and notes for the log."""
+    """What a report comes to at `now`: elements of the transact, references nobody knows, and notes for the log."""
 
+    now: Ms
     elements: list[Element] = field(default_factory=list)
     unknown: list[ReferenceId] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -81,9 +82,9 @@ def accepted(report: Report, last: Reached) -> int:
     return last.number if report.boot == last.boot else 0
 
 
-def judge(report: Report, known: Known) -> Judged:
-    """Decide everything a report in its turn changes, its number included."""
-    judged = Judged()
+def judge(report: Report, known: Known, now: Ms) -> Judged:
+    """Decide everything a report in its turn changes at `now`, its number included."""
+    judged = Judged(now)
     obj = shepherd_object(report.shepherd)
     boot, number = known.shepherd.value("report", "boot"), known.shepherd.value("report", "number")
     conditions = (as_read("report", "boot", boot), as_read("report", "number", number))
@@ -148,7 +149,9 @@ def _change(location: Location, state: ReplicaState, cause: Cause, blob: StoredO
         judged.elements.append(drop(shepherd_object(location.shepherd), "file", location.reference))
     else:
         judged.elements.append(put(blob.id, "locations", key, after.value, as_it_was))
-    if blob.value("claims", key):
+    if after is ReplicaState.INVALID:
+        judged.elements.append(put(blob.id, "claims", key, str(judged.now)))
+    elif blob.value("claims", key):
         judged.elements.append(drop(blob.id, "claims", key))
 
 

@@ -212,7 +212,7 @@ class Nodes:
                 answer = replace(answer, accepted=reports.accepted(report, last), unknown=())
                 return Draft(())
             known = await self._known(call, report, stored)
-            judged = reports.judge(report, known)
+            judged = reports.judge(report, known, self._world.clock.now_ms())
             for note in judged.notes:
                 _LOG.info("report %s", note)
             answer = replace(answer, accepted=report.number, unknown=tuple(judged.unknown))

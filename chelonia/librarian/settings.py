@@ -28,7 +28,7 @@ class LibrarianSettings:
         tick_ms: how often background work looks up (heartbeats late, lease, erasures, timers).
         repair_delay_ms: how long a Shepherd may be away before its copies are replaced (a blob down to one copy
             does not wait).
-        trim_grace_ms: how long a surplus copy stays `thirdwheel` before it is erased.
+        trim_grace_ms: how long a surplus (`thirdwheel`) or damaged (`invalid`) copy is kept before it is erased.
         claim_ms: how long a copy may take to begin; `claim_bytes_per_s_min` adds time by size.
         outbox_interval_ms: how often every Shepherd's erasure outbox is looked at without being asked.
         audit_interval_ms: one slow pass over all known blobs starts this often.

@@ -19,10 +19,11 @@ CALM = RepairPolicy(repair_delay_ms=600_000, trim_grace_ms=3_000)
 S = ReplicaState
 LETTERS = {
     "A": S.ALIVE, "C": S.CREATING, "X": S.CREATING, "I": S.INVALID, "T": S.STALLED, "W": S.THIRDWHEEL,
-    "V": S.THIRDWHEEL,
+    "V": S.THIRDWHEEL, "J": S.INVALID,
 }  # fmt: skip
-"""A alive, C creating, X creating with an expired claim, I invalid, T stalled, W fresh thirdwheel, V one past grace."""
-CLAIMS = {"C": NOW + 5_000, "X": NOW, "W": NOW - 2_999, "V": NOW - 3_000}
+"""A alive, C creating, X creating with an expired claim, I invalid since long, J since just now, T stalled,
+W fresh thirdwheel, V one past grace."""
+CLAIMS = {"C": NOW + 5_000, "X": NOW, "W": NOW - 2_999, "J": NOW - 2_999, "V": NOW - 3_000}
 
 
 def node(number: int, how: str) -> tuple[ServiceId, NodeHealth]:
@@ -81,6 +82,8 @@ def told(view: BlobView, nodes: str, policy: RepairPolicy = DEV) -> str:
         (".....", 2, "+++++", "short:2"),
         # damaged copies go only when enough verified ones are elsewhere
         ("AAI..", 2, "+++++", "-invalid:s2"),
+        ("AAJ..", 2, "+++++", ""),
+        ("AJ...", 2, "+++++", "copy:1"),
         ("AAT..", 2, "+++++", "-stalled:s2"),
         ("AI...", 2, "+++++", "copy:1"),
         ("AAI..", 2, "+-+++", "copy:1"),
