@@ -18,6 +18,7 @@ import pytest
 from chelonia.core.errors import Kind
 from chelonia.hosting.cheloniad import _parser as cheloniad_parser
 from chelonia.hosting.config import parse_config
+from chelonia_clients.verbs import find_verb
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE_LINES_MAX = 300
@@ -178,6 +179,19 @@ def test_cheloniad_commands_exist(document: Path) -> None:
         assert parser is not None, f"cheloniad {first}"
         if subcommands(parser) and rest:
             assert rest[0] in subcommands(parser), f"cheloniad {words}"
+
+
+@each_document
+def test_chelonia_commands_exist(document: Path) -> None:
+    """A verb as the command line finds it; words after `admin` as its synopsis has them."""
+    if document.parent.name == "formats":
+        return  # there `chelonia receipt 1` and the like are bytes
+    for words in commands(document.read_text(), "chelonia"):
+        first, *rest = words.split()
+        verb = find_verb(first)
+        assert verb is not None, f"chelonia {first}"
+        if verb.name == "admin":
+            assert set(rest) <= set(re.findall(r"[a-z]+", verb.synopsis)), f"chelonia {words}"
 
 
 @pytest.mark.parametrize("page", ["docs/operate/first-cluster-by-hand.md"])
