@@ -285,13 +285,14 @@ def _surplus(blob: BlobView, count: _Count, nodes: Nodes) -> list[Mark]:
 
 def _weariness(
     replica: Replica, homes: Sequence[ServiceId], nodes: Nodes
-) -> tuple[tuple[int, int], float, ServiceId, str]:
-    """How well a copy can be spared: crowded domain first, then the fuller node, then by id."""
+) -> tuple[tuple[int, int], float, int, ServiceId, str]:
+    """How well a copy can be spared: crowded domain first, then the fuller node (to the percent: Shepherds may share a
+    disk), then the one with more replicas, then by id."""
     own = replica.location.shepherd
     view = nodes[own].view
     others = [nodes[home].view.domain for home in homes if home != own]
-    fullness = 1 - view.free_bytes / view.total_bytes if view.total_bytes else 0.0
-    return crowding(view.domain, others), fullness, own, replica.location.reference
+    fullness = round(1 - view.free_bytes / view.total_bytes, 2) if view.total_bytes else 0.0
+    return crowding(view.domain, others), fullness, view.replicas, own, replica.location.reference
 
 
 def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
