@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, TypeVar
@@ -145,7 +145,7 @@ class Client:
 
     async def list(
         self, ln: str, *, recursive: bool = False, needed: Filter = (), page: int = bounds.PAGE_ENTRIES_MAX
-    ) -> AsyncIterator[Listed]:
+    ) -> AsyncGenerator[Listed, None]:
         """Yield the entries of a collection in order, page by page. Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED."""
         after = ""
         while True:

@@ -63,7 +63,7 @@ def _new_hash(kind: str) -> _Hash:
         raise CheloniaError(Kind.NOT_SUPPORTED, "get", cause=cause) from error
 
 
-async def read(client: Client, ln: str, progress: Progress | None = None) -> AsyncIterator[bytes]:
+async def read(client: Client, ln: str, progress: Progress | None = None) -> AsyncGenerator[bytes, None]:
     """Yield a file's bytes as they come.
 
     They are verified at the end, so a consumer that cannot take bytes back must wait for the iterator to end.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -90,14 +90,14 @@ async def copy_file(client: Client, source: str, target: str, options: TreeOptio
         return Done("file", source, target, error=error)
 
 
-async def put_tree(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncIterator[Done]:
+async def put_tree(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[Done, None]:
     """Upload a directory as the collection `ln`, which is made when it is not there."""
     async with aclosing(_in_order(_uploads(client, source, ln, options), options.parallel)) as results:
         async for done in results:
             yield done
 
 
-async def get_tree(client: Client, ln: str, target: Path, options: TreeOptions) -> AsyncIterator[Done]:
+async def get_tree(client: Client, ln: str, target: Path, options: TreeOptions) -> AsyncGenerator[Done, None]:
     """Download a collection as the directory `target`, which is made when it is not there.
 
     Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
@@ -107,14 +107,16 @@ async def get_tree(client: Client, ln: str, target: Path, options: TreeOptions) 
             yield done
 
 
-async def copy_tree(client: Client, source: str, target: str, options: TreeOptions) -> AsyncIterator[Done]:
+async def copy_tree(client: Client, source: str, target: str, options: TreeOptions) -> AsyncGenerator[Done, None]:
     """Copy a collection inside the cluster. Raises: as `get_tree`."""
     async with aclosing(_in_order(_copies(client, source, target, options), options.parallel)) as results:
         async for done in results:
             yield done
 
 
-async def remove_tree(client: Client, ln: str, *, all_names: bool, parallel: int = PARALLEL) -> AsyncIterator[Done]:
+async def remove_tree(
+    client: Client, ln: str, *, all_names: bool, parallel: int = PARALLEL
+) -> AsyncGenerator[Done, None]:
     """Remove a collection and all below it, deepest first; `all_names` removes files under their other names too.
 
     Raises: as `get_tree`.
@@ -151,7 +153,8 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
             try:
                 target = to_ln(collection, [each.name])
             except CheloniaError as error:
-                yield _known(Done(_type_of(each), printable(str(path)), collection, error=error))
+                refused = CheloniaError(error.kind, "put", printable(str(path)), error.cause)
+                yield _known(Done(_type_of(each), printable(str(path)), collection, error=refused))
                 continue
             if each.sort is Sort.DIRECTORY:
                 below.append((path, target))

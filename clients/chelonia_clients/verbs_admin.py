@@ -42,7 +42,7 @@ async def _status(session: Session) -> None:
     for node in nodes:
         states[node.state] = states.get(node.state, 0) + 1
     out.say(f"repair is led by   {health.leader or 'nobody'}")
-    out.say(f"metadata position  {health.position}")
+    out.say(f"metadata position  {health.position.generation}.{health.position.sequence}")
     out.say(f"Shepherds          {_counts(states)}")
     out.say(f"replicas           {_counts(dict(health.replicas))}")
     out.say(f"too few copies     {health.exposed}")
