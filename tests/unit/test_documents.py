@@ -8,6 +8,7 @@ import argparse
 import ast
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from chelonia.ahash import layout, meta
+from chelonia.ahash.store_bdb import BdbSettings, BdbStore
 from chelonia.core.errors import Kind
 from chelonia.hosting.cheloniad import _parser as cheloniad_parser
 from chelonia.hosting.config import parse_config
@@ -209,6 +212,20 @@ def test_error_kinds_named_in_troubleshooting_exist() -> None:
     named = {kind for cell in cells for kind in CODE.findall(cell)}
     assert len(named) > 10
     assert named <= {kind.value for kind in Kind}
+
+
+def test_the_restore_of_the_runbook_begins_a_new_generation(tmp_path: Path) -> None:
+    """A cold copy with the file `restored` in it is opened as the past it is."""
+    assert "touch /backup/ahash-$(date +%F)/restored" in (ROOT / "docs/operate/backup-and-restore.md").read_text()
+    settings = BdbSettings(cache_bytes=4 << 20)
+    for name, generation in (("ahash", 1), ("copy", 2)):
+        store = BdbStore(tmp_path / name, settings, pytest.fail)
+        meta.prepare(store, "c")
+        assert meta.read_number(store, layout.META_GENERATION) == generation
+        store.close()
+        if name == "ahash":
+            shutil.copytree(tmp_path / "ahash", tmp_path / "copy")
+            (tmp_path / "copy" / "restored").touch()
 
 
 # ------------------------------------------------------------------------------------------------- nothing of a machine
