@@ -103,6 +103,7 @@ class Cluster:
     restart: bool = True
     process: subprocess.Popen[str] | None = None
     expected: list[str] = field(default_factory=list)
+    by_hand: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     # --- life ---
 
@@ -129,6 +130,11 @@ class Cluster:
     def stop(self, deadline: float = 40.0) -> int:
         """SIGTERM; returns the exit code. A cluster that is not running is left alone."""
         process, self.process = self.process, None
+        for node in self.by_hand.values():
+            node.terminate()
+        for node in self.by_hand.values():
+            node.wait(deadline)
+        self.by_hand.clear()
         if process is None:
             return 0
         if process.poll() is None:
@@ -254,6 +260,14 @@ class Cluster:
         poll(lambda: not runs(pid), 10.0, what=f"{name} is dead")
         return pid
 
+    def start_node(self, name: str) -> None:
+        """Start a node that died in a cluster without restart."""
+        assert not self.restart, "the supervisor does that"
+        argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "run"]
+        argv += ["--config", str(self.root / "conf" / f"{name}.toml")]
+        with (self.root / "log" / f"{name}.log").open("ab") as log:
+            self.by_hand[name] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
     def wait_restarted(self, name: str, old_pid: int) -> None:
         """Wait until the supervisor has started a node again."""
         poll(lambda: self.pid(name) != old_pid, 20.0, what=f"{name} is started again")
@@ -335,7 +349,9 @@ class Cluster:
     async def nodes(self) -> dict[str, NodeView]:
         """The Shepherds by name, as the Librarian sees them."""
         async with self.ports("admin") as ports:
-            return {self.named(node.shepherd): node for node in await ports.librarian.nodes(Call())}
+            own = {self.url(name): name for name in self.shepherd_names}
+            nodes = await ports.librarian.nodes(Call())
+            return {own[node.shepherd]: node for node in nodes if node.shepherd in own}
 
     async def until_alive(self, *names: str, deadline: float = 20.0) -> None:
         """Wait until these Shepherds (all, when none is named) are alive in the Librarian's eyes."""

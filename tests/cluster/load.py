@@ -112,7 +112,7 @@ async def put(client: Client, ln: str, data: bytes, replicas: int = WANTED, *, r
 async def put_as_original(client: Client, ln: str, data: bytes, replicas: int = WANTED) -> None:
     """Store bytes the original's way: putFile, then PUT to the TURL."""
     turl = await turl_for_put(client, ln, data, replicas)
-    answer = await client.http.request(Sending("PUT", turl, {}, data))
+    answer = await client.http.request(Sending("PUT", turl, {}, uploads.bytes_source(data).open(), len(data)))
     raise_for_status(answer.status, answer.headers, answer.body, "put")
     if answer.status != 201:
         raise CheloniaError(Kind.INCOMPLETE, "put", ln, f"HTTP {answer.status}")

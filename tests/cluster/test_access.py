@@ -1,0 +1,138 @@
+"""Who may call what, over the real wire: every operation of every service, for every kind of caller."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chelonia.core.access import ACCESS, BARTENDER_FOR_EVERYONE
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, Ms, ServiceId
+from chelonia.core.librarian import Heartbeat, Report, ServiceRecord
+from chelonia.hosting.rpc_client import Channel, Patience
+from chelonia.wire.operations import Service
+from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations_bartender import BARTENDER
+from chelonia.wire.operations_librarian import LIBRARIAN
+from chelonia.wire.operations_shepherd import SHEPHERD
+from tests.cluster.harness import Cluster
+from tests.cluster.load import put
+from tests.unit.wire import samples
+
+ROLES: dict[str, tuple[Role, ...]] = {
+    "user": (),
+    "user2": (),
+    "proxy": (),
+    "admin": (Role.ADMINISTRATOR,),
+    "service": (Role.LIBRARIAN,),
+    "core": (Role.AHASH, Role.LIBRARIAN, Role.BARTENDER),
+    "shepherd1": (Role.SHEPHERD,),
+}
+SERVICES: dict[str, Service] = {"ahash": AHASH, "librarian": LIBRARIAN, "shepherd": SHEPHERD, "bartender": BARTENDER}
+TABLE_SAYS = "is not registered and approved as"
+
+
+def arguments(cluster: Cluster, service: Service, operation: str) -> tuple[Any, ...]:
+    """Harmless arguments: of nothing that exists, or of the Shepherd that calls."""
+    own = ServiceId(cluster.url("shepherd1"))
+    given = samples.arguments(service.by_name[operation].spec.method)
+    match (service.name, operation):
+        case ("librarian", "heartbeat"):
+            return (replace(given[0], shepherd=own, boot=1) if isinstance(given[0], Heartbeat) else given[0],)
+        case ("librarian", "report"):
+            return (replace(given[0], shepherd=own, boot=1) if isinstance(given[0], Report) else given[0],)
+        case ("librarian", "inventory"):
+            return (own, "", 10)
+        case ("librarian", "approve"):
+            return (ServiceRecord(Role.SHEPHERD, Dn("/CN=nobody"), ServiceId("https://nowhere/Shepherd"), False),)
+        case ("librarian", "maintenance"):
+            return (ServiceId("https://nowhere/Shepherd"), Ms(0))
+        case ("shepherd", "toggleReport"):
+            return (True,)
+        case _:
+            return given
+
+
+def url_of(cluster: Cluster, service: Service) -> str:
+    return cluster.url("shepherd1" if service.name == "shepherd" else service.name)
+
+
+@pytest.mark.parametrize("who", ROLES)
+async def test_every_cell_of_the_table(cluster: Cluster, who: str) -> None:
+    cluster.expect_log("erasure refused")
+    wrong: list[str] = []
+    async with cluster.ports(who) as ports:
+        for (name, operation), allowed in ACCESS.items():
+            service = SERVICES[name]
+            channel = Channel(ports.link, service, (url_of(cluster, service),), Patience(retry_ms=0, read_ms=15_000))
+            method = service.by_name[operation].method
+            if (name, operation) == ("librarian", "heartbeat"):
+                continue  # how a new service asks to be let in: see below
+            may = any(role in allowed for role in ROLES[who])
+            refused = await refusal(channel, method, arguments(cluster, service, operation))
+            if (TABLE_SAYS in refused) is may:
+                wrong.append(f"{who} {name}.{operation}: should be {'allowed' if may else 'denied'}: {refused!r}")
+    assert not wrong, "\n".join(wrong)
+    await cluster.until_alive()
+
+
+@pytest.mark.parametrize("who", ["user", "anonymous"])
+async def test_the_bartender_is_open_to_everyone_but_for_shepherds_work(cluster: Cluster, who: str) -> None:
+    async with cluster.ports(who) as ports:
+        channel = Channel(ports.link, BARTENDER, (cluster.url("bartender"),), Patience(retry_ms=0))
+        for operation in BARTENDER.operations:
+            refused = await refusal(channel, operation.method, samples.arguments(operation.spec.method))
+            assert (TABLE_SAYS in refused) is (operation.name not in BARTENDER_FOR_EVERYONE), operation.name
+
+
+async def test_a_shepherd_speaks_only_of_itself(cluster: Cluster) -> None:
+    other = ServiceId(cluster.url("shepherd2"))
+    async with cluster.ports("shepherd1") as ports:
+        report = replace(arguments(cluster, LIBRARIAN, "report")[0], shepherd=other)
+        with pytest.raises(CheloniaError) as caught:
+            await ports.librarian.report(Call(), report)
+        assert caught.value.kind is Kind.DENIED
+        with pytest.raises(CheloniaError) as caught:
+            await ports.librarian.inventory(Call(), other, "", 10)
+        assert caught.value.kind is Kind.DENIED
+
+
+@pytest.mark.parametrize("who", ["user", "service", "shepherd1"])
+async def test_a_heartbeat_of_somebody_else_changes_nothing(cluster: Cluster, who: str) -> None:
+    """A heartbeat is how a new Shepherd asks for approval; until it has that, it is nobody, whatever it says."""
+    other = ServiceId(cluster.url("shepherd2"))
+    before = (await cluster.nodes())["shepherd2"]
+    async with cluster.ports(who) as ports:
+        beat = replace(arguments(cluster, LIBRARIAN, "heartbeat")[0], shepherd=other, boot=before.boot + 10)
+        answer = await ports.librarian.heartbeat(Call(), replace(beat, free_bytes=1, total_bytes=1))
+        assert not answer.known
+    await asyncio.sleep(1.5)  # longer than a lease and than the registry is cached: what it stirred up would show
+    after = (await cluster.nodes())["shepherd2"]
+    assert (after.state, after.boot, after.dn) == ("alive", before.boot, before.dn)
+    assert after.total_bytes == before.total_bytes
+    async with cluster.client("user") as client:
+        await put(client, f"/after-heartbeat-of-{who}", b"x", 3)
+
+
+async def test_a_caller_who_names_a_service_as_his_own_gains_nothing(cluster: Cluster) -> None:
+    async with cluster.ports("user") as ports:
+        link = replace(ports.link, service_id=ServiceId(cluster.url("librarian")))
+        channel = Channel(link, AHASH, (cluster.url("ahash"),), Patience(retry_ms=0))
+        assert TABLE_SAYS in await refusal(channel, "status", ())
+
+
+def test_refusals_are_in_the_audit_log(cluster: Cluster) -> None:
+    audit = (cluster.root / "log" / "core-audit.log").read_text()
+    assert "service=ahash op=status" in audit
+    assert "/CN=Jane Doe" in audit
+
+
+async def refusal(channel: Channel, method: str, args: tuple[Any, ...]) -> str:
+    """Call; returns the text of the refusal, "" when there was none."""
+    try:
+        await channel.call(Call(), method, *args, _as=Any)
+    except CheloniaError as error:
+        return str(error)
+    return ""

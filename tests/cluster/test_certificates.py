@@ -1,0 +1,135 @@
+"""Certificates that are not good, at every door: refused, with a line in the log, whoever else is being served."""
+
+import signal
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.certificates import CertificateAuthority, Issued, KeyKind, make_proxy
+from tests.cluster.harness import Cluster, Files, now_ms
+from tests.support.polling import poll, poll_async
+
+BASE = "/DC=org/DC=chelonia/O=Dev"
+SUBJECT = f"{BASE}/CN=Jane Doe"
+DOORS = ["ahash", "librarian", "bartender", "shepherd1", "turl"]
+
+
+def expired(cluster: Cluster, scratch: Path) -> Issued:
+    return cluster.ca.issue_user(SUBJECT, now_ms(), lifetime_s=-60)
+
+
+def foreign(cluster: Cluster, scratch: Path) -> Issued:
+    return other_ca(scratch, "/O=Elsewhere/CN=Other CA").issue_user("/O=Elsewhere/CN=Jane Doe", now_ms())
+
+
+def impostor(cluster: Cluster, scratch: Path) -> Issued:
+    """Of a CA that bears the name of ours, with a subject of ours."""
+    return other_ca(scratch, f"{BASE}/CN=Chelonia Dev CA").issue_user(SUBJECT, now_ms())
+
+
+def self_signed(cluster: Cluster, scratch: Path) -> Issued:
+    return other_ca(scratch, SUBJECT).issued
+
+
+def revoked_before(cluster: Cluster, scratch: Path) -> Issued:
+    issued = cluster.ca.issue_user(f"{BASE}/CN=Revoked Early", now_ms())
+    cluster.ca.revoke(issued.certificate, now_ms())
+    sighup(cluster)
+    return issued
+
+
+def proxy_of_expired(cluster: Cluster, scratch: Path) -> Issued:
+    return make_proxy(expired(cluster, scratch), now_ms(), kind=KeyKind.P256)
+
+
+def expired_proxy(cluster: Cluster, scratch: Path) -> Issued:
+    user = cluster.ca.issue_user(SUBJECT, now_ms())
+    return make_proxy(user, now_ms(), kind=KeyKind.P256, lifetime_s=-60)
+
+
+def proxy_of_proxy_of_foreign(cluster: Cluster, scratch: Path) -> Issued:
+    return make_proxy(make_proxy(foreign(cluster, scratch), now_ms()), now_ms())
+
+
+def other_ca(scratch: Path, subject: str) -> CertificateAuthority:
+    return CertificateAuthority.create(scratch / "other", subject, now_ms(), kind=KeyKind.P256)
+
+
+BAD: list[Callable[[Cluster, Path], Issued]] = [
+    expired, foreign, impostor, self_signed, revoked_before, proxy_of_expired, expired_proxy, proxy_of_proxy_of_foreign,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", BAD)
+def test_a_bad_certificate_is_refused_at_every_door(
+    cluster: Cluster, tmp_path: Path, make: Callable[[Cluster, Path], Issued]
+) -> None:
+    files = written(make(cluster, tmp_path), tmp_path)
+    for door in DOORS:
+        poll(lambda door=door: refused(cluster, url_of(cluster, door), files), 6.0, what=f"{door} refuses")  # type: ignore[misc]
+        assert refused(cluster, url_of(cluster, door), files)
+    for name in ("core", "shepherd1"):
+        log = cluster.log_of(name)
+        assert "handshake-refused" in log or "untrusted" in log
+
+
+@pytest.mark.parametrize("door", ["ahash", "librarian", "shepherd1"])
+def test_a_control_listener_demands_a_certificate(cluster: Cluster, door: str) -> None:
+    assert refused(cluster, cluster.url(door), Files())
+
+
+@pytest.mark.parametrize("hangup", [True, False], ids=["SIGHUP", "by itself"])
+async def test_a_certificate_revoked_while_in_use_is_cut_off(cluster: Cluster, tmp_path: Path, hangup: bool) -> None:
+    issued = cluster.ca.issue_user(f"{BASE}/CN=Revoked {hangup}", now_ms())
+    files, proxy = tmp_path / "revoked.pem", tmp_path / "proxy.pem"
+    issued.write_proxy(files)
+    make_proxy(issued, now_ms()).write_proxy(proxy)
+    async with (
+        cluster.client(Files(files, files), retry_ms=0) as client,
+        cluster.client(Files(proxy, proxy), retry_ms=0) as by_proxy,
+        cluster.client("user2") as other,
+    ):
+        await client.stat("/")
+        await by_proxy.stat("/")
+        cluster.ca.revoke(issued.certificate, now_ms())
+        if hangup:
+            sighup(cluster)
+
+        async def cut() -> bool:
+            kinds = set()
+            for one in (client, by_proxy):
+                try:
+                    await one.stat("/")
+                except CheloniaError as error:
+                    kinds.add(error.kind)
+            return kinds == {Kind.UNTRUSTED}
+
+        await poll_async(cut, 3.0 if hangup else 8.0, what="open connections of the revoked are refused")
+        await other.stat("/")
+
+
+def sighup(cluster: Cluster) -> None:
+    for name in cluster.names:
+        cluster.signal(name, signal.SIGHUP)
+
+
+def written(issued: Issued, scratch: Path) -> Files:
+    path = scratch / "bad.pem"
+    issued.write_proxy(path)
+    return Files(path, path)
+
+
+def url_of(cluster: Cluster, door: str) -> str:
+    return f"{cluster.data_url('shepherd1')}/healthz" if door == "turl" else cluster.url(door)
+
+
+def refused(cluster: Cluster, url: str, files: Files) -> bool:
+    """Whether a caller is turned away: in the handshake, or by the first answer."""
+    try:
+        answer = cluster.request("GET", url, files)
+    except (ssl.SSLError, ConnectionError, OSError):
+        return True
+    return answer.status == 403 and answer.kind in ("untrusted", "expired")

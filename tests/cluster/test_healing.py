@@ -1,0 +1,169 @@
+"""Lost nodes and damaged replicas: noticed, replaced, and trimmed to exactly what was wanted."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.ids import ReferenceId
+from chelonia_clients import downloads
+from tests.cluster.harness import Away, Cluster
+from tests.cluster.load import fetch, locations, put, until_live
+from tests.support.polling import poll_async
+
+OFFLINE_S = 2.5
+"""Dev settings: a lease of one second, and a tick."""
+
+
+async def test_a_lost_shepherd_is_replaced_and_the_surplus_trimmed_when_it_returns(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = own_cluster(restart=False)
+    files = {f"/heal/{number}": bytes([number]) * 200_000 for number in range(9)}
+    async with cluster.client("user") as client:
+        await client.make_collection("/heal")
+        for ln, data in files.items():
+            await put(client, ln, data)
+        before = {ln: await until_live(client, ln, 2) for ln in files}
+        victim = cluster.url("shepherd1")
+        held = [ln for ln, places in before.items() if any(place.startswith(victim + " ") for place in places)]
+        assert held, "the victim holds nothing"
+
+        cluster.kill("shepherd1")
+        died = time.monotonic()
+
+        async def offline() -> bool:
+            states = await locations(client, held[0])
+            return "offline" in states.values()
+
+        await poll_async(offline, OFFLINE_S, what="its replicas are offline")
+        took = time.monotonic() - died
+        assert took < OFFLINE_S
+        for ln in held:
+            expected = files[ln]
+            await poll_async(lambda ln=ln: two_alive(client, ln), 15.0, tolerate=Away, what=f"{ln} again on two")  # type: ignore[misc]
+            assert await fetch(client, ln) == expected
+
+        cluster.start_node("shepherd1")
+        await cluster.until_alive()
+        for ln, data in files.items():
+            await until_live(client, ln, 2, deadline=30.0)
+            assert await fetch(client, ln) == data
+        await poll_async(lambda: stored(cluster) == 2 * len(files), 20.0, what="the surplus is gone from the disks too")
+
+
+async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none_at_all(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = own_cluster(restart=False)
+    cluster.expect_log("replica damaged|replica is invalid|replica missing")
+    files = {f"/bad/{number}": bytes([number]) * 50_000 for number in range(9)}
+    async with cluster.client("user") as client:
+        await client.make_collection("/bad")
+        for ln, data in files.items():
+            await put(client, ln, data, 3)
+        for ln in files:
+            await until_live(client, ln, 3)
+        cluster.kill("shepherd1")
+        own = sorted(replica_files(cluster, "shepherd1"))
+        assert len(own) == len(files)
+        own[0].unlink()
+        own[1].write_bytes(own[1].read_bytes()[:1000])
+        record_of(own[2]).unlink()
+        record_of(own[3]).write_bytes(b"CHLRgarbage")
+        own[4].unlink()
+        record_of(own[4]).unlink()
+        cluster.kill("shepherd2")
+        shutil.rmtree(cluster.data_dir("shepherd2") / "replicas")
+        for name in ("shepherd1", "shepherd2"):
+            cluster.start_node(name)
+        await cluster.until_alive()
+        for ln, data in files.items():
+            await until_live(client, ln, 3, deadline=30.0)
+            assert await fetch(client, ln) == data
+        async with cluster.ports("admin") as ports:
+            for name in cluster.shepherd_names:
+                assert await ports.shepherds[name].scrub(Call(), ()) == 0, f"{name} holds something damaged"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def spoil_record(path: Path) -> None:
+    record_of(path).write_bytes(b"CHLR" + bytes(60))
+
+
+def remove_record(path: Path) -> None:
+    record_of(path).unlink()
+
+
+@pytest.mark.parametrize("harm", [flip, truncate, remove, spoil_record, remove_record])
+async def test_harm_to_a_stored_replica_is_found_and_repaired(
+    cluster: Cluster, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    ln, data = f"/harmed-{harm.__name__}", bytes(range(256)) * 3000
+    cluster.expect_log("replica is invalid|check impossible")
+    async with cluster.client("user") as client, cluster.ports("admin") as ports:
+        await put(client, ln, data)
+        before = await until_live(client, ln, 2)
+        for number, place in enumerate(sorted(before)):
+            harm(cluster.replica_file(place))
+            target = tmp_path / str(number)
+            await downloads.download(client, ln, target)
+            assert target.read_bytes() == data, "a reader got what was damaged"
+            name, reference = cluster.named(place), place.split()[1]
+            seen = asyncio.create_task(states_until(client, ln, place))
+            found = await ports.shepherds[name].scrub(Call(), (ReferenceId(reference),))
+            assert found == 1 or place not in await locations(client, ln), "the scrub found nothing"
+            assert await seen <= {"alive", "invalid", "deleted"}
+            after = await until_live(client, ln, 2)
+            assert place not in after
+        assert await fetch(client, ln) == data
+
+
+async def states_until(client: object, ln: str, place: str) -> set[str]:
+    """The states one replica goes through until it is gone."""
+    seen: set[str] = set()
+
+    async def gone() -> bool:
+        state = (await locations(client, ln)).get(place, "")  # type: ignore[arg-type]
+        seen.add(state or "deleted")
+        return not state
+
+    await poll_async(gone, 15.0, interval=0.01, what=f"{place} is dropped")
+    return seen
+
+
+async def two_alive(client: object, ln: str) -> bool:
+    return list((await locations(client, ln)).values()).count("alive") >= 2  # type: ignore[arg-type]
+
+
+def replica_files(cluster: Cluster, name: str) -> list[Path]:
+    """The replicas' bytes on a Shepherd's disk."""
+    folder = cluster.data_dir(name) / "replicas"
+    return [path for path in folder.glob("*/*") if path.suffix == ""]
+
+
+def record_of(path: Path) -> Path:
+    """The record beside a replica, committed or not yet known to be."""
+    found = [path.with_name(path.name + suffix) for suffix in (".record", ".uncommitted")]
+    return next((record for record in found if record.exists()), found[0])
+
+
+def stored(cluster: Cluster) -> int:
+    return sum(len(replica_files(cluster, name)) for name in cluster.shepherd_names)
