@@ -184,7 +184,9 @@ class AHash(Protocol):
         """Apply the elements one by one, each atomic by itself, in order; later ones see earlier ones."""
         ...
 
-    async def transact(self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = "") -> TransactOutcome:
+    async def transact(
+        self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
+    ) -> TransactOutcome:
         """Apply all elements or none. With a key already used by this caller (DN), answer as then, changing nothing.
 
         All conditions are evaluated before the first change. An unmet condition is an answer, not an error, and is

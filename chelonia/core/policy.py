@@ -43,9 +43,7 @@ class Decision:
     rule: str
 
 
-def decide(
-    action: Action, dn: str, attributes: tuple[str, ...], *, owner: str, policy: Mapping[str, str]
-) -> Decision:
+def decide(action: Action, dn: str, attributes: tuple[str, ...], *, owner: str, policy: Mapping[str, str]) -> Decision:
     """Decide one action on one entry.
 
     Args:
