@@ -127,7 +127,10 @@ class TransactOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Follow `steps` from `start` through `section`: each step lists candidate properties; the first set is followed."""
+    """Follow `steps` from `start` through `section`.
+
+    Each step lists candidate properties; the first that is set is followed.
+    """
 
     start: ObjectId
     steps: tuple[tuple[str, ...], ...]

@@ -71,7 +71,7 @@ def blob_object(blob: BlobId) -> ObjectId:
 
 
 def shepherd_object(shepherd: ServiceId) -> ObjectId:
-    """The A-Hash object that holds a Shepherd's replicas (`file`), erasure outbox (`erase`), `report` number and `node` state."""
+    """The A-Hash object of a Shepherd: its replicas (`file`), erasure outbox (`erase`), `report` number, `node` state."""
     return ObjectId(f"{SYSTEM_PREFIX}shepherd:{shepherd}")
 
 

@@ -190,7 +190,10 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """What a PUT achieved. `complete` False: `offset` bytes are kept, continue there. `receipts`: one per durable copy."""
+    """What a PUT achieved.
+
+    `complete` False: `offset` bytes are kept, continue there. `receipts`: one per durable copy.
+    """
 
     complete: bool
     offset: int
