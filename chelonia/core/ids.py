@@ -71,12 +71,12 @@ def blob_object(blob: BlobId) -> ObjectId:
 
 
 def shepherd_object(shepherd: ServiceId) -> ObjectId:
-    """The A-Hash object of a Shepherd: its replicas (`file`), erasure outbox (`erase`), `report` number, `node` state."""
+    """A Shepherd's A-Hash object: replicas (`file`), erasure outbox (`erase`), `report` number and `node` state."""
     return ObjectId(f"{SYSTEM_PREFIX}shepherd:{shepherd}")
 
 
 SERVICES_OBJECT = ObjectId("sys:services")
-"""Registered service identities: section = role, property = `<service id> <DN>`, value `approved` or `waiting`."""
+"""Registered service identities: section = role, property = `<service id> <DN>`, value `approved`, `waiting` or `withdrawn`."""
 TREE_OBJECT = ObjectId("sys:tree")
 """Section `epoch`, property `tree`: bumped by every move or link of a collection."""
 REPAIR_OBJECT = ObjectId("sys:repair")
