@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from chelonia.bartender import audit
@@ -95,17 +95,40 @@ def waves(requests: Sequence[R], ordered: Callable[[R], str] | None) -> list[tup
     if ordered is None:
         return [(0, len(requests))]
     cuts: list[int] = [0]
-    names: set[tuple[str, ...]] = set()
-    above: set[tuple[str, ...]] = set()
+    seen = _Branch()
     for index, request in enumerate(requests):
         path = _path(ordered(request))
-        prefixes = [path[:size] for size in range(len(path))]
-        if path in names or path in above or any(prefix in names for prefix in prefixes):
+        if _is_related(seen, path):
             cuts.append(index)
-            names, above = set(), set()
-        names.add(path)
-        above.update(prefixes)
+            seen = _Branch()
+        _grow(seen, path)
     return list(zip(cuts, [*cuts[1:], len(requests)], strict=True))
+
+
+@dataclass(slots=True)
+class _Branch:
+    """The names of a wave as a tree, so that a call of deep names costs their length once. `named`: one ends here."""
+
+    named: bool = False
+    below: dict[str, _Branch] = field(default_factory=dict)
+
+
+def _is_related(seen: _Branch, path: tuple[str, ...]) -> bool:
+    """Whether a name seen equals, contains or lies below `path`."""
+    branch: _Branch | None = seen
+    for part in path:
+        branch = branch.below.get(part) if branch is not None else None
+        if branch is None:
+            return False
+        if branch.named:
+            return True
+    return True
+
+
+def _grow(seen: _Branch, path: tuple[str, ...]) -> None:
+    for part in path:
+        seen = seen.below.setdefault(part, _Branch())
+    seen.named = True
 
 
 def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:

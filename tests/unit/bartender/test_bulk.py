@@ -1,5 +1,7 @@
 """Bulk calls: order among relatives, keys of elements, the recall rule, and when a call as a whole fails."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +35,16 @@ def cut(*names: str) -> list[list[str]]:
 )
 def test_relatives_wait_for_each_other(names: tuple[str, ...], expected: list[list[str]]) -> None:
     assert cut(*names) == expected
+
+
+def test_a_call_of_a_thousand_deep_names_stays_cheap() -> None:
+    names = tuple("/" + "/".join(f"{n}.{depth}" for depth in range(250)) for n in range(200))
+    tracemalloc.start()
+    try:
+        assert len(cut(*names)) == 1
+        assert tracemalloc.get_traced_memory()[1] < 32 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.lists(st.sampled_from(["/", "/a", "/b", "/a/a", "/a/b", "/a/a/a", "0/b", "?"]), max_size=12))
