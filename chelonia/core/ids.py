@@ -76,7 +76,7 @@ def shepherd_object(shepherd: ServiceId) -> ObjectId:
 
 
 SERVICES_OBJECT = ObjectId("sys:services")
-"""Registered service identities: section = role, property = `<service id> <DN>`, value `approved`, `waiting` or `withdrawn`."""
+"""Registered identities: section = role, property = `<service id> <DN>`, value `approved`, `waiting`, `withdrawn`."""
 TREE_OBJECT = ObjectId("sys:tree")
 """Section `epoch`, property `tree`: bumped by every move or link of a collection."""
 REPAIR_OBJECT = ObjectId("sys:repair")

@@ -14,6 +14,8 @@ from chelonia.librarian.elements import put, unset
 
 APPROVED = "approved"
 WAITING = "waiting"
+WITHDRAWN = "withdrawn"
+"""An administrator said no: stays registered, so that neither the configuration nor a heartbeat brings it back."""
 NO_SERVICE = "-"
 """Stands for the service id of an administrator, who is a person."""
 
@@ -37,7 +39,7 @@ def parse(stored: StoredObject) -> tuple[ServiceRecord, ...]:
 
 def set_record(record: ServiceRecord) -> Element:
     """Write an identity as approved, or withdraw it."""
-    return put(SERVICES_OBJECT, record.role.value, property_of(record), APPROVED if record.approved else WAITING)
+    return put(SERVICES_OBJECT, record.role.value, property_of(record), APPROVED if record.approved else WITHDRAWN)
 
 
 def add_record(record: ServiceRecord) -> Element:
@@ -52,6 +54,8 @@ class Registry:
     """The identities as last read."""
 
     records: tuple[ServiceRecord, ...] = ()
+    waiting: int = 0
+    """How many identities wait for an administrator's word."""
 
     def find(self, role: Role, service_id: ServiceId, dn: Dn) -> ServiceRecord | None:
         """The record of exactly this identity."""
@@ -66,6 +70,12 @@ class Registry:
                 out[record.service_id] = record
         return dict(sorted(out.items()))
 
-    def waiting(self) -> int:
-        """How many identities wait for approval."""
-        return sum(not record.approved for record in self.records)
+    def refused(self, dn: Dn) -> int:
+        """How many identities of this DN wait or were withdrawn."""
+        return sum(record.dn == dn and not record.approved for record in self.records)
+
+
+def read(stored: StoredObject) -> Registry:
+    """The registry as stored."""
+    waiting = sum(value == WAITING for role in Role for value in stored.sections.get(role.value, {}).values())
+    return Registry(parse(stored), waiting)

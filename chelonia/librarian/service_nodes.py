@@ -81,7 +81,7 @@ class Nodes:
 
     async def refresh(self, call: Call) -> None:
         """Read the registry and the stored state of every Shepherd again."""
-        self._registry = Registry(registry.parse(await self._records.one(call, SERVICES_OBJECT)))
+        self._registry = registry.read(await self._records.one(call, SERVICES_OBJECT))
         shepherds = self._registry.shepherds()
         ids = [shepherd_object(shepherd) for shepherd in shepherds]
         stored = await self._records.get(call, ids, (Needed("node"),))
@@ -120,7 +120,11 @@ class Nodes:
         if call.dn == ANONYMOUS or self._registry.find(Role.SHEPHERD, shepherd, call.dn):
             return
         _check_identity(record)
-        if self._registry.waiting() >= self._world.settings.waiting_max:
+        settings = self._world.settings
+        if self._registry.refused(call.dn) >= settings.waiting_per_dn_max:
+            cause = f"{settings.waiting_per_dn_max} services of {call.dn} wait or were withdrawn; approve them first"
+            raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
+        if self._registry.waiting >= settings.waiting_max:
             cause = "too many services wait for approval; approve or withdraw some"
             raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
         if (await self._records.attempt(call, Draft((registry.add_record(record),)))).applied:

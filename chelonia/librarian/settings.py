@@ -37,6 +37,7 @@ class LibrarianSettings:
         services_interval_ms: how often the registry and the stored node states are read again.
         plan_batch: blobs read and planned together; copies_max: copies this Librarian runs at once.
         waiting_max: unknown identities recorded for approval; more are refused.
+        waiting_per_dn_max: of one DN, those withdrawn included: one stranger cannot take up all the room.
     """
 
     root_owner: Dn = Dn("")
@@ -59,6 +60,7 @@ class LibrarianSettings:
     plan_batch: int = 100
     copies_max: int = 32
     waiting_max: int = 100
+    waiting_per_dn_max: int = 8
 
     @classmethod
     def dev(cls, root_owner: Dn, bootstrap: tuple[ServiceRecord, ...] = ()) -> LibrarianSettings:

@@ -248,6 +248,31 @@ async def test_only_so_many_strangers_are_recorded() -> None:
             await b.service.heartbeat(shepherd_call(shepherd), Heartbeat(shepherd, 1, 0, 1, 1, 0, True, "", ""))
 
 
+async def test_one_stranger_cannot_take_up_the_room_of_all_who_wait() -> None:
+    async with bench() as b:
+        stranger = Call(Dn("/CN=stranger"))
+        for n in range(b.settings.waiting_per_dn_max):
+            await b.service.heartbeat(stranger, Heartbeat(shepherd_id(1000 + n), 1, 0, 1, 1, 0, True, "", ""))
+        with fails(Kind.DENIED):
+            await b.service.heartbeat(stranger, Heartbeat(shepherd_id(2000), 1, 0, 1, 1, 0, True, "", ""))
+        await b.service.heartbeat(Call(Dn("/CN=other")), Heartbeat(shepherd_id(2000), 1, 0, 1, 1, 0, True, "", ""))
+        assert any(record.dn == "/CN=other" for record in await b.service.services(ADMIN))
+
+
+async def test_withdrawing_strangers_makes_room_for_others() -> None:
+    async with bench() as b:
+        for n in range(b.settings.waiting_max):
+            shepherd = shepherd_id(1000 + n)
+            await b.service.heartbeat(
+                replace(shepherd_call(shepherd), roles=()), Heartbeat(shepherd, 1, 0, 1, 1, 0, True, "", "")
+            )
+        first = next(record for record in await b.service.services(ADMIN) if not record.approved)
+        await b.service.approve(ADMIN, first)
+        shepherd = shepherd_id(9999)
+        await b.service.heartbeat(shepherd_call(shepherd), Heartbeat(shepherd, 1, 0, 1, 1, 0, True, "", ""))
+        assert any(record.service_id == shepherd for record in await b.service.services(ADMIN))
+
+
 async def test_a_withdrawn_identity_of_the_configuration_stays_withdrawn() -> None:
     async with bench() as b:
         record = next(r for r in await b.service.services(ADMIN) if r.service_id == b.shepherds[0])
