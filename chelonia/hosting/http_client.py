@@ -165,6 +165,8 @@ class HttpClient:
         options: dict[str, Any] = {}
         context = self._tls()
         if context is not None:
+            if not sending.url.startswith("https://"):
+                raise CheloniaError(Kind.BAD_REQUEST, cause=f"{target_of(sending.url)} is not https: nothing was sent")
             options["ssl"] = context
         if sending.read_idle_ms > 0:
             options["timeout"] = self._timeout(sending.read_idle_ms)

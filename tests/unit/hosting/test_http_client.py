@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.http_client import ClientLimits, HttpClient, Sending, raise_for_status, target_of
 from chelonia.hosting.http_messages import Answer, Request, error_answer, text_answer
+from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import client_of, plain
 
 
@@ -47,6 +49,21 @@ async def test_no_answer_in_time_is_a_timeout() -> None:
 async def test_what_is_no_url_is_a_bad_request(url: str) -> None:
     async with client_of(None) as client:
         assert (await failure(client, Sending("GET", url))).kind in (Kind.BAD_REQUEST, Kind.NETWORK)
+
+
+async def test_a_client_with_credentials_never_speaks_plaintext(tmp_path: Path) -> None:
+    grid = Grid(tmp_path)
+    seen: list[Request] = []
+
+    async def door(request: Request) -> Answer:
+        seen.append(request)
+        return text_answer(200, "ok")
+
+    async with plain(door) as server, client_of(grid.client(grid.user())) as client:
+        error = await failure(client, Sending("PUT", f"http://127.0.0.1:{server.port}/turl/x?ticket=s", None, b"bytes"))
+    assert error.kind is Kind.BAD_REQUEST
+    assert "ticket" not in str(error)
+    assert not seen
 
 
 async def test_what_the_source_of_a_body_raises_arrives_as_it_left() -> None:
