@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 AUDIT_LOGGER = "chelonia.audit"
+_UNPRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What could begin a line of its own, drive a terminal, or not be written at all."""
 _TICKET = re.compile(r"(ticket=)[^&\s\"'>]+", re.IGNORECASE)
 
 
@@ -66,8 +68,8 @@ class TextLines(logging.Formatter):
         """Render one record; a stack trace follows on lines of its own, indented."""
         head = f"time={_instant(record)} level={record.levelname} node={self._node} at={record.name} "
         trace = self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
-        body = redact(record.getMessage()).replace("\n", "\\n")
-        return head + body + "".join("\n  | " + redact(line) for line in trace.splitlines())
+        body = one_line(redact(record.getMessage()))
+        return head + body + "".join("\n  | " + one_line(redact(line)) for line in trace.splitlines())
 
 
 class JsonLines(logging.Formatter):
@@ -94,6 +96,11 @@ class JsonLines(logging.Formatter):
 def redact(text: str) -> str:
     """`text` without the values of ticket parameters."""
     return _TICKET.sub(r"\1...", text) if "icket=" in text or "ICKET=" in text else text
+
+
+def one_line(text: str) -> str:
+    """`text` with control characters and line ends written as escapes: what strangers say forges no line."""
+    return _UNPRINTED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _instant(record: logging.LogRecord) -> str:

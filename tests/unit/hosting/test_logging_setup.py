@@ -35,6 +35,11 @@ def test_text_is_one_line_per_event() -> None:
     assert line == "time=1970-01-01T00:00:00.250Z level=INFO node=n1 at=chelonia.x a=b\\nforged=1"
 
 
+def test_what_strangers_say_neither_begins_a_line_nor_drives_a_terminal() -> None:
+    line = TextLines("n1").format(record("path=%s", "/a\r\x1b[2Jx\x9b\u2028time=now\udcff"))
+    assert line.endswith("path=/a\\r\\x1b[2Jx\\x9b\\u2028time=now\\udcff")
+
+
 def test_json_is_one_object_per_event() -> None:
     line = JsonLines("n1").format(record('say "hi"'))
     assert json.loads(line) == {
