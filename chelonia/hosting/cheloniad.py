@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import resource
 import sys
 from collections.abc import Coroutine, Sequence
@@ -86,6 +87,7 @@ def _count(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     config = load_config(options.config)
+    os.umask(0o077)  # replicas, metadata and the audit log are nobody else's to read
     configure(config.log, config.node.name)
     _allow_many_files()
 

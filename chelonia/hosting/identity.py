@@ -184,8 +184,8 @@ class IdentityCache:
 
     def _use(self, key: bytes, known: _Known) -> Identity:
         """Check `known` at this instant and keep it as the most recently used; forget it if it is refused."""
-        now_ms = self._now_ms()
-        holds = known.judged == self._round and known.identity.not_before_ms <= now_ms < known.good_until_ms
+        now_ms, judged = self._now_ms(), self._round  # a reload in another thread may end the round while we judge
+        holds = known.judged == judged and known.identity.not_before_ms <= now_ms < known.good_until_ms
         if not holds:
             try:
                 check_validity(known.chain, now_ms)
@@ -193,7 +193,7 @@ class IdentityCache:
             except CheloniaError:
                 self._known.pop(key, None)
                 raise
-            known = replace(known, judged=self._round, good_until_ms=until_ms)
+            known = replace(known, judged=judged, good_until_ms=until_ms)
         self._known[key] = known
         self._known.move_to_end(key)
         while len(self._known) > self._limit:
