@@ -1,0 +1,357 @@
+"""An in-memory Bartender and the byte store behind its TURLs, for tests of clients: simple, whole, and easy to break.
+
+Rights are not modelled but by `deny`; `failures` are outcomes to answer first; the store's `faults` break transfers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from chelonia.core import bartender as port
+from chelonia.core import status
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.metadata import Filter, Triple, selects, to_triples
+from chelonia.core.names import parse_ln
+from chelonia.core.replicas import Checksums, Location, Receipt
+from chelonia.hosting.http_client import Received, Sending
+from chelonia.wire import receipts
+
+Path = tuple[str, ...]
+PIECE = 1000
+"""Bytes of one chunk that the store sends."""
+
+
+@dataclass(slots=True)
+class Entry:
+    type: str
+    guid: str
+    blob: str = ""
+    metadata: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Fault:
+    """How one request to the store goes wrong: after `after` bytes with `kind`, or with `flip` changed bytes."""
+
+    after: int = 0
+    kind: Kind | None = None
+    flip: bool = False
+
+
+class FakeStore:
+    """PUT and GET on TURLs like `https://s1/turl/<blob>`; stands in for the HTTP client."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.faults: list[Fault] = []
+        self.asked: list[tuple[str, str, str]] = []
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def request(self, sending: Sending) -> Received:
+        assert sending.method == "PUT"
+        host, blob = _parts(sending.url)
+        self.asked.append(("PUT", host, ""))
+        fault = self.faults.pop(0) if self.faults else Fault()
+        data = b""
+        assert sending.body is not None
+        assert not isinstance(sending.body, bytes)
+        async for chunk in sending.body:
+            data += chunk
+            if fault.kind is not None and len(data) >= fault.after:
+                raise CheloniaError(fault.kind, cause=f"{host} broke the connection")
+        assert sending.length in (-1, len(data))
+        self.blobs[blob] = data
+        told = data + b"!" if fault.flip else data
+        return Received(201, {receipts.HEADER: receipts.to_text(_receipt(host, blob, told))}, b"")
+
+    @asynccontextmanager
+    async def stream(self, sending: Sending) -> AsyncIterator[FakeAnswer]:
+        host, blob = _parts(sending.url)
+        wanted = (sending.headers or {}).get("Range", "")
+        self.asked.append(("GET", host, wanted))
+        fault = self.faults.pop(0) if self.faults else Fault()
+        offset = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
+        data = self.blobs[blob]
+        if fault.flip:
+            data = bytes(byte ^ 1 for byte in data)
+        yield FakeAnswer(206 if wanted else 200, data[offset:], fault)
+
+
+class FakeAnswer:
+    """The part of `Streaming` that downloads use."""
+
+    def __init__(self, code: int, data: bytes, fault: Fault) -> None:
+        self.status = code
+        self.headers: Mapping[str, str] = {}
+        self._data = data
+        self._fault = fault
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._data), PIECE):
+            if self._fault.kind is not None and start >= self._fault.after:
+                raise CheloniaError(self._fault.kind, cause="the connection broke")
+            yield self._data[start : start + PIECE]
+
+    async def read(self, limit: int) -> bytes:
+        return self._data[:limit]
+
+
+class FakeBartender:
+    """`core.bartender.Bartender` over a dictionary of paths."""
+
+    def __init__(self, store: FakeStore | None = None) -> None:
+        self.store = store or FakeStore()
+        self.entries: dict[Path, Entry] = {(): Entry("collection", "0")}
+        self.calls: list[tuple[str, Call]] = []
+        self.failures: list[Kind] = []
+        self.deny: set[str] = set()
+        self._numbers = itertools.count(1)
+        self._puts: dict[str, port.StartPutRequest] = {}
+
+    # --- reading ---
+
+    async def stat(self, call: Call, requests: tuple[port.NameRequest, ...]) -> tuple[port.StatOutcome, ...]:
+        return tuple([self._stat(call, request) for request in requests])
+
+    def _stat(self, call: Call, request: port.NameRequest) -> port.StatOutcome:
+        try:
+            path = self._begin("stat", call, request.ln)
+            return port.StatOutcome(request.request_id, to_triples(self._shown(path)))
+        except CheloniaError as error:
+            triples = (Triple("error", "x", "not allowed"),) if error.kind is Kind.DENIED else ()
+            return port.StatOutcome(request.request_id, triples, error.kind.value, error.cause)
+
+    async def list(
+        self, call: Call, requests: tuple[port.ListRequest, ...], needed: Filter, recursive: bool
+    ) -> tuple[port.ListOutcome, ...]:
+        return tuple([self._list(call, request, needed, recursive) for request in requests])
+
+    def _list(self, call: Call, request: port.ListRequest, needed: Filter, recursive: bool) -> port.ListOutcome:
+        try:
+            top = self._begin("list", call, request.ln)
+            if self.entries[top].type != "collection":
+                raise CheloniaError(Kind.NOT_A_COLLECTION, cause="it is a file")
+        except CheloniaError as error:
+            words = status.failure("list", error.kind, error.subject, error.cause)
+            return port.ListOutcome(request.request_id, words, (), "", error.kind.value, error.cause)
+        below = sorted(p for p in self.entries if p[: len(top)] == top and len(p) > len(top))
+        names = [p for p in below if recursive or len(p) == len(top) + 1]
+        shown = [p for p in names if not request.after or "/".join(p[len(top) :]) > request.after]
+        if request.after:
+            shown = names[[("/".join(p[len(top) :])) for p in names].index(request.after) + 1 :]
+        page = shown[: request.limit or len(shown)]
+        after = "/".join(page[-1][len(top) :]) if len(page) < len(shown) else ""
+        entries = tuple(self._entry(p, top, needed) for p in page)
+        return port.ListOutcome(request.request_id, "found", entries, after)
+
+    def _entry(self, path: Path, top: Path, needed: Filter) -> port.ListedEntry:
+        triples = tuple(t for t in to_triples(self._shown(path)) if selects(needed, t.section, t.property))
+        return port.ListedEntry("/".join(path[len(top) :]), self.entries[path].guid, triples)
+
+    async def get_file(self, call: Call, requests: tuple[port.GetFileRequest, ...]) -> tuple[port.TransferOutcome, ...]:
+        return tuple([self._get(call, request) for request in requests])
+
+    def _get(self, call: Call, request: port.GetFileRequest) -> port.TransferOutcome:
+        try:
+            path = self._begin("getFile", call, request.ln)
+            entry = self.entries[path]
+            if entry.type != "file":
+                raise CheloniaError(Kind.NOT_A_FILE, cause="it is a collection")
+        except CheloniaError as error:
+            words = status.failure("getFile", error.kind)
+            return port.TransferOutcome(request.request_id, words, kind=error.kind.value, cause=error.cause)
+        turls = tuple(f"https://s{n}/turl/{entry.blob}" for n in (1, 2, 3))
+        states = self._shown(path)["states"]
+        size, checksum = int(states["size"]), states["checksum"]
+        return port.TransferOutcome(request.request_id, "done", turls[0], "http", turls[1:], size, checksum, "sha256")
+
+    # --- writing ---
+
+    async def make_collection(self, call: Call, requests: tuple[port.MakeRequest, ...]) -> tuple[port.Outcome, ...]:
+        return tuple([self._make("makeCollection", call, request, "collection") for request in requests])
+
+    async def make_mountpoint(self, call: Call, requests: tuple[port.MakeRequest, ...]) -> tuple[port.Outcome, ...]:
+        return tuple([self._make("makeMountpoint", call, request, "mountpoint") for request in requests])
+
+    def _make(self, op: str, call: Call, request: port.MakeRequest, entry_type: str) -> port.Outcome:
+        def act() -> None:
+            self._new(op, call, request.ln, Entry(entry_type, self._guid()))
+
+        return _outcome(op, request.request_id, act)
+
+    async def unmake_collection(self, call: Call, requests: tuple[port.NameRequest, ...]) -> tuple[port.Outcome, ...]:
+        return tuple([self._drop("unmakeCollection", call, request) for request in requests])
+
+    async def unmake_mountpoint(self, call: Call, requests: tuple[port.NameRequest, ...]) -> tuple[port.Outcome, ...]:
+        return tuple([self._drop("unmakeMountpoint", call, request) for request in requests])
+
+    async def unlink(self, call: Call, requests: tuple[port.NameRequest, ...]) -> tuple[port.Outcome, ...]:
+        return tuple([self._drop("unlink", call, request) for request in requests])
+
+    async def del_file(self, call: Call, requests: tuple[port.NameRequest, ...]) -> tuple[port.Outcome, ...]:
+        return tuple([self._drop("delFile", call, request) for request in requests])
+
+    def _drop(self, op: str, call: Call, request: port.NameRequest) -> port.Outcome:
+        def act() -> None:
+            path = self._begin(op, call, request.ln)
+            if any(p[: len(path)] == path and p != path for p in self.entries):
+                raise CheloniaError(Kind.NOT_EMPTY, cause="it is not empty")
+            guid = self.entries.pop(path).guid
+            for other in [p for p, entry in self.entries.items() if entry.guid == guid and op == "delFile"]:
+                del self.entries[other]
+
+        return _outcome(op, request.request_id, act)
+
+    async def move(self, call: Call, requests: tuple[port.MoveRequest, ...]) -> tuple[port.Outcome, ...]:
+        return tuple([self._move(call, request) for request in requests])
+
+    def _move(self, call: Call, request: port.MoveRequest) -> port.Outcome:
+        def act() -> None:
+            source, target = self._begin("move", call, request.source_ln), parse_ln(request.target_ln)
+            path = (*target.parts, source[-1]) if target.into else target.parts
+            if path in self.entries:
+                raise CheloniaError(Kind.EXISTS, cause="the target is there")
+            for old in [p for p in self.entries if p[: len(source)] == source]:
+                new = (*path, *old[len(source) :])
+                self.entries[new] = self.entries[old] if request.preserve_original else self.entries.pop(old)
+
+        return _outcome("move", request.request_id, act)
+
+    async def modify(self, call: Call, requests: tuple[port.ModifyRequest, ...]) -> tuple[port.Outcome, ...]:
+        return tuple([self._modify(call, request) for request in requests])
+
+    def _modify(self, call: Call, request: port.ModifyRequest) -> port.Outcome:
+        def act() -> None:
+            entry = self.entries[self._begin("modify", call, request.ln)]
+            section = entry.metadata.setdefault(request.section, {})
+            how, _, expected = request.change_type.partition("=")
+            if how == "setifvalue" and section.get(request.property, "") != expected:
+                raise CheloniaError(Kind.CONFLICT, cause="it has another value")
+            section[request.property] = request.value
+
+        return _outcome("modify", request.change_id, act)
+
+    async def start_put(
+        self, call: Call, requests: tuple[port.StartPutRequest, ...]
+    ) -> tuple[port.StartPutOutcome, ...]:
+        return tuple([self._start(call, request) for request in requests])
+
+    def _start(self, call: Call, request: port.StartPutRequest) -> port.StartPutOutcome:
+        try:
+            self._note("startPut", call)
+            self._free(request.ln, replace=request.replace)
+        except CheloniaError as error:
+            words = status.failure("startPut", error.kind)
+            return port.StartPutOutcome(request.request_id, words, kind=error.kind.value, cause=error.cause)
+        token = self._guid()
+        self._puts[token] = request
+        return port.StartPutOutcome(request.request_id, "done", f"https://s1/turl/{token}", token)
+
+    async def commit_put(self, call: Call, requests: tuple[port.CommitPutRequest, ...]) -> tuple[port.Outcome, ...]:
+        return tuple([self._commit(call, request) for request in requests])
+
+    def _commit(self, call: Call, request: port.CommitPutRequest) -> port.Outcome:
+        def act() -> None:
+            self._note("commitPut", call)
+            started = self._puts[request.put]
+            path = self._free(started.ln, replace=started.replace)
+            metadata: dict[str, dict[str, str]] = {"states": {"neededReplicas": str(started.needed_replicas)}}
+            for triple in request.metadata:
+                metadata.setdefault(triple.section, {})[triple.property] = triple.value
+            self.entries[path] = Entry("file", self._guid(), request.put, metadata)
+
+        return _outcome("commitPut", request.request_id, act)
+
+    async def put_file(self, call: Call, requests: tuple[port.PutFileRequest, ...]) -> tuple[port.TransferOutcome, ...]:
+        raise AssertionError("our own clients put bytes first")
+
+    async def add_replica(
+        self, call: Call, requests: tuple[port.AddReplicaRequest, ...], protocols: tuple[str, ...]
+    ) -> tuple[port.TransferOutcome, ...]:
+        raise AssertionError("only Shepherds add replicas")
+
+    # --- what tests look at and set up ---
+
+    def add_file(self, ln: str, data: bytes, modified: str = "") -> None:
+        path = parse_ln(ln).parts
+        blob = self._guid()
+        self.store.blobs[blob] = data
+        metadata = {"states": {"neededReplicas": "2"}} | ({"timestamps": {"modified": modified}} if modified else {})
+        self.entries[path] = Entry("file", self._guid(), blob, metadata)
+
+    def add_collection(self, ln: str) -> None:
+        self.entries[parse_ln(ln).parts] = Entry("collection", self._guid())
+
+    def data(self, ln: str) -> bytes:
+        return self.store.blobs[self.entries[parse_ln(ln).parts].blob]
+
+    def names(self) -> list[str]:
+        return sorted("/" + "/".join(path) for path in self.entries if path)
+
+    def _guid(self) -> str:
+        return f"00000000-0000-4000-8000-{next(self._numbers):012d}"
+
+    def _note(self, op: str, call: Call) -> None:
+        self.calls.append((op, call))
+        if self.failures:
+            raise CheloniaError(self.failures.pop(0), cause="as the test wants it")
+
+    def _begin(self, op: str, call: Call, ln: str) -> Path:
+        self._note(op, call)
+        path = parse_ln(ln).parts
+        if ln in self.deny:
+            raise CheloniaError(Kind.DENIED, cause="nobody may")
+        if path not in self.entries:
+            raise CheloniaError(Kind.NOT_FOUND, cause="there is no such name")
+        return path
+
+    def _new(self, op: str, call: Call, ln: str, entry: Entry) -> None:
+        self._note(op, call)
+        self.entries[self._free(ln, replace=False)] = entry
+
+    def _free(self, ln: str, *, replace: bool) -> Path:
+        path = parse_ln(ln).parts
+        taken = self.entries.get(path)
+        if taken is not None and not (replace and taken.type == "file"):
+            raise CheloniaError(Kind.EXISTS, cause="there is already an entry of this name")
+        if path[:-1] not in self.entries or self.entries[path[:-1]].type != "collection":
+            raise CheloniaError(Kind.NO_PARENT, cause="its collection is not there")
+        return path
+
+    def _shown(self, path: Path) -> dict[str, dict[str, str]]:
+        entry = self.entries[path]
+        shown = {section: dict(properties) for section, properties in entry.metadata.items()}
+        shown["entry"] = {"type": entry.type, "GUID": entry.guid, "owner": "/CN=Owner"}
+        if entry.type == "file":
+            data = self.store.blobs[entry.blob]
+            facts = {"size": str(len(data)), "checksum": hashlib.sha256(data).hexdigest(), "checksumType": "sha256"}
+            shown["states"] = facts | shown.get("states", {})
+        return shown
+
+
+def _outcome(op: str, request_id: str, act: object) -> port.Outcome:
+    assert callable(act)
+    try:
+        act()
+    except CheloniaError as error:
+        return port.Outcome(request_id, status.failure(op, error.kind), error.kind.value, error.cause)
+    return port.Outcome(request_id, status.success(op))
+
+
+def _parts(url: str) -> tuple[str, str]:
+    host, _, blob = url.removeprefix("https://").partition("/turl/")
+    return host, blob
+
+
+def _receipt(host: str, blob: str, data: bytes) -> Receipt:
+    where = Location(ServiceId(f"https://{host}/Shepherd"), ReferenceId(blob))
+    return Receipt(BlobId(blob), where, len(data), Checksums(hashlib.sha256(data).hexdigest()), 1, Ms(1), "signed")

@@ -1,0 +1,281 @@
+"""The command as users see it: lines to the letter, exit codes, JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.errors import TABLE, Kind
+from chelonia_clients.output import Output, describe, original_status
+from tests.support.bartender import FakeBartender, Fault
+from tests.unit.clients.faking import Command
+
+
+def test_collections_speak_as_in_the_original(chelonia: Command) -> None:
+    assert chelonia("makeCollection", "/c").lines == ["Creating collection '/c': done"]
+    again = chelonia("mkdir", "/c")
+    assert (again.code, again.lines) == (5, ["Creating collection '/c': LN exists"])
+    assert chelonia("list", "/c").lines == ["'/c': collection", "    empty."]
+    assert chelonia("make", "/no/c").lines == ["Creating collection '/no/c': parent does not exist"]
+    assert chelonia("unmake", "/c").lines == ["Removing collection '/c': removed"]
+    gone = chelonia("rmdir", "/c")
+    assert (gone.code, gone.lines) == (3, ["Removing collection '/c': no such LN"])
+
+
+def test_mkdir_with_parents_makes_what_is_missing_and_minds_nothing(chelonia: Command, fake: FakeBartender) -> None:
+    for _ in range(2):
+        assert chelonia("mkdir", "-p", "/a/b/c").code == 0
+    assert fake.names() == ["/a", "/a/b", "/a/b/c"]
+
+
+def test_mount_points(chelonia: Command) -> None:
+    assert chelonia("makemount", "/m", "gsiftp://x/y").lines == ["Creating mountpoint '/m': done"]
+    assert chelonia("unmount", "/m").lines == ["Removing mountpoint '/m': removed"]
+
+
+def test_stat_shows_sections_and_properties(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/f", b"abc")
+    ran = chelonia("stat", "/f", "/none")
+    assert ran.code == 3
+    assert ran.lines[:3] == ["'/f': found", "  entry", "    GUID: 00000000-0000-4000-8000-000000000002"]
+    assert "    size: 3" in ran.lines
+    assert ran.lines[-1] == "'/none': not found"
+
+
+def test_list_aligns_types(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_collection("/a")
+    fake.add_file("/longer", b"")
+    fake.add_file("/a/x", b"")
+    assert chelonia("ls", "/").lines == ["'/': collection", "  a       <collection>", "  longer  <file>"]
+    assert "  a/x     <file>" in chelonia("list", "-r", "/").lines
+    assert chelonia("list", "/longer").lines == ["'/longer': is a file"]
+    assert chelonia("ls", "-l", "/longer").lines == ["  0  0/2  -  <file>  /longer"]
+
+
+def test_ls_goes_through_all_pages(chelonia: Command, fake: FakeBartender) -> None:
+    for number in range(2300):
+        fake.add_file(f"/f{number:04d}", b"")
+    ran = chelonia("ls", "/")
+    assert [line.split()[0] for line in ran.lines[1:]] == [f"f{number:04d}" for number in range(2300)]
+    assert [op for op, _ in fake.calls] == ["list"] * 3
+
+
+def test_move_and_link(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/a", b"")
+    fake.add_collection("/c")
+    assert chelonia("move", "/a", "/b").lines == ["Moving '/a' to '/b': moved"]
+    assert chelonia("move", "/b", "/b2", "preserve").lines == ["Moving '/b' to '/b2': moved"]
+    assert chelonia("mv", "/b", "/c").lines == ["Moving '/b' to '/c/': moved"]
+    assert chelonia("ln", "/c/b", "/b3").code == 0
+    assert fake.names() == ["/b2", "/b3", "/c", "/c/b"]
+    taken = chelonia("move", "/b2", "/b3")
+    assert (taken.code, taken.lines) == (5, ["Moving '/b2' to '/b3': targetexists"])
+    assert chelonia("move", "/b2", "/x", "presrve").code == 2
+
+
+def test_rm_drops_a_name_and_delfile_all_of_them(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/a", b"")
+    for name in ("/b", "/c"):
+        chelonia("ln", "/a", name)
+    assert chelonia("rm", "/a").lines == ["/a: deleted."]
+    assert chelonia("unlink", "/b").lines == ["Unlinking '/b': unset"]
+    chelonia("ln", "/c", "/d")
+    ran = chelonia("delFile", "/c", "/none")
+    assert (ran.code, ran.lines) == (3, ["/c: deleted.", "/none: nosuchLN."])
+    assert fake.names() == []
+    assert chelonia("rm", "-f", "/none").code == 0
+
+
+def test_rm_takes_collections_only_with_r_and_never_the_root(chelonia: Command, fake: FakeBartender) -> None:
+    for ln in ("/c", "/c/d"):
+        fake.add_collection(ln)
+    for ln in ("/c/f", "/c/d/g"):
+        fake.add_file(ln, b"")
+    refused = chelonia("rm", "/c")
+    assert refused.code == 5
+    assert "-r removes it" in refused.err
+    assert chelonia("rm", "-r", "/").code == 2
+    assert chelonia("rm", "-r", "/c").lines == [f"{ln}: deleted." for ln in ("/c/d/g", "/c/f", "/c/d", "/c")]
+    assert fake.names() == []
+
+
+def test_put_and_get(chelonia: Command, fake: FakeBartender) -> None:
+    Path("f").write_bytes(b"hello")
+    assert chelonia("put", "f", "/f", "2").lines == ["'f' (5 bytes) uploaded to '/f'."]
+    assert fake.entries[("f",)].metadata["states"]["neededReplicas"] == "2"
+    assert chelonia("put", "f", "/").code == 5
+    assert chelonia("put", "-f", "f", "/").lines == ["'f' (5 bytes) uploaded to '/f'."]
+    assert chelonia("get", "/f", "g").lines == ["'/f' (5 bytes) downloaded as 'g'."]
+    assert Path("g").read_bytes() == b"hello"
+    Path("g").write_bytes(b"mine")
+    refused = chelonia("get", "/f", "g")
+    assert (refused.code, Path("g").read_bytes()) == (5, b"mine")
+    assert chelonia("get", "-f", "/f", "g").code == 0
+    assert Path("g").read_bytes() == b"hello"
+
+
+def test_into_an_existing_collection_or_directory(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_collection("/c")
+    Path("d").mkdir()
+    Path("f").write_bytes(b"x")
+    assert chelonia("put", "f", "/c").lines == ["'f' (1 bytes) uploaded to '/c/f'."]
+    assert chelonia("get", "/c/f", "d").lines == ["'/c/f' (1 bytes) downloaded as 'd/f'."]
+    assert chelonia("get", "/c/f", "missing/").code == 3
+    assert chelonia("put", "f", "/missing/").code == 3
+
+
+def test_cp_goes_up_down_and_across(chelonia: Command, fake: FakeBartender) -> None:
+    Path("f").write_bytes(b"x" * 5000)
+    assert chelonia("cp", "f", "chelonia:/f").code == 0
+    assert chelonia("cp", "arc:///f", "chelonia:/g").lines == ["'/f' (5000 bytes) copied to '/g'."]
+    assert chelonia("cp", "chelonia:/g", "h").code == 0
+    assert Path("h").read_bytes() == b"x" * 5000
+    assert chelonia("cp", "f", "h").code == 2
+    assert chelonia("cp", "arc://host/f", "h").code == 2
+
+
+def test_every_operand_is_tried_and_the_first_failure_names_the_code(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/b", b"")
+    fake.deny.add("/b")
+    ran = chelonia("stat", "/none", "/b")
+    assert ran.code == 3
+    assert chelonia("stat", "/b", "/none").code == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (Kind.NOT_FOUND, 3), (Kind.DENIED, 4), (Kind.EXISTS, 5), (Kind.CONFLICT, 5), (Kind.QUOTA, 6),
+        (Kind.NETWORK, 7), (Kind.UNAVAILABLE, 7), (Kind.CHECKSUM, 8), (Kind.BAD_NAME, 2), (Kind.INTERNAL, 1),
+    ],
+)  # fmt: skip
+def test_exit_codes_by_kind(chelonia: Command, fake: FakeBartender, kind: Kind, code: int) -> None:
+    for words in (("mkdir", "/x"), ("ls", "/"), ("stat", "/"), ("unlink", "/x"), ("get", "/x", "y"), ("cat", "/x")):
+        fake.failures = [kind]
+        ran = chelonia(*words)
+        assert ran.code == code, words
+        assert f"({kind.value})" in ran.err
+
+
+def test_the_originals_words_exist_for_every_kind() -> None:
+    from chelonia.core.errors import CheloniaError
+
+    for kind in TABLE:
+        for op in ("stat", "list", "delFile", "unlink", "makeCollection", "move", "modify"):
+            assert original_status(op, CheloniaError(kind, op, "/x", "because"))
+
+
+def test_wrong_bytes_everywhere_are_exit_8_and_leave_nothing(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/f", b"x" * 3000)
+    fake.store.faults = [Fault(flip=True)] * 6
+    assert chelonia("get", "/f", "g").code == 8
+    assert list(Path().iterdir()) == []
+
+
+def test_json_is_one_document_before_or_after_the_verb(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/f", b"abc", "12.5")
+    first, second = chelonia("--json", "ls", "/", "/none"), chelonia("ls", "/", "/none", "--json")
+    assert first.out == second.out
+    said = json.loads(first.out)
+    assert (said["verb"], said["ok"], said["exit_code"]) == ("ls", False, 3)
+    [found, missing] = said["results"]
+    [entry] = found["entries"]
+    assert (entry["name"], entry["type"], entry["size"], entry["modified"]) == ("f", "file", 3, 12.5)
+    assert missing["ok"] is False
+    assert (missing["error"]["kind"], missing["error"]["errno"]) == ("not-found", "ENOENT")
+
+
+@pytest.mark.parametrize("words", [("put", "f", "/f"), ("mkdir", "/c"), ("stat", "/"), ("policy", "/"), ("version",)])
+def test_every_verb_has_json(chelonia: Command, words: tuple[str, ...]) -> None:
+    Path("f").write_bytes(b"")
+    ran = chelonia(*words, "--json")
+    said = json.loads(ran.out)
+    assert (ran.code, said["ok"]) == (0, True)
+    assert len(said["results"]) == 1
+
+
+def test_policy_merges_collects_blanks_and_checks(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/f", b"")
+    head = "Setting action list of '/f' for user /CN=Jane Doe to "
+    assert chelonia("policy", "/f", "set", "/CN=Jane", "Doe", "+read", "-delete").lines == [head + "+read -delete: set"]
+    assert chelonia("pol", "/f", "change", "/CN=Jane Doe", "+delete", "+addEntry").lines == [
+        head + "+read +delete +addEntry: set"
+    ]
+    assert "  /CN=Jane Doe: +read +delete +addEntry" in chelonia("policy", "/f").lines
+    assert chelonia("policy", "/f", "clear", "/CN=Jane Doe").lines == [head + ": set"]
+    for words in (("set", "ALL"), ("set", "+read"), ("grant", "ALL", "+read"), ("set", "Bob", "+read"),
+                  ("set", "ALL", "+fly")):  # fmt: skip
+        assert chelonia("policy", "/f", *words).code == 2
+
+
+def test_recursive_policy_reaches_all_below(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_collection("/c")
+    fake.add_file("/c/f", b"")
+    assert len(chelonia("policy", "-r", "/c", "set", "ALL", "+read").lines) == 2
+    assert fake.entries[("c", "f")].metadata["policy"] == {"ALL": "+read"}
+
+
+def test_modify_checks_before_it_asks(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/f", b"")
+    assert chelonia("modify", "/f", "set", "metadata", "k", "-v").lines == [
+        "Modifying '/f', set in section 'metadata' property 'k' value '-v': set."
+    ]
+    fake.calls.clear()
+    for words in (("set", "states", "neededReplicas", "0"), ("set", "states", "closed", "maybe"),
+                  ("set", "states", "size", "1"), ("set", "metadata", "k"), ("change", "a", "b", "c")):  # fmt: skip
+        assert chelonia("modify", "/f", *words).code == 2
+    assert fake.calls == []
+
+
+def test_usage(chelonia: Command) -> None:
+    nothing = chelonia()
+    assert (nothing.code, nothing.out) == (2, "")
+    assert "Usage: chelonia" in nothing.err
+    assert chelonia("stat").err == "Usage: chelonia stat <LN> [<LN> ...]\n"
+    assert chelonia("nonsense").code == 2
+    insecure = chelonia("-w", "ls", "/")
+    assert insecure.code == 2
+    assert "TLS is always checked" in insecure.err
+    assert chelonia("--help").code == 0
+    assert "chelonia put run1.root /data/" in chelonia("help", "put").out
+    assert chelonia("ls", "relative").code == 2
+
+
+def test_delegation_is_not_supported(chelonia: Command) -> None:
+    for verb in ("credentialsDelegation", "rem"):
+        ran = chelonia(verb)
+        assert ran.code == 1
+        assert "not supported by this cluster" in ran.err
+
+
+def test_no_bartender_names_all_the_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from chelonia_clients.cli import run
+
+    for name in ("ARC_BARTENDER_URL", "CHELONIA_BARTENDER_URL", "CHELONIA_CLUSTER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    out = Output(io.StringIO(), io.StringIO())
+    assert run(["ls", "/"], out) == 2
+    assert isinstance(out.stderr, io.StringIO)
+    for way in ("-b URL", "ARC_BARTENDER_URL", "client.conf", "client.toml", "CHELONIA_CLUSTER"):
+        assert way in out.stderr.getvalue()
+
+
+def test_no_traceback_and_no_escape_sequence_reaches_a_terminal(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_collection("/c")
+    fake.entries[("c",)].metadata["metadata"] = {"k": "\x1b[31mred"}
+    assert "\x1b" not in chelonia("stat", "/c").out
+    fake.failures = []
+    fake.entries[("c",)].metadata["states"] = {"size": "\x00"}
+    assert chelonia("ls", "/").code == 0
+
+
+def test_errors_say_what_on_what_and_why() -> None:
+    from chelonia.core.errors import CheloniaError
+
+    error = CheloniaError(Kind.EXISTS, "put", "/f", "/f: it is there")
+    assert describe(error) == "chelonia: put '/f': it is there (exists)"

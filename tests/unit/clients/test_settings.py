@@ -1,0 +1,107 @@
+"""Where the cluster is and who the user is: what wins over what, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia_clients.settings import Files, Settings, Wish, settle
+
+CONF = (
+    'bartender="https://conf:1/B https://conf:2/B"\nproxypath=/conf/proxy\n[common]\ncacertificatesdirectory=/conf/ca\n'
+)
+TOML = 'bartender = ["https://toml:1/B"]\nreplicas = 5\nca_dir = "/toml/ca"\nproxy = "/toml/proxy"\n'
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / ".arc").mkdir()
+    (tmp_path / ".arc" / "client.conf").write_text(CONF)
+    (tmp_path / ".config" / "chelonia").mkdir(parents=True)
+    (tmp_path / ".config" / "chelonia" / "client.toml").write_text(TOML)
+    said = {
+        "bartender": [{"url": "https://dev:1/B"}],
+        "librarian": [{"url": "https://dev:2/L"}],
+        "ca_dir": "/dev/ca",
+        "user_proxy": "/dev/proxy",
+        "admin_cert": "/dev/admin-cert",
+        "admin_key": "/dev/admin-key",
+    }
+    (tmp_path / "cluster.json").write_text(json.dumps(said))
+    return tmp_path
+
+
+def test_bartenders_by_precedence(home: Path) -> None:
+    env = {"ARC_BARTENDER_URL": "https://arc/B", "CHELONIA_BARTENDER_URL": "https://own/B"}
+    assert settle(Wish(("https://b/B",)), env, home).bartenders == ("https://b/B",)
+    assert settle(Wish(), {**env, "CHELONIA_CLUSTER": str(home)}, home).bartenders == ("https://dev:1/B",)
+    assert settle(Wish(), env, home).bartenders == ("https://arc/B",)
+    assert settle(Wish(), {"CHELONIA_BARTENDER_URL": "https://own/B"}, home).bartenders == ("https://own/B",)
+    conf = settle(Wish(), {}, home)
+    assert conf.bartenders == ("https://conf:1/B", "https://conf:2/B")
+    assert conf.origins["bartender"].endswith("client.conf")
+    (home / ".arc" / "client.conf").unlink()
+    assert settle(Wish(), {}, home).bartenders == ("https://toml:1/B",)
+    assert settle(Wish(), {}, None).bartenders == ()
+
+
+def test_replicas_by_precedence(home: Path) -> None:
+    assert settle(Wish(), {"ARC_NEEDED_REPLICAS": "2"}, home).replicas == 2
+    assert settle(Wish(), {}, home).replicas == 5
+    assert settle(Wish(), {}, None).replicas == 3
+    with pytest.raises(CheloniaError, match="the environment") as caught:
+        settle(Wish(), {"ARC_NEEDED_REPLICAS": "many"}, home)
+    assert caught.value.kind is Kind.BAD_CONFIG
+
+
+def test_credentials_of_files_are_used_only_when_the_environment_names_none(home: Path) -> None:
+    assert settle(Wish(), {}, home).files == Files(proxy=Path("/conf/proxy"), ca_dir=Path("/conf/ca"))
+    named = settle(Wish(), {"X509_USER_PROXY": "/mine"}, home)
+    assert named.files == Files(ca_dir=Path("/conf/ca"))  # found, and explained, by the search in the environment
+    assert settle(Wish(), {"X509_CERT_DIR": "/env/ca"}, home).files.ca_dir == Path("/env/ca")
+    own = Files(cert=Path("/c"), key=Path("/k"))
+    assert settle(Wish(files=own), {"X509_USER_PROXY": "/mine"}, home).files.cert == Path("/c")
+
+
+def test_a_cluster_file_settles_url_cas_and_credential_together(home: Path) -> None:
+    env = {"X509_USER_PROXY": "/grid", "X509_CERT_DIR": "/grid/ca", "CHELONIA_CLUSTER": str(home / "cluster.json")}
+    user = settle(Wish(), env, home)
+    assert user.files == Files(proxy=Path("/dev/proxy"), ca_dir=Path("/dev/ca"))
+    assert user.librarians == ("https://dev:2/L",)
+    admin = settle(Wish(cluster_user="admin"), env, home)
+    assert (admin.files.cert, admin.files.key) == (Path("/dev/admin-cert"), Path("/dev/admin-key"))
+    assert settle(Wish(cluster_user="anonymous"), env, home).anonymous
+    assert settle(Wish(anonymous=True), env, home).files == Files(ca_dir=Path("/dev/ca"))
+
+
+@pytest.mark.parametrize(
+    ("wish", "env"),
+    [
+        (Wish(cluster=Path("/nonexistent/cluster.json")), {}),
+        (Wish(configuration=Path("/nonexistent/client.conf")), {}),
+        (Wish(), {"CHELONIA_CLUSTER": "/nonexistent"}),
+    ],
+)
+def test_files_that_were_named_must_be_there(wish: Wish, env: dict[str, str], home: Path) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        settle(wish, env, home)
+    assert caught.value.kind is Kind.BAD_CONFIG
+    assert "nonexistent" in caught.value.subject
+
+
+@pytest.mark.parametrize("text", ['unknown = "x"', "bartender = [", 'replicas = "three"'])
+def test_a_configuration_that_makes_no_sense_is_refused_by_name(text: str, home: Path) -> None:
+    path = home / ".config" / "chelonia" / "client.toml"
+    path.write_text(text)
+    with pytest.raises(CheloniaError) as caught:
+        settle(Wish(), {}, home)
+    assert "client.toml" in str(caught.value)
+
+
+def test_only_https_is_spoken() -> None:
+    settings = Settings(("http://localhost:60000/Bartender",), (), Files(), False, 3, {"bartender": "-b"})
+    with pytest.raises(CheloniaError, match="https://"):
+        settings.bartender_urls()

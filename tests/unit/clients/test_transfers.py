@@ -1,0 +1,262 @@
+"""Uploads and downloads when things go wrong: never half a file, never a wrong one, one change for one request."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.names import check_name, parse_ln
+from chelonia_clients.client import merge_actions
+from chelonia_clients.downloads import download, read
+from chelonia_clients.local_files import printable, to_ln, to_local
+from chelonia_clients.sync import SyncClient
+from chelonia_clients.transfers import TreeOptions, copy_tree, get_tree, put_tree, remove_tree
+from chelonia_clients.uploads import UploadOptions, bytes_source, file_source, stream_source, upload
+from tests.support.bartender import FakeBartender, Fault
+from tests.unit.clients.faking import client_on
+
+DATA = bytes(range(256)) * 40
+
+
+async def test_a_broken_download_goes_on_where_it_broke_on_another_replica(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(after=3000, kind=Kind.INCOMPLETE), Fault(after=2000, kind=Kind.NETWORK)]
+    moved: list[int] = []
+    got = await download(client_on(fake), "/f", tmp_path / "f", progress=moved.append)
+    assert (tmp_path / "f").read_bytes() == DATA
+    assert fake.store.asked == [("GET", "s1", ""), ("GET", "s2", "bytes=3000-"), ("GET", "s3", "bytes=5000-")]
+    assert sum(moved) == got.size == len(DATA)
+
+
+async def test_wrong_bytes_start_over_on_the_next_replica(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(flip=True)]
+    await download(client_on(fake), "/f", tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == DATA
+
+
+async def test_expired_turls_are_asked_for_once_more(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(kind=Kind.EXPIRED)] * 3
+    await download(client_on(fake), "/f", tmp_path / "f")
+    assert [op for op, _ in fake.calls] == ["getFile", "getFile"]
+
+
+@pytest.mark.parametrize("fault", [Fault(after=1000, kind=Kind.NETWORK), Fault(flip=True)])
+async def test_a_download_that_fails_leaves_the_old_file_and_nothing_else(
+    fake: FakeBartender, tmp_path: Path, fault: Fault
+) -> None:
+    fake.add_file("/f", DATA)
+    (tmp_path / "f").write_bytes(b"old")
+    fake.store.faults = [fault] * 20
+    with pytest.raises(CheloniaError) as caught:
+        await download(client_on(fake), "/f", tmp_path / "f", overwrite=True)
+    assert caught.value.kind is (fault.kind or Kind.CHECKSUM)
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert (tmp_path / "f").read_bytes() == b"old"
+
+
+async def test_a_file_overwritten_during_its_download_is_no_mixture(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(after=1000 * n, kind=Kind.NETWORK) for n in (3, 2, 2)]
+
+    def replace(moved: int) -> None:
+        if len(fake.store.asked) == 3:
+            fake.add_file("/f", b"other")
+
+    with pytest.raises(CheloniaError) as caught:
+        await download(client_on(fake), "/f", tmp_path / "f", progress=replace)
+    assert caught.value.kind is Kind.CONFLICT
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_streamed_reading_is_verified_at_its_end(fake: FakeBartender) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(after=3000, kind=Kind.NETWORK)]
+    assert b"".join([chunk async for chunk in read(client_on(fake), "/f")]) == DATA
+    fake.store.faults = [Fault(flip=True)]
+    with pytest.raises(CheloniaError) as caught:
+        async for _ in read(client_on(fake), "/f"):
+            pass
+    assert caught.value.kind is Kind.CHECKSUM
+
+
+async def test_a_broken_upload_starts_again_and_names_the_file_once(fake: FakeBartender, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(DATA)
+    fake.store.faults = [Fault(after=1, kind=Kind.NETWORK), Fault(after=1, kind=Kind.EXPIRED)]
+    moved: list[int] = []
+    options = UploadOptions(replicas=2, mtime_s=12.5, progress=moved.append)
+    stored = await upload(client_on(fake), file_source(tmp_path / "f"), "/f", options)
+    assert fake.data("/f") == DATA
+    assert sum(moved) == stored.size == len(DATA)
+    assert [op for op, _ in fake.calls] == ["startPut", "startPut", "startPut", "commitPut"]
+    assert fake.entries[("f",)].metadata["timestamps"] == {"modified": "12.500"}
+
+
+async def test_an_upload_that_fails_leaves_the_old_file(fake: FakeBartender) -> None:
+    fake.add_file("/f", b"old")
+    fake.store.faults = [Fault(after=1, kind=Kind.NETWORK)] * 10
+    with pytest.raises(CheloniaError) as caught:
+        await upload(client_on(fake), bytes_source(DATA), "/f", UploadOptions(replace=True))
+    assert caught.value.kind is Kind.NETWORK
+    assert fake.data("/f") == b"old"
+
+
+async def test_receipts_for_other_bytes_are_a_checksum_error_and_name_nothing(fake: FakeBartender) -> None:
+    fake.store.faults = [Fault(flip=True)] * 10
+    with pytest.raises(CheloniaError) as caught:
+        await upload(client_on(fake), bytes_source(DATA), "/f")
+    assert caught.value.kind is Kind.CHECKSUM
+    assert fake.names() == []
+
+
+async def test_a_stream_is_sent_once(fake: FakeBartender) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+
+    fake.store.faults = [Fault(after=1, kind=Kind.NETWORK)]
+    with pytest.raises(CheloniaError):
+        await upload(client_on(fake), stream_source(chunks()), "/f")
+    await upload(client_on(fake), stream_source(chunks()), "/f")
+    assert fake.data("/f") == b"onetwo"
+
+
+async def test_passing_trouble_is_waited_out_under_the_same_key(fake: FakeBartender) -> None:
+    fake.failures = [Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN]
+    await client_on(fake).make_collection("/c")
+    keys = {call.request_key for _, call in fake.calls}
+    assert (len(fake.calls), len(keys)) == (3, 1)
+    await client_on(fake).make_collection("/d")
+    assert len({call.request_key for _, call in fake.calls}) == 2
+
+
+async def test_what_a_retry_cannot_cure_is_told_at_once(fake: FakeBartender) -> None:
+    fake.failures = [Kind.DENIED]
+    with pytest.raises(CheloniaError):
+        await client_on(fake).make_collection("/c")
+    assert len(fake.calls) == 1
+
+
+# --- trees ---
+
+
+def make_tree(top: Path) -> None:
+    (top / "sub" / "empty").mkdir(parents=True)
+    (top / "ü b").mkdir()
+    for name in ("a", "sub/x", "ü b/y z"):
+        (top / name).write_bytes(name.encode())
+        os.utime(top / name, (1_000_000_000.25, 1_000_000_000.25))
+
+
+async def test_a_tree_goes_up_and_comes_back_the_same(fake: FakeBartender, tmp_path: Path) -> None:
+    make_tree(tmp_path / "t")
+    client, options = client_on(fake), TreeOptions(parallel=3)
+    up = [done async for done in put_tree(client, tmp_path / "t", "/t", options)]
+    assert [done.error for done in up] == [None] * len(up)
+    assert fake.names() == ["/t", "/t/a", "/t/sub", "/t/sub/empty", "/t/sub/x", "/t/ü b", "/t/ü b/y z"]
+    down = [done async for done in get_tree(client, "/t", tmp_path / "back", options)]
+    assert [done.error for done in down] == [None] * len(down)
+    assert contents(tmp_path / "back") == contents(tmp_path / "t")
+    assert (tmp_path / "back" / "a").stat().st_mtime == 1_000_000_000.25
+    async for done in copy_tree(client, "/t", "/u", options):
+        assert done.error is None
+    assert fake.data("/u/ü b/y z") == fake.data("/t/ü b/y z")
+    gone = [done.source async for done in remove_tree(client, "/t", all_names=False)]
+    assert gone[-1] == "/t"
+    assert not any(name.startswith("/t") for name in fake.names())
+
+
+def contents(top: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(top)): path.read_bytes() if path.is_file() else None for path in top.rglob("*")}
+
+
+async def test_what_cannot_go_is_told_and_the_rest_goes_on(fake: FakeBartender, tmp_path: Path) -> None:
+    make_tree(tmp_path / "t")
+    (tmp_path / "t" / "link").symlink_to("a")
+    (tmp_path / "t" / "b\nc").write_bytes(b"")
+    (tmp_path / "t" / os.fsdecode(b"\xff")).write_bytes(b"")
+    fake.add_collection("/t")
+    fake.add_file("/t/a", b"taken")
+    done = {
+        d.source.rpartition("/")[2]: d async for d in put_tree(client_on(fake), tmp_path / "t", "/t", TreeOptions())
+    }
+    failed = {name: d.error.kind for name, d in done.items() if d.error is not None}
+    assert failed == {"a": Kind.EXISTS, "b\\nc": Kind.BAD_NAME, "\\udcff": Kind.BAD_NAME}
+    assert done["link"].note == "symbolic link: skipped"
+    assert fake.data("/t/sub/x") == b"sub/x"
+
+
+async def test_results_come_in_the_order_of_the_walk(fake: FakeBartender, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    for number in range(60):
+        (tmp_path / "t" / f"{number:02d}").write_bytes(b"x" * (60 - number))
+    done = [d.target async for d in put_tree(client_on(fake), tmp_path / "t", "/t", TreeOptions(parallel=5))]
+    assert done == ["/t", *(f"/t/{number:02d}" for number in range(60))]
+
+
+def is_refused(name: str) -> bool:
+    with contextlib.suppress(CheloniaError):
+        return check_name(name) != name
+    return True
+
+
+NAMES = st.text(min_size=1, max_size=20).filter(lambda s: "/" not in s and "\0" not in s and s not in (".", ".."))
+
+
+@given(st.lists(NAMES, min_size=1, max_size=4), st.sampled_from(["/", "/base", "/base/"]))
+def test_names_map_one_to_one_between_local_paths_and_logical_names(names: list[str], base: str) -> None:
+    if any(is_refused(name) for name in names):
+        with pytest.raises(CheloniaError):
+            to_ln(base, names)
+        return
+    ln = to_ln(base, names)
+    assert parse_ln(ln).parts == (*parse_ln(base).parts, *names)
+    assert to_local(Path("/top"), "/".join(names)).relative_to("/top").parts == tuple(names)
+
+
+@pytest.mark.parametrize("listed", ["..", "a/../../b", "/etc/passwd", "a//b", ".", ""])
+def test_no_listed_name_leads_out_of_the_target(listed: str) -> None:
+    with pytest.raises(CheloniaError):
+        to_local(Path("/top"), listed)
+
+
+@given(st.text(max_size=30))
+def test_what_is_shown_of_a_name_is_printable(name: str) -> None:
+    assert printable(name).isprintable()
+
+
+WORDS = st.lists(st.sampled_from([s + a for s in "+-" for a in ("read", "delete", "addEntry")]), max_size=6)
+
+
+@given(WORDS, WORDS)
+@settings(max_examples=50)
+def test_merging_actions_keeps_one_sign_each_and_the_newer_wins(stored: list[str], changes: list[str]) -> None:
+    merged = merge_actions(" ".join(stored), " ".join(changes)).split()
+    assert len({word[1:] for word in merged}) == len(merged)
+    last = {word[1:]: word for word in (*stored, *changes)}
+    assert set(merged) == set(last.values())
+
+
+def test_the_sync_face_does_the_same(fake: FakeBartender) -> None:
+    with tempfile.TemporaryDirectory() as folder, SyncClient(client_on(fake)) as client:
+        client.make_collections("/a/b")
+        client.upload(b"hello", "/a/b/f")
+        client.upload(b"more", "/a/b/g")
+        assert [entry.name for entry in client.list("/a", recursive=True, page=1)] == ["b", "b/f", "b/g"]
+        assert b"".join(client.read("/a/b/f")) == b"hello"
+        assert client.download("/a/b/f", Path(folder) / "f").size == 5
+        first = next(client.list("/a/b"))
+        assert (first.name, first.type, first.size) == ("f", "file", 5)
+        with pytest.raises(CheloniaError):
+            client.stat("/none")
+    client.close()
+    assert fake.store.closed
