@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -294,7 +294,7 @@ class FakeBartender:
     def data(self, ln: str) -> bytes:
         return self.store.blobs[self.entries[parse_ln(ln).parts].blob]
 
-    def names(self) -> list[str]:
+    def names(self) -> Sequence[str]:
         return sorted("/" + "/".join(path) for path in self.entries if path)
 
     def _guid(self) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from chelonia_clients.arguments import Flag, UsageError, parse, split_verb
+from chelonia_clients.arguments import GLOBAL, Flag, UsageError, parse, split_verb
 from chelonia_clients.cli import usage
 from chelonia_clients.verbs import THREE, VERBS, WHOLE, find_verb
 
@@ -92,3 +94,13 @@ def test_what_is_no_option_is_refused_by_name(words: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         parse(words, (RECURSIVE, NUMBER), literal=False)
     assert words[0].partition("=")[0] in caught.value.cause
+
+
+def test_the_manual_has_every_verb_and_option() -> None:
+    manual = (Path(__file__).parents[3] / "docs" / "cli.md").read_text("utf-8")
+    for verb in VERBS:
+        assert f"\n## {verb.name}\n" in manual
+        for flag in verb.flags:
+            assert (flag.short or flag.name) in manual
+    for flag in GLOBAL:
+        assert flag.name in manual
