@@ -283,7 +283,9 @@ class Heartbeat:
     """A Shepherd's sign of life, kept in memory by each Librarian it reaches.
 
     `boot` rises with every start; `reported` is the number of its last report; `verify_key` is the public key
-    (PEM) that checks its receipts; `version` is the software's.
+    (PEM) that checks its receipts; `version` is the software's; `compared` is the generation of the metadata with
+    which this boot has compared its inventory and reported every difference (0: not yet): until then what the
+    metadata says of its replicas is hearsay, and no other copy is given up for it.
     """
 
     shepherd: ServiceId
@@ -296,6 +298,7 @@ class Heartbeat:
     domain: str
     verify_key: str
     version: str = ""
+    compared: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,7 +281,8 @@ class Healer:
         out = {}
         for view in self._nodes.views():
             fit = view.accepting and not self._backoff.spared(view.shepherd, now)
-            out[view.shepherd] = NodeHealth(replace(view, accepting=fit), self._nodes.present(view.shepherd))
+            present, proven = self._nodes.present(view.shepherd), self._nodes.proven(view.shepherd)
+            out[view.shepherd] = NodeHealth(replace(view, accepting=fit), present, proven)
         return out
 
     def _note(self, plan: BlobPlan, wall: Ms) -> None:

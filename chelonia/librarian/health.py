@@ -33,11 +33,13 @@ class StoredNode:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a heartbeat told: the Shepherd was away before, started anew, or announces other facts than are stored."""
+    """What a heartbeat told: the Shepherd was away before, started anew, announces other facts than are stored, or has
+    just compared its inventory."""
 
     returned: bool
     new_boot: bool
     changed: bool
+    compared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,10 @@ class HealthTable:
             return None
         returned = not self.present(beat.shepherd, now)
         new_boot = node.beat is not None and beat.boot > node.beat.boot
+        compared = bool(beat.compared) and (node.beat is None or node.beat.compared != beat.compared)
         node.beat, node.heard_ms = beat, now
         announced = (beat.domain, beat.verify_key)
-        return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key))
+        return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key), compared)
 
     # --- what it knows ----------------------------------------------------------------------------------------------
 
@@ -128,6 +131,14 @@ class HealthTable:
         if self._fresh(node, now):
             return True
         return node.stored.state == NODE_ALIVE and not (self._leading and self._overdue(now))
+
+    def proven(self, shepherd: ServiceId, now: Ms, generation: int) -> bool:
+        """Whether a Shepherd was heard within the lease, by this Librarian, and has compared its inventory in its
+        present boot with the metadata of this generation."""
+        node = self._nodes.get(shepherd)
+        if node is None or not node.stored.approved or node.beat is None or not self._fresh(node, now):
+            return False
+        return node.beat.compared == generation
 
     def transitions(self, now: Ms) -> tuple[Transition, ...]:
         """The states a leader should write, ordered by service id."""

@@ -3,9 +3,10 @@
 Decides copies, claims given up, surplus marked and removed, damaged replicas removed. It never reads, calls or waits.
 Reasoning: docs/design/002-protocols.md, Healing.
 
-Invariants: the last verified copy is never removed; nothing is removed while verified copies are fewer than wanted;
-one `thirdwheel` at a time, removed only after its grace and a fresh count; never two copies on one node; a node in
-maintenance, or away for less than the delay, is waited for - but not when one live copy is all there is.
+Invariants: the last verified copy is never removed; nothing is removed while verified copies on proven Shepherds are
+fewer than wanted; one `thirdwheel` at a time, removed only after its grace and a fresh count; never two copies on one
+node; a node in maintenance, or away for less than the delay, is waited for - but not when one live copy is all there
+is.
 """
 
 from __future__ import annotations
@@ -48,10 +49,16 @@ class BlobView:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """A Shepherd: as everybody sees it, and whether it can be reached (it may be while in maintenance)."""
+    """A Shepherd: as everybody sees it, and whether it can be reached (it may be while in maintenance).
+
+    `proven`: heard within its lease, and all that the metadata says of its replicas has been compared with its disk in
+    this boot. A Shepherd that was not heard since this Librarian started, or came back with another disk, is not: its
+    replicas are read and copied from, but nothing is given up for them.
+    """
 
     view: NodeView
     present: bool
+    proven: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,14 @@ class _Count:
     """`alive` on a Shepherd that is away but expected back."""
     expired: tuple[Replica, ...]
     broken: tuple[Replica, ...]
+    sure: tuple[Replica, ...]
+    """Those of `verified` whose Shepherd is proven: what a removal may rest on."""
+    sure_wheels: tuple[Replica, ...]
+
+    @property
+    def secure(self) -> int:
+        """Shepherds with a copy, surplus ones included, that is certainly there."""
+        return len(_nodes((*self.sure, *self.sure_wheels)))
 
     @property
     def homes(self) -> tuple[ServiceId, ...]:
@@ -175,7 +190,7 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
     copies = _copies(blob, count, nodes, missing) if missing > 0 else ()
     removals, stalled = _given_up(count)
     marks = [Mark(replica.location, _S.ALIVE) for replica in recalled] + stalled
-    if len(count.homes) >= max(blob.wanted, 1):
+    if len(_nodes(count.sure)) >= max(blob.wanted, 1):
         ripe = now - policy.trim_grace_ms
         removals += [Removal(r.location, r.state.value) for r in count.broken if r.claim_ms <= ripe]
         removals += [Removal(r.location, "surplus") for r in count.wheels if r.claim_ms <= ripe]
@@ -195,19 +210,22 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
 
 
 def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Count:
-    here = _present(nodes)
+    here, proven = _present(nodes), _proven(nodes)
     by_state = {state: [r for r in blob.replicas if r.state is state] for state in _S}
     verified = tuple(r for r in by_state[_S.ALIVE] if here(r))
     away = [r for r in by_state[_S.ALIVE] if not here(r)]
     alone = len(_nodes(verified)) <= 1
     running = [r for r in by_state[_S.CREATING] if r.claim_ms > now]
+    wheels = tuple(r for r in by_state[_S.THIRDWHEEL] if here(r))
     return _Count(
         verified=verified,
-        wheels=tuple(r for r in by_state[_S.THIRDWHEEL] if here(r)),
+        wheels=wheels,
         coming=tuple(r for r in running if here(r)),
         waited_for=tuple(r for r in away if _expected(nodes.get(r.location.shepherd), policy, now, alone)),
         expired=tuple(r for r in by_state[_S.CREATING] if r.claim_ms <= now),
         broken=(*by_state[_S.INVALID], *by_state[_S.STALLED]),
+        sure=tuple(r for r in verified if proven(r)),
+        sure_wheels=tuple(r for r in wheels if proven(r)),
     )
 
 
@@ -217,6 +235,14 @@ def _present(nodes: Nodes) -> Callable[[Replica], bool]:
         return node is not None and node.present
 
     return here
+
+
+def _proven(nodes: Nodes) -> Callable[[Replica], bool]:
+    def proven(replica: Replica) -> bool:
+        node = nodes.get(replica.location.shepherd)
+        return node is not None and node.proven
+
+    return proven
 
 
 def _expected(node: NodeHealth | None, policy: RepairPolicy, now: Ms, alone: bool) -> bool:
@@ -261,10 +287,12 @@ def _copies(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> tuple[
 
 
 def _given_up(count: _Count) -> tuple[list[Removal], list[Mark]]:
-    """Claims that have expired: removed while a verified copy is there; else kept as `stalled`, for those bytes may
-    be the last."""
-    if count.live:
+    """Claims that have expired: removed while a verified copy is certainly there; kept as `stalled` when there is
+    none, for those bytes may be the last; left as they are while that cannot be told."""
+    if count.secure:
         return [Removal(r.location, "expired") for r in count.expired], []
+    if count.live:
+        return [], []
     return [], [Mark(r.location, _S.STALLED) for r in count.expired]
 
 
@@ -272,15 +300,16 @@ def _surplus(blob: BlobView, count: _Count, nodes: Nodes) -> list[Mark]:
     """The one replica to mark as surplus: a second copy on one node, else the one in the most crowded domain."""
     if any(replica.state is _S.THIRDWHEEL for replica in blob.replicas):
         return []
-    if len(count.verified) > len(count.homes):
+    homes = _nodes(count.sure)
+    if len(count.sure) > len(homes):
         seen: list[ServiceId] = []
-        for replica in count.verified:
+        for replica in count.sure:
             if replica.location.shepherd in seen:
                 return [Mark(replica.location, _S.THIRDWHEEL)]
             seen.append(replica.location.shepherd)
-    if len(count.homes) <= max(blob.wanted, 1):
+    if len(homes) <= max(blob.wanted, 1):
         return []
-    return [Mark(max(count.verified, key=lambda r: _weariness(r, count.homes, nodes)).location, _S.THIRDWHEEL)]
+    return [Mark(max(count.sure, key=lambda r: _weariness(r, homes, nodes)).location, _S.THIRDWHEEL)]
 
 
 def _weariness(

@@ -73,6 +73,11 @@ class Nodes:
         """Whether a Shepherd can be expected to answer now."""
         return self.table.present(shepherd, self._world.clock.monotonic_ms())
 
+    def proven(self, shepherd: ServiceId) -> bool:
+        """Whether what the metadata says of a Shepherd's replicas can be relied on when others are to be given up."""
+        generation = self._records.position.generation
+        return self.table.proven(shepherd, self._world.clock.monotonic_ms(), generation)
+
     def views(self) -> tuple[NodeView, ...]:
         """All Shepherds, ordered by service id."""
         return self.table.views(self._world.clock.monotonic_ms(), self._world.clock.now_ms())
@@ -142,7 +147,7 @@ class Nodes:
             return HeartbeatAnswer(self._world.settings.lease_ms, False, 0, self._records.position)
         heard = self.table.beat(beat, self._world.clock.monotonic_ms())
         if heard is not None:
-            if heard.returned or heard.new_boot:
+            if heard.returned or heard.new_boot or heard.compared:
                 _LOG.info("shepherd heard again id=%s boot=%d", beat.shepherd, beat.boot)
                 self._changed(beat.shepherd)
             if heard.changed:

@@ -63,6 +63,7 @@ class Downloads:
         node = self._node
         held = node.index.get(request.reference)
         if held is None or not held.alive:
+            node.doubt(request.reference)
             return TurlOutcome(request.request_id, error="file is not alive", kind=Kind.NOT_ALIVE.value)
         expires_ms = Ms(node.ports.clock.now_ms() + gate.lifetime_ms(node, request.lifetime_ms))
         ticket = gate.read_ticket(

@@ -83,6 +83,11 @@ class Journal:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
+    def told(self, until_ms: int) -> bool:
+        """Whether all that was to be reported by `until_ms` (monotonic) has been accepted."""
+        due = None if self._flight is not None else self.next_due()
+        return self._flight is None and (due is None or due > until_ms)
+
     def take(self, now_ms: int, limit: int, describe: Describe) -> Report | None:
         """The report to send now: the one in flight, else a new one of at most `limit` due replicas, else None."""
         if self._flight is None:

@@ -59,6 +59,7 @@ class Node:
         self.background = Background()
         self.news = asyncio.Event()
         self.suspicion = asyncio.Event()
+        self.in_doubt = False
         self._saving = asyncio.Lock()
         self._to_settle: dict[ReferenceId, None] = {}
 
@@ -67,14 +68,15 @@ class Node:
     async def boot(self) -> None:
         """Raise the boot number, durably, before anything is served.
 
-        A fresh disk starts from the clock: a Shepherd whose disk was replaced must not be taken for its past self.
+        It follows the clock where that is ahead: a Shepherd whose disk was replaced must not be taken for its past
+        self, nor an old disk that was put back for one from the past.
         """
         old = await self.ports.worker.run(self.ports.state_file.load)
+        clock_s = self.ports.clock.now_ms() // 1000
         if old is None:
-            first = max(1, self.ports.clock.now_ms() // 1000)
-            await self.save(State(boot=first, ticket_secret=self.ports.ids.token(32)))
+            await self.save(State(boot=max(1, clock_s), ticket_secret=self.ports.ids.token(32)))
         else:
-            await self.save(replace(old, boot=old.boot + 1))
+            await self.save(replace(old, boot=max(old.boot + 1, clock_s)))
         self.journal = Journal(self.id, self.state.boot)
         self.round = Round(self.state.extra.get(CURSOR, ""))
 
@@ -120,6 +122,12 @@ class Node:
         """What a report says of a replica now."""
         held = self.index.get(reference)
         return lifecycle.reported(held) if held else None
+
+    def doubt(self, reference: ReferenceId) -> None:
+        """Somebody asked for a replica that is not here: what is believed of this Shepherd is to be compared anew."""
+        if reference not in self.index:
+            self.in_doubt = True
+            self.news.set()
 
     def suspect(self, reference: ReferenceId) -> None:
         """Have a replica checked at once."""

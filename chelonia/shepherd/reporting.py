@@ -1,7 +1,8 @@
 """What Librarians hear of this Shepherd: heartbeats, numbered reports, and the comparison of inventories.
 
 Heartbeats say that it lives; reports say what changed, one in flight, repeated until accepted (`journal`). After each
-start, and whenever the other side asks or the two disagree, the inventory is paged through and differences reported.
+start, once in a while, and whenever the other side asks or the two disagree, the inventory is paged through and
+differences reported; heartbeats say whether that is done, for until then nobody may rely on what is believed of us.
 Nothing is reported to a Librarian of another cluster: what it does not know would look like bytes to set aside.
 """
 
@@ -42,6 +43,7 @@ class Reporting:
         self.on = True
         self._linked = False
         self._compare = True
+        self._compared = (0, 0)  # the generation compared with, and when (monotonic)
 
     async def heartbeat_loop(self) -> None:
         """Send signs of life for ever."""
@@ -82,15 +84,21 @@ class Reporting:
             domain=node.settings.domain,
             verify_key=node.ports.signer.verify_key(),
             version=node.settings.version,
+            compared=self._proven_generation(),
         )
+
+    def _proven_generation(self) -> int:
+        """The generation under which every difference has been reported and taken, 0 when there is none."""
+        generation, at_ms = self._compared
+        told = not self._compare and self._node.journal.told(at_ms)
+        return generation if told and generation == self._node.state.generation else 0
 
     async def report_once(self) -> bool:
         """Send one report or compare the inventory; returns whether there may be more to do at once."""
         node = self._node
         try:
-            if self._compare:
+            if self._compare_due():
                 await self._compare_inventory()
-                self._compare = False
             report = node.journal.take(node.ports.clock.monotonic_ms(), bounds.REPORT_ENTRIES_MAX, node.describe)
             if report is None:
                 return False
@@ -101,6 +109,13 @@ class Reporting:
             return True
         await self._heard(answer)
         return True
+
+    def _compare_due(self) -> bool:
+        """Whether to compare inventories now: asked to, in doubt (not again and again), or not done for long."""
+        node = self._node
+        since_ms = node.ports.clock.monotonic_ms() - self._compared[1]
+        doubted = node.in_doubt and since_ms >= node.settings.unknown_retry_ms
+        return self._compare or doubted or since_ms >= node.settings.compare_ms
 
     def _pause_ms(self, ready: bool) -> int:
         due_ms = self._node.journal.next_due()
@@ -190,6 +205,18 @@ class Reporting:
     async def _compare_inventory(self) -> None:
         """Page through what the namespace believes to be here and report every difference."""
         node = self._node
+        asked, self._compare = self._compare, False  # whoever asks while it runs has it run again
+        generation, node.in_doubt = node.state.generation, False
+        try:
+            await self._compare_pages()
+        except BaseException:
+            self._compare = self._compare or asked
+            raise
+        self._compared = (generation, node.ports.clock.monotonic_ms())
+        log.info("inventory compared replicas=%d to_report=%d", len(node.index), len(node.journal))
+
+    async def _compare_pages(self) -> None:
+        node = self._node
         after = ""
         while True:
             page = await node.ports.librarians.inventory(node.own_call(), node.id, after, bounds.PAGE_ENTRIES_MAX)
@@ -199,7 +226,6 @@ class Reporting:
             if page.after <= after:
                 raise CheloniaError(Kind.INTERNAL, "inventory", page.after, "pages do not advance")
             after = page.after
-        log.info("inventory compared replicas=%d to_report=%d", len(node.index), len(node.journal))
 
     def _compare_page(self, after: str, upto: str, items: dict[ReferenceId, InventoryItem]) -> None:
         node = self._node

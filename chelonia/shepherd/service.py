@@ -201,6 +201,7 @@ class ShepherdService:
         async with self._copies:
             held = self._node.index.get(order.reference)
             if held is None or not held.alive:
+                self._node.doubt(order.reference)
                 raise CheloniaError(Kind.NOT_ALIVE, "copy", order.reference, "file is not alive")
             receipt = await push_copy(self._node, order.turl, held)
         log.info("replica copied reference=%s blob=%s to=%s", held.reference, held.blob, receipt.location.shepherd)

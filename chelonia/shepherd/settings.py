@@ -38,6 +38,7 @@ class ShepherdSettings:
         commit_retry_ms, commit_deadline_ms: pace and end of asking a Librarian whose answer was lost.
         copy_tries, copy_retry_ms: attempts of one push, each resuming where the last left off, and the pause between.
         scrub_period_ms, scrub_bytes_per_s_max: every replica is re-read within the period, at this rate at most.
+        compare_ms: the inventory is compared with the namespace at least this often.
         tidy_ms: between two looks for what has expired.
         min_free_bytes: never used, so that the node stays manageable; announced as not free.
         accepting: whether new replicas are taken at all.
@@ -66,6 +67,7 @@ class ShepherdSettings:
     copy_retry_ms: int = 500
     scrub_period_ms: int = 14 * _DAY
     scrub_bytes_per_s_max: int = 50 * _MIB
+    compare_ms: int = _DAY
     tidy_ms: int = 10 * _SECOND
     min_free_bytes: int = 256 * _MIB
     accepting: bool = True

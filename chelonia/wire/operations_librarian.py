@@ -278,6 +278,7 @@ _HEARTBEAT = record(
     Text("domain", "domain"),
     Text("verifyKey", "verify_key"),
     extra("version", "version"),
+    extra("compared", "compared", 0, form=INT),
 )
 _HEARTBEAT_ANSWER = record(
     HeartbeatAnswer,

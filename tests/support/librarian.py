@@ -94,7 +94,7 @@ class Bench:
     reported: dict[ServiceId, int] = field(default_factory=dict)
 
     async def beat(self, shepherd: ServiceId, **facts: object) -> None:
-        beat = Heartbeat(shepherd, 1, 0, 1 << 40, 1 << 41, 0, True, "", f"key of {shepherd}")
+        beat = Heartbeat(shepherd, 1, 0, 1 << 40, 1 << 41, 0, True, "", f"key of {shepherd}", compared=1)
         await self.service.heartbeat(shepherd_call(shepherd), replace(beat, **facts))  # type: ignore[arg-type]
 
     async def beat_all(self) -> None:

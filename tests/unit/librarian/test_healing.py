@@ -420,7 +420,7 @@ def test_one_of_two_librarians_leads_and_the_other_takes_over() -> None:
 
 
 def heartbeat(shepherd: ServiceId) -> Heartbeat:
-    return Heartbeat(shepherd, 1, 0, 1 << 40, 1 << 41, 0, True, "", f"key of {shepherd}")
+    return Heartbeat(shepherd, 1, 0, 1 << 40, 1 << 41, 0, True, "", f"key of {shepherd}", compared=1)
 
 
 def test_a_restarted_librarian_calls_nobody_away_before_a_lease_has_passed() -> None:

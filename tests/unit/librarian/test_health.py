@@ -32,6 +32,27 @@ def seen(made: HealthTable, now: int) -> dict[str, str]:
     return {t.shepherd: t.state for t in made.transitions(Ms(now))}
 
 
+def test_only_who_was_heard_and_has_compared_its_disk_is_proven() -> None:
+    made = table()
+    assert made.present(A, Ms(10))
+    assert not made.proven(A, Ms(10), 3), "stored as alive, not heard since this Librarian started"
+    heard = made.beat(beat(), Ms(20))
+    assert heard is not None
+    assert not heard.compared
+    assert not made.proven(A, Ms(20), 3)
+    heard = made.beat(replace(beat(), compared=3), Ms(30))
+    assert heard is not None
+    assert heard.compared
+    assert made.proven(A, Ms(30), 3)
+    assert not made.proven(A, Ms(30), 4), "the metadata were restored since"
+    assert not made.proven(A, Ms(30 + LEASE), 3)
+    again = made.beat(replace(beat(), compared=3), Ms(40))
+    assert again is not None
+    assert not again.compared, "nothing new"
+    made.beat(beat(boot=2), Ms(50))
+    assert not made.proven(A, Ms(50), 3), "a new boot compares anew"
+
+
 # --- health -----------------------------------------------------------------------------------------------------------
 
 

@@ -27,11 +27,12 @@ CLAIMS = {"C": NOW + 5_000, "X": NOW, "W": NOW - 2_999, "J": NOW - 2_999, "V": N
 
 
 def node(number: int, how: str) -> tuple[ServiceId, NodeHealth]:
-    """`+` here, `-` away since long, `~` away since just now, `m` in maintenance and away, `f` here but full."""
+    """`+` here, `-` away since long, `~` away since just now, `m` in maintenance and away, `f` here but full,
+    `?` here but not proven: not heard yet, or its disk not compared yet."""
     state = {"-": "offline", "~": "offline", "m": "maintenance"}.get(how, "alive")
     since = NOW - 1 if how == "~" else 0
     view = NodeView(ServiceId(f"s{number}"), Dn("/CN=s"), state, Ms(since), 1, 0 if how == "f" else 1000, 2000, 0, True)
-    return view.shepherd, NodeHealth(view, how in "+f")
+    return view.shepherd, NodeHealth(view, how in "+f?", how in "+f")
 
 
 def cluster(how: str) -> dict[ServiceId, NodeHealth]:
@@ -141,6 +142,29 @@ def test_plans(replicas: str, wanted: int, nodes: str, expected: str) -> None:
 )
 def test_patience(replicas: str, wanted: int, nodes: str, expected: str) -> None:
     assert told(blob(replicas, wanted), nodes, CALM) == expected
+
+
+@pytest.mark.parametrize(
+    ("replicas", "wanted", "nodes", "expected"),
+    [
+        # a Shepherd that may have died with the rest, or come back empty, is no reason to give up another copy
+        ("AAV..", 2, "??+++", ""),
+        ("AAV..", 2, "+?+++", ""),
+        ("AAA..", 2, "?++++", ""),
+        ("A.... A", 1, "?++++", ""),
+        ("AV...", 1, "?++++", ""),
+        ("AAI..", 2, "+?+++", ""),
+        ("AAAA.", 2, "?++++", "thirdwheel:s3"),
+        # but it is a source, and counts where nothing is given up for it
+        ("AA...", 2, "??+++", ""),
+        ("A....", 2, "?++++", "copy:1"),
+        # a claim that has expired waits until it is certain that its bytes are not the last
+        ("AX...", 2, "?++++", "copy:1"),
+        ("AAX..", 2, "?++++", "-expired:s2"),
+    ],
+)
+def test_nothing_is_given_up_for_hearsay(replicas: str, wanted: int, nodes: str, expected: str) -> None:
+    assert told(blob(replicas, wanted), nodes) == expected
 
 
 def test_the_last_resort_gets_a_new_reference_beside_the_damaged_one() -> None:

@@ -7,7 +7,8 @@ from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.librarian import InventoryItem
 from chelonia.core.replicas import ReplicaState
-from tests.support.shepherd import ADMINISTRATOR, World, numbered, request, virtual
+from chelonia.core.shepherd import GetRequest
+from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, World, numbered, request, virtual
 
 DATA = b"data"
 
@@ -68,7 +69,7 @@ async def test_a_new_boot_numbers_from_one() -> None:
     await world.store(DATA, 2)
     await world.pass_ms(2000)
     new = world.librarian.applied[-1]
-    assert new.boot == old.boot + 1
+    assert new.boot > old.boot
     assert next(r.number for r in world.librarian.applied if r.boot == new.boot) == 1
     await world.stop()
 
@@ -127,6 +128,51 @@ async def test_reports_of_a_boot_from_the_past_raise_an_alarm() -> None:
     await world.store(DATA)
     await world.pass_ms(20_000)
     assert world.librarian.applied == []
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica missing")
+@virtual
+async def test_heartbeats_say_when_every_difference_has_been_taken() -> None:
+    """A disk that came back empty must not be relied on before the namespace has learned of it."""
+    world = await World().start(run=True)
+    lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
+    world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
+    world.librarian.failures["report"] = [Kind.UNAVAILABLE] * 12
+    await world.pass_ms(2_000)
+    assert {beat.compared for beat in world.librarian.beats} == {0}
+    await world.pass_ms(3_000)
+    assert (lost, "deleted") in world.librarian.states()
+    assert world.librarian.beats[-1].compared == world.librarian.position.generation
+    world.librarian.position = Position(CLUSTER, 2, 1)
+    world.librarian.failures["inventory"] = [Kind.UNAVAILABLE] * 8
+    await world.pass_ms(1_000)
+    assert world.librarian.beats[-1].compared == 0, "restored metadata are compared anew"
+    await world.pass_ms(3_000)
+    assert world.librarian.beats[-1].compared == 2
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica missing")
+@virtual
+async def test_asked_for_a_replica_that_is_not_here_the_inventory_is_compared() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(2_000)
+    lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
+    world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
+    for _ in range(3):
+        await world.service.get(BARTENDER, (GetRequest("r", lost, ("http",)),))
+    await world.pass_ms(2_000)
+    assert world.librarian.states() == [(lost, "deleted")]
+    assert len(world.librarian.pages) == 2
+    await world.stop()
+
+
+@virtual
+async def test_the_inventory_is_compared_once_in_a_while() -> None:
+    world = await World(compare_ms=60_000).start(run=True)
+    await world.pass_ms(200_000)
+    assert len(world.librarian.pages) == 4
     await world.stop()
 
 

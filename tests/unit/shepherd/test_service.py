@@ -141,7 +141,7 @@ async def test_the_boot_number_rises_and_the_index_is_rebuilt_from_the_records()
     before = await world.service.status(ADMINISTRATOR)
     await world.restart()
     after = await world.service.status(ADMINISTRATOR)
-    assert after.boot == before.boot + 1
+    assert after.boot > before.boot
     assert after.replicas == 1
     (outcome,) = await world.service.stat(LIBRARIAN, (("r", reference),))
     assert (outcome.state, outcome.size, outcome.checksum) == ("alive", len(DATA), checksums(DATA).md5)
