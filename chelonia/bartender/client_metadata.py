@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
-from chelonia.core.metadata import Triple
+from chelonia.core.metadata import Sections, Triple
 from chelonia.core.policy import DEFAULT_POLICY_SECTION, check_policy_rule
 from chelonia.core.replicas import Checksums
 
 IGNORED = frozenset({("entry", "type"), ("entry", "owner"), ("timestamps", "created")})
 """The server sets these; what a client says of them is dropped."""
+
+WRITTEN = ("metadata", "policy", DEFAULT_POLICY_SECTION, "timestamps")
+"""Sections whose properties users choose."""
 
 FILE_FACTS = ("size", "checksum", "checksumType", "neededReplicas")
 """The mandatory `states` of putFile, in the order in which a missing one is named."""
@@ -74,7 +77,17 @@ def accepted(triples: tuple[Triple, ...], entry_type: str, phase: str) -> dict[s
         check_text(triple)
         if _is_kept(triple, entry_type, phase):
             sections.setdefault(triple.section, {})[triple.property] = triple.value
+    check_volume(sections)
     return sections
+
+
+def check_volume(sections: Sections) -> None:
+    """Refuse more text in the sections that users write than one entry may hold. Raises: TOO_LARGE."""
+    written = (sections.get(name, {}) for name in WRITTEN)
+    size = sum(len(prop.encode()) + len(value.encode()) for section in written for prop, value in section.items())
+    if size > bounds.USER_METADATA_BYTES_MAX:
+        cause = f"{size} bytes of metadata and policy, at most {bounds.USER_METADATA_BYTES_MAX} are kept with one entry"
+        raise CheloniaError(Kind.TOO_LARGE, subject="metadata", cause=cause)
 
 
 def check_value(triple: Triple, entry_type: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chelonia.bartender.bulk import Turn
-from chelonia.bartender.client_metadata import check_text, check_value, is_settable
+from chelonia.bartender.client_metadata import check_text, check_value, check_volume, is_settable, merged
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, Found, Judge, existing, versions
 from chelonia.core import bounds, status
@@ -18,9 +18,12 @@ from chelonia.core.bartender import ModifyRequest, Outcome
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, Expect, SetWanted
 from chelonia.core.librarian import ModifyRequest as Change
-from chelonia.core.metadata import Triple
+from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.policy import DEFAULT_POLICY_SECTION, Action
+
+_READ = (*RIGHTS, Needed("metadata"), Needed("timestamps"))
+"""What a change needs of an entry: what decides the right, and what it may grow."""
 
 SET, UNSET, ADD, SET_IF = "set", "unset", "add", "setifvalue="
 
@@ -52,7 +55,7 @@ async def modify(ports: Ports, turn: Turn, request: ModifyRequest) -> Outcome:
         cause = "changeType is set, unset, add or setifvalue=<value>"
         raise CheloniaError(Kind.BAD_REQUEST, subject=change_type[:80], cause=cause)
     ln = parse_ln(request.ln)
-    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+    (walked,) = await ports.librarian.traverse(turn.service, (ln,), _READ)
     found = existing(ln, walked)
     judge = Judge(turn.user, "modify")
     action = _ACTIONS.get(request.section)
@@ -68,10 +71,17 @@ async def modify(ports: Ports, turn: Turn, request: ModifyRequest) -> Outcome:
             if change_type != UNSET:
                 check_value(Triple(request.section, request.property, request.value), found.type)
             check_text(Triple(request.section, request.property, request.value))
+            _check_growth(request, found)
             return await _change(ports, turn, asked)
         case _:
             where = f"{request.section}/{request.property}"[:80]
             raise judge.refuse(found, f"{where} of a {found.type} is written by the system only")
+
+
+def _check_growth(request: ModifyRequest, found: Found) -> None:
+    """Refuse what would make the entry's metadata too large. Raises: TOO_LARGE."""
+    if request.change_type != UNSET:
+        check_volume(merged(found.object.sections, {request.section: {request.property: request.value}}))
 
 
 async def _change(ports: Ports, turn: Turn, asked: _Asked) -> Outcome:

@@ -30,12 +30,20 @@ DELETE_WIDE_MAX: Final = 1000
 """Properties in wide sections that the deletes of one transact may take along; larger sections are emptied by page."""
 USER_METADATA_MAX: Final = 1000
 """Triples a user may send with one entry."""
+USER_METADATA_BYTES_MAX: Final = 128 * 1024
+"""Properties and values of one entry that users wrote: a listing or a bulk stat carries a thousand entries."""
 PARENTS_MAX: Final = 1000
 """Hard links of one entry: its `parents` are in the header record."""
 
 # --- XML and HTTP ---
 SOAP_BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """One SOAP message: 1 000 entries with metadata fit."""
+SOAP_BODY_MS: Final = 60_000
+"""From the first to the last byte of one SOAP message: what has arrived of it is kept in memory."""
+SOAP_SMALL_BYTES: Final = 64 * 1024
+"""A SOAP message up to this size needs no room among the large ones."""
+SOAP_LARGE_BODIES_MAX: Final = 32
+"""Larger SOAP messages of one service in memory at once: 256 MiB."""
 XML_DEPTH_MAX: Final = 32
 """Nesting of elements; the deepest message of ours has 9."""
 XML_ELEMENTS_MAX: Final = 200_000

@@ -2,6 +2,7 @@
 
 import pytest
 
+from chelonia.core import bounds
 from chelonia.core.bartender import ModifyRequest
 from chelonia.core.librarian import TYPE_FILE
 from tests.unit.bartender.stage import EVE, JOE, Stage, scene
@@ -18,6 +19,18 @@ async def test_user_metadata(stage: Stage) -> None:
     assert await stage.modify("/a", "unset", "metadata", "k2") == "unset"
     assert (await stage.stat("/a"))["metadata"] == {"k": "w"}
     assert await stage.modify("/zz", "set", "metadata", "k", "v") == "no such LN"
+
+
+@scene
+async def test_metadata_of_one_entry_is_bounded(stage: Stage) -> None:
+    """A listing carries a thousand entries: unbounded metadata of each would exhaust the memory of every service."""
+    await stage.make("/a")
+    large = "x" * bounds.VALUE_BYTES_MAX
+    assert await stage.modify("/a", "set", "metadata", "k", large) == "set"
+    assert await stage.modify("/a", "set", "metadata", "k", large) == "set"
+    assert await stage.modify("/a", "set", "metadata", "k2", large) != "set"
+    assert await stage.modify("/a", "unset", "metadata", "k") == "unset"
+    assert await stage.modify("/a", "set", "metadata", "k2", large) == "set"
 
 
 RIGHTS = [
