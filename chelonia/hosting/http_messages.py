@@ -6,9 +6,11 @@ back-pressure. Whatever a door raises as CheloniaError becomes an answer by `err
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 
@@ -65,8 +67,29 @@ def error_answer(error: CheloniaError) -> Answer:
     return text_answer(error.meaning.http, f"{error.kind.value}: {error.cause or error.op}\n", (*kind, *retry))
 
 
-async def read_whole(request: Request, limit: int) -> bytes:
-    """Collect a request body of at most `limit` bytes. Raises: TOO_LARGE; TIMEOUT, INCOMPLETE from the body."""
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """How a body is collected: at most `limit` bytes within `deadline_ms`; `large` is called once it exceeds
+    `small` bytes and may refuse it."""
+
+    limit: int
+    deadline_ms: int = bounds.SOAP_BODY_MS
+    small: int = bounds.SOAP_SMALL_BYTES
+    large: Callable[[], None] = lambda: None
+
+
+async def read_whole(request: Request, how: Whole) -> bytes:
+    """Collect a request body. Raises: TOO_LARGE; TIMEOUT, INCOMPLETE from the body; what `how.large` raises."""
+    try:
+        async with asyncio.timeout(how.deadline_ms / 1000):
+            return await _collect(request, how)
+    except TimeoutError as error:
+        cause = f"the body did not arrive whole within {how.deadline_ms} ms"
+        raise CheloniaError(Kind.TIMEOUT, cause=cause) from error
+
+
+async def _collect(request: Request, how: Whole) -> bytes:
+    limit = how.limit
     if request.length > limit:
         cause = f"a body here has at most {limit} bytes, this declares {request.length}"
         raise CheloniaError(Kind.TOO_LARGE, cause=cause)
@@ -76,5 +99,7 @@ async def read_whole(request: Request, limit: int) -> bytes:
         size += len(chunk)
         if size > limit:
             raise CheloniaError(Kind.TOO_LARGE, cause=f"a body here has at most {limit} bytes")
+        if size > how.small:
+            how.large()
         parts.append(chunk)
     return b"".join(parts)

@@ -287,6 +287,11 @@ class _Acceptor(web.Server):
         super().__init__(handler, **options)
         self.identities: dict[int, tuple[Dn, int]] = {}
         self._connections_max = connections_max
+        self._options = options
+
+    def __call__(self) -> RequestHandler:
+        """A handler for a new connection."""
+        return _Connection(self, loop=self._loop, **self._options)
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
@@ -299,6 +304,26 @@ class _Acceptor(web.Server):
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         self.identities.pop(id(handler), None)
         super().connection_lost(handler, exc)
+
+
+class _Connection(RequestHandler):
+    """aiohttp's connection with a bound on all header fields of a request together; aiohttp bounds each of many."""
+
+    __slots__ = ("_head_bytes",)
+
+    def __init__(self, manager: web.Server, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; cut off a client whose header fields do not end in time."""
+        before = self._request_count
+        idle = self._waiter is not None or before == 0  # else the bytes are of a body
+        super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if idle and self._request_count == before else 0
+        if self._head_bytes > self.max_field_size:
+            log.info("connection cut off: %d bytes of header fields without an end", self._head_bytes)
+            self.force_close()
 
 
 class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.calls import call_of
-from chelonia.hosting.http_messages import Answer, Request, error_answer, read_whole, text_answer
+from chelonia.hosting.http_messages import Answer, Request, Whole, error_answer, read_whole, text_answer
 from chelonia.hosting.logging_setup import AUDIT_LOGGER
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.registry import Registry
@@ -36,6 +37,33 @@ class SoapParts:
     metrics: Metrics
 
 
+class LargeBodies:
+    """Room for so many large messages at once, so that strangers cannot fill the memory; small ones always pass."""
+
+    def __init__(self, room: int = bounds.SOAP_LARGE_BODIES_MAX) -> None:
+        self._room = room
+
+    @contextmanager
+    def one(self) -> Iterator[Callable[[], None]]:
+        """Give what takes room for one message, until the block ends. Raises: UNAVAILABLE when it is called in vain."""
+        taken = 0
+
+        def take() -> None:
+            nonlocal taken
+            if taken:
+                return
+            if self._room <= 0:
+                cause = "too many large messages are on their way here; try again in a moment, or send less at once"
+                raise CheloniaError(Kind.UNAVAILABLE, cause=cause)
+            self._room -= 1
+            taken = 1
+
+        try:
+            yield take
+        finally:
+            self._room += taken
+
+
 class SoapDoor:
     """Serves one service. `url`: its public address, for the WSDL; `capacity`: a Shepherd's disk, for LIDI."""
 
@@ -52,6 +80,7 @@ class SoapDoor:
         self._url = url
         self._parts = parts
         self._capacity = capacity
+        self._large = LargeBodies()
 
     async def serve(self, request: Request) -> Answer:
         """Answer one request: POST is SOAP, GET with `?wsdl` the description."""
@@ -61,13 +90,14 @@ class SoapDoor:
             return text_answer(200, f"{self._service.type_name}: POST SOAP 1.1 here; ?wsdl describes it\n")
         if request.method != "POST":
             return text_answer(405, "this is a SOAP endpoint: POST\n", (("Allow", "GET, HEAD, POST"),))
-        return await self._post(request)
+        with self._large.one() as large:
+            return await self._post(request, Whole(bounds.SOAP_BODY_BYTES_MAX, large=large))
 
-    async def _post(self, request: Request) -> Answer:
+    async def _post(self, request: Request, how: Whole) -> Answer:
         started = time.perf_counter()
         operation, kind = "unreadable", ""
         try:
-            body = await read_whole(request, bounds.SOAP_BODY_BYTES_MAX)
+            body = await read_whole(request, how)
             message = soap.decode_request(self._service, body)
             if isinstance(message, soap.InformationRequest):
                 operation = soap.LIDI

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.http_client import Sending, raise_for_status
-from chelonia.hosting.http_messages import Answer, Request, read_whole, text_answer
+from chelonia.hosting.http_messages import Answer, Request, Whole, read_whole, text_answer
 from chelonia.hosting.http_server import HttpServer, Limits
 from chelonia.hosting.tls import ClientCertificate
 from tests.support.polling import poll_async
@@ -27,7 +28,7 @@ async def echo(request: Request) -> Answer:
 
 
 async def bounded(request: Request) -> Answer:
-    return text_answer(200, str(len(await read_whole(request, 1000))))
+    return text_answer(200, str(len(await read_whole(request, Whole(1000)))))
 
 
 def url(server: HttpServer, path: str = "/") -> str:
@@ -134,6 +135,17 @@ async def test_a_body_that_trickles_is_408() -> None:
             writer.write(b"x")
             await asyncio.sleep(0.02)
         assert b" 408 " in await status
+        writer.close()
+
+
+async def test_many_small_header_fields_are_bounded_together() -> None:
+    fields = [b"a%d: %s\r\n" % (n, b"b" * 200) for n in range(90)]
+    async with plain(echo) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(fields))
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionError):
+                assert b"HTTP/1.1 200" not in await reader.read(-1)
         writer.close()
 
 

@@ -17,7 +17,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.librarian import ServiceRecord
 from chelonia.hosting.clock import SystemClock, SystemIds
-from chelonia.hosting.http_client import HttpClient, Received, Sending
+from chelonia.hosting.http_client import ClientLimits, HttpClient, Received, Sending
+from chelonia.hosting.http_messages import Peer, Request, Whole, read_whole
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.registry import Registry
 from chelonia.hosting.routes import Readiness, Routes
@@ -274,3 +275,38 @@ async def test_without_patience_a_dead_service_is_known_at_once() -> None:
         with pytest.raises(CheloniaError) as caught:
             await RemoteAHash(link(client), (url,), Patience(retry_ms=0)).status(Call())
     assert caught.value.kind is Kind.NETWORK
+
+
+async def test_large_messages_on_their_way_are_bounded_and_small_ones_pass(grid: Grid, tmp_path: Path) -> None:
+    hold = asyncio.Event()
+
+    async def dripping() -> AsyncIterator[bytes]:
+        yield b" " * (bounds.SOAP_SMALL_BYTES + 1)
+        await hold.wait()
+        yield b" "
+
+    store = grid.client(grid.user(LIBRARIAN))
+    async with ahash_at(grid, tmp_path) as url, client_of(store, ClientLimits(connections_per_target_max=64)) as client:
+
+        async def large() -> Received:
+            return await client.request(Sending("POST", url, body=dripping()))
+
+        many = [asyncio.create_task(large()) for _ in range(bounds.SOAP_LARGE_BODIES_MAX + 1)]
+        done, waiting = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
+        assert [b"unavailable" in task.result().body for task in done] == [True]
+        assert (await RemoteAHash(link(client), (url,)).status(Call())).position.sequence >= 0
+        hold.set()
+        assert [b"bad-xml" in answer.body for answer in await asyncio.gather(*waiting)] == [True] * len(waiting)
+        assert b"bad-xml" in (await large()).body
+
+
+async def test_a_message_that_takes_too_long_is_cut_off() -> None:
+    async def dripping() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    request = Request("POST", "/", {}, {}, Peer(), dripping(), -1, "r")
+    with pytest.raises(CheloniaError) as caught:
+        await read_whole(request, Whole(1000, deadline_ms=50))
+    assert caught.value.kind is Kind.TIMEOUT
