@@ -13,7 +13,7 @@ import hashlib
 import os
 import tempfile
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -113,6 +113,7 @@ async def _fetch(client: Client, ln: str, file: BinaryIO, progress: Progress | N
     """Write a file's bytes to `file`, from as many replicas as it takes. Raises: as `read`."""
     fetched: _Fetched | None = None
     failure: CheloniaError | None = None
+    wrong = 0
     async for answer, turl in _sources(client, ln):
         fetched = fetched or _Fetched(ln, answer)
         fetched.check_same(answer)
@@ -124,25 +125,37 @@ async def _fetch(client: Client, ln: str, file: BinaryIO, progress: Progress | N
             failure = error
         if failure.kind is Kind.CHECKSUM:
             fetched = _start_over(file, fetched, ln, answer, progress)
+            wrong += 1
+            if wrong >= len(_turls(answer)):
+                break
     raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
 
 
-ROUNDS = 2
+ROUNDS = 4
 """How often the Bartender is asked for TURLs: those of a long download may have expired, a node may be back."""
+PAUSE_MS = 250
+"""Before the second round; doubled for each further one."""
 
 
-async def _sources(client: Client, ln: str) -> AsyncIterator[tuple[TransferOutcome, str]]:
+async def _sources(client: Client, ln: str) -> AsyncGenerator[tuple[TransferOutcome, str], None]:
     """Yield the replicas of a file to try, nearest first, then fresh TURLs of them."""
     for number in range(ROUNDS):
+        if number:
+            await client.clock.sleep(PAUSE_MS * 2 ** (number - 1))
         try:
             answer = await _ask(client, ln)
-        except CheloniaError:
-            if number == 0:
+        except CheloniaError as error:
+            if number == 0 and error.kind not in (Kind.NO_REPLICA, Kind.NOT_ALIVE):
                 raise
-            return
-        for turl in dict.fromkeys((answer.turl, *answer.turls)):
-            if turl:
-                yield answer, turl
+            if number == ROUNDS - 1:
+                raise
+            continue
+        for turl in _turls(answer):
+            yield answer, turl
+
+
+def _turls(answer: TransferOutcome) -> list[str]:
+    return list(dict.fromkeys(turl for turl in (answer.turl, *answer.turls) if turl))
 
 
 async def _ask(client: Client, ln: str) -> TransferOutcome:

@@ -36,6 +36,12 @@ class Bar:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self._moved)
 
+    def expect(self, total: int) -> None:
+        """The whole, when it becomes known."""
+        self._total = total
+        if self._bar is not None and self._task is not None and total >= 0:
+            self._bar.update(self._task, total=total)
+
     def _draw(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -42,7 +42,12 @@ class Session:
             from chelonia_clients import connect
 
             trace = self.out.tell if self.options.has("--trace") else None
-            self._client = connect.open_client(self.settings(), self.environ, trace)
+            settings = self.settings()
+            if self.out.verbose:
+                for topic, origin in settings.origins.items():
+                    self.out.tell(f"{topic}: from {origin}")
+                self.out.tell(f"Bartenders: {' '.join(settings.bartenders)}")
+            self._client = connect.open_client(settings, self.environ, trace)
         return self._client
 
     def as_administrator(self) -> None:

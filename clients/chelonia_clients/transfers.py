@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia_clients.client import DEFAULT_REPLICAS, SHORT, Client, Listed, modified_s
+from chelonia_clients.client import DEFAULT_REPLICAS, SHORT, Client, Listed
 from chelonia_clients.downloads import Progress, download, read
 from chelonia_clients.local_files import Found, Sort, local_error, printable, scan, to_ln, to_local
 from chelonia_clients.uploads import UploadOptions, file_source, stream_source, upload
@@ -292,9 +292,9 @@ async def _in_order(jobs: AsyncGenerator[Job, None], parallel: int) -> AsyncGene
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def time_of(client: Client, ln: str) -> float | None:
-    """The modification time kept with a file, None when it is not known or not to be seen."""
+async def facts_of(client: Client, ln: str) -> Listed:
+    """Type, size and modification time of an entry, without them when they cannot be seen."""
     try:
-        return modified_s(await client.stat(ln))
+        return Listed(ln, "", await client.stat(ln))
     except CheloniaError:
-        return None
+        return Listed(ln, "", {})

@@ -24,8 +24,10 @@ from chelonia_clients.client import DEFAULT_REPLICAS, Client
 Progress = Callable[[int], None]
 """Called with the number of bytes just moved (negative when a transfer starts over)."""
 
-TRIES = 4
+TRIES = 6
 """Fresh starts of one upload: each may be sent to other Shepherds."""
+PAUSE_MS = 200
+"""Before the second start; doubled for each further one, so that a lost node has been noticed by the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,10 @@ async def upload(client: Client, source: Source, ln: str, options: UploadOptions
         try:
             return await _try_upload(client, source, ln, wish)
         except _Again as again:
-            if not left or not source.repeatable:
-                raise again.error from again.error.__cause__
-        await client.clock.sleep(200 * (TRIES - left))
+            # a stream that no byte was taken of can still be sent
+            if not left or not (source.repeatable or again.error.kind is Kind.NO_SHEPHERD):
+                raise again.error from None
+        await client.clock.sleep(PAUSE_MS * 2 ** (TRIES - 1 - left))
     raise AssertionError("the last try either returns or raises")
 
 
@@ -115,7 +118,12 @@ _START_AGAIN = (Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.INCOMPLET
 
 
 async def _try_upload(client: Client, source: Source, ln: str, wish: UploadOptions) -> Uploaded:
-    start = await _start(client, source, ln, wish)
+    try:
+        start = await _start(client, source, ln, wish)
+    except CheloniaError as error:
+        if error.kind is Kind.NO_SHEPHERD:
+            raise _Again(error) from error
+        raise
     sent = _Counted(source.open(), wish.progress)
     try:
         words = await _put(client, start.turl, ln, sent, source.size)

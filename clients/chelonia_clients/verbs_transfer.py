@@ -15,6 +15,7 @@ from pathlib import Path
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.client import Listed
 from chelonia_clients.downloads import read
 from chelonia_clients.local_files import local_error, printable, to_ln
 from chelonia_clients.progress import Bar
@@ -25,11 +26,11 @@ from chelonia_clients.transfers import (
     TreeOptions,
     copy_file,
     copy_tree,
+    facts_of,
     get_file,
     get_tree,
     put_file,
     put_tree,
-    time_of,
 )
 from chelonia_clients.uploads import UploadOptions, stream_source, upload
 
@@ -97,15 +98,7 @@ async def cat(session: Session, arguments: Arguments) -> None:
 
 
 async def _put_all(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> None:
-    into = target.endswith("/") or (
-        len(sources) > 1 or wishes.recursive or await _exists_as_collection(session, target)
-    )
-    if into and not target.endswith("/") and not await _exists_as_collection(session, target):
-        if len(sources) > 1:
-            raise CheloniaError(Kind.NOT_FOUND, "put", target, "several files go into a collection: make it first")
-        into = False
-    if wishes.recursive and target.endswith("/") and not await _exists_as_collection(session, target):
-        into = len(sources) > 1
+    into = await _is_into(session, sources, target, wishes)
     for source in sources:
         if source == "-":
             await _put_stdin(session, target, wishes)
@@ -116,6 +109,17 @@ async def _put_all(session: Session, sources: Sequence[str], target: str, wishes
             session.out.failure(error, source=printable(source))
             continue
         await _put_one(session, Path(source), ln, wishes)
+
+
+async def _is_into(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> bool:
+    """Whether uploads go into the target rather than become it. Raises: NOT_FOUND for several without a collection."""
+    if len(sources) == 1 and target.endswith("/") and not wishes.recursive:
+        return True  # the server says so when it is not there
+    if await _exists_as_collection(session, target):
+        return True
+    if len(sources) > 1:
+        raise CheloniaError(Kind.NOT_FOUND, "put", target, "several files go into a collection: make it first")
+    return False
 
 
 async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> None:
@@ -191,11 +195,12 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
                 _downloaded(session, done)
         return
     with Bar(name, enabled=_bars(session)) as bar:
-        seconds = asyncio.create_task(time_of(client, ln))
+        facts = asyncio.create_task(facts_of(client, ln))
+        facts.add_done_callback(lambda task: None if task.cancelled() else bar.expect(task.result().size))
         try:
             done = await get_file(client, ln, path, wishes.options(bar))
         finally:
-            mtime_s = await seconds
+            mtime_s = (await facts).modified_s
     if done.error is None and mtime_s is not None:
         await asyncio.to_thread(_set_time, path, mtime_s)
     elif done.error is not None and done.error.kind is Kind.NOT_A_FILE:
@@ -226,10 +231,10 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
         try:
             ln = session.ln(source).rstrip("/") or "/"
             new = to_ln(target, [ln.rpartition("/")[2]]) if into else target
-            metadata = await client.stat(ln)
-            with Bar(ln, enabled=_bars(session)) as bar:
-                if metadata.get("entry", {}).get("type") != "collection":
-                    _copied(session, await copy_file(client, ln, new, wishes.options(bar), await time_of(client, ln)))
+            entry = Listed(ln, "", await client.stat(ln))
+            with Bar(ln, entry.size, enabled=_bars(session)) as bar:
+                if entry.type != "collection":
+                    _copied(session, await copy_file(client, ln, new, wishes.options(bar), entry.modified_s))
                     continue
                 _check_recursive(ln, new, wishes)
                 async for done in copy_tree(client, ln, new, wishes.options(bar)):

@@ -23,7 +23,7 @@ from chelonia_clients.uploads import UploadOptions, bytes_source, file_source, s
 from tests.support.bartender import FakeBartender, Fault
 from tests.unit.clients.faking import client_on
 
-DATA = bytes(range(256)) * 40
+DATA = bytes(range(256)) * 80
 
 
 async def test_a_broken_download_goes_on_where_it_broke_on_another_replica(fake: FakeBartender, tmp_path: Path) -> None:
@@ -99,6 +99,14 @@ async def test_a_broken_upload_starts_again_and_names_the_file_once(fake: FakeBa
     assert sum(moved) == stored.size == len(DATA)
     assert [op for op, _ in fake.calls] == ["startPut", "startPut", "startPut", "commitPut"]
     assert fake.entries[("f",)].metadata["timestamps"] == {"modified": "12.500"}
+
+
+async def test_too_few_shepherds_for_a_moment_are_waited_for(fake: FakeBartender) -> None:
+    fake.failures = [Kind.NO_SHEPHERD] * 3
+    await upload(client_on(fake), bytes_source(DATA), "/f")
+    assert fake.data("/f") == DATA
+    fake.failures = [Kind.NO_REPLICA] * 2
+    assert b"".join([chunk async for chunk in read(client_on(fake), "/f")]) == DATA
 
 
 async def test_an_upload_that_fails_leaves_the_old_file(fake: FakeBartender) -> None:
