@@ -194,6 +194,8 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
             async for done in get_tree(client, ln, path, wishes.options(bar)):
                 _downloaded(session, done)
         return
+    if not name:
+        raise CheloniaError(Kind.NOT_A_FILE, "get", ln, "it is a collection; -r downloads it with all below it")
     with Bar(name, enabled=_bars(session)) as bar:
         facts = asyncio.create_task(facts_of(client, ln))
         facts.add_done_callback(lambda task: None if task.cancelled() else bar.expect(task.result().size))

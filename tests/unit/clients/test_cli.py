@@ -126,6 +126,17 @@ def test_into_an_existing_collection_or_directory(chelonia: Command, fake: FakeB
     assert chelonia("put", "f", "/missing/").code == 3
 
 
+def test_collections_are_downloaded_only_with_r(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_collection("/c")
+    fake.add_file("/c/f", b"x")
+    for ln in ("/", "/c"):
+        refused = chelonia("get", ln)
+        assert refused.code == 5
+        assert "-r downloads it" in refused.err
+    assert chelonia("get", "-r", "/c").lines == ["'/c/f' (1 bytes) downloaded as 'c/f'."]
+    assert chelonia("get", "-r", "/", "all").lines == ["'/c/f' (1 bytes) downloaded as 'all/c/f'."]
+
+
 def test_cp_goes_up_down_and_across(chelonia: Command, fake: FakeBartender) -> None:
     Path("f").write_bytes(b"x" * 5000)
     assert chelonia("cp", "f", "chelonia:/f").code == 0
