@@ -318,7 +318,8 @@ class _Connection(RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Take bytes; cut off a client whose header fields do not end in time."""
         before = self._request_count
-        idle = self._waiter is not None or before == 0  # else the bytes are of a body
+        # Else the bytes are of a body: also while the handler of a request just read has been woken but has not run yet.
+        idle = before == 0 or (self._waiter is not None and not self._waiter.done())
         super().data_received(data)
         self._head_bytes = self._head_bytes + len(data) if idle and self._request_count == before else 0
         if self._head_bytes > self.max_field_size:

@@ -140,6 +140,7 @@ def test_plain_http_to_a_tls_port_is_cut_off(cluster: Cluster) -> None:
     port = urlsplit(cluster.url("bartender")).port
     with socket.create_connection(("127.0.0.1", port), 10) as plain:
         plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        plain.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionError):
             assert b"200" not in plain.recv(1000)
     assert cluster.soap(cluster.url("bartender"), STAT).status == 200
@@ -245,7 +246,7 @@ async def test_metadata_out_of_range_is_refused(cluster: Cluster) -> None:
             with pytest.raises(CheloniaError) as caught:
                 await turl_for_put(client, "/odd-size", DATA, size=size)
             assert caught.value.kind in (Kind.BAD_REQUEST, Kind.MISSING_METADATA, Kind.TOO_LARGE, Kind.NO_SHEPHERD)
-        for replicas in (0, -1, 1000):
+        for replicas in (-1, 1000):
             with pytest.raises(CheloniaError) as caught:
                 await turl_for_put(client, "/odd-count", DATA, replicas)
             assert caught.value.kind in (Kind.BAD_REQUEST, Kind.MISSING_METADATA, Kind.TOO_LARGE)

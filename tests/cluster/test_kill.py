@@ -1,14 +1,18 @@
 """kill -9 and SIGSTOP of every kind of process under a running upload load: nothing acknowledged is lost."""
 
 import asyncio
+import http.client
 import signal
+import ssl
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.cluster.conftest import started
-from tests.cluster.harness import Cluster
-from tests.cluster.load import Load, fetch, put
+from tests.cluster.harness import Away, Cluster, read_answer
+from tests.cluster.load import Load, fetch, put, turl_for_put, until_live
+from tests.support.polling import poll, poll_async
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +58,40 @@ async def test_a_frozen_shepherd_holds_up_neither_reads_nor_writes(battered: Clu
                 battered.signal("shepherd2", signal.SIGCONT)
     await battered.until_alive()
     await load.judge()
+
+
+async def test_a_shepherd_killed_in_mid_upload_costs_an_error_and_nothing_else(battered: Cluster) -> None:
+    data = bytes(range(256)) * 40_000
+    async with battered.client("user") as client:
+        turl = await turl_for_put(client, "/cut-short", data)
+        name, parts = battered.named(turl), urlsplit(turl)
+        head = f"PUT {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(data)}\r\n\r\n"
+        with battered.connected(turl) as connection:
+            connection.sendall(head.encode() + data[: len(data) // 2])
+            poll(lambda: list((battered.data_dir(name) / "incoming").glob("*.writing")), 10.0)
+            old = battered.kill(name)
+            with pytest.raises((OSError, http.client.HTTPException)):
+                finish(connection, data[len(data) // 2 :])
+        assert await client.exists("/cut-short") == ""
+        await asyncio.to_thread(battered.wait_restarted, name, old)
+        await battered.until_alive()
+        await poll_async(lambda: serves(battered, name), 10.0, tolerate=Away)
+        assert battered.request("PUT", turl, body=data).status == 403, "a ticket of the dead"
+        turl = await turl_for_put(client, "/cut-short", data)
+        assert battered.request("PUT", turl, body=data).status == 201
+        assert await fetch(client, "/cut-short") == data
+        await until_live(client, "/cut-short", 2)
+
+        def tidy() -> bool:
+            return not any(list((battered.data_dir(n) / "incoming").glob("*.writing")) for n in battered.shepherd_names)
+
+        await poll_async(tidy, 10.0, what="no upload is left open")
+
+
+async def serves(cluster: Cluster, name: str) -> bool:
+    return cluster.request("GET", f"{cluster.data_url(name)}/readyz").status == 200
+
+
+def finish(connection: ssl.SSLSocket, rest: bytes) -> None:
+    connection.sendall(rest)
+    read_answer(connection)
