@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -20,6 +20,7 @@ from chelonia.core import bounds, status
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
+from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 
 ATTEMPTS_MAX = 6
@@ -28,6 +29,11 @@ SIDE_BY_SIDE_MAX = 16
 """Elements of one call in work at once: fills a commit batch without letting one call crowd out others."""
 RETRY_MS = 5
 """First pause before another try; doubled each time, jittered."""
+
+ELEMENTS_PER_TRIPLE, MARKUP_PER_TRIPLE = 4, 80
+"""XML elements of one triple in an answer, and the characters of their tags."""
+ELEMENTS_PER_ENTRY = 5
+"""XML elements of one listed entry, without its triples."""
 
 _CALL_FAILED = frozenset(
     {Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.READ_ONLY, Kind.WRONG_CLUSTER}
@@ -39,12 +45,37 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 
+@dataclass(slots=True)
+class Room:
+    """What the answer of one call may still hold: no client of ours reads a larger message."""
+
+    elements: int = bounds.XML_ELEMENTS_MAX
+    characters: int = bounds.SOAP_BODY_BYTES_MAX
+
+    def take(self, entries: int, triples: Iterable[Triple]) -> None:
+        """Take room for that many entries with all these triples. Raises: TOO_LARGE; from then on there is none."""
+        for triple in triples:
+            self.elements -= ELEMENTS_PER_TRIPLE
+            self.characters -= MARKUP_PER_TRIPLE + len(triple.section) + len(triple.property) + len(triple.value)
+        self.elements -= entries * ELEMENTS_PER_ENTRY
+        self.check()
+
+    def check(self) -> None:
+        """Raises: TOO_LARGE when nothing more fits."""
+        if self.elements < 0 or self.characters < 0:
+            self.elements = -1
+            cause = "the answer to this call is too large for one message: ask for less at once (limit, or fewer names)"
+            raise CheloniaError(Kind.TOO_LARGE, cause=cause)
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One element being served: the user's call, and the Bartender's own with the element's request key."""
+    """One element being served: the user's call, and the Bartender's own with the element's request key; `room` is
+    shared by all elements of the call."""
 
     user: Call
     service: Call
+    room: Room = field(default_factory=Room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +106,13 @@ async def answer_all(ports: Ports, call: Call, operation: Operation[R, A], reque
         raise CheloniaError(Kind.TOO_LARGE, operation.name, "", cause)
     answers: list[A] = []
     errors: list[CheloniaError | None] = []
+    room = Room()
     for first, last in waves(requests, operation.ordered):
         for chunk in range(first, last, SIDE_BY_SIDE_MAX):
             indexes = range(chunk, min(chunk + SIDE_BY_SIDE_MAX, last))
-            served = await asyncio.gather(*(_serve(ports, call, operation, i, requests[i]) for i in indexes))
+            served = await asyncio.gather(
+                *(_serve(ports, Turn(call, call, room), operation, i, requests[i]) for i in indexes)
+            )
             answers.extend(answer for answer, _ in served)
             errors.extend(error for _, error in served)
     hopeless = [error for error in errors if error is not None and error.kind in _CALL_FAILED]
@@ -143,13 +177,14 @@ def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:
 
 
 async def _serve(
-    ports: Ports, call: Call, operation: Operation[R, A], index: int, request: R
+    ports: Ports, turn: Turn, operation: Operation[R, A], index: int, request: R
 ) -> tuple[A, CheloniaError | None]:
-    settings = ports.settings
+    settings, call = ports.settings, turn.user
     key = element_key(call, operation.name, index, operation.subject(request))
     service = replace(call.as_service(settings.dn, Role.BARTENDER, settings.service_id), request_key=key)
-    turn = Turn(call, service)
+    turn = replace(turn, service=service)
     try:
+        turn.room.check()
         return await _attempt(ports, operation, turn, request), None
     except CheloniaError as error:
         if operation.recalled and key and error.kind not in _NEVER_APPLIED and await _applied(ports, service):

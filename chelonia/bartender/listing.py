@@ -44,7 +44,9 @@ async def stat(ports: Ports, turn: Turn, request: NameRequest) -> StatOutcome:
     cause = ""
     if found.object.counts.get("entries"):
         cause = f"more than {bounds.SECTION_WHOLE_MAX} entries are not shown here; list it page by page (after, limit)"
-    return StatOutcome(request.request_id, to_triples(_shown(found.object)), cause=cause)
+    triples = to_triples(_shown(found.object))
+    turn.room.take(1, triples)
+    return StatOutcome(request.request_id, triples, cause=cause)
 
 
 def stat_refused(request: NameRequest, text: str, error: CheloniaError) -> StatOutcome:
@@ -66,6 +68,7 @@ class Listing:
     judge: Judge
     top: Found
     needed: Filter
+    picks: frozenset[tuple[str, str]]
 
     @property
     def fetched(self) -> Filter:
@@ -93,7 +96,7 @@ async def list_collection(
     if request.limit < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ln), cause="limit is 0 (whole) or a number of entries")
     limit = min(request.limit, bounds.PAGE_ENTRIES_MAX) or bounds.SECTION_WHOLE_MAX
-    listing = Listing(ports, turn, judge, found, needed)
+    listing = Listing(ports, turn, judge, found, needed, frozenset((n.section, n.property) for n in needed))
     walk = _everything_below if recursive else _children
     entries, after = await walk(listing, request.after, limit)
     if after and not request.limit:
@@ -184,10 +187,16 @@ def _listed(listing: Listing, entry: Entry, name: str) -> ListedEntry:
     triples = tuple(
         triple
         for triple in to_triples(sections)
-        if selects(listing.needed, triple.section, triple.property)
+        if (not listing.picks or not listing.picks.isdisjoint(_names_of(triple)))
         and (readable or selects(_PUBLIC, triple.section, triple.property))
     )
+    listing.turn.room.take(1, triples)
     return ListedEntry(name, entry.object.id, triples)
+
+
+def _names_of(triple: Triple) -> tuple[tuple[str, str], tuple[str, str]]:
+    """What a filter may call this triple: itself, or its whole section."""
+    return (triple.section, triple.property), (triple.section, "")
 
 
 def _child(entry: Entry) -> Found:

@@ -14,7 +14,7 @@ from chelonia.bartender.bulk import Operation, Turn, answer_all
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
-from chelonia.core import status
+from chelonia.core import bounds, status
 from chelonia.core.access import check_access
 from chelonia.core.bartender import (
     AddReplicaRequest,
@@ -35,7 +35,7 @@ from chelonia.core.bartender import (
 )
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import Librarian
 from chelonia.core.metadata import Filter
 from chelonia.core.shepherd import Directory
@@ -59,7 +59,10 @@ class BartenderService:
     async def list(
         self, call: Call, requests: tuple[ListRequest, ...], needed: Filter, recursive: bool
     ) -> tuple[ListOutcome, ...]:
-        """List collections; `needed` filters each child's metadata."""
+        """List collections; `needed` filters each child's metadata. Raises: TOO_LARGE for a filter without measure."""
+        if len(needed) > bounds.FILTER_MAX:
+            cause = f"{len(needed)} needed metadata elements, at most {bounds.FILTER_MAX} are taken; ask for sections"
+            raise CheloniaError(Kind.TOO_LARGE, "list", "", cause)
         act = partial(listing.list_collection, self._ports, needed, recursive)
         operation = Operation("list", act, _list_refused, _list_ln)
         return await answer_all(self._ports, call, operation, requests)

@@ -50,6 +50,8 @@ XML_ELEMENTS_MAX: Final = 200_000
 """Elements of one message: bounds what parsing can cost."""
 BULK_ELEMENTS_MAX: Final = 1000
 """Request elements of one call."""
+FILTER_MAX: Final = 100
+"""Needed metadata elements of one listing: each is looked for in every entry."""
 HTTP_HEADER_BYTES_MAX: Final = 16 * 1024
 """Request line and header fields; a TURL with its ticket is under 2 KiB."""
 HTTP_BODY_IDLE_MS: Final = 30_000

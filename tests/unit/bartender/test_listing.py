@@ -2,8 +2,10 @@
 
 import pytest
 
+from chelonia.core import bounds
 from chelonia.core.bartender import ListOutcome, ListRequest, MakeRequest, NameRequest
 from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Filter, Needed, from_triples
 from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
 
@@ -213,3 +215,28 @@ async def test_stat_many_at_once(stage: Stage) -> None:
     assert [(outcome.request_id, outcome.kind) for outcome in outcomes] == [
         ("/a", "denied"), ("/zz", "not-found"), ("/f", "denied"), ("bad", "bad-name"), ("/a", "denied"),
     ]  # fmt: skip
+
+
+@scene
+async def test_one_call_answers_no_more_than_one_message_can_hold(stage: Stage) -> None:
+    """A thousand times the same wide answer would exhaust the memory; what fits is answered, the rest says why not."""
+    await stage.make("/a")
+    for prop in ("k", "l"):
+        await stage.modify("/a", "set", "metadata", prop, "x" * (bounds.USER_METADATA_BYTES_MAX // 2 - 1000))
+    many = 1 + bounds.SOAP_BODY_BYTES_MAX // (bounds.USER_METADATA_BYTES_MAX - 10_000)
+    stats = await stage.bartender.stat(JOE, (NameRequest("1", "/a"),) * many)
+    assert stats[0].kind == ""
+    assert stats[-1].kind == "too-large"
+    lists = await stage.bartender.list(JOE, (ListRequest("1", "/"),) * many, (), False)
+    assert lists[0].kind == ""
+    assert lists[-1].kind == "too-large"
+    assert "limit" in lists[-1].cause
+
+
+@scene
+async def test_a_filter_without_measure_is_refused(stage: Stage) -> None:
+    needed = tuple(Needed("metadata", str(n)) for n in range(bounds.FILTER_MAX + 1))
+    with pytest.raises(CheloniaError) as caught:
+        await stage.bartender.list(JOE, (ListRequest("1", "/"),), needed, False)
+    assert caught.value.kind is Kind.TOO_LARGE
+    assert (await stage.bartender.list(JOE, (ListRequest("1", "/"),), needed[:-1], False))[0].status == "found"
