@@ -1,4 +1,7 @@
-"""All checksums of a stream in one pass, large pieces off the event loop.
+"""The checksums of a stream in one pass, large pieces off the event loop.
+
+SHA-256 always, being the one of record; MD5 and Adler-32 cost three times as much together and are measured where a
+door owes them: uploads the original's way, and bytes that were announced by one of them.
 
 `Worker` is the port through which heavy, pure computation leaves the loop: hosting binds it to threads (hashlib and
 zlib release the interpreter lock), the simulator runs it inline.
@@ -29,10 +32,11 @@ class Worker(Protocol):
 
 
 class Hasher:
-    """SHA-256, MD5 and Adler-32 of one stream."""
+    """SHA-256 of one stream; with `weak` its MD5 and Adler-32 too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, weak: bool = True) -> None:
         self._sha256 = hashlib.sha256()
+        self._weak = weak
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._adler32 = 1
         self.size = 0
@@ -40,7 +44,8 @@ class Hasher:
     def update(self, chunk: bytes) -> None:
         """Add the next bytes; blocks for about 2 ms per MiB."""
         self._sha256.update(chunk)
-        self._update_others(chunk)
+        if self._weak:
+            self._update_weak(chunk)
         self.size += len(chunk)
 
     async def feed(self, worker: Worker, chunk: bytes) -> None:
@@ -49,21 +54,23 @@ class Hasher:
             self.update(chunk)
             return
         strong = worker.run(lambda: self._sha256.update(chunk))
-        await asyncio.gather(strong, worker.run(lambda: self._update_others(chunk)))
+        if self._weak:
+            await asyncio.gather(strong, worker.run(lambda: self._update_weak(chunk)))
+        else:
+            await strong
         self.size += len(chunk)
 
-    def _update_others(self, chunk: bytes) -> None:
+    def _update_weak(self, chunk: bytes) -> None:
         self._md5.update(chunk)
         self._adler32 = zlib.adler32(chunk, self._adler32)
 
     def checksums(self) -> Checksums:
         """The checksums of what was added so far."""
-        return Checksums(self._sha256.hexdigest(), self._md5.hexdigest(), f"{self._adler32:08x}")
+        strong = self._sha256.hexdigest()
+        return Checksums(strong, self._md5.hexdigest(), f"{self._adler32:08x}") if self._weak else Checksums(strong)
 
 
-async def hash_stream(worker: Worker, stream: AsyncIterator[bytes]) -> Hasher:
-    """Consume `stream` and return its hasher."""
-    hasher = Hasher()
+async def hash_stream(worker: Worker, stream: AsyncIterator[bytes], hasher: Hasher) -> None:
+    """Feed all of `stream` to `hasher`."""
     async for chunk in stream:
         await hasher.feed(worker, chunk)
-    return hasher

@@ -206,9 +206,9 @@ class Uploads:
 
     async def _intake(self, pending: Pending, upload: Upload, resumed: bool) -> Intake:
         node, request = self._node, pending.request
-        hasher = Hasher()
+        hasher = Hasher(weak=_owes_weak(request, upload.announced))
         if resumed:
-            hasher = await hash_stream(node.ports.worker, node.ports.blobs.read_partial(pending.reference))
+            await hash_stream(node.ports.worker, node.ports.blobs.read_partial(pending.reference), hasher)
         writer = await node.ports.blobs.create(pending.reference, resume=resumed)
         pending.written = writer.offset
         if writer.offset != upload.offset or hasher.size != upload.offset:
@@ -356,7 +356,7 @@ class Uploads:
             return True
         if upload.offset != 0 or upload.length not in (-1, held.size):
             return False
-        hasher = Hasher()
+        hasher = Hasher(weak=bool(held.checksums.md5))
         async for chunk in upload.body:
             await hasher.feed(self._node.ports.worker, chunk)
             if hasher.size > held.size:
@@ -378,6 +378,12 @@ def _expected(pending: Pending, upload: Upload) -> int:
     if upload.total >= 0:
         return upload.total
     return upload.offset + upload.length if upload.length >= 0 else -1
+
+
+def _owes_weak(request: PutRequest, announced: Checksums) -> bool:
+    """Whether MD5 and Adler-32 are to be known too: the original's door tells them, or the bytes are announced so."""
+    named = any(sums.md5 or sums.adler32 for sums in (request.facts.checksums, announced))
+    return named or request.purpose is Purpose.PENDING
 
 
 def _check_lengths(pending: Pending, upload: Upload) -> None:
