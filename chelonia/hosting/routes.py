@@ -1,11 +1,16 @@
-"""Which door answers which path of a listener, and the paths every listener has: /healthz, /readyz, /metrics."""
+"""Which door answers which path of a listener, and the paths every listener has: /healthz, /readyz, /metrics.
+
+Who shows no certificate learns whether the node is ready, not why not, and no metrics: both name other nodes.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ANONYMOUS
 from chelonia.hosting.http_messages import Answer, Door, Request, text_answer
 from chelonia.hosting.metrics import CONTENT_TYPE, Metrics
 
@@ -20,20 +25,27 @@ class Readiness:
 
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
+        self._asking: asyncio.Task[dict[str, str]] | None = None
         self.stopping = False
 
     def add(self, part: str, check: Check) -> None:
         """Ask `check` about `part`."""
         self._checks[part] = check
 
-    async def problems(self) -> list[str]:
-        """Why the node is not ready; empty when it is."""
-        found = ["the node is stopping"] if self.stopping else []
+    async def problems(self) -> dict[str, str]:
+        """Why the node is not ready, by part; empty when it is. However many ask, the parts are asked one at a time."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        found = await asyncio.shield(self._asking)
+        return {"node": "it is stopping", **found} if self.stopping else found
+
+    async def _ask(self) -> dict[str, str]:
+        found = {}
         for part, check in self._checks.items():
             try:
                 await check()
             except CheloniaError as error:
-                found.append(f"{part}: {error}")
+                found[part] = str(error)
         return found
 
 
@@ -58,7 +70,11 @@ class Routes:
                 return text_answer(200, "ok\n")
             case "readyz":
                 problems = await self._readiness.problems()
-                return text_answer(503 if problems else 200, "".join(f"{line}\n" for line in problems) or "ready\n")
+                told = dict.fromkeys(problems, "not ready") if request.peer.dn == ANONYMOUS else problems
+                lines = "".join(f"{part}: {why}\n" for part, why in told.items())
+                return text_answer(503 if problems else 200, lines or "ready\n")
+            case "metrics" if self._metrics is not None and request.peer.dn == ANONYMOUS:
+                return text_answer(403, "metrics are for those who show a certificate\n")
             case "metrics" if self._metrics is not None:
                 return Answer(200, (("Content-Type", CONTENT_TYPE),), await self._metrics.expose())
             case _:
