@@ -219,9 +219,13 @@ class Nodes:
             last = self._reached[report.shepherd] = reports.reached(stored)
             if not reports.is_next(report, last):
                 answer = replace(answer, accepted=reports.accepted(report, last), unknown=())
+            if not reports.is_next(report, last) and last != Reached(report.boot, report.number):
                 return Draft(())
             known = await self._known(call, report, stored)
             judged = reports.judge(report, known, self._world.clock.now_ms())
+            if not reports.is_next(report, last):  # a repeat is told again what is unknown: silence would mean "known"
+                answer = replace(answer, unknown=tuple(judged.unknown))
+                return Draft(())
             for note in judged.notes:
                 _LOG.info("report %s", note)
             answer = replace(answer, accepted=report.number, unknown=tuple(judged.unknown))

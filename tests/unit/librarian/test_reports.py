@@ -69,6 +69,20 @@ async def test_alive_of_a_known_blob_adds_a_location_and_unknown_bytes_are_only_
         assert await b.outbox(three) == {}
 
 
+async def test_a_repeat_is_told_again_what_is_unknown() -> None:
+    """Or a doubled message would make the Shepherd believe that bytes nobody named are committed."""
+    async with bench() as b:
+        _, blob = await b.file("f")
+        three = b.shepherds[2]
+        replicas = (
+            ReportedReplica("", ReferenceId("extra"), S.ALIVE, blob, 7, SUMS),
+            ReportedReplica("", ReferenceId("lost"), S.ALIVE, STRANGER, 7, SUMS),
+        )
+        told = [await b.service.report(shepherd_call(three), Report(three, 1, 1, replicas)) for _ in range(3)]
+        assert [(answer.accepted, answer.unknown) for answer in told] == [(1, ("lost",))] * 3
+        assert await believed(b, three) == {"extra": S.ALIVE}
+
+
 async def test_alive_with_other_bytes_is_not_alive() -> None:
     async with bench() as b:
         _, blob = await b.file("f")
