@@ -40,7 +40,8 @@ T = TypeVar("T")
 
 ZEEP: Any = zeep
 PLAIN: Any = serialize_object
-SERVICES = {"ahash": AHASH, "librarian": LIBRARIAN, "shepherd1": SHEPHERD, "bartender": BARTENDER}
+SERVICES = {"ahash": AHASH, "librarian": LIBRARIAN, "bartender": BARTENDER}
+SERVICES |= {f"shepherd{number}": SHEPHERD for number in (1, 2, 3)}
 JANE = Dn("/DC=org/DC=chelonia/O=Dev/CN=Jane Doe")
 DATA = b"driven by zeep " * 1000
 MD5 = hashlib.md5(DATA).hexdigest()
@@ -197,8 +198,16 @@ def test_bartender_bytes_first_and_add_replica(user: Driver, drive: Driver, clus
     words = tuple(stored.headers["chelonia-receipts"].replace(" ", "").split(","))
     assert len(words) == 2
     assert user("commit_put", bartender.CommitPutRequest("7", begun.put, words)).status == "done"
-    guid = {t.property: t.value for t in user("stat", bartender.NameRequest("7", "/zeep/first")).metadata}["GUID"]
-    [more] = drive("bartender", "shepherd1", "add_replica", (bartender.AddReplicaRequest("7", guid),), ("http",))
+    metadata = user("stat", bartender.NameRequest("7", "/zeep/first")).metadata
+    guid = next(t.value for t in metadata if t.property == "GUID")
+    holders = [cluster.named(t.property) for t in metadata if t.section == "locations"]
+
+    def further() -> Any:
+        """A TURL elsewhere; a Shepherd that stalled under load may hold a surplus copy for a while."""
+        [more] = drive("bartender", holders[0], "add_replica", (bartender.AddReplicaRequest("7", guid),), ("http",))
+        return more if more.status != "no suitable shepherd found" else None
+
+    more = poll(further, 15.0)
     assert (more.status, more.protocol) == ("done", "http"), more
     assert cluster.named(more.turl)
     with pytest.raises(CheloniaError) as caught:
@@ -374,18 +383,24 @@ def test_shepherd(drive: Driver, cluster: Cluster) -> None:
     assert (status.shepherd, status.reporting) == (place.shepherd, True)
     assert drive("shepherd1", "admin", "toggle_report", False) is False
     assert drive("shepherd1", "admin", "toggle_report", True) is True
-    blob = BlobId("bbbbbbbb-0000-4000-8000-000000000001")
-    facts = ReplicaFacts(blob, file.guid, "/x", JANE, len(DATA), Checksums(md5=MD5), 1, now())
+    facts = ReplicaFacts(file.blob, file.guid, "/x", JANE, len(DATA), Checksums(md5=MD5), 1, now())
     wish = shepherd.PutRequest("7", facts, shepherd.Purpose.REPLICA, ("http",))
-    foreign = Foreign(cluster, "shepherd1", "service")
+    # A second copy may be on its way already, as the file wants two.
+    offers = {name: offered(cluster, name, wish) for name in ("shepherd2", "shepherd3")}
+    name = next(name for name, offer in offers.items() if offer.turl)
+    receipt = drive("shepherd1", "service", "copy", shepherd.CopyOrder(place.reference, offers[name].turl))
+    assert receipt.location.shepherd == cluster.url(name)
+    assert receipt.size == len(DATA)
+
+
+def offered(cluster: Cluster, door: str, wish: shepherd.PutRequest) -> shepherd.TurlOutcome:
+    foreign = Foreign(cluster, door, "service")
     try:
-        foreign.client.service._binding_options["address"] = cluster.url("shepherd2")
-        [target] = foreign.call("put", (wish,))
+        [offer] = foreign.call("put", (wish,))
     finally:
         foreign.session.close()
-    receipt = drive("shepherd1", "service", "copy", shepherd.CopyOrder(place.reference, target.turl))
-    assert receipt.location.shepherd == cluster.url("shepherd2")
-    assert receipt.size == len(DATA)
+    answer: shepherd.TurlOutcome = offer
+    return answer
 
 
 def test_shepherd_erases_only_on_authority(drive: Driver, cluster: Cluster) -> None:

@@ -1,0 +1,228 @@
+"""The `chelonia` command against a real cluster: exit codes, output, whole trees there and back, pipes, overwriting."""
+
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.harness import Cluster
+from tests.cluster.load import locations, put, until_live
+
+COMMAND = str(Path(sys.executable).parent / "chelonia")
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+ODD = [
+    "plain.txt",
+    "with blank",
+    "é",
+    "e\u0301",
+    "日本語",
+    "🐢",
+    "-r",
+    "a;b|c$d`e`",
+    "%2F",
+    "back\\slash",
+    "...",
+    "quote\"'",
+    "<&>",
+]
+
+
+@pytest.fixture
+def run(cluster: Cluster, tmp_path: Path) -> Run:
+    """Run the command as a caller of the cluster (`who`), in a directory of its own, with nothing else around it."""
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def act(*words: str, who: str = "user", **options: object) -> subprocess.CompletedProcess[bytes]:
+        environment = {"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+        environment |= options.pop("environment", {})  # type: ignore[arg-type, operator]
+        places = ["--cluster", str(cluster.root / "cluster.json"), "--as", who] if who else []
+        command = [COMMAND, *places, *words]
+        options.setdefault("cwd", tmp_path)
+        return subprocess.run(command, capture_output=True, check=False, timeout=60, env=environment, **options)  # type: ignore[call-overload, no-any-return]
+
+    return act
+
+
+def ok(result: subprocess.CompletedProcess[bytes]) -> str:
+    assert result.returncode == 0, (result.args, result.stdout[-500:], result.stderr[-500:])
+    return str(result.stdout.decode())
+
+
+def fails(result: subprocess.CompletedProcess[bytes], code: int, *said: str) -> None:
+    """The exit code, a reason on stderr, and never a stack trace."""
+    talk = (result.stdout + result.stderr).decode()
+    assert result.returncode == code, (result.args, talk)
+    assert result.stderr
+    assert "Traceback" not in talk
+    for word in said:
+        assert word in talk
+
+
+async def test_exit_codes(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "local").write_bytes(b"local bytes")
+    ok(run("makeCollection", "/codes"))
+    ok(run("put", "local", "/codes/file", "2"))
+    fails(run("put", "missing", "/codes/x"), 3, "missing")
+    fails(run("get", "/codes/file", "no/such/directory/file"), 3)
+    fails(run("get", "/codes/file", "x" * 300), 1)
+    fails(run(), 2)
+    fails(run("frobnicate"), 2, "frobnicate")
+    fails(run("move", "/codes"), 2)
+    fails(run("stat", "/codes/.."), 2)
+    fails(run("stat", "/nowhere"), 3)
+    fails(run("get", "/codes/nothing"), 3)
+    fails(run("mkdir", "/codes/no/parent"), 3)
+    fails(run("delFile", "/codes/file", who="user2"), 4)
+    fails(run("rm", "/codes/file", who="anonymous"), 4)
+    fails(run("mkdir", "/codes"), 5)
+    fails(run("put", "local", "/codes/file"), 5)
+    fails(run("rmdir", "/codes"), 5)
+    fails(run("-b", "https://localhost:9/Bartender", "stat", "/"), 7)
+    assert ok(run("cat", "/codes/file")) == "local bytes"
+
+
+async def test_bytes_that_are_wrong_everywhere_exit_with_8_and_leave_nothing(
+    cluster: Cluster, run: Run, tmp_path: Path
+) -> None:
+    cluster.expect_log("replica is invalid|check impossible")
+    async with cluster.client("user") as client:
+        await put(client, "/rotten", b"x" * 5000)
+        await until_live(client, "/rotten", 2)
+        for place in await locations(client, "/rotten"):
+            cluster.replica_file(place).write_bytes(b"y" * 5000)
+        fails(run("get", "/rotten", "fetched"), 8)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
+        await client.del_file("/rotten")
+
+
+def test_output_for_people_and_for_programs(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"12345")
+    ok(run("mkdir", "/said"))
+    ok(run("put", "f", "/said/f", "1"))
+    assert "f" in ok(run("list", "/said"))
+    long = ok(run("ls", "-l", "/said"))
+    assert "5" in long
+    stat = ok(run("stat", "/said/f"))
+    for word in ("states", "checksum", "neededReplicas", "entry", "owner"):
+        assert word in stat
+    told = json.loads(ok(run("--json", "stat", "/said/f")))
+    assert (told["ok"], told["exit_code"], told["verb"]) == (True, 0, "stat")
+    assert "Jane Doe" in json.dumps(told["results"])
+    failed = run("--json", "stat", "/said/f", "/said/none")
+    assert failed.returncode == 3
+    told = json.loads(failed.stdout)
+    assert [result["ok"] for result in told["results"]] == [True, False]
+    listed = json.loads(ok(run("--json", "ls", "/said")))
+    assert "f" in json.dumps(listed["results"])
+
+
+def test_first_three_letters_are_enough(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"12345")
+    ok(run("mak", "/three"))
+    ok(run("put", "f", "/three/f"))
+    ok(run("mov", "/three/f", "/three/g"))
+    assert "g" in ok(run("lis", "/three"))
+    ok(run("get", "/three/g", "back"))
+    assert (tmp_path / "back").read_bytes() == b"12345"
+    ok(run("makemount", "/three/m", "gsiftp://a/b"))
+    ok(run("unmount", "/three/m"))
+    ok(run("mod", "/three/g", "set", "metadata", "k", "v"))
+    assert "k" in ok(run("sta", "/three/g"))
+    ok(run("del", "/three/g"))
+    ok(run("unm", "/three"))
+    fails(run("sta", "/three"), 3)
+
+
+def test_a_tree_with_odd_names_comes_back_identical(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "tree"
+    for number, name in enumerate(ODD):
+        folder = source / f"sub {number % 3}" / name
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(os.urandom(1000 * number))
+        os.utime(folder / name, (1_500_000_000 + number, 1_500_000_000 + number))
+    (source / "empty").mkdir()
+    ok(run("put", "-r", "-j", "8", "--replicas", "2", "tree", "/"))
+    ok(run("get", "-r", "/tree", "copy"))
+    assert described(tmp_path / "copy") == described(source)
+    listed = ok(run("ls", "-r", "/tree"))
+    assert "日本語" in listed
+    ok(run("rm", "-r", "/tree"))
+    fails(run("stat", "/tree"), 3)
+
+
+def described(root: Path) -> dict[str, object]:
+    """Every path below, with content and modification time of files."""
+    return {
+        str(path.relative_to(root)): (path.read_bytes(), int(path.stat().st_mtime)) if path.is_file() else None
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def test_pipes(run: Run) -> None:
+    data = bytes(range(256)) * 20_000
+    ok(run("put", "-", "/piped", "2", input=data))
+    got = run("get", "/piped", "-")
+    assert (got.returncode, got.stdout) == (0, data)
+    assert run("cat", "/piped", "/piped").stdout == data + data
+
+
+def test_overwriting_is_refused_unless_asked_for(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"one")
+    (tmp_path / "two").write_bytes(b"two")
+    ok(run("put", "one", "/over"))
+    fails(run("put", "two", "/over"), 5)
+    assert ok(run("cat", "/over")) == "one"
+    ok(run("put", "-f", "two", "/over"))
+    assert ok(run("cat", "/over")) == "two"
+    fails(run("get", "/over", "one"), 5)
+    assert (tmp_path / "one").read_bytes() == b"one"
+    ok(run("get", "-f", "/over", "one"))
+    assert (tmp_path / "one").read_bytes() == b"two"
+
+
+def test_of_many_at_once_exactly_one_makes_the_name(run: Run, tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / str(number)).write_bytes(b"%d" % number * 50_000)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda number: run("put", str(number), "/race", "1"), range(4)))
+    winners = [number for number, result in enumerate(results) if result.returncode == 0]
+    assert len(winners) == 1, [result.stderr for result in results]
+    assert {result.returncode for result in results} == {0, 5}
+    assert run("cat", "/race").stdout == (tmp_path / str(winners[0])).read_bytes()
+
+
+@pytest.mark.parametrize("ln", ["relative", "/a/../b", "/" + "x" * 256, "/tab\there", "sys:services"])
+def test_names_against_the_law_are_usage_errors(run: Run, tmp_path: Path, ln: str) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    fails(run("put", "f", ln), 2)
+    fails(run("mkdir", ln), 2)
+
+
+def test_credentials_are_found_as_the_ecosystem_does(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+    info = cluster.info
+    base = {"X509_CERT_DIR": info["ca_dir"], "ARC_BARTENDER_URL": cluster.url("bartender")}
+    (tmp_path / "f").write_bytes(b"x")
+    by_proxy = {**base, "X509_USER_PROXY": info["user_proxy"]}
+    ok(run("put", "f", "/with-proxy", "1", who="", environment=by_proxy))
+    by_cert = {**base, "X509_USER_CERT": info["user2_cert"], "X509_USER_KEY": info["user2_key"]}
+    assert "Jane Doe" in ok(run("stat", "/with-proxy", who="", environment=by_cert))
+    fails(run("delFile", "/with-proxy", who="", environment=by_cert), 4)
+    assert "Juan Perez" in ok(run("whoami", who="", environment=by_cert))
+    ok(run("delFile", "/with-proxy", who="", environment=by_proxy))
+
+
+def test_doctor_and_admin(cluster: Cluster, run: Run) -> None:
+    ok(run("doctor"))
+    nodes = ok(run("admin", "node", "list", who="admin"))
+    for name in cluster.shepherd_names:
+        assert cluster.url(name) in nodes
+    ok(run("admin", "status", who="admin"))
+    fails(run("admin", "status", who="user"), 4)
+    broken = run("-b", "https://localhost:9/Bartender", "doctor")
+    assert broken.returncode != 0
