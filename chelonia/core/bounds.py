@@ -80,6 +80,8 @@ MEMO_BYTES_MAX: Final = 4096
 """The caller's own note kept with a request's outcome."""
 
 # --- bytes ---
+UPLOADS_OPEN_MAX: Final = 20_000
+"""Uploads of one Shepherd that have a ticket and are not stored: each may become a file of its own, none is free."""
 CHUNK_BYTES: Final = 1024 * 1024
 """Read and write unit of bulk data."""
 TICKET_BYTES_MAX: Final = 4096

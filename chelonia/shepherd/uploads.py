@@ -14,6 +14,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field, replace
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms, ReferenceId, ServiceId, is_guid
@@ -72,6 +73,9 @@ class Uploads:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._pending: dict[ReferenceId, Pending] = {}
+        self._unfinished: dict[ReferenceId, Pending] = {}
+        """Those whose bytes are not stored yet, and some that are: of all that a busy hour leaves, the few that count
+        for a new one."""
 
     # --- tickets --------------------------------------------------------------------------------------------------
 
@@ -122,10 +126,19 @@ class Uploads:
         busy = old is not None and old.phase not in (Phase.OPEN, Phase.KEPT)
         if busy or request.reference in index or index.live_copy(request.facts.blob) is not None:
             return "already have this file", Kind.EXISTS
-        promised = sum(p.reserved_bytes for p in self._pending.values() if p is not old)
+        promised = self._promised(old)
+        if len(self._unfinished) >= bounds.UPLOADS_OPEN_MAX and old is None:
+            return "too many uploads are open", Kind.UNAVAILABLE
         if not self._node.settings.accepting or free - promised <= 0 or free - promised < request.facts.size:
             return "not enough space", Kind.NO_SPACE
         return None
+
+    def _promised(self, but: Pending | None) -> int:
+        """Bytes promised to uploads other than `but`; forgets on the way which of them count no more."""
+        for reference, pending in list(self._unfinished.items()):
+            if pending.phase in (Phase.STORED, Phase.DONE) or self._pending.get(reference) is not pending:
+                del self._unfinished[reference]
+        return sum(pending.reserved_bytes for pending in self._unfinished.values() if pending is not but)
 
     def _open(self, request: PutRequest) -> TurlOutcome:
         node = self._node
@@ -136,7 +149,7 @@ class Uploads:
         old = self._pending.get(reference)
         if old is not None:
             pending.phase, pending.written = old.phase, old.written
-        self._pending[reference] = pending
+        self._pending[reference] = self._unfinished[reference] = pending
         sums = request.facts.checksums
         ticket = Ticket(
             method=gate.PUT,

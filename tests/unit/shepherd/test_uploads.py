@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chelonia.core import bounds
 from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -73,6 +74,23 @@ async def test_reserved_space_is_free_again_when_the_ticket_expires() -> None:
     await world.pass_ms(5001)
     await world.service.tidy()
     assert (await world.put(request(b"x" * 600, 2))).error == ""
+
+
+@virtual
+async def test_uploads_whose_bytes_never_come_are_bounded() -> None:
+    """A busy hour leaves many stored ones behind: those neither count nor are looked at for each new one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "UPLOADS_OPEN_MAX", 3)
+        world = await World().start()
+        for number in range(1, 6):
+            await world.store(DATA, number)
+        for number in range(6, 9):
+            assert (await world.put(request(DATA, number, lifetime_ms=5000))).error == ""
+        refused = await world.put(request(DATA, 9))
+        assert (refused.error, refused.kind) == ("too many uploads are open", "unavailable")
+        await world.pass_ms(5001)
+        await world.service.tidy()
+        assert (await world.put(request(DATA, 9))).error == ""
 
 
 @virtual
