@@ -34,7 +34,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import NODE_OFFLINE
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import leader, repair
-from chelonia.librarian.blobs import blob_of, locations_of
+from chelonia.librarian.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.copying import Copier, CopyJob
 from chelonia.librarian.elements import LEASE, drop, outbox_record, put, version
 from chelonia.librarian.erasing import Erasers
@@ -70,7 +70,9 @@ class Healer:
         self._nodes = nodes
         self._world = world
         self._call = identity.call()
-        self._policy = RepairPolicy(settings.repair_delay_ms, settings.trim_grace_ms)
+        self._policy = RepairPolicy(
+            settings.repair_delay_ms, settings.trim_grace_ms, settings.claim_ms, settings.claim_bytes_per_s_min
+        )
         self._leadership = Leadership(identity.service_id, settings.leader_lease_ms)
         self._led = False
         self._work = Worklist()
@@ -364,7 +366,7 @@ class Healer:
                 self._work.park(plan.blob, plan.danger)
                 continue
             target = Location(copy.target, ReferenceId(self._world.ids.uuid()))
-            job = CopyJob(blob, source, target, Ms(wall + self._copier.time_for(blob)))
+            job = CopyJob(blob, source, target, Ms(wall + self._policy.copy_ms(facts_of(blob).size)))
             self._slots.take(job.shepherds)
             jobs.append(job)
         return jobs

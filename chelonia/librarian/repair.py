@@ -63,10 +63,25 @@ class NodeHealth:
 
 @dataclass(frozen=True, slots=True)
 class RepairPolicy:
-    """How patient repair is, in milliseconds."""
+    """How patient repair is, in milliseconds.
+
+    What is stored are instants of some wall clock, perhaps of another Librarian's, and clocks step. So nothing is
+    waited for more than twice as long as meant: an instant farther in the future was written by a wrong clock.
+    `claim_ms`, `claim_bytes_per_s_min`: how long a copy may take.
+    """
 
     repair_delay_ms: int
     trim_grace_ms: int
+    claim_ms: int = 3_600_000
+    claim_bytes_per_s_min: int = 1_000_000
+
+    def copy_ms(self, size: int) -> int:
+        """How long a copy of so many bytes may take."""
+        return self.claim_ms + max(size, 0) * 1000 // self.claim_bytes_per_s_min
+
+    def ripe(self, since: Ms, now: Ms) -> bool:
+        """Whether what is kept for the trim grace has been kept long enough."""
+        return not -self.trim_grace_ms <= now - since < self.trim_grace_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +206,8 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
     removals, stalled = _given_up(count)
     marks = [Mark(replica.location, _S.ALIVE) for replica in recalled] + stalled
     if len(_nodes(count.sure)) >= max(blob.wanted, 1):
-        ripe = now - policy.trim_grace_ms
-        removals += [Removal(r.location, r.state.value) for r in count.broken if r.claim_ms <= ripe]
-        removals += [Removal(r.location, "surplus") for r in count.wheels if r.claim_ms <= ripe]
+        removals += [Removal(r.location, r.state.value) for r in count.broken if policy.ripe(r.claim_ms, now)]
+        removals += [Removal(r.location, "surplus") for r in count.wheels if policy.ripe(r.claim_ms, now)]
         marks += _surplus(blob, count, nodes)
     return BlobPlan(
         blob=blob.blob,
@@ -215,14 +229,15 @@ def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Coun
     verified = tuple(r for r in by_state[_S.ALIVE] if here(r))
     away = [r for r in by_state[_S.ALIVE] if not here(r)]
     alone = len(_nodes(verified)) <= 1
-    running = [r for r in by_state[_S.CREATING] if r.claim_ms > now]
+    last = now + 2 * policy.copy_ms(blob.size)
+    running = [r for r in by_state[_S.CREATING] if now < r.claim_ms <= last]
     wheels = tuple(r for r in by_state[_S.THIRDWHEEL] if here(r))
     return _Count(
         verified=verified,
         wheels=wheels,
         coming=tuple(r for r in running if here(r)),
         waited_for=tuple(r for r in away if _expected(nodes.get(r.location.shepherd), policy, now, alone)),
-        expired=tuple(r for r in by_state[_S.CREATING] if r.claim_ms <= now),
+        expired=tuple(r for r in by_state[_S.CREATING] if r not in running),
         broken=(*by_state[_S.INVALID], *by_state[_S.STALLED]),
         sure=tuple(r for r in verified if proven(r)),
         sure_wheels=tuple(r for r in wheels if proven(r)),
@@ -252,7 +267,7 @@ def _expected(node: NodeHealth | None, policy: RepairPolicy, now: Ms, alone: boo
         return False
     if node.view.state == NODE_MAINTENANCE:
         return True
-    return not alone and now < node.view.since_ms + policy.repair_delay_ms
+    return not alone and abs(now - node.view.since_ms) < policy.repair_delay_ms
 
 
 def _nodes(replicas: Iterable[Replica]) -> tuple[ServiceId, ...]:

@@ -19,11 +19,13 @@ CALM = RepairPolicy(repair_delay_ms=600_000, trim_grace_ms=3_000)
 S = ReplicaState
 LETTERS = {
     "A": S.ALIVE, "C": S.CREATING, "X": S.CREATING, "I": S.INVALID, "T": S.STALLED, "W": S.THIRDWHEEL,
-    "V": S.THIRDWHEEL, "J": S.INVALID,
+    "V": S.THIRDWHEEL, "J": S.INVALID, "Y": S.CREATING, "U": S.THIRDWHEEL, "K": S.INVALID,
 }  # fmt: skip
 """A alive, C creating, X creating with an expired claim, I invalid since long, J since just now, T stalled,
+Y U K like C W J, but written by a clock a day ahead,
 W fresh thirdwheel, V one past grace."""
 CLAIMS = {"C": NOW + 5_000, "X": NOW, "W": NOW - 2_999, "J": NOW - 2_999, "V": NOW - 3_000}
+CLAIMS |= dict.fromkeys("YUK", NOW + 86_400_000)
 
 
 def node(number: int, how: str) -> tuple[ServiceId, NodeHealth]:
@@ -142,6 +144,25 @@ def test_plans(replicas: str, wanted: int, nodes: str, expected: str) -> None:
 )
 def test_patience(replicas: str, wanted: int, nodes: str, expected: str) -> None:
     assert told(blob(replicas, wanted), nodes, CALM) == expected
+
+
+@pytest.mark.parametrize(
+    ("replicas", "wanted", "expected"),
+    [
+        ("AY...", 2, "copy:1 -expired:s1"),
+        ("AAU..", 2, "-surplus:s2"),
+        ("AAK..", 2, "-invalid:s2"),
+    ],
+)
+def test_what_a_wrong_clock_wrote_is_not_waited_for(replicas: str, wanted: int, expected: str) -> None:
+    assert told(blob(replicas, wanted), "+++++") == expected
+
+
+def test_a_shepherd_called_away_in_the_future_is_not_waited_for() -> None:
+    nodes = cluster("~++++")
+    away = nodes[ServiceId("s0")]
+    nodes[ServiceId("s0")] = replace(away, view=replace(away.view, since_ms=Ms(NOW + 600_000)))
+    assert len(plan_blob(blob("AAA..", 3), nodes, CALM, NOW).copies) == 1
 
 
 @pytest.mark.parametrize(
