@@ -60,7 +60,7 @@ class DataDoor:
         except CheloniaError as error:
             kind = error.kind.value
             log.info(
-                "refused %s path=%s request=%s who=%r error=%s",
+                "refused %s path=%r request=%s who=%r error=%s",
                 request.method, request.path, request.request_id, request.peer.dn, error,
             )  # fmt: skip
             return error_answer(error)

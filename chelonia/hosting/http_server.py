@@ -168,12 +168,12 @@ class HttpServer:
             request = self._request(raw, self._peer(raw))
             answer = await self._door(request)
         except CheloniaError as error:
-            log.info("refused request=%s path=%s error=%s", request.request_id, request.path, error)
+            log.info("refused request=%s path=%r error=%s", request.request_id, request.path, error)
             answer = replace(error_answer(error), close=error.kind in (Kind.TIMEOUT, Kind.INCOMPLETE))
         except ConnectionError:
             raise
         except Exception:
-            log.exception("door failed request=%s method=%s path=%s", request.request_id, request.method, request.path)
+            log.exception("door failed request=%s method=%s path=%r", request.request_id, request.method, request.path)
             cause = f"an internal failure; the log has it under request {request.request_id}"
             answer = error_answer(CheloniaError(Kind.INTERNAL, cause=cause))
         response, sent = await self._send(raw, request, answer)
@@ -237,7 +237,7 @@ class HttpServer:
             # Part of an answer is out: only cutting the connection tells the client that it is not whole.
             level = logging.INFO if isinstance(error, CheloniaError) else logging.ERROR
             log.log(
-                level, "answer cut off request=%s path=%s sent=%d: %r", request.request_id, request.path, sent, error
+                level, "answer cut off request=%s path=%r sent=%d: %r", request.request_id, request.path, sent, error
             )
             if raw.transport is not None:
                 raw.transport.abort()

@@ -91,7 +91,7 @@ def observer(metrics: Metrics) -> Callable[[Request, int, int, int], None]:
     def observe(request: Request, status: int, sent: int, took_ms: int) -> None:
         metrics.answered(status)
         log.debug(
-            "%s %s status=%d sent=%d ms=%d request=%s who=%r from=%s",
+            "%s %r status=%d sent=%d ms=%d request=%s who=%r from=%s",
             request.method, request.path, status, sent, took_ms, request.request_id, request.peer.dn,
             request.peer.address,
         )  # fmt: skip

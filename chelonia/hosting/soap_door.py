@@ -123,11 +123,11 @@ class SoapDoor:
         return soap.encode_lidi(self._service, serving=True, capacity=capacity)
 
     def _note(self, request: Request, operation: str, error: CheloniaError) -> None:
-        fields = (self._service.name, operation, request.request_id, request.peer.dn, error)
-        log.info("fault service=%s op=%s request=%s who=%r error=%s", *fields)
+        fields = (self._service.name, operation, request.request_id, request.peer.dn, str(error))
+        log.info("fault service=%s op=%s request=%s who=%r error=%r", *fields)
         if error.kind in _REFUSALS:
-            line = "refused service=%s op=%s request=%s who=%r address=%s error=%s"
-            audit.info(line, *fields[:4], request.peer.address, error)
+            line = "refused service=%s op=%s request=%s who=%r address=%s error=%r"
+            audit.info(line, *fields[:4], request.peer.address, str(error))
 
 
 def _xml(status: int, body: bytes) -> Answer:

@@ -357,3 +357,14 @@ async def test_a_revoked_certificate_is_refused_on_its_open_connection_after_a_r
         answer = await client.request(Sending("GET", url(server)))
         assert answer.status == 403
         assert b"revoked" in answer.body
+
+
+async def test_a_path_forges_no_field_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse(request: Request) -> Answer:
+        raise CheloniaError(Kind.NOT_FOUND, cause="nothing here")
+
+    with caplog.at_level("INFO"):
+        async with plain(refuse) as server:
+            await talk(server, b"GET /x%20error=none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert "path='/x error=none' error=not-found" in line
