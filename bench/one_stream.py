@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
-
-import uvloop
 
 from chelonia_clients.connect import from_environment
 from chelonia_clients.downloads import download
@@ -23,4 +22,4 @@ async def main(verb: str, cluster: str, local: str, ln: str, replicas: str) -> N
 
 
 if __name__ == "__main__":
-    uvloop.run(main(*sys.argv[1:]))
+    asyncio.run(main(*sys.argv[1:]))

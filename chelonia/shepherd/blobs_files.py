@@ -166,25 +166,34 @@ class FileBlobs:
         return stat.f_blocks * stat.f_frsize
 
     async def _read(self, path: Path, span: ByteRange) -> AsyncIterator[bytes]:
-        """Open with the first chunk and close with the last, so that a small file costs one thread hop."""
+        """Open with the first chunk, so that a small file costs one thread hop; read one chunk ahead of the taker."""
         offset, end, fd = span.offset, span.offset + span.length, -1
+        ahead: asyncio.Future[tuple[int, bytes]] | None = None
         try:
             while offset < end:
-                where = (offset, min(bounds.CHUNK_BYTES, end - offset))
-                opened, fd = fd, -1  # while the thread works on it, the descriptor is not ours to close
-                fd, chunk = await self._acquire(lambda: _read_at(path, opened, where))  # noqa: B023 - awaited at once
-                want = where[1]
+                ahead = ahead or self._begin_read(path, fd, offset, end)
+                want = min(bounds.CHUNK_BYTES, end - offset)
+                fd, chunk = await asyncio.shield(ahead)
+                ahead = None
                 if len(chunk) != want:
                     raise CheloniaError(Kind.NOT_ALIVE, "read", path.name, f"bytes missing after {offset + len(chunk)}")
                 offset += want
+                if offset < end:
+                    ahead = self._begin_read(path, fd, offset, end)
                 yield chunk
         except OSError as error:
             if error.errno not in _DAMAGE:
                 raise _disk_error(error) from error
             raise CheloniaError(Kind.NOT_ALIVE, "read", path.name, f"unreadable: {error.strerror}") from error
         finally:
-            if fd >= 0:
+            if ahead is not None:  # while the thread works on it, the descriptor is not ours to close
+                ahead.add_done_callback(_close_unwanted)
+            elif fd >= 0:
                 os.close(fd)
+
+    def _begin_read(self, path: Path, fd: int, offset: int, end: int) -> asyncio.Future[tuple[int, bytes]]:
+        where = (offset, min(bounds.CHUNK_BYTES, end - offset))
+        return asyncio.get_running_loop().run_in_executor(self._pool, lambda: _read_at(path, fd, where))
 
     async def _acquire(self, fn: Callable[[], tuple[int, T]]) -> tuple[int, T]:
         """Run a blocking call that answers an open descriptor first; a cancelled caller leaks none."""

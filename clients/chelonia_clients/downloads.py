@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from chelonia.core import bounds
 from chelonia.core.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.shepherd import PROTOCOL_HTTP
@@ -182,12 +183,15 @@ async def _from(client: Client, turl: str, offset: int) -> AsyncGenerator[bytes,
 
 
 async def _append(client: Client, turl: str, file: BinaryIO, fetched: _Fetched, progress: Progress | None) -> None:
-    async with contextlib.aclosing(_from(client, turl, fetched.size)) as chunks:
-        async for chunk in chunks:
-            await fetched.add(chunk)
-            await asyncio.to_thread(file.write, chunk) if len(chunk) > 64 * 1024 else file.write(chunk)
-            if progress is not None:
-                progress(len(chunk))
+    keeper = _Keeper(file, fetched)
+    try:
+        async with contextlib.aclosing(_from(client, turl, fetched.size)) as chunks:
+            async for chunk in chunks:
+                await keeper.take(chunk)
+                if progress is not None:
+                    progress(len(chunk))
+    finally:  # what has come is kept, also when the rest must come from elsewhere
+        await keeper.flush()
 
 
 def _start_over(
@@ -221,6 +225,37 @@ def _finish(file: BinaryIO, path: Path, target: Path) -> None:
     path.replace(target)
 
 
+class _Keeper:
+    """Hashes and writes what has come in a thread while more is received."""
+
+    def __init__(self, file: BinaryIO, fetched: _Fetched) -> None:
+        self._file = file
+        self._fetched = fetched
+        self._pieces: list[bytes] = []
+        self._gathered = 0
+        self._work: asyncio.Task[None] | None = None
+
+    async def take(self, chunk: bytes) -> None:
+        """Take the next bytes. Raises: OSError from the local disk."""
+        self._pieces.append(chunk)
+        self._gathered += len(chunk)
+        if self._gathered >= bounds.CHUNK_BYTES:
+            await self._settled()
+            pieces, self._pieces, self._gathered = self._pieces, [], 0
+            self._work = asyncio.ensure_future(asyncio.to_thread(self._fetched.keep, self._file, pieces))
+
+    async def flush(self) -> None:
+        """Return when everything taken is written. Raises: OSError from the local disk."""
+        await self._settled()
+        pieces, self._pieces, self._gathered = self._pieces, [], 0
+        self._fetched.keep(self._file, pieces)
+
+    async def _settled(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            await work
+
+
 class _Fetched:
     """What has arrived so far, and whether it is right."""
 
@@ -240,6 +275,14 @@ class _Fetched:
             await asyncio.to_thread(self._hash.update, chunk)
         else:
             self._hash.update(chunk)
+
+    def keep(self, file: BinaryIO, pieces: list[bytes]) -> None:
+        """Hash and write; blocks."""
+        for piece in pieces:
+            file.write(piece)
+            if self._hash is not None:
+                self._hash.update(piece)
+            self.size += len(piece)
 
     def check_same(self, answer: TransferOutcome) -> None:
         """Raises: CONFLICT when the name means other bytes now than those that have come."""

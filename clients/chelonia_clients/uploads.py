@@ -64,9 +64,14 @@ def file_source(path: Path) -> Source:
     size = path.stat().st_size
 
     async def chunks() -> AsyncIterator[bytes]:
-        with path.open("rb") as file:
-            while chunk := await asyncio.to_thread(file.read, bounds.CHUNK_BYTES):
-                yield chunk
+        with path.open("rb", buffering=0) as file:
+            ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
+            try:
+                while chunk := await ahead:
+                    ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
+                    yield chunk
+            finally:  # a thread that still reads needs the file open
+                await asyncio.wait((ahead,))
 
     return Source(chunks, size)
 
@@ -194,15 +199,21 @@ class _Counted:
         return self._hash.hexdigest()
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        hashing: asyncio.Task[None] | None = None
         async for chunk in self._source:
-            if len(chunk) > 256 * 1024:
-                await asyncio.to_thread(self._hash.update, chunk)
+            if hashing is not None:
+                await hashing
+                hashing = None
+            if len(chunk) > 256 * 1024:  # hashed while it is sent
+                hashing = asyncio.ensure_future(asyncio.to_thread(self._hash.update, chunk))
             else:
                 self._hash.update(chunk)
             self.size += len(chunk)
             if self._progress is not None:
                 self._progress(len(chunk))
             yield chunk
+        if hashing is not None:
+            await hashing
 
     def take_back(self) -> None:
         if self._progress is not None and self.size:
