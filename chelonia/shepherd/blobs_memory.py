@@ -67,6 +67,10 @@ class MemoryBlobs:
         """What is on disk as a replica, in order."""
         return tuple(sorted(self._replicas))
 
+    def leftover(self) -> int:
+        """How many kept uploads, open writers and set-aside replicas there are."""
+        return len(self._suspended) + len(self._set_aside) + len(self._writers)
+
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> MemoryWriter:

@@ -24,10 +24,13 @@ EPOCH_MS = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How badly the network behaves: probabilities per call, delays in ms."""
+    """How badly the network behaves: probabilities per call, delays in ms. `late`: a call between services that arrives
+    long after its caller has given up, at most `late_ms_max` after."""
 
     loss: float = 0.0
     duplicate: float = 0.0
+    late: float = 0.0
+    late_ms_max: int = 20_000
     delay_ms_max: int = 5
     timeout_ms: int = 1500
 
@@ -118,6 +121,24 @@ class Network:
         self.trace = trace
         self._rng = rng
         self._clock = SimClock()
+        self._frozen: dict[str, asyncio.Event] = {}
+
+    def freeze(self, name: str) -> None:
+        """Stop a process: what it sends and what is sent to it waits until it is thawed. It does not know."""
+        self._frozen[name] = asyncio.Event()
+
+    def thaw(self, name: str) -> None:
+        """Let a frozen process go on: everything that waited happens now."""
+        self._frozen.pop(name).set()
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """The processes that are frozen."""
+        return tuple(self._frozen)
+
+    async def _awake(self, name: str) -> None:
+        while name in self._frozen:
+            await self._frozen[name].wait()
 
     def port(self, target: Callable[[], Any], node: Node, caller: Call, source: str) -> Any:
         """Return a stand-in for the service `target()` on `node`, as called by `source` with `caller`'s identity.
@@ -129,8 +150,12 @@ class Network:
     async def carry(self, source: str, node: Node, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Carry one call: `work` runs on `node`. Raises NETWORK or TIMEOUT when it or its answer does not arrive."""
         faults = self.faults
+        await self._awake(source)
         await self._clock.sleep(self._rng.randint(0, faults.delay_ms_max))
         fate = self._rng.random()
+        if node.name in self._frozen or (faults.late and source != "user" and self._rng.random() < faults.late):
+            node.spawn(self._late(node, work))
+            return await self._lost(source, node, what, "late")
         if not node.up:
             self._note(source, node, what, "refused")
             raise CheloniaError(Kind.NETWORK, what, node.name, "connection refused")
@@ -140,9 +165,15 @@ class Network:
             self._note(source, node, what, "duplicated")
             node.spawn(_quiet(work()))
         result = await self._perform(source, node, what, work)
+        await self._awake(source)
         if fate < faults.loss:
             return await self._lost(source, node, what, "answer lost")
         return result
+
+    async def _late(self, node: Node, work: Callable[[], Awaitable[Any]]) -> None:
+        await self._awake(node.name)
+        await self._clock.sleep(self._rng.randint(0, self.faults.late_ms_max))
+        await _quiet(work())
 
     async def _perform(self, source: str, node: Node, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
         task = node.spawn(_as_coroutine(work))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.scenario import FILES, crashes_and_loss
+from tests.sim.scenario_churn import churn
 from tests.sim.virtual_loop import Deadlock, run_virtual
 
 ROOT = Path(__file__).parents[2]
@@ -31,10 +32,16 @@ def test_every_file_is_whole_after_crashes_and_loss(seed: int) -> None:
     assert outcome.acknowledged >= FILES * 3 // 4, "the storm was so bad that too little was tested"
 
 
+def test_nothing_acknowledged_is_lost_or_comes_back_while_everything_breaks(seed: int) -> None:
+    """Replay one seed: `make sim SEEDS=<seed>..<seed>`."""
+    assert run_virtual(churn(seed)).acknowledged >= 4, "the storm was so bad that too little was tested"
+
+
 def test_a_seed_is_one_history_whatever_the_hash_seed() -> None:
     """Two interpreters that order their sets differently must live through the same events."""
     first, second = (_digest_under(hash_seed) for hash_seed in ("1", "4711"))
     assert first == second
+    assert len(first.split()) == 2
 
 
 def test_seeds_differ() -> None:
@@ -58,8 +65,9 @@ def _digest_under(hash_seed: str) -> str:
     program = (
         "import logging; logging.disable(logging.CRITICAL)\n"
         "from tests.sim.scenario import crashes_and_loss\n"
+        "from tests.sim.scenario_churn import churn\n"
         "from tests.sim.virtual_loop import run_virtual\n"
-        "print(run_virtual(crashes_and_loss(7)).digest)\n"
+        "print(run_virtual(crashes_and_loss(7)).digest, run_virtual(churn(7)).digest)\n"
     )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(

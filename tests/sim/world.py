@@ -18,6 +18,7 @@ from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
 from chelonia.core.librarian import ServiceRecord
 from chelonia.core.shepherd import ByteRange, Upload, Uploaded
@@ -40,6 +41,9 @@ ADMIN_DN = Dn("/O=Sim/CN=admin")
 CORE_DN = Dn("/O=Sim/CN=core")
 LIBRARIAN_ID = ServiceId("https://core:1/Librarian")
 BARTENDER_ID = ServiceId("https://core:1/Bartender")
+
+BODY_IDLE_MS = 10_000
+"""A body whose sender is silent for so long has lost its connection."""
 
 LIBRARIAN_SETTINGS = LibrarianSettings(
     root_owner=ADMIN_DN,
@@ -101,6 +105,7 @@ class SimShepherd:
     dn: Dn
     blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
     state: MemoryState = field(default_factory=MemoryState)
+    clock: SimClock = field(default_factory=SimClock)
     service: ShepherdService | None = None
 
     @property
@@ -121,6 +126,7 @@ class World:
         self.rng = random.Random(seed)
         self.trace = Trace()
         self.clock = SimClock()
+        self.core_clock = SimClock()
         self.ids = SimIds(self.rng)
         self.network = Network(self.rng, self.trace)
         self.core = Node("core")
@@ -151,6 +157,24 @@ class World:
         shepherd.node.up = True
         shepherd.node.spawn(shepherd.service.run())
 
+    async def crash_core(self) -> None:
+        """Kill A-Hash, Librarian and Bartender: what was committed is there, nothing else."""
+        self.trace.add(self.clock.monotonic_ms(), "CRASH core")
+        await self.core.crash()
+        self.store = self.store.reopened()
+
+    async def restart_core(self) -> None:
+        """Start them on the store."""
+        self.trace.add(self.clock.monotonic_ms(), "START core")
+        await self._start_core()
+
+    async def empty_disk(self, shepherd: SimShepherd, *, state_too: bool) -> None:
+        """Start a Shepherd that is down on an empty disk, with or without its state file."""
+        self.trace.add(self.clock.monotonic_ms(), f"EMPTY {shepherd.node.name} state={state_too}")
+        shepherd.blobs = MemoryBlobs()
+        if state_too:
+            shepherd.state = MemoryState()
+
     def bartender_port(self) -> Any:
         """The Bartender as the user reaches it: through the network."""
         return self.network.port(lambda: self.bartender, self.core, USER, "user")
@@ -177,7 +201,7 @@ class World:
         return SimShepherd(Node(name), ServiceId(f"https://{name}:1/Shepherd"), Dn(f"/O=Sim/CN={name}"))
 
     async def _start_core(self) -> None:
-        self.ahash = AHashService(self.store, InlineExecutor(), self.clock, AHashSettings(cluster="sim"))
+        self.ahash = AHashService(self.store, InlineExecutor(), self.core_clock, AHashSettings(cluster="sim"))
         await self.ahash.start()
         self.core.spawn(self.ahash.run())
         bootstrap = (
@@ -187,15 +211,15 @@ class World:
         )
         settings = replace(LIBRARIAN_SETTINGS, bootstrap=bootstrap)
         world = LibrarianWorld(
-            _Directory(self, LIBRARIAN_ID, Role.LIBRARIAN), SimVerifier(), self.clock, self.ids, settings
+            _Directory(self, LIBRARIAN_ID, Role.LIBRARIAN), SimVerifier(), self.core_clock, self.ids, settings
         )
         self.librarian = LibrarianService(self.ahash, Identity(CORE_DN, LIBRARIAN_ID), world)
         self.bartender = BartenderService(
             self.librarian,
             _Directory(self, BARTENDER_ID, Role.BARTENDER),
-            self.clock,
+            self.core_clock,
             self.ids,
-            BartenderSettings(CORE_DN, BARTENDER_ID, b"simulated token key"),
+            BartenderSettings(CORE_DN, BARTENDER_ID, b"simulated token key", put_lifetime_ms=40_000),
         )
         self.core.up = True
         await self.librarian.start()
@@ -210,7 +234,7 @@ class World:
             transfers=_Transfers(self, shepherd.call, shepherd.node.name),
             signer=SimSigner(shepherd.node.name),
             worker=InlineWorker(),
-            clock=self.clock,
+            clock=shepherd.clock,
             ids=self.ids,
         )
 
@@ -248,7 +272,8 @@ class _Transfers:
         shepherd, ticket = self._world.of_turl(turl)
 
         async def work() -> Uploaded:
-            return await shepherd.running().receive(self._caller, Upload(ticket, body, length, offset))
+            upload = Upload(ticket, _broken_when_idle(self._world.clock, body), length, offset)
+            return await shepherd.running().receive(self._caller, upload)
 
         uploaded: Uploaded = await self._world.network.carry(self._source, shepherd.node, "PUT", work)
         return uploaded
@@ -262,6 +287,29 @@ class _Transfers:
 
         kept: int = await self._world.network.carry(self._source, shepherd.node, "HEAD", work)
         return kept
+
+
+async def _broken_when_idle(clock: SimClock, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The body as a connection delivers it: when its sender is gone, it breaks."""
+    while True:
+        piece = asyncio.ensure_future(_next(body))
+        idle = asyncio.ensure_future(clock.sleep(BODY_IDLE_MS))
+        try:
+            await asyncio.wait((piece, idle), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            idle.cancel()
+            if not piece.done():
+                piece.cancel()
+        if not piece.done():
+            raise CheloniaError(Kind.NETWORK, "PUT", "", "the sender is gone")
+        chunk = piece.result()
+        if chunk is None:
+            return
+        yield chunk
+
+
+async def _next(body: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(body, None)
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
@@ -281,9 +329,12 @@ def _shepherd_settings(shepherd: SimShepherd) -> ShepherdSettings:
         report_retry_ms=1_000,
         uncommitted_report_ms=3_000,
         unknown_retry_ms=5_000,
-        unknown_grace_ms=60_000,
-        ticket_lifetime_ms=60_000,
+        unknown_grace_ms=20_000,
+        quarantine_keep_ms=10_000,
+        ticket_lifetime_ms=40_000,
+        ticket_lifetime_max_ms=40_000,
         scrub_period_ms=60_000,
+        compare_ms=120_000,
         tidy_ms=10_000,
         min_free_bytes=0,
     )
