@@ -109,9 +109,12 @@ def _scp(stage: _Stage, server: Sshd, *, up: bool) -> Cost:
 
 
 def _chelonia(stage: _Stage, verb: str, ln: str, replicas: int) -> Cost:
-    local = stage.source if verb == "put" else stage.fetched
-    script = Path(__file__).with_name("one_stream.py")
-    command = [sys.executable, str(script), verb, str(stage.running.description), str(local), ln, str(replicas)]
+    chelonia = Path(sys.executable).with_name("chelonia")
+    command = [str(chelonia), "--cluster", str(stage.running.description)]
+    if verb == "put":
+        command += ["put", "--replicas", str(replicas), str(stage.source), ln]
+    else:
+        command += ["get", "-f", ln, str(stage.fetched)]
     pids = stage.running.pids()
     before = cpu_s(pids)
     wall_s, client_s = _timed(command)
@@ -121,7 +124,7 @@ def _chelonia(stage: _Stage, verb: str, ln: str, replicas: int) -> Cost:
 def _timed(command: list[str]) -> tuple[float, float]:
     """Run a process; returns its seconds, and the CPU seconds of it and its children."""
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     wall_s = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
