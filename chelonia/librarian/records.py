@@ -106,10 +106,17 @@ class Records:
         """Build, transact, and build again while others get in between.
 
         Returns: the outcome that applied; its memo is the first try's when the request is a retry.
-        Raises: what `build` raises; CONFLICT when an expectation is unmet or the tries are used up.
+        Raises: what `build` raises, unless the request has applied before (others may have changed things since);
+        CONFLICT when an expectation is unmet or the tries are used up.
         """
         for _ in range(TRIES):
-            draft = await build()
+            try:
+                draft = await build()
+            except CheloniaError:
+                before = await self.recall(call)
+                if before is None or not before.applied:
+                    raise
+                return before
             if not draft.elements:
                 return TransactOutcome(applied=True, position=self._position, memo=draft.memo)
             outcome = await self.attempt(call, draft)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from chelonia.core import bounds
+from chelonia.core.ahash import Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object
@@ -89,11 +90,17 @@ class Uploads:
         return await self._committed(call, (await self._records.apply(call, build)).memo)
 
     async def _already(self, call: Call, pending: Pending, guid: Guid, receipts: tuple[Receipt, ...]) -> str:
-        """The memo of this very commit when it went through before. Raises: NOT_FOUND when the upload is unknown."""
+        """The memo of this very commit when it went through before.
+
+        Raises: NOT_FOUND when the upload is unknown; CHECKSUM when other bytes than these became the file: a name begun
+        twice under one key has one blob and two TURLs.
+        """
         if tree.type_of(pending.entry) == "pending":
             return ""
         blob = receipts[0].blob if receipts else BlobId("")
-        found = await self._records.one(call, blob_object(blob), (Needed("blob", "file"),))
+        found = await self._records.one(call, blob_object(blob), (Needed("blob"),))
+        if found.exists and not all(same_bytes(receipt, found) for receipt in receipts):
+            raise CheloniaError(Kind.CHECKSUM, "commitPut", guid, "other bytes were committed for this upload before")
         if not found.exists:
             cause = "the upload's name was given up, superseded or has expired; begin again"
             raise CheloniaError(Kind.NOT_FOUND, "commitPut", guid, cause)
@@ -116,13 +123,23 @@ class Uploads:
             new = uploads.begun_blob(request, self._now())
             over = await self._overwritten(call, begin.replaces)
             if over is not None:
+                if begun.blob in tree.blobs_of(over.file):
+                    return Draft((), memo)  # a repeat without a request key
                 given = tree.given_sections(begin.sections)
                 elements = uploads.overwrite(over, new, given, self._now())
-                return Draft(expectations(begin.expect) + elements, memo)
+                return Draft(expectations(begin.expect) + elements + await self._overtaken(call, begin), memo)
             slot = await self._names.slot(call, begin.parent, begin.name)
             return Draft(uploads.commit_file(request, slot, new, self._now()), memo)
 
         return await self._committed(call, (await self._records.apply(call, build)).memo)
+
+    async def _overtaken(self, call: Call, begin: BeginPut) -> list[Element]:
+        """Give up the owner's own earlier upload to the same name: it must not overwrite the newer bytes when it comes
+        through late."""
+        slot = await self._names.slot(call, begin.parent, begin.name) if begin.parent else None
+        if slot is None or slot.pending is None or slot.pending.value("entry", "owner") != begin.owner:
+            return []
+        return tree.supersede(slot, begin.owner, self._now())
 
     async def _overwritten(self, call: Call, guid: Guid) -> Overwritten | None:
         if not guid:

@@ -112,8 +112,9 @@ async def test_a_repeated_request_applies_once_and_answers_the_same() -> None:
         made = await b.service.make_entry(keyed("k1"), request)
         assert await b.service.recall(keyed("k1")) == made
         assert await b.service.recall(keyed("k2")) is None
+        assert await b.service.make_entry(keyed("k1"), request) == made
         with fails(Kind.EXISTS):
-            await b.service.make_entry(keyed("k1"), request)
+            await b.service.make_entry(keyed("k2"), request)
         assert await b.names() == {"a": made}
 
 

@@ -97,6 +97,53 @@ async def test_a_commit_asked_again_answers_the_same_with_and_without_a_key() ->
         assert await b.names() == {"f": begun.guid}
 
 
+async def test_a_commit_whose_answer_was_lost_is_answered_even_when_the_file_is_gone_since() -> None:
+    """Or its sender would believe it failed, send the bytes again and overwrite what others did meanwhile."""
+    async with bench() as b:
+        begun = await b.service.begin_put(BARTENDER, b.begin("f", named=True))
+        await commit(b, begun.guid, begun.blob, key="k")
+        await b.service.delete(BARTENDER, Delete(begun.guid))
+        again = await commit(b, begun.guid, begun.blob, key="k")
+        assert (again.guid, again.blob, again.locations) == (begun.guid, begun.blob, ())
+        with fails(Kind.NOT_FOUND):
+            await commit(b, begun.guid, begun.blob, key="other")
+
+
+async def test_other_bytes_for_an_upload_that_is_committed_are_not_acknowledged() -> None:
+    """A putFile repeated under one key gives two TURLs for one blob: only the bytes that came first are the file."""
+    async with bench() as b:
+        begun = await b.service.begin_put(BARTENDER, b.begin("f", named=True))
+        await commit(b, begun.guid, begun.blob)
+        three = b.shepherds[2]
+        other = replace(b.receipt(begun.blob, three), checksums=Checksums(sha256="00" * 32))
+        with fails(Kind.CHECKSUM):
+            await b.service.commit_put(shepherd_call(three), begun.guid, (other,))
+
+
+async def test_an_overwrite_repeated_without_a_key_is_done_already() -> None:
+    async with bench() as b:
+        file, _ = await b.file("f")
+        begin = b.begin("f", replaces=file)
+        begun = await b.service.begin_put(BARTENDER, begin)
+        request = CommitFile(begin, begun, tuple(b.receipt(begun.blob, s) for s in b.shepherds[:2]))
+        first = await b.service.commit_file(BARTENDER, request)
+        assert await b.service.commit_file(BARTENDER, request) == first
+
+
+async def test_an_earlier_upload_that_comes_late_does_not_overwrite_newer_bytes() -> None:
+    async with bench() as b:
+        file, _ = await b.file("f")
+        late = await b.service.begin_put(BARTENDER, b.begin("f", named=True, replaces=file))
+        begin = b.begin("f", replaces=file)
+        begun = await b.service.begin_put(BARTENDER, begin)
+        receipts = tuple(b.receipt(begun.blob, s) for s in b.shepherds[:2])
+        await b.service.commit_file(BARTENDER, CommitFile(begin, begun, receipts))
+        with fails(Kind.NOT_FOUND):
+            await commit(b, late.guid, late.blob)
+        assert (await b.stored(file)).sections["blobs"] == {"00000000": begun.blob}
+        assert not (await b.stored(late.guid)).exists
+
+
 async def test_begin_put_asked_again_gives_the_same_ids() -> None:
     async with bench() as b:
         request = b.begin("f", named=True)
