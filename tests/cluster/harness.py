@@ -363,6 +363,16 @@ class Cluster:
 
         await poll_async(alive, deadline, tolerate=Away, what=f"{', '.join(wanted)} alive")
 
+    async def until_serving(self, *names: str, deadline: float = 20.0) -> None:
+        """Wait until these Shepherds' own processes answer: one that was away for a moment only was never missed."""
+        for name in names:
+
+            def serves(url: str = f"{self.data_url(name)}/readyz") -> bool:
+                return self.request("GET", url).status == 200
+
+            await poll_async(serves, deadline, tolerate=Away, what=f"{name} serves")
+        await self.until_alive(*names, deadline=deadline)
+
     # --- bytes on a socket ---
 
     def context(self, who: str | Files = "user") -> ssl.SSLContext:

@@ -49,7 +49,7 @@ async def test_a_lost_shepherd_is_replaced_and_the_surplus_trimmed_when_it_retur
             assert await fetch(client, ln) == expected
 
         cluster.start_node("shepherd1")
-        await cluster.until_alive()
+        await cluster.until_serving("shepherd1")
         for ln, data in files.items():
             await until_live(client, ln, 2, deadline=30.0)
             assert await fetch(client, ln) == data
@@ -81,7 +81,7 @@ async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none
         shutil.rmtree(cluster.data_dir("shepherd2") / "replicas")
         for name in ("shepherd1", "shepherd2"):
             cluster.start_node(name)
-        await cluster.until_alive()
+        await cluster.until_serving(*cluster.shepherd_names)
         for ln, data in files.items():
             await until_live(client, ln, 3, deadline=30.0)
             assert await fetch(client, ln) == data

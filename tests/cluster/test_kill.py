@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cluster.conftest import started
-from tests.cluster.harness import Away, Cluster, read_answer
+from tests.cluster.harness import Cluster, read_answer
 from tests.cluster.load import Load, fetch, put, turl_for_put, until_live
 from tests.support.polling import poll, poll_async
 
@@ -29,7 +29,7 @@ async def test_kill_of_a_process_loses_nothing_acknowledged(battered: Cluster, v
             old = await asyncio.to_thread(battered.kill, victim)
             await asyncio.to_thread(battered.wait_restarted, victim, old)
         await load.until_acknowledged(8)
-    await battered.until_alive()
+    await battered.until_serving(*battered.shepherd_names)
     await load.judge()
 
 
@@ -74,8 +74,7 @@ async def test_a_shepherd_killed_in_mid_upload_costs_an_error_and_nothing_else(b
                 finish(connection, data[len(data) // 2 :])
         assert await client.exists("/cut-short") == ""
         await asyncio.to_thread(battered.wait_restarted, name, old)
-        await battered.until_alive()
-        await poll_async(lambda: serves(battered, name), 10.0, tolerate=Away)
+        await battered.until_serving(name)
         assert battered.request("PUT", turl, body=data).status == 403, "a ticket of the dead"
         turl = await turl_for_put(client, "/cut-short", data)
         assert battered.request("PUT", turl, body=data).status == 201
@@ -86,10 +85,6 @@ async def test_a_shepherd_killed_in_mid_upload_costs_an_error_and_nothing_else(b
             return not any(list((battered.data_dir(n) / "incoming").glob("*.writing")) for n in battered.shepherd_names)
 
         await poll_async(tidy, 10.0, what="no upload is left open")
-
-
-async def serves(cluster: Cluster, name: str) -> bool:
-    return cluster.request("GET", f"{cluster.data_url(name)}/readyz").status == 200
 
 
 def finish(connection: ssl.SSLSocket, rest: bytes) -> None:
