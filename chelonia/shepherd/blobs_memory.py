@@ -68,8 +68,10 @@ class MemoryBlobs:
         return tuple(sorted(self._replicas))
 
     def leftover(self) -> int:
-        """How many kept uploads, open writers and set-aside replicas there are."""
-        return len(self._suspended) + len(self._set_aside) + len(self._writers)
+        """How many kept uploads, open writers and set-aside replicas there are; those whose record is damaged are not
+        counted, for they stay until a person decides."""
+        aside = [kept for kept in self._set_aside.values() if kept.facts is not None]
+        return len(self._suspended) + len(aside) + len(self._writers)
 
     # --- the port -------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ _OUTCOME_OPEN = (Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.UNAVAILA
 class Pending:
     """One upload from its ticket to the ticket's expiry.
 
+    `ends_ms`: monotonic; a wall clock that steps neither ends uploads nor keeps their space for ever.
     `written`: bytes received; `sender`, `announced`: who sent the last body, and the checksums he sent with it;
     `receipts`: one per durable copy; `untried`: (TURL, something may be there already) of copies still to be made.
     """
@@ -45,7 +46,7 @@ class Pending:
     request: PutRequest
     reference: ReferenceId
     nonce: str
-    expires_ms: Ms
+    ends_ms: int
     phase: Phase = Phase.OPEN
     written: int = 0
     sender: Dn = ANONYMOUS
@@ -111,9 +112,9 @@ class Uploads:
 
     def expire(self) -> tuple[ReferenceId, ...]:
         """Forget uploads whose ticket has expired; returns those whose kept bytes are to be erased."""
-        now_ms = self._node.ports.clock.now_ms()
+        now_ms = self._node.ports.clock.monotonic_ms()
         busy = (Phase.RECEIVING, Phase.FINISHING)
-        late = [p for p in self._pending.values() if p.expires_ms <= now_ms and p.phase not in busy]
+        late = [p for p in self._pending.values() if p.ends_ms <= now_ms and p.phase not in busy]
         for pending in late:
             del self._pending[pending.reference]
         return tuple(p.reference for p in late if p.phase is Phase.KEPT)
@@ -143,8 +144,10 @@ class Uploads:
     def _open(self, request: PutRequest) -> TurlOutcome:
         node = self._node
         reference = request.reference or ReferenceId(node.ports.ids.uuid())
-        expires_ms = Ms(node.ports.clock.now_ms() + gate.lifetime_ms(node, request.lifetime_ms))
-        pending = Pending(request, reference, node.ports.ids.token(8).hex(), expires_ms)
+        lifetime_ms = gate.lifetime_ms(node, request.lifetime_ms)
+        expires_ms = Ms(node.ports.clock.now_ms() + lifetime_ms)
+        ends_ms = node.ports.clock.monotonic_ms() + lifetime_ms
+        pending = Pending(request, reference, node.ports.ids.token(8).hex(), ends_ms)
         pending.untried = tuple((turl, False) for turl in request.spare)
         old = self._pending.get(reference)
         if old is not None:
@@ -283,8 +286,7 @@ class Uploads:
         releasing = node.background.start(intake.release())
         await intake.writer.commit(facts)
         await releasing
-        keep_ms = pending.expires_ms - node.ports.clock.now_ms() + node.settings.unknown_grace_ms
-        keep_until_ms = node.ports.clock.monotonic_ms() + keep_ms
+        keep_until_ms = pending.ends_ms + node.settings.unknown_grace_ms
         held = lifecycle.arrived(pending.reference, facts, keep_until_ms, node.ports.clock.now_ms())
         if pending.withdrawn:
             await node.ports.blobs.erase(pending.reference)

@@ -7,8 +7,8 @@ from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.librarian import InventoryItem
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import GetRequest
-from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, World, numbered, request, virtual
+from chelonia.core.shepherd import GetRequest, Purpose
+from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"data"
 
@@ -173,6 +173,27 @@ async def test_the_inventory_is_compared_once_in_a_while() -> None:
     world = await World(compare_ms=60_000).start(run=True)
     await world.pass_ms(200_000)
     assert len(world.librarian.pages) == 4
+    await world.stop()
+
+
+@pytest.mark.parametrize("step_ms", [-86_400_000, 86_400_000])
+@virtual
+async def test_a_clock_that_steps_neither_shortens_nor_prolongs_custody(step_ms: int) -> None:
+    """Bytes whose receipts are with a user, who commits within the hour he was given by another clock."""
+    world = await World(unknown_grace_ms=20_000).start(run=True)
+    ticket = await world.ticket(request(DATA, purpose=Purpose.RECEIPT, lifetime_ms=60_000))
+    other = await world.put(request(DATA, 2, lifetime_ms=60_000))
+    await world.send(ticket, DATA)
+    world.clock.step_ms = step_ms
+    third = await world.ticket(request(DATA, 3, lifetime_ms=60_000))
+    await world.send(third, DATA)
+    world.clock.step_ms = 0
+    await world.pass_ms(70_000)
+    assert len(world.blobs.references()) == 2
+    assert (await world.service.stat(LIBRARIAN, (("r", other.reference),)))[0].found is False
+    await world.pass_ms(30_000)
+    assert world.blobs.references() == ()
+    assert await world.quarantined() == 2
     await world.stop()
 
 
