@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 REJECTED_MAX: Final = 20
 """Answers in a row that do not take a report before a person is told."""
+STRANGERS_MIN: Final = 100
+"""So many committed replicas may be unknown before they are taken for a sign that the metadata were lost."""
 _SAME = {
     (ReplicaState.ALIVE, ReplicaState.ALIVE),
     (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL),
@@ -43,6 +45,8 @@ class Reporting:
         self.on = True
         self._linked = False
         self._compare = True
+        self._strangers: dict[ReferenceId, None] = {}
+        self._alarmed = False
         self._compared = (0, 0)  # the generation compared with, and when (monotonic)
 
     async def heartbeat_loop(self) -> None:
@@ -173,19 +177,34 @@ class Reporting:
         now_ms = node.ports.clock.monotonic_ms()
         for replica in report.replicas:
             held = node.index.get(replica.reference)
-            if held is None:
-                continue
-            if replica.reference not in unknown:
+            if held is None or replica.reference not in unknown:
+                self._strangers.pop(replica.reference, None)
                 node.known(replica.reference)
                 continue
             held, fate = lifecycle.unknown(held, now_ms, node.settings.unknown_grace_ms)
             node.index.put(held)
-            if fate is Fate.ASK_AGAIN or not await self._set_aside(held):
+            if held.committed:
+                self._strangers[held.reference] = None
+            if fate is Fate.ASK_AGAIN or self._metadata_lost(held) or not await self._set_aside(held):
                 node.report(held.reference, node.settings.unknown_retry_ms)
+
+    def _metadata_lost(self, held: Held) -> bool:
+        """Whether so many committed replicas are unknown at once that an empty or old namespace is the likelier cause:
+        then they all stay where they are, readable as soon as the right metadata are back."""
+        lost = len(self._strangers) > max(STRANGERS_MIN, len(self._node.index) // 2)
+        if lost and not self._alarmed:
+            log.error(
+                "the namespace does not know %d of %d replicas; nothing is set aside until it does or a person erases "
+                "them; if an empty or old A-Hash was started, stop it and restore the newest backup",
+                len(self._strangers), len(self._node.index),
+            )  # fmt: skip
+        self._alarmed = lost
+        return lost and held.committed
 
     async def _set_aside(self, held: Held) -> bool:
         try:
             await self._node.set_aside(held)
+            self._strangers.pop(held.reference, None)
         except CheloniaError as error:
             log.warning(
                 "replica could not be set aside, it is tried again reference=%s error=%s", held.reference, error

@@ -243,6 +243,22 @@ async def test_a_blob_named_later_becomes_committed_durably() -> None:
     await world.stop()
 
 
+@pytest.mark.expect_log("the namespace does not know 103 of 103 replicas")
+@virtual
+async def test_an_empty_namespace_sets_nothing_aside() -> None:
+    """Somebody started a blank A-Hash: everything stays readable for when the right one is back."""
+    world = await World(unknown_grace_ms=2_000).start(run=True)
+    for number in range(103):
+        await world.store(DATA, number)
+    await world.pass_ms(2_000)
+    world.librarian.known.clear()
+    await world.restart(run=True)
+    await world.pass_ms(30_000)
+    assert await world.quarantined() == 0
+    assert len(world.blobs.references()) == 103
+    await world.stop()
+
+
 @pytest.mark.expect_log("replica set aside")
 @virtual
 async def test_a_committed_replica_the_namespace_forgot_is_set_aside_and_never_erased() -> None:
