@@ -9,6 +9,7 @@ bounded number per batch, in order of expiry.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from chelonia.ahash import engine, layout, meta
@@ -126,7 +127,8 @@ class Committer:
             self._store.commit(puts, deletes)
         except CheloniaError as error:
             if error.kind is Kind.OUTCOME_UNKNOWN:
-                self._stand_at(meta.read_state(self._store))
+                with suppress(CheloniaError):  # a store that panicked cannot be read: what is not known stays unknown
+                    self._stand_at(meta.read_state(self._store))
             raise
         self._stand_at(state)
 

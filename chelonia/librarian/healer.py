@@ -75,6 +75,7 @@ class Healer:
         )
         self._leadership = Leadership(identity.service_id, settings.leader_lease_ms)
         self._led = False
+        self._term = ""
         self._work = Worklist()
         self._wake = asyncio.Event()
         self._guard = RateGuard(bounds.ERASURES_UNASKED_PER_MIN_MAX)
@@ -209,9 +210,9 @@ class Healer:
         if bid is not None and (await self._records.attempt(self._call, Draft(bid.elements()))).applied:
             self._leadership.won(bid)
         leads = self._leadership.leading(now)
-        if leads and not self._led:
+        if leads and (not self._led or self._term != self._leadership.term):
             _LOG.info("repair is led here from now on")
-            self._led = True
+            self._led, self._term = True, self._leadership.term
             self._nodes.table.lead(now)
             for shepherd in self._nodes.table.shepherds():
                 self._node_changed(shepherd)

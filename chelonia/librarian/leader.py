@@ -71,6 +71,11 @@ class Leadership:
         """Who held the lease when it was last looked at."""
         return self._seen.holder if self._seen else ""
 
+    @property
+    def term(self) -> str:
+        """The term this Librarian leads in, "" when it does not: it rises whenever leading was interrupted."""
+        return self._held.term if self._held else ""
+
     def leading(self, now: Ms) -> bool:
         """Whether this Librarian leads: it holds the lease and has renewed it in time."""
         return self._held is not None and now - self._renewed_ms < self._lease_ms

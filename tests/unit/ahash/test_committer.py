@@ -53,6 +53,25 @@ def test_a_batch_is_one_commit_and_one_position() -> None:
     assert committer.objects == 2
 
 
+def test_a_commit_whose_end_nobody_knows_is_told_so_even_when_the_store_cannot_be_read_any_more() -> None:
+    """Told to retry elsewhere, a caller might take it for a change that did not happen."""
+
+    class Panicking(CountingStore):
+        def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+            try:
+                super().commit(puts, deletes)
+            except CheloniaError:
+                self.close()
+                raise
+
+    store = Panicking()
+    committer = made(store)
+    store.poison, store.error = b"bad", Kind.OUTCOME_UNKNOWN
+    (outcome,) = committer.commit((job(put("bad", "s", "p", "v")),), NOW)
+    assert isinstance(outcome, CheloniaError)
+    assert outcome.kind is Kind.OUTCOME_UNKNOWN
+
+
 def test_a_batch_that_changes_nothing_is_no_commit() -> None:
     store = CountingStore()
     committer = made(store)

@@ -443,6 +443,24 @@ def test_a_restarted_librarian_calls_nobody_away_before_a_lease_has_passed() -> 
     run_virtual(scenario())
 
 
+def test_a_leader_that_was_frozen_listens_for_a_lease_before_it_calls_anybody_away() -> None:
+    """A process that stood still has heard nobody: that says nothing about the others."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            await p.upload("f", copies=2)
+            await asyncio.sleep(4)
+            for shepherd in p.shepherds.values():
+                shepherd.up = False
+            asyncio.get_running_loop()._virtual.now_s += 60  # type: ignore[attr-defined]
+            await asyncio.sleep(0.7)
+            assert [node.state for node in await p.b.service.nodes(BARTENDER)] == ["alive", "alive"]
+            await asyncio.sleep(1)
+            assert [node.state for node in await p.b.service.nodes(BARTENDER)] == ["offline", "offline"]
+
+    run_virtual(scenario())
+
+
 def test_the_audit_counts_replicas_and_finds_what_no_event_told() -> None:
     async def scenario() -> None:
         async with paper(shepherds=3) as p:
