@@ -22,7 +22,6 @@ from chelonia.core.metadata import Needed
 from chelonia_clients.client import Client, new_call
 
 BAR = 1.2
-WIDE = "/wide"
 NARROW = 100
 PAGE = 1000
 SAMPLES = 5
@@ -37,16 +36,17 @@ class _Curve:
 
 
 async def run(setup: Setup) -> Outcome:
-    """Fill the wide collection in steps, measuring at each; then compare it with narrow ones."""
+    """Measure collections of several widths, then hold the widest against narrow ones, then list it."""
     wide = 5_000 if setup.quick else 100_000
-    widths = [width for width in (100, 1_000, 5_000, 20_000, 50_000, 100_000) if width <= wide]
+    widths = [width for width in (100, 1_000, 5_000, 20_000, 100_000) if width <= wide]
     async with cluster.dev(setup.scratch, 0) as running, running.client() as client:
-        curves, filling_s = await _filled(setup, running, client, widths)
+        filled_per_s = await _filled(setup, client, widths)
+        curves = await _measured_by_width(running, client, widths)
         figures, checks = await _compared(setup, running, client, wide)
         pages, listing, rate = await _listed(setup, running, client, wide)
     results = {
         "entries": wide,
-        "filled_per_s": wide / filling_s,
+        "filled_per_s": filled_per_s,
         "compared": figures,
         "curve": [_curve_figures(curve) for curve in curves],
         "listing": listing,
@@ -54,32 +54,36 @@ async def run(setup: Setup) -> Outcome:
     return Outcome(results, [*checks, rate], {"width": _chart(curves), "listing": pages})
 
 
-# --- while it grows ---
+# --- by width ---
 
 
-async def _filled(
-    setup: Setup, running: cluster.Running, client: Client, widths: list[int]
-) -> tuple[list[_Curve], float]:
-    await client.make_collection(WIDE)
-    curves: list[_Curve] = []
-    have, filling_s = 0, 0.0
+async def _filled(setup: Setup, client: Client, widths: list[int]) -> float:
+    """Make a collection of each width; returns the entries made a second."""
+    started = time.perf_counter()
     for width in widths:
-        setup.say(f"width, filling to {width}")
-        started = time.perf_counter()
-        await fill(client, WIDE, range(have, width))
-        filling_s += time.perf_counter() - started
-        have = width
-        curve = _Curve(width)
-        for sample in range(SAMPLES):
-            names = [f"{WIDE}/new-{width}-{sample}-{n}" for n in range(20)]
+        setup.say(f"width, filling {width}")
+        await client.make_collection(_name(width))
+        await fill(client, _name(width), range(width))
+    return sum(widths) / (time.perf_counter() - started)
+
+
+async def _measured_by_width(running: cluster.Running, client: Client, widths: list[int]) -> list[_Curve]:
+    """Five samples of each operation at each width, the widths in turn."""
+    curves = [_Curve(width) for width in widths]
+    for sample in range(SAMPLES):
+        for curve in curves:
+            names = [f"{_name(curve.width)}/new-{sample}-{n}" for n in range(20)]
             for name, act in (
                 ("add", _each(client.make_collection, names)),
                 ("stat the entry", _each(client.stat, names)),
-                ("stat the collection", _each(client.stat, [WIDE] * 20)),
+                ("stat the collection", _each(client.stat, [_name(curve.width)] * 20)),
             ):
                 curve.costs.setdefault(name, []).append(await measured(running, act))
-        curves.append(curve)
-    return curves, filling_s
+    return curves
+
+
+def _name(width: int) -> str:
+    return f"/width{width}"
 
 
 # --- wide against narrow ---
@@ -93,9 +97,9 @@ async def _compared(
     added_to = _Fresh(client, adds)
     acts = {
         "add, narrow": lambda: added_to.act(narrow[added_to.block()]),
-        "add, wide": lambda: added_to.act(WIDE),
+        "add, wide": lambda: added_to.act(_name(wide)),
         "look up, narrow": _lookups(client, narrow[0], range(NARROW), stats),
-        "look up, wide": _lookups(client, WIDE, range(wide), stats),
+        "look up, wide": _lookups(client, _name(wide), range(wide), stats),
     }
     costs = await in_turn(setup.blocks, running, acts)
     checks: list[Check] = []
@@ -176,7 +180,7 @@ async def _listed(
     after, seen = "", 0
     while True:
         page: list[str] = []
-        costs.append(await measured(running, _page(client, after, page)))
+        costs.append(await measured(running, _page(client, wide, after, page)))
         seen += int(costs[-1].operations)
         points.append(Point(seen, costs[-1].ms * 1000, costs[-1].ms * 1000, costs[-1].ms * 1000))
         if not page[-1]:
@@ -185,8 +189,8 @@ async def _listed(
     whole = added(costs)
     pages = 2 if setup.quick else 5
     acts = {
-        "first pages": _pages(client, "", pages),
-        "last pages": _pages(client, f"e{wide - pages * PAGE - 1:06d}", pages),
+        "first pages": _pages(client, wide, "", pages),
+        "last pages": _pages(client, wide, f"e{wide - pages * PAGE - 1:06d}", pages),
     }
     turns = await in_turn(setup.blocks, running, acts)
     ratio = ratios(turns["last pages"], turns["first pages"], lambda cost: cost.server_cpu)
@@ -204,9 +208,9 @@ async def _listed(
     return chart, {"whole": whole.figures(), "page_ms": [p.middle for p in points], **turned}, rate
 
 
-def _page(client: Client, after: str, told: list[str]) -> Act:
+def _page(client: Client, wide: int, after: str, told: list[str]) -> Act:
     async def act() -> int:
-        request = ListRequest("0", WIDE, after, PAGE)
+        request = ListRequest("0", _name(wide), after, PAGE)
         [answer] = await client.bartender.list(new_call(), (request,), (Needed("entry", "type"),), False)
         assert answer.status == "found", answer
         told.append(answer.after)
@@ -215,12 +219,12 @@ def _page(client: Client, after: str, told: list[str]) -> Act:
     return act
 
 
-def _pages(client: Client, start: str, count: int) -> Act:
+def _pages(client: Client, wide: int, start: str, count: int) -> Act:
     async def act() -> int:
         after, seen = start, 0
         for _ in range(count):
             told: list[str] = []
-            seen += await _page(client, after, told)()
+            seen += await _page(client, wide, after, told)()
             after = told[-1]
         return seen
 
