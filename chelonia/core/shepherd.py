@@ -344,6 +344,10 @@ class BlobStore(Protocol):
         """Set bytes and record aside, out of reach of readers, for a person to look at."""
         ...
 
+    async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
+        """Bring back, as committed, what was set aside: the namespace names it after all. None when it is not there."""
+        ...
+
     def scan(self) -> AsyncIterator[StoredReplica]:
         """Every replica on disk, in order of reference."""
         ...

@@ -113,6 +113,11 @@ class FileBlobs:
         source, target = self.replica(reference), self._root / "quarantine" / reference
         await self.run(lambda: _move_aside(source, target))
 
+    async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
+        """Bring back, as committed, what was set aside; None when its bytes are not there."""
+        source, target = self._root / "quarantine" / _checked(reference), self.replica(reference)
+        return await self.run(lambda: _bring_back(source, target))
+
     async def leftovers(self) -> tuple[ReferenceId, ...]:
         """Interrupted uploads kept by `suspend`, in order."""
         folder = self._root / "incoming"
@@ -424,6 +429,21 @@ def _move_aside(source: Path, target: Path) -> None:
             os.replace(_with(source, suffix), _with(target, suffix))
     _fsync_directory(target.parent)
     _fsync_directory(source.parent)
+
+
+def _bring_back(source: Path, target: Path) -> StoredReplica | None:
+    """The record goes first, as committed: a crash in between leaves one whose bytes are still aside and can follow."""
+    if not source.exists():
+        return None
+    for suffix in (UNCOMMITTED, COMMITTED):
+        if _with(source, suffix).exists():
+            os.replace(_with(source, suffix), _with(target, COMMITTED))
+            _fsync_directory(target.parent)
+    os.replace(source, target)
+    _fsync_directory(target.parent)
+    _fsync_directory(source.parent)
+    facts, committed = _read_record(target)
+    return StoredReplica(ReferenceId(target.name), facts, target.stat().st_size, committed)
 
 
 def _write_durably(path: Path, data: bytes) -> None:

@@ -129,6 +129,14 @@ class MemoryBlobs:
         if kept is not None:
             self._set_aside[reference] = kept
 
+    async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
+        """Bring back, as committed, what was set aside; None when its bytes are not there."""
+        kept = self._set_aside.get(_checked(reference))
+        if kept is None or kept.data is None:
+            return None
+        self._replicas[reference] = replace(self._set_aside.pop(reference), committed=True)
+        return _stored(reference, self._replicas[reference])
+
     async def leftovers(self) -> tuple[ReferenceId, ...]:
         """Interrupted uploads kept by `suspend`, in order."""
         return tuple(sorted(self._suspended))

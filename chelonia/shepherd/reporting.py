@@ -239,17 +239,17 @@ class Reporting:
         after = ""
         while True:
             page = await node.ports.librarians.inventory(node.own_call(), node.id, after, bounds.PAGE_ENTRIES_MAX)
-            self._compare_page(after, page.after, {item.reference: item for item in page.items})
+            await self._compare_page(after, page.after, {item.reference: item for item in page.items})
             if not page.after:
                 break
             if page.after <= after:
                 raise CheloniaError(Kind.INTERNAL, "inventory", page.after, "pages do not advance")
             after = page.after
 
-    def _compare_page(self, after: str, upto: str, items: dict[ReferenceId, InventoryItem]) -> None:
+    async def _compare_page(self, after: str, upto: str, items: dict[ReferenceId, InventoryItem]) -> None:
         node = self._node
         for item in items.values():
-            if item.reference in node.index:
+            if await self._reinstated(item) or item.reference in node.index:
                 self._compare_one(item)
             elif item.state not in (None, ReplicaState.CREATING) and self._uploads.pending(item.reference) is None:
                 # `creating` is a claim whose bytes may be on their way here; it expires by itself.
@@ -258,6 +258,20 @@ class Reporting:
         for held in list(node.index.between(after, upto)):
             if held.reference not in items:
                 node.report(held.reference)
+
+    async def _reinstated(self, item: InventoryItem) -> bool:
+        """Bring back from quarantine what the namespace names after all: bytes committed late, or metadata restored."""
+        node = self._node
+        held = node.index.get(item.reference)
+        if item.state in (None, ReplicaState.CREATING) or (held is not None and held.size >= 0):
+            return False
+        stored = await node.ports.blobs.reinstate(item.reference)
+        if stored is None:
+            return False
+        node.index.put(lifecycle.found(stored, 0))
+        node.suspect(item.reference)
+        log.info("replica brought back from quarantine reference=%s blob=%s", item.reference, item.blob)
+        return True
 
     def _compare_one(self, item: InventoryItem) -> None:
         node = self._node

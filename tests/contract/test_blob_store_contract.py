@@ -247,6 +247,20 @@ async def test_quarantine_hides_a_replica_and_keeps_it(engine: Engine) -> None:
     assert aside == [(REF, True, 3, False), (OTHER, True, 4, True)]
 
 
+async def test_what_was_set_aside_can_be_brought_back_as_committed(engine: Engine) -> None:
+    await write(engine.store, REF, b"abc")
+    assert await engine.store.reinstate(REF) is None
+    assert await engine.store.reinstate(OTHER) is None
+    await engine.store.quarantine(REF)
+    stored = await engine.store.reinstate(REF)
+    assert stored is not None
+    assert (stored.reference, stored.facts, stored.size, stored.committed) == (REF, facts(3), 3, True)
+    store = engine.reopen(True)
+    assert await store.quarantined() == ()
+    assert await scan(store) == [(REF, True, 3, True)]
+    assert await read(store, REF, 0, 3) == b"abc"
+
+
 async def test_missing_bytes_are_not_alive(engine: Engine) -> None:
     await write(engine.store, REF, b"0123456789")
     engine.truncate(REF, 4)

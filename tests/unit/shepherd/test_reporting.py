@@ -153,6 +153,25 @@ async def test_heartbeats_say_when_every_difference_has_been_taken() -> None:
     await world.stop()
 
 
+@virtual
+async def test_set_aside_bytes_that_the_namespace_names_after_all_are_brought_back() -> None:
+    """Committed later than the Shepherd waited, or unknown to metadata that were replaced by the right ones since."""
+    world = await World(unknown_grace_ms=2_000).start(run=True)
+    await world.send(await world.ticket(request(DATA, lifetime_ms=1_000)), DATA)
+    (reference,) = world.blobs.references()
+    await world.pass_ms(30_000)
+    assert await world.quarantined() == 1
+    world.librarian.known[BlobId(numbered("b", 1))] = None
+    world.librarian.items[reference] = item(reference, ReplicaState.ALIVE)
+    await world.service.get(BARTENDER, (GetRequest("r", reference, ("http",)),))
+    await world.pass_ms(2_000)
+    assert await world.state_of(reference) == "alive"
+    assert await world.quarantined() == 0
+    assert (reference, "deleted") not in world.librarian.states()
+    assert world.blobs.data(reference) == DATA
+    await world.stop()
+
+
 @pytest.mark.expect_log("replica missing")
 @virtual
 async def test_asked_for_a_replica_that_is_not_here_the_inventory_is_compared() -> None:
