@@ -32,6 +32,7 @@ class ShepherdSettings:
             be unknown before it is set aside.
         quarantine_keep_ms: how long set-aside bytes that nobody ever acknowledged are kept before they are erased.
         ticket_lifetime_ms, ticket_lifetime_max_ms: of a TURL without, and at most with, a wish of its own.
+        reserve_ms: how long space is kept for an upload that does not begin; its ticket may still be used later.
         forward_stall_ms: a copy being written along that takes no byte for so long is dropped and replaced.
         forward_finish_ms: how long the last byte's confirmation may take.
         forward_queue_chunks: chunks of `bounds.CHUNK_BYTES` waiting for one such copy at most.
@@ -58,6 +59,7 @@ class ShepherdSettings:
     quarantine_keep_ms: int = 7 * _DAY
     ticket_lifetime_ms: int = _HOUR
     ticket_lifetime_max_ms: int = _DAY
+    reserve_ms: int = 2 * _MINUTE
     forward_stall_ms: int = 500
     forward_finish_ms: int = 5 * _SECOND
     forward_queue_chunks: int = 2

@@ -47,6 +47,7 @@ class Pending:
     reference: ReferenceId
     nonce: str
     ends_ms: int
+    reserved_until_ms: int
     phase: Phase = Phase.OPEN
     written: int = 0
     sender: Dn = ANONYMOUS
@@ -61,11 +62,12 @@ class Pending:
         """Bytes announced for the replica, -1 when unknown."""
         return self.request.facts.size
 
-    @property
-    def reserved_bytes(self) -> int:
-        """Space promised and not yet used."""
-        waiting = self.phase in (Phase.OPEN, Phase.RECEIVING, Phase.KEPT)
-        return max(self.size - self.written, 0) if waiting else 0
+    def reserved_bytes(self, now_ms: int) -> int:
+        """Space promised and not yet used. An upload that does not begin loses its claim, not its ticket: names that
+        are asked for again and again without a byte cannot fill a disk."""
+        begun = self.phase in (Phase.RECEIVING, Phase.KEPT)
+        waiting = self.phase is Phase.OPEN and now_ms < self.reserved_until_ms
+        return max(self.size - self.written, 0) if begun or waiting else 0
 
 
 class Uploads:
@@ -139,15 +141,18 @@ class Uploads:
         for reference, pending in list(self._unfinished.items()):
             if pending.phase in (Phase.STORED, Phase.DONE) or self._pending.get(reference) is not pending:
                 del self._unfinished[reference]
-        return sum(pending.reserved_bytes for pending in self._unfinished.values() if pending is not but)
+        now_ms = self._node.ports.clock.monotonic_ms()
+        return sum(pending.reserved_bytes(now_ms) for pending in self._unfinished.values() if pending is not but)
 
     def _open(self, request: PutRequest) -> TurlOutcome:
         node = self._node
         reference = request.reference or ReferenceId(node.ports.ids.uuid())
         lifetime_ms = gate.lifetime_ms(node, request.lifetime_ms)
         expires_ms = Ms(node.ports.clock.now_ms() + lifetime_ms)
-        ends_ms = node.ports.clock.monotonic_ms() + lifetime_ms
-        pending = Pending(request, reference, node.ports.ids.token(8).hex(), ends_ms)
+        now_ms = node.ports.clock.monotonic_ms()
+        reserved_until_ms = now_ms + node.settings.reserve_ms
+        nonce = node.ports.ids.token(8).hex()
+        pending = Pending(request, reference, nonce, now_ms + lifetime_ms, reserved_until_ms)
         pending.untried = tuple((turl, False) for turl in request.spare)
         old = self._pending.get(reference)
         if old is not None:

@@ -67,6 +67,16 @@ async def test_a_put_is_answered_with_a_turl_and_reserves_its_space() -> None:
 
 
 @virtual
+async def test_an_upload_that_does_not_begin_loses_its_space_but_not_its_ticket() -> None:
+    world = await World().start()
+    world.blobs.capacity = 1000
+    idle = await world.put(request(b"x" * 600, 1))
+    await world.pass_ms(world.settings.reserve_ms + 1)
+    assert (await world.put(request(b"x" * 600, 2))).error == ""
+    assert (await world.send(tickets.parse_turl(idle.turl).ticket, b"x" * 600)).complete
+
+
+@virtual
 async def test_reserved_space_is_free_again_when_the_ticket_expires() -> None:
     world = await World().start()
     world.blobs.capacity = 1000
