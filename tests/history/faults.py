@@ -1,0 +1,100 @@
+"""What is done to real A-Hash processes while a history is recorded: killed, frozen, and frozen and then killed.
+
+Every instance that cluster.json names may be hit. What was done, and from when to when, goes into the history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tests.cluster.harness import Cluster, parent_of, runs
+from tests.history.records import Fault
+from tests.support.polling import poll_async
+
+FREEZE_S = (0.3, 1.8)
+RESTART_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a tormentor sees of the clients: whether they still work, and how many answers they have had."""
+
+    go_on: Callable[[], bool]
+    answers: Callable[[], int]
+
+
+@dataclass(slots=True)
+class Torment:
+    """Hits the A-Hash of one cluster; `done` is what it did.
+
+    Args:
+        every_s: how long it is left in peace between two faults.
+    """
+
+    cluster: Cluster
+    watch: Watch
+    now_ns: Callable[[], int]
+    seed: int = 1
+    every_s: float = 2.0
+    done: list[Fault] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Hit in turn: kill, freeze, both, each until clients are answered again; ends with a whole A-Hash."""
+        chance = random.Random(self.seed)
+        for what in itertools.cycle((self._kill, self._freeze, self._freeze_and_kill)):
+            await asyncio.sleep(self.every_s * (0.5 + chance.random()))
+            if not self.watch.go_on():
+                return
+            [victim] = chance.sample(range(len(self._instances())), 1)
+            begin = self.now_ns()
+            name = await what(victim, chance.uniform(*FREEZE_S))
+            before = self.watch.answers()
+            await poll_async(lambda b=before: self.watch.answers() > b, RESTART_S, what="answers again")  # type: ignore[misc]
+            self.done.append(Fault(f"{name} A-Hash {victim + 1}", begin, self.now_ns()))
+
+    async def _kill(self, victim: int, _duration_s: float) -> str:
+        pid = self._signal(victim, signal.SIGKILL)
+        await poll_async(lambda: not runs(pid), 10.0, what=f"{pid} is dead")
+        await poll_async(lambda: self._pid(victim) != pid, RESTART_S, what=f"A-Hash {victim + 1} is started again")
+        return "killed"
+
+    async def _freeze(self, victim: int, duration_s: float) -> str:
+        with self._frozen(victim):
+            await asyncio.sleep(duration_s)
+        return "froze"
+
+    async def _freeze_and_kill(self, victim: int, duration_s: float) -> str:
+        with self._frozen(victim):
+            await asyncio.sleep(duration_s)
+            await self._kill(victim, 0.0)
+        return "froze and killed"
+
+    @contextlib.contextmanager
+    def _frozen(self, victim: int) -> Iterator[None]:
+        pid = self._signal(victim, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            if runs(pid) and self._pid(victim) == pid:
+                self._signal(victim, signal.SIGCONT)
+
+    def _instances(self) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = self.cluster.info["ahash"]
+        return found
+
+    def _pid(self, victim: int) -> int:
+        return int(str(self._instances()[victim]["pid"]))
+
+    def _signal(self, victim: int, number: signal.Signals) -> int:
+        pid, supervisor = self._pid(victim), self.cluster.process
+        assert supervisor is not None, "the cluster is not running"
+        assert parent_of(pid) == supervisor.pid, f"{pid} is not a child of this cluster"
+        os.kill(pid, number)
+        return pid
