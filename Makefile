@@ -18,12 +18,12 @@ SEEDS ?= 1..200
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim bench constraints clean
+.PHONY: help install install-test demo test check format ratchet sim check-history bench constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
 help: ## list the tasks
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-14s %s\n", $$1, $$2}'
 
 install: .venv/.installed ## make .venv/bin/chelonia and .venv/bin/cheloniad, with all they need
 
@@ -51,6 +51,9 @@ ratchet: .venv/.installed-test ## tighten the size ratchet to what the code has 
 
 sim: .venv/.installed-test ## simulate a whole cluster under seeds (SEEDS=1..200, or a count)
 	$(PY) -m tests.sim.campaign $(SEEDS)
+
+check-history: .venv/.installed-test ## record an A-Hash under faults and check it for linearizability; needs Go (ARGS)
+	$(PY) -m tests.history.run $(ARGS)
 
 bench: .venv/.installed ## measure; figures as JSON (ARGS: which, and how)
 	$(PY) bench/run.py $(ARGS)
