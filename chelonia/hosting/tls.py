@@ -424,8 +424,9 @@ def handshake_error(error: BaseException, peer: str = "") -> CheloniaError:
             cure = _CURES.get(code, "")
             text = f"the peer's certificate is refused: {cause.verify_message or cause}"
             return CheloniaError(kind, "connect", peer, f"{text}: {cure}" if cure else text)
-        if isinstance(cause, ssl.SSLError) and _is_refusal(cause.reason or ""):
-            text = f"the peer refuses our certificate: {_readable(cause.reason or '')}"
+        reason = getattr(cause, "reason", None) or ""  # which aiohttp's wrapper lacks as well
+        if isinstance(cause, ssl.SSLError) and _is_refusal(reason):
+            text = f"the peer refuses our certificate: {_readable(reason)}"
             return CheloniaError(Kind.UNTRUSTED, "connect", peer, text)
     return CheloniaError(Kind.NETWORK, "connect", peer, str(error) or type(error).__name__)
 

@@ -35,6 +35,14 @@ async def test_nobody_listening_is_network_and_names_the_target() -> None:
     assert "secret" not in str(error)
 
 
+async def test_a_peer_without_tls_is_asked_for_its_port(tmp_path: Path) -> None:
+    grid = Grid(tmp_path)
+    async with plain(ok) as server, client_of(grid.client(grid.user())) as client:
+        error = await failure(client, Sending("GET", f"https://127.0.0.1:{server.port}/"))
+    assert error.kind is Kind.UNTRUSTED
+    assert "is this the right port?" in error.cause
+
+
 async def test_no_answer_in_time_is_a_timeout() -> None:
     async def door(request: Request) -> Answer:
         await asyncio.sleep(1)
