@@ -222,6 +222,8 @@ def _check(config: NodeConfig) -> None:
     if not hosted:
         raise _bad("", "the node hosts nothing: add [ahash], [librarian], [bartender] or [shepherd]")
     for index, listener in enumerate(config.listen):
+        if listener.port > 65_535:
+            raise _bad(f"listen[{index}].port", "a port is a number up to 65535")
         for name in listener.serves:
             if name not in SERVES:
                 raise _bad(f"listen[{index}].serves", f"{name!r} is none of: {', '.join(SERVES)}")

@@ -235,6 +235,9 @@ def _examine(place: _Place, uid: int, now_ms: Ms, prompt: Prompt | None) -> Cred
     """
     for path in (place.cert, place.key):
         _check_file(path, uid)
+    if place.key == place.cert and not _may_hold_key(place.key):
+        cause = "there is no key in it" if place.is_proxy else "there is no key in it, and none was named"
+        raise CheloniaError(Kind.BAD_CONFIG, "find credential", str(place.cert), cause)
     password = _password(place.key, prompt)
     settings = TlsSettings(cert=place.cert, key=place.key, password=password)
     chain = load_own_chain(settings, now_ms)
@@ -252,6 +255,14 @@ def _check_file(path: Path, uid: int) -> None:
     if found.st_uid not in (uid, 0):
         cause = f"it belongs to user {found.st_uid}, not to you"
         raise CheloniaError(Kind.BAD_CONFIG, "find credential", str(path), cause)
+
+
+def _may_hold_key(path: Path) -> bool:
+    """False when it certainly holds none; what cannot be read is judged later."""
+    try:
+        return b"PRIVATE KEY" in path.read_bytes()
+    except OSError:
+        return True
 
 
 def _password(key_file: Path, prompt: Prompt | None) -> bytes | None:

@@ -73,6 +73,7 @@ HOST: Final = "127.0.0.1"
 PORTS_PER_NODE: Final = 2
 PORT_FIRST, PORT_LAST = 20_000, 31_000
 """Below the range from which the system takes ports by itself, so that a restart finds ours free."""
+PORT_TRIES, PORT_RETRY_S = 30, 0.1
 STOP_MS: Final = 30_000
 PROXY_LIFETIME_S: Final = 7 * 24 * 3600
 EVERYONE: Final[Mapping[str, str]] = {"ALL": "+read +addEntry"}
@@ -135,6 +136,7 @@ class DevCluster:
         self._root.mkdir(parents=True, exist_ok=True)
         lock = self._lock()
         places = self.prepare()
+        await self._await_ports(places)
         tasks = [asyncio.create_task(self._child(place).run()) for place in places]
         readiness = asyncio.create_task(self._until_ready(places))
         stopped = asyncio.create_task(stop.wait())
@@ -188,6 +190,20 @@ class DevCluster:
         base = asked or _free_ports(PORTS_PER_NODE * (max(self._options.shepherds, 10) + 1))
         kept.write_text(json.dumps({"port_base": base}))
         return base
+
+    async def _await_ports(self, places: list[Place]) -> None:
+        """Give what is just ending time to free them; others cannot be taken, they are in the names of the services.
+
+        Raises: UNAVAILABLE.
+        """
+        taken: list[int] = []
+        for _ in range(PORT_TRIES):
+            taken = [port for place in places for port in (place.port, place.data_port) if not _is_free(port)]
+            if not taken:
+                return
+            await asyncio.sleep(PORT_RETRY_S)
+        cause = f"port {', '.join(map(str, taken))} is taken by another process: stop that first"
+        raise CheloniaError(Kind.UNAVAILABLE, "dev", str(self._root), cause)
 
     def _lock(self) -> int:
         """Take the directory for this process alone. Raises: UNAVAILABLE when another has it."""

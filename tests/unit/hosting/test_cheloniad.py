@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,16 @@ def test_a_second_start_keeps_certificates_ports_and_secrets(prepared: Path) -> 
     with pytest.raises(CheloniaError) as caught:
         DevCluster(DevOptions(prepared, 2, port_base=1)).prepare()
     assert "ports" in caught.value.cause
+
+
+async def test_a_port_that_another_process_has_is_named(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.hosting.dev.PORT_RETRY_S", 0)
+    cluster = DevCluster(DevOptions(prepared, 2))
+    port = cluster.prepare()[1].port
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(CheloniaError) as caught:
+        await cluster.run()
+    assert caught.value.kind is Kind.UNAVAILABLE
+    assert f"port {port} is taken" in caught.value.cause
 
 
 def test_cluster_json_says_where_everything_is(prepared: Path) -> None:

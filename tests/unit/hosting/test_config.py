@@ -122,6 +122,7 @@ def test_a_small_configuration_is_enough() -> None:
         (("port = 1", 'port = "1"'), "listen[0].port", "a whole number is wanted"),
         (("port = 1", "port = true"), "listen[0].port", "a whole number is wanted"),
         (("port = 1", "port = -1"), "listen[0].port", "at least 0"),
+        (("port = 1", "port = 70000"), "listen[0].port", "up to 65535"),
         (('["ahash"]', '"ahash"'), "listen[0].serves", "a list"),
         (('["ahash"]', '["shepherd"]'), "listen[0].serves", "not hosted here"),
         (('["ahash"]', '["ahsah"]'), "listen[0].serves", "none of"),
