@@ -144,7 +144,7 @@ class _Reader:
     def _take(self, name: str, value: str | None, rest: list[str]) -> None:
         flag = self._known.get(name)
         if flag is None:
-            raise UsageError(f"option {name} is not known here")
+            raise UsageError(f"option {name} is not known here (a name that begins with - goes after --)")
         if not flag.value:
             if value is not None:
                 raise UsageError(f"option {name} takes no value")

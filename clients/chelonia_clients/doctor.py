@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
-from chelonia.core.errors import CheloniaError, ExitCode
+from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia.core.ids import Ms
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.credentials import Credential, explain_file, find_cas, find_credential
@@ -158,9 +158,13 @@ async def _look_at_bartenders(report: Report, settings: Settings) -> None:
             urls = settings.bartender_urls()
         except CheloniaError:
             return  # told already
-    async with open_http(tls) as http:
-        for url in urls:
-            await _look_at_bartender(report, http, url)
+    try:
+        async with open_http(tls) as http:
+            for url in urls:
+                await _look_at_bartender(report, http, url)
+    except CheloniaError as error:
+        if not report.problems:  # else told already: these files make no TLS
+            report.bad("TLS", f"{error.subject}: {error.cause}".lstrip(": "), "correct what is named")
 
 
 def _only_cas(report: Report, settings: Settings) -> TlsSettings:
@@ -181,9 +185,7 @@ async def _look_at_bartender(report: Report, http: HttpClient, url: str) -> None
     try:
         answer = await http.request(Sending("HEAD", url))
     except CheloniaError as error:
-        report.bad(
-            topic, error.cause or error.kind.value, "see `chelonia doctor` on another machine, or ask its keeper"
-        )
+        report.bad(topic, error.cause or error.kind.value, cure_of(error))
         return
     _look_at_clock(report, topic, answer.headers)
     address = str(found[0][4][0])
@@ -193,9 +195,26 @@ async def _look_at_bartender(report: Report, http: HttpClient, url: str) -> None
         remote = RemoteBartender(Link(http, SystemClock(), SystemIds()), (url,), Patience(retry_ms=0))
         await Client(remote, http, retry_ms=0).exists("/")
     except CheloniaError as error:
-        report.bad(topic, f"stat / fails: {error.cause or error.kind.value}", "ask the keeper of that cluster")
+        report.bad(topic, f"stat / fails: {error.cause or error.kind.value}", cure_of(error))
         return
     report.good(topic, f"answers stat / in {_since(started):.0f} ms")
+
+
+def cure_of(error: CheloniaError) -> str:
+    """What to do when a Bartender cannot be reached or does not answer as one."""
+    match error.kind:
+        case Kind.UNTRUSTED if "port" in error.cause:
+            return "correct the URL: something else than a Bartender listens there"
+        case Kind.UNTRUSTED if "peer refuses" in error.cause:
+            return "use a certificate whose CA that cluster trusts, or ask its keeper to install yours"
+        case Kind.UNTRUSTED | Kind.EXPIRED:
+            return "install that cluster's CA into the CA directory, or ask its keeper for a valid certificate"
+        case Kind.UNKNOWN_OPERATION | Kind.NOT_FOUND:
+            return "correct the URL: another service answers there; a Bartender's ends in /Bartender"
+        case Kind.NETWORK | Kind.TIMEOUT:
+            return "check the URL and the firewall; see `chelonia doctor` on another machine, or ask its keeper"
+        case _:
+            return "ask the keeper of that cluster"
 
 
 def _look_at_clock(report: Report, topic: str, headers: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -61,7 +62,8 @@ class Output:
 
 def describe(error: CheloniaError) -> str:
     """One line: `chelonia: <op> '<subject>': <cause> (<kind>)`."""
-    what = error.op + (f" '{error.subject}'" if error.subject else "")
+    quoted = error.subject if error.subject.startswith(("'", '"')) else f"'{error.subject}'"
+    what = error.op + (f" {quoted}" if error.subject else "")
     cause = error.cause.removeprefix(f"{error.subject}: ") if error.subject else error.cause
     parts = ["chelonia", what.strip(), cause or "failed"]
     return ": ".join(part for part in parts if part) + f" ({error.kind.value})"
@@ -99,15 +101,24 @@ def human_size(size: int) -> str:
 
 def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
     """Lines of aligned columns, two blanks apart; columns in `right` are set to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = [
-            cell.rjust(width) if index in right else cell.ljust(width)
+            cell.rjust(width) if index in right else cell + " " * (width - _width(cell))
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
 
 
 def _printable(line: str) -> str:

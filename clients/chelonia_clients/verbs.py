@@ -110,7 +110,7 @@ MODIFY = Verb(
     ("modify /data/a set states neededReplicas 4", "modify /data/a set metadata run 1742"),
 )  # fmt: skip
 POLICY = Verb(
-    "policy", "[-r] <LN> set|change|clear <identity> <action list>", "show (<LN> alone) or change access rules",
+    "policy", "[-r] <LN> [set|change|clear <identity> <action list>]", "show (<LN> alone) or change access rules",
     f"{_RULES}:policy", (1, -1), (RECURSIVE,), True,
     ("policy /data change ALL +read", "policy /data set /DC=org/O=X/CN=Jane Doe +read +addEntry",
      "policy /data clear VOMS:atlas", "policy /data"),
@@ -129,7 +129,7 @@ WHOAMI = Verb(
 )  # fmt: skip
 ADMIN = Verb(
     "admin", "status | node list | node maintenance <id> [--for 2h] [--end] | service list | "
-    "service approve|withdraw <id>",
+    "service approve|withdraw <id> | node approve|withdraw <id>",
     "for administrators: health, nodes, approvals, planned absence", f"{_ADMIN}:admin", (1, 3),
     (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over")), False,
     ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h"),

@@ -264,7 +264,7 @@ async def link(session: Session, arguments: Arguments) -> None:
     """The verb `ln`."""
     source, target = arguments.operands
     into = target.endswith("/") or await _is_collection(session, target)
-    await _move(session, source, target.rstrip("/") + "/" if into else target, preserve=True)
+    await _move(session, source, target.rstrip("/") + "/" if into else target, preserve=True, doing="Linking")
 
 
 async def _is_collection(session: Session, text: str) -> bool:
@@ -276,15 +276,15 @@ async def _is_collection(session: Session, text: str) -> bool:
         raise
 
 
-async def _move(session: Session, source: str, target: str, *, preserve: bool) -> None:
-    head = f"Moving '{source}' to '{target}': "
+async def _move(session: Session, source: str, target: str, *, preserve: bool, doing: str = "Moving") -> None:
+    head = f"{doing} '{source}' to '{target}': "
     facts = {"ln": source, "target": target, "preserve": preserve}
     try:
         word = await session.client().move(session.ln(source), session.ln(target), preserve=preserve)
     except CheloniaError as error:
         session.out.failure(error, head + original_status("move", error), **facts)
         return
-    session.out.say(head + word)
+    session.out.say(head + ("linked" if doing == "Linking" else word))
     session.out.result(**facts, status=word)
 
 

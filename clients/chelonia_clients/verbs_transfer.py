@@ -167,6 +167,8 @@ def _uploaded(session: Session, done: Done) -> None:
 
 async def _get_all(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> None:
     if target == "-":
+        if session.out.as_json:
+            raise UsageError("- prints the file itself, so --json makes no sense")
         for source in sources:
             await _print_file(session, session.ln(source))
         return

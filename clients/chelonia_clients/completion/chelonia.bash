@@ -12,9 +12,14 @@ _chelonia() {
             *) verb="$word"; break ;;
         esac
     done
+    if [[ "${COMP_WORDS[COMP_CWORD - 1]}" == --as ]]; then
+        COMPREPLY=($(compgen -W "user user2 admin service anonymous" -- "$cur"))
+        return
+    fi
     if [[ "$cur" == -* ]]; then
         COMPREPLY=($(compgen -W "--json --recursive --force --long --parents --replicas --parallel --bartender --cluster \
-            --config --verbose --trace --help --proxy --cert --key --ca-dir --ca-file --anonymous --no-progress" -- "$cur"))
+            --config --verbose --trace --help --proxy --cert --key --ca-dir --ca-file --anonymous --as \
+            --librarian --no-progress" -- "$cur"))
         return
     fi
     if [[ -z "$verb" ]]; then
@@ -28,7 +33,9 @@ _chelonia() {
     esac
     local IFS=$'\n'
     if [[ "$cur" == /* || ( -z "$cur" && "$verb" != cp && "$verb" != put* ) ]]; then
-        COMPREPLY=($(chelonia completion names -- "${cur:-/}" 2>/dev/null | while read -r name; do printf '%q\n' "$name"; done))
+        # What stands there already may be quoted; readline quotes what is added (-o filenames).
+        cur="${cur//\\/}"
+        COMPREPLY=($(set -f; chelonia completion names -- "${cur:-/}" 2>/dev/null))
     fi
     case "$verb" in
         put*|get*|cp) COMPREPLY+=($(compgen -f -- "$cur")) ;;

@@ -68,7 +68,7 @@ def test_move_and_link(chelonia: Command, fake: FakeBartender) -> None:
     assert chelonia("move", "/a", "/b").lines == ["Moving '/a' to '/b': moved"]
     assert chelonia("move", "/b", "/b2", "preserve").lines == ["Moving '/b' to '/b2': moved"]
     assert chelonia("mv", "/b", "/c").lines == ["Moving '/b' to '/c/': moved"]
-    assert chelonia("ln", "/c/b", "/b3").code == 0
+    assert chelonia("ln", "/c/b", "/b3").lines == ["Linking '/c/b' to '/b3': linked"]
     assert fake.names() == ["/b2", "/b3", "/c", "/c/b"]
     taken = chelonia("move", "/b2", "/b3")
     assert (taken.code, taken.lines) == (5, ["Moving '/b2' to '/b3': targetexists"])

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.cli import main, run
-from chelonia_clients.output import Output
+from chelonia_clients.doctor import cure_of
+from chelonia_clients.output import Output, table
 from chelonia_clients.verbs_admin import parse_duration, script
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command
@@ -55,6 +57,34 @@ def test_a_bartender_that_is_not_there_is_found_out(tmp_path: Path) -> None:
     assert "is it running?" in problem["text"]
 
 
+def test_the_doctor_looks_at_everything_although_no_ca_is_there(tmp_path: Path) -> None:
+    grid = Grid(tmp_path / "grid")
+    proxy = grid.settings(grid.proxy(grid.user())).proxy
+    (tmp_path / "empty").mkdir()
+    words = ("--ca-dir", str(tmp_path / "empty"), "--proxy", str(proxy))
+    code, text = ran(*words, "-b", "https://localhost:1/Bartender", "doctor")
+    assert (code, text.splitlines()[-1]) == (1, "1 problem(s) found.")
+
+
+@pytest.mark.parametrize(
+    ("error", "cure"),
+    [
+        (CheloniaError(Kind.UNKNOWN_OPERATION, cause="wrong namespace"), "a Bartender's ends in /Bartender"),
+        (CheloniaError(Kind.UNTRUSTED, cause="its root CA is not in the trust directory"), "install that cluster's CA"),
+        (CheloniaError(Kind.UNTRUSTED, cause="the peer refuses our certificate"), "whose CA that cluster trusts"),
+        (CheloniaError(Kind.NETWORK, cause="cannot connect"), "firewall"),
+        (CheloniaError(Kind.INTERNAL), "keeper"),
+    ],
+)
+def test_each_kind_of_failure_has_its_cure(error: CheloniaError, cure: str) -> None:
+    assert cure in cure_of(error)
+
+
+def test_columns_stand_below_each_other_whatever_the_script() -> None:
+    rows = [("日本", "x"), ("e\u0301a", "x"), ("abcd", "x")]
+    assert table(rows) == ["日本  x", "e\u0301a    x", "abcd  x"]
+
+
 def test_whoami_without_a_certificate(tmp_path: Path) -> None:
     grid = Grid(tmp_path / "grid")
     code, text = ran("whoami", "--anonymous", "--ca-dir", str(grid.trust_dir))
@@ -74,6 +104,20 @@ def test_completions_are_shipped(shell: str) -> None:
 
 def test_bash_accepts_its_completion() -> None:
     assert subprocess.run(["bash", "-n"], input=script("chelonia.bash"), text=True).returncode == 0
+
+
+def test_bash_completes_names_once_quoted_by_readline(tmp_path: Path) -> None:
+    stub = """chelonia() { [ "$4" = "/d/w" ] && printf '%s\\n' '/d/with space' '/d/w*' "/d/w'q"; }; compopt() { :; }
+"""
+    tries = """COMP_CWORD=2
+for word in /d/w '/d/\\w'; do
+    COMP_WORDS=(chelonia ls "$word"); _chelonia; printf '%s\\n' "${COMPREPLY[@]}"
+done
+COMP_WORDS=(chelonia --as us); _chelonia; printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    done = subprocess.run(["bash"], input=script("chelonia.bash") + stub + tries, text=True, capture_output=True)
+    names = ["/d/with space", "/d/w*", "/d/w'q"]
+    assert done.stdout.splitlines() == [*names, *names, "user", "user2"]
 
 
 def test_completion_of_names(chelonia: Command, fake: FakeBartender) -> None:
