@@ -146,4 +146,4 @@ class Judge:
         cause = f"{self.call.dn} lacks {action.value} on {found.ln}"
         if action is not Action.READ and self._decide(Action.READ, found).allowed:
             cause += f" ({self._decide(action, found).rule})"
-        return CheloniaError(Kind.DENIED, phase, str(found.ln), f"{cause}; its owner can grant it with modify policy")
+        return CheloniaError(Kind.DENIED, phase, str(found.ln), f"{cause}; its owner can grant it (chelonia policy)")
