@@ -251,12 +251,14 @@ class Reporting:
         for item in items.values():
             if await self._reinstated(item) or item.reference in node.index:
                 self._compare_one(item)
-            elif item.state not in (None, ReplicaState.CREATING) and self._uploads.pending(item.reference) is None:
+            elif (
+                item.state and item.state is not ReplicaState.CREATING and self._uploads.pending(item.reference) is None
+            ):
                 # `creating` is a claim whose bytes may be on their way here; it expires by itself.
                 # A `stalled` one was never whole: nothing is lost with it.
                 level = logging.INFO if item.state is ReplicaState.STALLED else logging.WARNING
                 text = "replica missing reference=%s blob=%s state=%s; reported as deleted"
-                log.log(level, text, item.reference, item.blob, item.state.value if item.state else "")
+                log.log(level, text, item.reference, item.blob, item.state.value)
                 node.journal.note_gone(item.reference, item.blob, node.ports.clock.monotonic_ms())
         for held in list(node.index.between(after, upto)):
             if held.reference not in items:

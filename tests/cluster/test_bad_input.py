@@ -219,13 +219,13 @@ async def test_a_body_longer_than_the_ticket_is_refused(cluster: Cluster) -> Non
 
 
 async def test_a_body_shorter_than_declared_names_nothing_and_can_be_continued(cluster: Cluster) -> None:
-    data = DATA * 40
+    data = DATA * 200  # more than buffers on the way can hold: when all but a byte is sent, much of it has arrived
     async with cluster.client("user") as client:
         turl = await turl_for_put(client, "/shorter", data)
-        cut_off(cluster, turl, data[:4_000_000], len(data))
+        cut_off(cluster, turl, data[:-1], len(data))
         assert await client.exists("/shorter") == ""
         offset = await asyncio.to_thread(kept, cluster, turl)
-        assert 0 < offset <= 4_000_000
+        assert 0 < offset < len(data)
         part = {"Content-Range": f"bytes {offset}-{len(data) - 1}/{len(data)}"}
         assert cluster.request("PUT", turl, body=data[offset:], headers=part).status == 201
         assert await fetch(client, "/shorter") == data
