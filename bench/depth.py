@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import cluster
-from experiment import Act, Outcome, Setup, in_turn, measured, ratios
+from experiment import SHORT_TIMES, Act, Outcome, Setup, in_turn, measured, ratios
 from intervals import Check, check, median_interval
 from machine import Cost, added
 from plot import Chart, Point, Series
@@ -22,8 +22,6 @@ BAR = 1.5
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 SAMPLES = 5
 """As in the paper."""
-BLOCKS_TIMES = 3
-"""Many short blocks: a stat takes a millisecond, and what disturbs it comes in bursts."""
 
 
 async def run(setup: Setup) -> Outcome:
@@ -53,7 +51,7 @@ async def _ratio(setup: Setup, running: cluster.Running, client: Client, place: 
     names = await _chain(client)
     times = 50 if setup.quick else 100
     acts = {f"depth {depth}": _stats(client, names[depth], times) for depth in (1, 64)}
-    costs = await in_turn(setup.blocks * BLOCKS_TIMES, running, acts)
+    costs = await in_turn(setup.blocks * SHORT_TIMES, running, acts)
     shallow, deep = costs["depth 1"], costs["depth 64"]
     bar = check(f"stat at depth 64 over depth 1, A-Hash {place}", "at most", BAR, ratios(deep, shallow, _ms))
     cpu = median_interval(ratios(deep, shallow, lambda cost: cost.cpu))

@@ -19,6 +19,8 @@ from chelonia_clients.client import Client, new_call
 
 BLOCKS = 12
 QUICK_BLOCKS = 3
+SHORT_TIMES = 3
+"""As many more blocks where an operation takes a millisecond: what disturbs it comes in bursts."""
 FILL_AT_ONCE = 500
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cluster
-from experiment import Act, Outcome, Setup, fill, in_turn, measured, ratios
+from experiment import SHORT_TIMES, Act, Outcome, Setup, fill, in_turn, measured, ratios
 from intervals import Check, check, median_interval
 from machine import Cost, added
 from plot import Chart, Point, Series
@@ -92,8 +92,9 @@ def _name(width: int) -> str:
 async def _compared(
     setup: Setup, running: cluster.Running, client: Client, wide: int
 ) -> tuple[dict[str, Any], list[Check]]:
-    adds, stats = (30, 50) if setup.quick else (150, 300)
-    narrow = await _narrow_ones(client, setup.blocks)
+    adds, stats = (30, 50) if setup.quick else (50, 100)
+    blocks = setup.blocks * SHORT_TIMES
+    narrow = await _narrow_ones(client, blocks)
     added_to = _Fresh(client, adds)
     acts = {
         "add, narrow": lambda: added_to.act(narrow[added_to.block()]),
@@ -101,7 +102,7 @@ async def _compared(
         "look up, narrow": _lookups(client, narrow[0], range(NARROW), stats),
         "look up, wide": _lookups(client, _name(wide), range(wide), stats),
     }
-    costs = await in_turn(setup.blocks, running, acts)
+    costs = await in_turn(blocks, running, acts)
     checks: list[Check] = []
     for name in ("add", "look up"):
         above, below = costs[f"{name}, wide"], costs[f"{name}, narrow"]
