@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cheloniad: {error}", file=sys.stderr)
         return USAGE if error.kind in (Kind.BAD_CONFIG, Kind.BAD_REQUEST) else FAILED
     except OSError as error:
-        print(f"cheloniad: {error}", file=sys.stderr)
+        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        print(f"cheloniad: {what}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return FAILED

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from chelonia.core.caller import Role
 from chelonia.core.clock import Clock
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import ServiceRecord
 
@@ -109,7 +109,9 @@ class Registry:
         try:
             read = [record for record in await self._source() if record.approved]
         except CheloniaError as error:
-            if self._reachable:
+            if self._reachable and error.kind is Kind.DENIED:
+                log.info("waiting for approval: chelonia admin node approve, or services in [trust] error=%s", error)
+            elif self._reachable:
                 log.info("registry unreachable, configured identities go on error=%s", error)
             self._reachable = False
             return False
