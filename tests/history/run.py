@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chelonia.core.errors import CheloniaError
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.http_client import ClientLimits, HttpClient
 from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
@@ -33,6 +34,7 @@ from tests.history.faults import Torment, Watch
 from tests.history.porcupine import Judgement
 from tests.history.recorder import Plan, Ports, Recorder, Times
 from tests.history.records import Fault, History, Operation, Outcome
+from tests.support.polling import NotReached
 
 READ_MS = 1_000
 CONNECT_MS = 500
@@ -156,7 +158,14 @@ def main(argv: Sequence[str]) -> int:
         return 2
     path: Path = options.out / "history.jsonl"
     path.with_suffix(".html").unlink(missing_ok=True)
-    history = asyncio.run(_recorded(options))
+    try:
+        history = asyncio.run(_recorded(options))
+    except ExceptionGroup as group:
+        known, unknown = group.split((CheloniaError, NotReached))
+        if unknown is not None or known is None:
+            raise
+        print("recording broke off:", *known.exceptions, f"see the logs in {options.out / 'cluster'}", sep="\n")
+        return 2
     records.write(path, history)
     print(*summary(history), sep="\n")
     code, words = judge(program, path, faults=bool(options.fault) or not options.url)
