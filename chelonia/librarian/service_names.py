@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Walk
+from chelonia.core.ahash import Walk, WalkOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, TREE_OBJECT, BlobId, Guid, Ms, ObjectId, RequestKey, blob_object, is_guid
@@ -65,8 +65,7 @@ class Names:
 
     async def traverse(self, call: Call, names: Sequence[LogicalName], needed: Filter = ()) -> tuple[Traversal, ...]:
         """Follow Logical Names as far as they lead; `needed` filters where each ends."""
-        walks = tuple(Walk(entry_id(name.start), tuple((part + "/", part) for part in name.parts)) for name in names)
-        ends = await self._records.walk(call, walks, view.stored_filter(needed))
+        ends = await self._ends(call, names, view.stored_filter(needed))
         last = await self._shown(call, [end.last for end in ends], needed)
         out = []
         for name, end, entry in zip(names, ends, last, strict=True):
@@ -78,6 +77,17 @@ class Names:
             rest = name.parts[len(end.taken) :]
             out.append(Traversal(tuple(steps), not rest, entry, rest))
         return tuple(out)
+
+    async def _ends(self, call: Call, names: Sequence[LogicalName], needed: Filter) -> list[WalkOutcome]:
+        """Where walks end. What leads on is nearly always a collection: other entries are asked for only when not."""
+        ends = list(await self._records.walk(call, tuple(_walk(name, on=("/",)) for name in names), needed))
+        short = [
+            n for n, (name, end) in enumerate(zip(names, ends, strict=True)) if len(end.taken) < len(name.parts) - 1
+        ]
+        again = await self._records.walk(call, tuple(_walk(names[n], on=("/", "")) for n in short), needed)
+        for n, end in zip(short, again, strict=True):
+            ends[n] = end
+        return ends
 
     async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter) -> EntryPage:
         """A page of a collection's children, in byte order of their stored keys."""
@@ -357,3 +367,10 @@ def numbered(call: Call, index: int, total: int) -> Call:
     if total == 1 or not call.request_key:
         return call
     return replace(call, request_key=RequestKey(f"{call.request_key}/{index}"))
+
+
+def _walk(name: LogicalName, on: tuple[str, ...]) -> Walk:
+    """A walk along `name`: through keys that end as `on` says, to an entry of any kind."""
+    kinds = [on] * (len(name.parts) - 1) + [("/", "")]
+    steps = tuple(tuple(part + end for end in ends) for part, ends in zip(name.parts, kinds, strict=False))
+    return Walk(entry_id(name.start), steps)
