@@ -90,7 +90,7 @@ def check_volume(sections: Sections) -> None:
         raise CheloniaError(Kind.TOO_LARGE, subject="metadata", cause=cause)
 
 
-def check_value(triple: Triple, entry_type: str) -> None:
+def check_value(triple: Triple) -> None:
     """Refuse a malformed value of a whitelisted property. Raises: BAD_REQUEST."""
     if triple.section in ("policy", DEFAULT_POLICY_SECTION):
         check_policy_rule(triple.property, triple.value)
@@ -184,7 +184,7 @@ def _is_kept(triple: Triple, entry_type: str, phase: str) -> bool:
             f"{subject} is written by the system only; users set metadata/*, policy, defaultPolicy, timestamps/modified"
         )
         raise CheloniaError(Kind.DENIED, phase, subject, cause)
-    check_value(triple, entry_type)
+    check_value(triple)
     return True
 
 

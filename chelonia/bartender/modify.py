@@ -69,7 +69,7 @@ async def modify(ports: Ports, turn: Turn, request: ModifyRequest) -> Outcome:
             return await _close(ports, turn, judge, asked)
         case _ if is_settable(request.section, request.property, found.type):
             if change_type != UNSET:
-                check_value(Triple(request.section, request.property, request.value), found.type)
+                check_value(Triple(request.section, request.property, request.value))
             check_text(Triple(request.section, request.property, request.value))
             _check_growth(request, found)
             return await _change(ports, turn, asked)

@@ -90,8 +90,6 @@ REPLICAS_WANTED_MAX: Final = 32
 """Copies of one file a user may ask for."""
 RECEIPTS_MAX: Final = 32
 """Receipts in one commit."""
-BLOBS_PER_FILE_MAX: Final = 10_000
-"""Blobs of one file: S3's limit of parts."""
 
 # --- healing ---
 REPORT_ENTRIES_MAX: Final = 500

@@ -60,11 +60,6 @@ def parse_request_key(text: str) -> RequestKey:
     return RequestKey(text)
 
 
-def entry_object(guid: Guid) -> ObjectId:
-    """The A-Hash object that holds the entry `guid`."""
-    return ObjectId(guid)
-
-
 def blob_object(blob: BlobId) -> ObjectId:
     """The A-Hash object that holds the facts and locations of `blob`."""
     return ObjectId(BLOB_PREFIX + blob)

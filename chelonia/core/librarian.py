@@ -358,7 +358,12 @@ class ServiceRecord:
 
 @dataclass(frozen=True, slots=True)
 class HealthSummary:
-    """Repair as the leader sees it: replicas by state, blobs by verified copies missing, work queued and running."""
+    """Repair as this Librarian sees it; that of the leader is the whole picture.
+
+    `exposed`: blobs with fewer verified copies than wanted; `queued`: blobs to be planned, or waiting for a place;
+    `copying`: copies under way; `erasing`: erasures found in the outboxes; `replicas`: by state, `offline` included, as
+    the leader's last whole pass over all blobs counted them.
+    """
 
     leader: str
     is_leader: bool

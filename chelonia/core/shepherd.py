@@ -212,9 +212,9 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """An open replica to be read: whole facts, and a reader of one range at a time.
+    """An open replica to be read: facts of the whole, and a reader of one range at a time.
 
-    `modified_ms` is when the file was put; `name` a file name to suggest.
+    `created_ms` is when the file was put; `single_use`: the ticket is good for one whole body.
     """
 
     size: int

@@ -31,7 +31,7 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.metadata import Filter, Needed, Sections, StoredObject
 from chelonia.core.names import check_name, entry_key
-from chelonia.librarian.blobs import blob_of, discard_blob
+from chelonia.librarian.blobs import discard_blob
 from chelonia.librarian.elements import (
     add,
     as_read,
@@ -377,8 +377,3 @@ def check_modifiable(section: str, prop: str) -> None:
     if section == "states" and prop in MEASURED_STATES:
         cause = "size and checksum are measured; they change only with the bytes"
         raise CheloniaError(Kind.BAD_REQUEST, "modifyMetadata", f"{section}/{prop}", cause)
-
-
-def blob_ids(blobs: Iterable[StoredObject]) -> tuple[BlobId, ...]:
-    """The ids of blob objects."""
-    return tuple(blob_of(blob) for blob in blobs)

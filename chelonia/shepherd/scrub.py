@@ -56,11 +56,6 @@ class Round:
         """Have this replica checked before any other."""
         self._suspects[reference] = None
 
-    @property
-    def has_suspects(self) -> bool:
-        """Whether a suspicion waits; it does not wait for its slot."""
-        return bool(self._suspects)
-
     def next_suspect(self, index: Index) -> Held | None:
         """Take the oldest suspicion that is still here, or None."""
         while self._suspects:

@@ -19,7 +19,6 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
 from chelonia.core.replicas import Checksums
-from chelonia.core.shepherd import Purpose
 from chelonia.wire import armour
 from chelonia.wire.records import Format
 
@@ -63,14 +62,6 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     def checksums(self) -> Checksums:
         """The declared checksums."""
         return Checksums(self.sha256, self.md5, self.adler32)
-
-    @property
-    def put_purpose(self) -> Purpose:
-        """The purpose of a PUT ticket. Raises: BAD_TICKET when it has none."""
-        try:
-            return Purpose(self.purpose)
-        except ValueError:
-            raise _refused("it is not a ticket to write") from None
 
 
 @dataclass(frozen=True, slots=True)

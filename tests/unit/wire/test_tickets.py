@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
-from chelonia.core.shepherd import Purpose
+from chelonia.core.replicas import Checksums
 from chelonia.wire import armour, tickets
 from chelonia.wire.tickets import Ticket, Use
 
@@ -50,7 +50,7 @@ def refusal(text: str, use: Use = USE, now_ms: int = NOW, secret: bytes = SECRET
 def test_a_ticket_is_accepted_for_what_it_says() -> None:
     ticket = tickets.verify(SECRET, tickets.issue(SECRET, TICKET), NOW, USE)
     assert ticket == TICKET
-    assert (ticket.put_purpose, ticket.checksums.md5) == (Purpose.PENDING, TICKET.md5)
+    assert ticket.checksums == Checksums(TICKET.sha256, TICKET.md5, TICKET.adler32)
 
 
 def test_a_ticket_has_the_text_of_the_document() -> None:
@@ -122,9 +122,6 @@ def test_boot_and_binding_matter_only_when_asked_for() -> None:
     free = Ticket("GET", REFERENCE, TICKET.blob, 3, TICKET.expires_ms, "n2")
     text = tickets.issue(SECRET, free)
     assert tickets.verify(SECRET, text, NOW, Use("GET", REFERENCE, "ANONYMOUS", "198.51.100.1")) == free
-    with pytest.raises(CheloniaError) as caught:
-        _ = free.put_purpose
-    assert caught.value.kind is Kind.BAD_TICKET
 
 
 def test_a_newer_format_is_refused_though_rightly_signed() -> None:
