@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from chelonia.core.ids import BlobId, Ms, ServiceId
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import NODE_MAINTENANCE, Demand, choose, crowding
@@ -329,14 +329,14 @@ def _surplus(blob: BlobView, count: _Count, nodes: Nodes) -> list[Mark]:
 
 def _weariness(
     replica: Replica, homes: Sequence[ServiceId], nodes: Nodes
-) -> tuple[tuple[int, int], float, int, ServiceId, str]:
+) -> tuple[tuple[int, int], float, ReferenceId]:
     """How well a copy can be spared: crowded domain first, then the fuller node (to the percent: Shepherds may share a
-    disk), then the one with more replicas, then by id."""
+    disk), then by reference, which is random: many blobs planned on one stale count must not all empty one node."""
     own = replica.location.shepherd
     view = nodes[own].view
     others = [nodes[home].view.domain for home in homes if home != own]
     fullness = round(1 - view.free_bytes / view.total_bytes, 2) if view.total_bytes else 0.0
-    return crowding(view.domain, others), fullness, view.replicas, own, replica.location.reference
+    return crowding(view.domain, others), fullness, replica.location.reference
 
 
 def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
