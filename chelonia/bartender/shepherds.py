@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
-from chelonia.core.clock import Clock, Ids
+from chelonia.core.clock import Clock, Ids, within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import Librarian, NodeView
@@ -23,8 +23,6 @@ from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +85,9 @@ class Shepherds:
         pool = list(candidates)
         while len(pool) >= plan.durable:
             first = pool.pop(0)
-            helpers = await self._helpers(call, plan, first, pool)
-            if len(helpers) < plan.durable - 1:
+            turls = await self._turls_for(call, plan, first, pool)
+            if len(turls) < plan.durable - 1:
                 break
-            turls = [turl for _, turl in helpers]
             request = replace(
                 self._put_request(plan, plan.dn),
                 purpose=plan.purpose,
@@ -143,23 +140,21 @@ class Shepherds:
         ranked = [(distance(location), self._ids.uniform(), location) for location in sorted(locations)]
         return [location for _, _, location in sorted(ranked)]
 
-    async def _helpers(
-        self, call: Call, plan: UploadPlan, first: NodeView, pool: list[NodeView]
-    ) -> list[tuple[NodeView, str]]:
+    async def _turls_for(self, call: Call, plan: UploadPlan, first: NodeView, pool: list[NodeView]) -> list[str]:
         """Ticket the other durable Shepherds and spares for `first`; those that refuse leave the pool."""
         request = self._put_request(plan, first.dn)
-        helpers: list[tuple[NodeView, str]] = []
+        given: list[str] = []
         waiting = list(pool)
         wanted = plan.durable - 1 + plan.spares
-        while waiting and len(helpers) < wanted:
-            batch, waiting = waiting[: wanted - len(helpers)], waiting[wanted - len(helpers) :]
+        while waiting and len(given) < wanted:
+            batch, waiting = waiting[: wanted - len(given)], waiting[wanted - len(given) :]
             turls = await asyncio.gather(*(self.put(call, node.shepherd, request) for node in batch))
             for node, turl in zip(batch, turls, strict=True):
                 if turl:
-                    helpers.append((node, turl))
+                    given.append(turl)
                 else:
                     pool.remove(node)
-        return helpers
+        return given
 
     def _put_request(self, plan: UploadPlan, dn: Dn) -> PutRequest:
         return PutRequest(
@@ -183,31 +178,18 @@ class Shepherds:
             location.shepherd, lambda: self._directory.shepherd(location.shepherd).get(call, (request,))
         )
 
-    async def _ask(self, shepherd: ServiceId, ask: Callable[[], Awaitable[tuple[TurlOutcome, ...]]]) -> TurlOutcome:
+    async def _ask(
+        self, shepherd: ServiceId, ask: Callable[[], Coroutine[Any, Any, tuple[TurlOutcome, ...]]]
+    ) -> TurlOutcome:
         """One Shepherd's answer within the timeout; without a TURL when it gives none, for whatever reason."""
         try:
-            (answer,) = await self._within(ask)
+            (answer,) = await within(self._clock, self._settings.shepherd_timeout_ms, ask())
         except CheloniaError as error:
             _log.info("shepherd passed over shepherd=%s error=%s", shepherd, error)
             return TurlOutcome("", error=str(error), kind=error.kind.value)
         if not answer.turl:
             _log.info("shepherd passed over shepherd=%s error=%s", shepherd, answer.error)
         return answer
-
-    async def _within(self, ask: Callable[[], Awaitable[T]]) -> T:
-        async def run() -> T:
-            return await ask()
-
-        work: asyncio.Task[T] = asyncio.ensure_future(run())
-        timer = asyncio.ensure_future(self._clock.sleep(self._settings.shepherd_timeout_ms))
-        try:
-            await asyncio.wait((work, timer), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
-            raise CheloniaError(Kind.TIMEOUT, cause=f"no answer in {self._settings.shepherd_timeout_ms} ms")
-        finally:
-            timer.cancel()
-            work.cancel()
 
     async def _soon(self, asked: Sequence[Coroutine[Any, Any, TurlOutcome]]) -> list[TurlOutcome]:
         """Answers in the order asked: all until the first with a TURL is in, then what comes within the grace."""

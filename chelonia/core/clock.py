@@ -1,10 +1,15 @@
-"""Ports to time and randomness. Services take them; only `hosting` and the simulator implement them."""
+"""Ports to time and randomness, which only `hosting` and the simulator implement; and waiting with a deadline."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
 
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -37,3 +42,16 @@ class Ids(Protocol):
     def uniform(self) -> float:
         """A number in [0, 1), for jitter and placement."""
         ...
+
+
+async def within(clock: Clock, duration_ms: int, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` for at most `duration_ms` milliseconds, then cancel it. Raises: TIMEOUT, and what `work` raises."""
+    task, timer = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(duration_ms))
+    try:
+        await asyncio.wait((task, timer), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise CheloniaError(Kind.TIMEOUT, cause=f"no answer in {duration_ms} ms")
+    finally:
+        task.cancel()
+        timer.cancel()

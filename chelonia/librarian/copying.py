@@ -6,14 +6,11 @@ once, and the planner decides anew from what is stored: a copy that came through
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from chelonia.core.ahash import Element
-from chelonia.core.clock import Clock
+from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.metadata import StoredObject
@@ -22,10 +19,10 @@ from chelonia.core.shepherd import PROTOCOL_HTTP, CopyOrder, Purpose, PutRequest
 from chelonia.librarian.blobs import blob_of, facts_of
 from chelonia.librarian.elements import drop, file_record, is_, put
 from chelonia.librarian.records import Draft, Identity, Records
+from chelonia.librarian.repair import RepairPolicy
 from chelonia.librarian.service_uploads import Uploads, same_bytes
 from chelonia.librarian.world import World
 
-T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
@@ -56,16 +53,17 @@ class CopyJob:
 class Copier:
     """Makes repair copies."""
 
-    def __init__(self, records: Records, uploads: Uploads, identity: Identity, world: World) -> None:
+    def __init__(
+        self, records: Records, uploads: Uploads, identity: Identity, world: World, policy: RepairPolicy
+    ) -> None:
         self._records = records
         self._uploads = uploads
         self._call = identity.call()
         self._world = world
+        self._policy = policy
 
-    def time_for(self, blob: StoredObject) -> int:
-        """How long a copy of this blob may take, in milliseconds."""
-        settings = self._world.settings
-        return settings.claim_ms + max(facts_of(blob).size, 0) * 1000 // settings.claim_bytes_per_s_min
+    def _copy_ms(self, blob: StoredObject) -> int:
+        return self._policy.copy_ms(facts_of(blob).size)
 
     async def copy(self, job: CopyJob) -> ServiceId | None:
         """Make the copy. Returns None, or the Shepherd that is to be spared for a while."""
@@ -74,7 +72,7 @@ class Copier:
         except CheloniaError as error:
             return await self._give_up(job, job.target.shepherd, error)
         try:
-            receipt = await within(self._world.clock, self.time_for(job.blob), self._push(job, turl))
+            receipt = await within(self._world.clock, self._copy_ms(job.blob), self._push(job, turl))
         except CheloniaError as error:
             blame = job.target if error.kind in (Kind.NO_SPACE, Kind.BAD_TICKET, Kind.CHECKSUM) else job.source
             return await self._give_up(job, blame.shepherd, error)
@@ -89,7 +87,7 @@ class Copier:
             purpose=Purpose.REPLICA,
             protocols=(PROTOCOL_HTTP,),
             reference=job.target.reference,
-            lifetime_ms=self.time_for(job.blob),
+            lifetime_ms=self._copy_ms(job.blob),
         )
         shepherd = self._world.directory.shepherd(job.target.shepherd)
         answer = (await shepherd.put(self._call, (request,)))[0]
@@ -123,16 +121,3 @@ class Copier:
         expired = put(job.blob.id, "claims", key, "0", creating)
         await self._records.attempt(self._call, Draft((expired,)))
         return blame
-
-
-async def within(clock: Clock, duration_ms: int, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, at most so long. Raises: TIMEOUT."""
-    task, timer = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(duration_ms))
-    try:
-        await asyncio.wait((task, timer), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise CheloniaError(Kind.TIMEOUT, cause=f"no answer in {duration_ms} ms")
-    finally:
-        task.cancel()
-        timer.cancel()

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element, Position
+from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SYSTEM_PREFIX, Ms, ReferenceId, ServiceId, shepherd_object
 from chelonia.core.shepherd import Authority
-from chelonia.librarian.copying import within
 from chelonia.librarian.elements import drop
 from chelonia.librarian.guard import Backoff
 from chelonia.librarian.records import Draft, Identity, Records

@@ -82,7 +82,7 @@ class Healer:
         self._alarmed = False
         self._slots = Slots(bounds.COPIES_IN_FLIGHT_PER_NODE_MAX, settings.copies_max)
         self._backoff = Backoff(settings.backoff_ms, settings.backoff_max_ms)
-        self._copier = Copier(records, uploads, identity, world)
+        self._copier = Copier(records, uploads, identity, world, self._policy)
         self._erasers = Erasers(records, nodes, identity, world)
         self._copies: dict[ReferenceId, asyncio.Task[None]] = {}
         self._exposed: dict[BlobId, int] = {}

@@ -1,0 +1,57 @@
+"""Waiting with a deadline takes what it waits for, or ends it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chelonia.core.clock import within
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
+
+
+class _Clock:
+    """Time stands still, or has always run out."""
+
+    def __init__(self, *, over: bool) -> None:
+        self._over = over
+
+    def now_ms(self) -> Ms:
+        return Ms(0)
+
+    def monotonic_ms(self) -> Ms:
+        return Ms(0)
+
+    async def sleep(self, duration_ms: int) -> None:
+        if not self._over:
+            await asyncio.get_running_loop().create_future()
+
+
+async def test_what_answers_in_time_is_taken_as_it_is() -> None:
+    async def answer() -> str:
+        return "done"
+
+    async def refuse() -> str:
+        raise CheloniaError(Kind.DENIED, cause="no")
+
+    assert await within(_Clock(over=False), 5, answer()) == "done"
+    with pytest.raises(CheloniaError) as caught:
+        await within(_Clock(over=False), 5, refuse())
+    assert caught.value.kind is Kind.DENIED
+
+
+async def test_what_does_not_answer_is_ended() -> None:
+    ended = asyncio.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    with pytest.raises(CheloniaError) as caught:
+        await within(_Clock(over=True), 5, hang())
+    assert (caught.value.kind, caught.value.cause) == (Kind.TIMEOUT, "no answer in 5 ms")
+    async with asyncio.timeout(5):
+        await ended.wait()
