@@ -7,6 +7,7 @@ Invariant: queries (they may hold tickets) never reach an error text or a log li
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,10 +16,12 @@ from types import TracebackType
 from typing import Any
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.hosting.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.tls import handshake_error
 
 ERROR_HEADER = "Chelonia-Error"
@@ -184,7 +187,7 @@ class HttpClient:
     def _pool(self) -> aiohttp.ClientSession:
         if self._session is None:
             limits = self._limits
-            connector = aiohttp.TCPConnector(
+            connector = _Connector(
                 limit=limits.connections_max,
                 limit_per_host=limits.connections_per_target_max,
                 keepalive_timeout=limits.keepalive_ms / 1000,
@@ -204,6 +207,25 @@ class HttpClient:
     def _timeout(self, read_idle_ms: int) -> aiohttp.ClientTimeout:
         connect = self._limits.connect_ms / 1000
         return aiohttp.ClientTimeout(total=None, connect=None, sock_connect=connect, sock_read=read_idle_ms / 1000)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """aiohttp's connector, with every connection read through one `Buffered`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._buffer = bytearray(SLICE_BYTES)
+
+    async def _wrap_create_connection(self, *args: Any, **options: Any) -> tuple[asyncio.Transport, ResponseHandler]:
+        factory, *rest = args
+        made: list[ResponseHandler] = []
+
+        def buffered() -> Buffered:
+            made.append(factory())
+            return Buffered(made[-1], self._buffer)
+
+        transport, _ = await super()._wrap_create_connection(buffered, *rest, **options)
+        return transport, made[-1]
 
 
 class _Body:

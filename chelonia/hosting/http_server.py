@@ -26,14 +26,13 @@ from chelonia.core import bounds
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.hosting.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.http_messages import Answer, Door, Peer, Request, error_answer
 from chelonia.hosting.identity import Identity, TlsObject
 
 log = logging.getLogger("chelonia.http.server")
 
 REQUEST_ID_HEADER = "X-Request-Id"
-SLICE_BYTES = 256 * 1024
-"""Unit in which answers are handed to the transport: what a stalled reader can pin."""
 
 Identify = Callable[[TlsObject | None], Identity]
 """Tells who is at the other end of a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
@@ -290,9 +289,9 @@ class _Acceptor(web.Server):
         self._options = options
         self._buffer = bytearray(SLICE_BYTES)
 
-    def protocol(self) -> _Buffered:
+    def protocol(self) -> Buffered:
         """What the event loop speaks to on a new connection."""
-        return _Buffered(self(), self._buffer)
+        return Buffered(self(), self._buffer)
 
     def __call__(self) -> RequestHandler:
         """A handler for a new connection."""
@@ -309,46 +308,6 @@ class _Acceptor(web.Server):
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         self.identities.pop(id(handler), None)
         super().connection_lost(handler, exc)
-
-
-class _Buffered(asyncio.BufferedProtocol):
-    """Hands a connection's bytes on from a buffer that is used again and again.
-
-    TLS is read into such a buffer for 0.55 CPU seconds per GiB; for protocols that are given bytes uvloop needs 1.5
-    (docs/performance.md). Filling and emptying it is one step of the event loop, so all connections share one.
-    """
-
-    def __init__(self, handler: RequestHandler, buffer: bytearray) -> None:
-        self._handler = handler
-        self._view = memoryview(buffer)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As the handler."""
-        self._handler.connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """As the handler."""
-        self._handler.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """As the handler."""
-        self._handler.pause_writing()
-
-    def resume_writing(self) -> None:
-        """As the handler."""
-        self._handler.resume_writing()
-
-    def eof_received(self) -> None:
-        """As the handler."""
-        self._handler.eof_received()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
-        return self._view
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Pass them on."""
-        self._handler.data_received(bytes(self._view[:nbytes]))
 
 
 class _Connection(RequestHandler):
