@@ -38,9 +38,14 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _KEY = re.compile(r"[!-~]{1,128}\Z")
 
 
+def is_uuid(text: str) -> bool:
+    """Tell whether `text` is a lower-case UUID."""
+    return bool(_UUID.match(text))
+
+
 def is_guid(text: str) -> bool:
     """Tell whether `text` names an entry: `0` or a lower-case UUID."""
-    return text == ROOT or bool(_UUID.match(text))
+    return text == ROOT or is_uuid(text)
 
 
 def parse_guid(text: str) -> Guid:
@@ -51,6 +56,13 @@ def parse_guid(text: str) -> Guid:
     if not is_guid(text):
         raise CheloniaError(Kind.BAD_NAME, subject=text[:80], cause="a GUID is 0 or a UUID in lower case")
     return Guid(text)
+
+
+def parse_reference(text: str) -> ReferenceId:
+    """Return `text` as the id of a replica. Raises: BAD_REQUEST unless it is a lower-case UUID: it names files."""
+    if not is_uuid(text):
+        raise CheloniaError(Kind.BAD_REQUEST, subject=text[:80], cause="a reference is a UUID in lower case")
+    return ReferenceId(text)
 
 
 def parse_request_key(text: str) -> RequestKey:

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ReferenceId, is_guid
+from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
 from chelonia.core.replicas import ReplicaFacts
 from chelonia.core.shepherd import ByteRange, StoredReplica
 from chelonia.wire import records
@@ -115,7 +115,7 @@ class FileBlobs:
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring back, as committed, what was set aside; None when its bytes are not there."""
-        source, target = self._root / "quarantine" / _checked(reference), self.replica(reference)
+        source, target = self._root / "quarantine" / parse_reference(reference), self.replica(reference)
         return await self.run(lambda: _bring_back(source, target))
 
     async def leftovers(self) -> tuple[ReferenceId, ...]:
@@ -155,11 +155,11 @@ class FileBlobs:
 
     def incoming(self, reference: ReferenceId, suffix: str) -> Path:
         """Where an upload is. Raises: BAD_REQUEST unless `reference` is a UUID."""
-        return self._root / "incoming" / (_checked(reference) + suffix)
+        return self._root / "incoming" / (parse_reference(reference) + suffix)
 
     def replica(self, reference: ReferenceId) -> Path:
         """Where a replica is. Raises: BAD_REQUEST unless `reference` is a UUID."""
-        return self._root / "replicas" / _checked(reference)[:2] / reference
+        return self._root / "replicas" / parse_reference(reference)[:2] / reference
 
     def free_bytes(self) -> int:
         """Free bytes above the reserve; negative below it. Blocks."""
@@ -302,12 +302,6 @@ class FileWriter:
 # --- blocking pieces, run in threads -------------------------------------------------------------------------------
 
 
-def _checked(reference: ReferenceId) -> str:
-    if not is_guid(reference) or len(reference) == 1:
-        raise CheloniaError(Kind.BAD_REQUEST, "", reference[:80], "a reference is a UUID in lower case")
-    return reference
-
-
 def _with(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
@@ -392,7 +386,7 @@ def _scan_folder(folder: Path) -> Iterator[StoredReplica]:
     names = dict.fromkeys(sorted(os.listdir(folder)))
     references = {name.removesuffix(COMMITTED).removesuffix(UNCOMMITTED): None for name in names}
     for reference in sorted(references):
-        if not is_guid(reference):
+        if not is_uuid(reference):
             continue
         path = folder / reference
         facts, committed = _read_record(path)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ReferenceId, is_guid
+from chelonia.core.ids import ReferenceId, parse_reference
 from chelonia.core.replicas import ReplicaFacts
 from chelonia.core.shepherd import ByteRange, StoredReplica
 
@@ -77,20 +77,20 @@ class MemoryBlobs:
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> MemoryWriter:
         """Open a writer; with `resume` continue what was kept."""
-        kept = self._suspended.pop(_checked(reference), b"")
+        kept = self._suspended.pop(parse_reference(reference), b"")
         writer = MemoryWriter(self, reference, kept if resume else b"")
         self._writers[reference] = writer
         return writer
 
     async def suspended(self, reference: ReferenceId) -> int:
         """Bytes kept of an interrupted upload, 0 when none."""
-        return len(self._suspended.get(_checked(reference), b""))
+        return len(self._suspended.get(parse_reference(reference), b""))
 
     async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
         """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there."""
         offset, end = span.offset, span.offset + span.length
         while offset < end:
-            kept = self._replicas.get(_checked(reference))
+            kept = self._replicas.get(parse_reference(reference))
             data = (kept.data if kept else None) or b""
             want = min(bounds.CHUNK_BYTES, end - offset)
             if len(data) < offset + want:
@@ -100,38 +100,38 @@ class MemoryBlobs:
 
     async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
         """Yield what an interrupted or running upload has written so far."""
-        writer = self._writers.get(_checked(reference))
+        writer = self._writers.get(parse_reference(reference))
         data = bytes(writer.buffer) if writer else self._suspended.get(reference, b"")
         for offset in range(0, len(data), bounds.CHUNK_BYTES):
             yield data[offset : offset + bounds.CHUNK_BYTES]
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record again; None when it is missing or damaged."""
-        kept = self._replicas.get(_checked(reference))
+        kept = self._replicas.get(parse_reference(reference))
         return kept.facts if kept else None
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note durably that these replicas are committed."""
         for reference in references:
-            kept = self._replicas.get(_checked(reference))
+            kept = self._replicas.get(parse_reference(reference))
             if kept is not None:
                 self._replicas[reference] = replace(kept, committed=True)
 
     async def erase(self, reference: ReferenceId) -> bool:
         """Remove bytes and record, wherever they are; False when there was nothing."""
         places = (self._replicas, self._set_aside, self._suspended)
-        found = [place.pop(_checked(reference), None) is not None for place in places]
+        found = [place.pop(parse_reference(reference), None) is not None for place in places]
         return any(found)
 
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set bytes and record aside."""
-        kept = self._replicas.pop(_checked(reference), None)
+        kept = self._replicas.pop(parse_reference(reference), None)
         if kept is not None:
             self._set_aside[reference] = kept
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring back, as committed, what was set aside; None when its bytes are not there."""
-        kept = self._set_aside.get(_checked(reference))
+        kept = self._set_aside.get(parse_reference(reference))
         if kept is None or kept.data is None:
             return None
         self._replicas[reference] = replace(self._set_aside.pop(reference), committed=True)
@@ -216,12 +216,6 @@ class MemoryWriter:
     def _check_alive(self) -> None:
         if self.dead:
             raise CheloniaError(Kind.CANCELLED, "write", self.reference, "this Shepherd has crashed")
-
-
-def _checked(reference: ReferenceId) -> ReferenceId:
-    if not is_guid(reference) or len(reference) == 1:
-        raise CheloniaError(Kind.BAD_REQUEST, "", reference[:80], "a reference is a UUID in lower case")
-    return reference
 
 
 def _stored(reference: ReferenceId, kept: _Kept) -> StoredReplica:

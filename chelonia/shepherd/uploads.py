@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Dn, Ms, ReferenceId, ServiceId, is_guid
+from chelonia.core.ids import ANONYMOUS, Dn, Ms, ReferenceId, ServiceId, parse_reference
 from chelonia.core.replicas import Checksums, Receipt
 from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
 from chelonia.shepherd import gate, lifecycle
@@ -83,11 +83,13 @@ class Uploads:
     # --- tickets --------------------------------------------------------------------------------------------------
 
     async def offer(self, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
-        """Reserve space and issue a TURL per request, or say in the original's words why not."""
+        """Reserve space and issue a TURL per request, or say in the original's words why not.
+
+        Raises: BAD_REQUEST for a reference that is no UUID.
+        """
         for request in requests:
-            if request.reference and not (is_guid(request.reference) and request.reference[1:]):
-                cause = "a reference is a UUID in lower case"
-                raise CheloniaError(Kind.BAD_REQUEST, "shepherd.put", request.reference[:80], cause)
+            if request.reference:
+                parse_reference(request.reference)
         free, _ = await self._node.ports.blobs.space()
         outcomes: list[TurlOutcome] = []
         for request in requests:
