@@ -24,6 +24,7 @@ from chelonia_clients.client import Client
 
 BAR = 3.0
 COLLECTIONS = 50
+QUICK_COLLECTIONS = 10
 CLIENTS = (1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
 
 
@@ -53,12 +54,13 @@ async def run(setup: Setup) -> Outcome:
     curve: list[_Crowd] = []
     hundred: list[_Crowd] = []
     serial = itertools.count()
+    each = QUICK_COLLECTIONS if setup.quick else COLLECTIONS
     async with cluster.dev(setup.scratch, 0) as running:
         for clients in (1, 20, 100) if setup.quick else CLIENTS:
-            curve.append(await _crowd(running, clients, f"/crowd{next(serial)}"))
+            curve.append(await _crowd(running, clients, each, f"/crowd{next(serial)}"))
             setup.say(f"  {_told(curve[-1])}")
         for _ in range(setup.blocks):
-            hundred.append(await _crowd(running, 100, f"/crowd{next(serial)}"))
+            hundred.append(await _crowd(running, 100, each, f"/crowd{next(serial)}"))
             setup.say(f"  {_told(hundred[-1])}")
     spread = [max(crowd.seconds) / min(crowd.seconds) for crowd in hundred]
     bar = check("slowest of 100 clients over the fastest", "at most", BAR, spread)
@@ -78,7 +80,7 @@ async def run(setup: Setup) -> Outcome:
     return Outcome(results, [bar, none], {"multiuser": _chart(curve)})
 
 
-async def _crowd(running: cluster.Running, clients: int, collection: str) -> _Crowd:
+async def _crowd(running: cluster.Running, clients: int, each: int, collection: str) -> _Crowd:
     async with AsyncExitStack() as stack:
         users = [await stack.enter_async_context(running.client()) for _ in range(clients)]
         await users[0].make_collection(collection)
@@ -87,7 +89,7 @@ async def _crowd(running: cluster.Running, clients: int, collection: str) -> _Cr
         started = time.perf_counter()
 
         async def user(number: int, client: Client) -> float:
-            for n in range(COLLECTIONS):
+            for n in range(each):
                 try:
                     await client.make_collection(f"{collection}/{number}-{n}")
                 except CheloniaError as error:
@@ -95,7 +97,7 @@ async def _crowd(running: cluster.Running, clients: int, collection: str) -> _Cr
             return time.perf_counter() - started
 
         seconds = await asyncio.gather(*(user(number, client) for number, client in enumerate(users)))
-        return _Crowd(list(seconds), failures, stop(clients * COLLECTIONS))
+        return _Crowd(list(seconds), failures, stop(clients * each))
 
 
 def _told(crowd: _Crowd) -> str:
