@@ -117,7 +117,14 @@ def _loop(act: Act, session: Session, arguments: Arguments) -> None:
         finally:
             await session.close()
 
-    asyncio.run(whole())
+    with asyncio.Runner(loop_factory=_fast_loop) as runner:
+        runner.run(whole())
+
+
+def _fast_loop() -> asyncio.AbstractEventLoop:
+    import uvloop  # here, so that `help` starts without it
+
+    return uvloop.new_event_loop()
 
 
 def usage() -> str:
