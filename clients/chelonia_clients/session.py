@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import Output
@@ -69,6 +70,15 @@ class Session:
             text = self._from_url(text)
         parse_ln(text)
         return text
+
+    async def is_collection(self, ln: str) -> bool:
+        """Whether a Logical Name leads to a collection; one that the user may not look at counts as none."""
+        try:
+            return await self.client().exists(ln.rstrip("/") or "/") == "collection"
+        except CheloniaError as error:
+            if error.kind is Kind.DENIED:
+                return False
+            raise
 
     def _from_url(self, text: str) -> str:
         if text.startswith("chelonia:") and not text.startswith("chelonia://"):

@@ -253,7 +253,7 @@ async def move(session: Session, arguments: Arguments) -> None:
 async def mv(session: Session, arguments: Arguments) -> None:
     """The verb `mv`: into a collection when the target is one."""
     *sources, target = arguments.operands
-    into = target.endswith("/") or await _is_collection(session, target)
+    into = target.endswith("/") or await session.is_collection(session.ln(target))
     if len(sources) > 1 and not into:
         raise UsageError(f"{target} is no collection, so only one name can be moved to it")
     for source in sources:
@@ -263,17 +263,8 @@ async def mv(session: Session, arguments: Arguments) -> None:
 async def link(session: Session, arguments: Arguments) -> None:
     """The verb `ln`."""
     source, target = arguments.operands
-    into = target.endswith("/") or await _is_collection(session, target)
+    into = target.endswith("/") or await session.is_collection(session.ln(target))
     await _move(session, source, target.rstrip("/") + "/" if into else target, preserve=True, doing="Linking")
-
-
-async def _is_collection(session: Session, text: str) -> bool:
-    try:
-        return await session.client().exists(session.ln(text)) == "collection"
-    except CheloniaError as error:
-        if error.kind is Kind.DENIED:
-            return False
-        raise
 
 
 async def _move(session: Session, source: str, target: str, *, preserve: bool, doing: str = "Moving") -> None:

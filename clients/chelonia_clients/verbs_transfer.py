@@ -115,7 +115,7 @@ async def _is_into(session: Session, sources: Sequence[str], target: str, wishes
     """Whether uploads go into the target rather than become it. Raises: NOT_FOUND for several without a collection."""
     if len(sources) == 1 and target.endswith("/") and not wishes.recursive:
         return True  # the server says so when it is not there
-    if await _exists_as_collection(session, target):
+    if await session.is_collection(target):
         return True
     if len(sources) > 1:
         raise CheloniaError(Kind.NOT_FOUND, "put", target, "several files go into a collection: make it first")
@@ -228,7 +228,7 @@ def _downloaded(session: Session, done: Done) -> None:
 
 async def _copy_all(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> None:
     client = session.client()
-    into = target.endswith("/") or await _exists_as_collection(session, target)
+    into = target.endswith("/") or await session.is_collection(target)
     if len(sources) > 1 and not into:
         raise UsageError(f"{target} is no collection, so only one name can be copied to it")
     for source in sources:
@@ -282,15 +282,6 @@ def _wishes(session: Session, arguments: Arguments, replicas: str = "") -> Wishe
         replicas=replicas_of(session, arguments, replicas),
         parallel=parallel_of(arguments, PARALLEL),
     )
-
-
-async def _exists_as_collection(session: Session, ln: str) -> bool:
-    try:
-        return await session.client().exists(ln.rstrip("/") or "/") == "collection"
-    except CheloniaError as error:
-        if error.kind is Kind.DENIED:
-            return False
-        raise
 
 
 def _name_of(source: str) -> str:
