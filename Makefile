@@ -7,7 +7,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 PY := $(BIN)/python
 
-# What `make check` looks at. demo/, bench/ and fuse/ join when they exist.
+# What `make check` looks at; fuse/ where there is one.
 SHIPPED := chelonia clients/chelonia_clients $(wildcard fuse/chelonia_fuse)
 SOURCES := setup.py chelonia clients tests $(wildcard fuse bench demo)
 
