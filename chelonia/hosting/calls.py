@@ -5,9 +5,8 @@ from __future__ import annotations
 from chelonia.core.caller import Call
 from chelonia.core.ids import RequestKey, parse_request_key
 from chelonia.hosting.http_messages import Request
-from chelonia.hosting.registry import SERVICE_HEADER, Registry
-
-REQUEST_KEY_HEADER = "Chelonia-Request-Key"
+from chelonia.hosting.registry import Registry
+from chelonia.wire.headers import REQUEST_KEY_HEADER, SERVICE_HEADER
 
 
 async def call_of(request: Request, registry: Registry) -> Call:

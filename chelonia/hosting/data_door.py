@@ -22,13 +22,11 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.registry import Registry
 from chelonia.wire import receipts
 from chelonia.wire.digests import digest_headers, parse_digests
+from chelonia.wire.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
 from chelonia.wire.ranges import content_range, parse_content_range, parse_range, unsatisfied_range
 
 log = logging.getLogger("chelonia.data")
 
-OFFSET_HEADER: Final = "Chelonia-Offset"
-RECEIPTS_HEADER: Final = "Chelonia-Receipts"
-GUID_HEADER: Final = "Chelonia-Guid"
 METHODS: Final = ("GET", "HEAD", "PUT")
 BINARY: Final = "application/octet-stream"
 

@@ -23,8 +23,8 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.hosting.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.tls import handshake_error
+from chelonia.wire.headers import ERROR_HEADER
 
-ERROR_HEADER = "Chelonia-Error"
 """Names the kind of a refusal beside its status."""
 EXPECT_ABOVE_BYTES = 64 * 1024
 """Bodies longer than this (or of unknown length) ask `Expect: 100-continue` first: a refusal then costs no upload."""

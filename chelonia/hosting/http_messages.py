@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.wire.headers import ERROR_HEADER
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -62,7 +63,7 @@ def text_answer(status: int, text: str, headers: tuple[tuple[str, str], ...] = (
 
 def error_answer(error: CheloniaError) -> Answer:
     """The HTTP face of an error: its status, and a line naming kind and cause."""
-    kind = (("Chelonia-Error", error.kind.value),)
+    kind = ((ERROR_HEADER, error.kind.value),)
     retry = (("Retry-After", "1"),) if error.meaning.http == 503 else ()
     return text_answer(error.meaning.http, f"{error.kind.value}: {error.cause or error.op}\n", (*kind, *retry))
 

@@ -29,10 +29,10 @@ from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.hosting.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.http_messages import Answer, Door, Peer, Request, error_answer
 from chelonia.hosting.identity import Identity, TlsObject
+from chelonia.wire.headers import REQUEST_ID_HEADER
 
 log = logging.getLogger("chelonia.http.server")
 
-REQUEST_ID_HEADER = "X-Request-Id"
 
 Identify = Callable[[TlsObject | None], Identity]
 """Tells who is at the other end of a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""

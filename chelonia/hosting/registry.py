@@ -22,8 +22,6 @@ from chelonia.core.librarian import ServiceRecord
 
 log = logging.getLogger("chelonia.registry")
 
-SERVICE_HEADER = "Chelonia-Service"
-
 Source = Callable[[], Awaitable[Iterable[ServiceRecord]]]
 """Reads the cluster's registry. Raises CheloniaError when it cannot be reached."""
 
@@ -145,7 +143,7 @@ def _by_dn(records: Iterable[ServiceRecord]) -> dict[Dn, tuple[ServiceRecord, ..
 def _choose(records: tuple[ServiceRecord, ...], service: str) -> Grant:
     """Roles of all records; the id asked for, else a Shepherd's (only those speak of themselves), else the first."""
     roles = tuple(role for role in Role if any(record.role == role for record in records))
-    ids = [record.service_id for record in records if record.service_id and record.service_id != "-"]
+    ids = [record.service_id for record in records if record.service_id]
     shepherds = [record.service_id for record in records if record.role == Role.SHEPHERD]
     chosen = ServiceId(service) if service in ids else next(iter((*shepherds, *ids)), ServiceId(""))
     return Grant(roles, chosen)

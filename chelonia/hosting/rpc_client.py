@@ -22,6 +22,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Receipt
 from chelonia.hosting.http_client import HttpClient, Sending, raise_for_status
 from chelonia.wire import soap
+from chelonia.wire.headers import REQUEST_ID_HEADER, REQUEST_KEY_HEADER, SERVICE_HEADER
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER
@@ -29,10 +30,6 @@ from chelonia.wire.operations_librarian import LIBRARIAN
 from chelonia.wire.operations_shepherd import SHEPHERD
 
 T = TypeVar("T")
-
-REQUEST_ID_HEADER: Final = "X-Request-Id"
-REQUEST_KEY_HEADER: Final = "Chelonia-Request-Key"
-SERVICE_HEADER: Final = "Chelonia-Service"
 
 AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT, Kind.READ_ONLY})
 """Failures after which the same call may be made again, elsewhere or later."""

@@ -9,11 +9,8 @@ from chelonia.core.shepherd import ByteRange, Uploaded
 from chelonia.hosting.http_client import HttpClient, Received, Sending, raise_for_status
 from chelonia.wire import receipts
 from chelonia.wire.digests import parse_digests
+from chelonia.wire.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
 from chelonia.wire.ranges import content_range
-
-OFFSET_HEADER = "Chelonia-Offset"
-RECEIPTS_HEADER = "Chelonia-Receipts"
-GUID_HEADER = "Chelonia-Guid"
 
 
 class HttpTransfers:

@@ -18,7 +18,6 @@ from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.wire import armour
 from chelonia.wire.records import Format
 
-HEADER: Final = "Chelonia-Receipts"
 RECEIPT_TEXT_MAX: Final = 4096
 """Characters of one receipt: an RSA signature of 4 096 bits, two ids and a long service URL."""
 _TITLE: Final = b"chelonia receipt 1\n"

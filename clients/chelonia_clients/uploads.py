@@ -19,6 +19,7 @@ from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
 from chelonia.hosting.http_client import Sending, raise_for_status
 from chelonia.wire import receipts
+from chelonia.wire.headers import RECEIPTS_HEADER
 from chelonia_clients.client import DEFAULT_REPLICAS, Client
 
 Progress = Callable[[int], None]
@@ -167,7 +168,7 @@ async def _put(client: Client, turl: str, ln: str, sent: _Counted, size: int) ->
         raise_for_status(answer.status, answer.headers, answer.body, "put")
     except CheloniaError as error:
         raise CheloniaError(error.kind, "put", error.subject or ln, error.cause) from error
-    return [word for word in answer.headers.get(receipts.HEADER, "").replace(" ", "").split(",") if word]
+    return [word for word in answer.headers.get(RECEIPTS_HEADER, "").replace(" ", "").split(",") if word]
 
 
 def _compare(ln: str, sent: _Counted, words: Sequence[str]) -> None:

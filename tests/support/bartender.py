@@ -21,6 +21,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.hosting.http_client import Received, Sending
 from chelonia.wire import receipts
+from chelonia.wire.headers import RECEIPTS_HEADER
 
 Path = tuple[str, ...]
 PIECE = 1000
@@ -71,7 +72,7 @@ class FakeStore:
         assert sending.length in (-1, len(data))
         self.blobs[blob] = data
         told = data + b"!" if fault.flip else data
-        return Received(201, {receipts.HEADER: receipts.to_text(_receipt(host, blob, told))}, b"")
+        return Received(201, {RECEIPTS_HEADER: receipts.to_text(_receipt(host, blob, told))}, b"")
 
     @asynccontextmanager
     async def stream(self, sending: Sending) -> AsyncIterator[FakeAnswer]:
