@@ -14,7 +14,7 @@ from chelonia.core import bounds
 from chelonia.core.ahash import Walk, WalkOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT, TREE_OBJECT, BlobId, Guid, Ms, ObjectId, RequestKey, blob_object, is_guid
+from chelonia.core.ids import ROOT, TREE_OBJECT, BlobId, Guid, Ms, ObjectId, RequestKey, blob_object, parse_guid
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
@@ -352,9 +352,7 @@ class Names:
 
 def entry_id(guid: Guid) -> ObjectId:
     """The object of an entry. Raises: BAD_NAME when it is no GUID, so that no system object can be named."""
-    if not is_guid(guid):
-        raise CheloniaError(Kind.BAD_NAME, subject=guid[:80], cause="a GUID is 0 or a UUID in lower case")
-    return ObjectId(guid)
+    return ObjectId(parse_guid(guid))
 
 
 def failed(error: CheloniaError) -> str:
