@@ -32,7 +32,7 @@ Ms = NewType("Ms", int)
 ROOT = Guid("0")
 ANONYMOUS = Dn("ANONYMOUS")
 BLOB_PREFIX = "blob:"
-SYSTEM_PREFIX = "sys:"
+SHEPHERD_PREFIX = "sys:shepherd:"
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
 _KEY = re.compile(r"[!-~]{1,128}\Z")
@@ -79,7 +79,7 @@ def blob_object(blob: BlobId) -> ObjectId:
 
 def shepherd_object(shepherd: ServiceId) -> ObjectId:
     """A Shepherd's A-Hash object: replicas (`file`), erasure outbox (`erase`), `report` number and `node` state."""
-    return ObjectId(f"{SYSTEM_PREFIX}shepherd:{shepherd}")
+    return ObjectId(SHEPHERD_PREFIX + shepherd)
 
 
 SERVICES_OBJECT = ObjectId("sys:services")

@@ -1,7 +1,7 @@
 """The invariants of the metadata, stated once: what must hold after every transact, and what holds when all is quiet.
 
 Pure: from the objects as stored to what is wrong with them. `broken` looks at rules that no moment may break, whatever
-crashed; `unsettled` at work that healing has still to do. For fsck, the simulator and cluster tests.
+crashed; `unsettled` at work that healing has still to do. The simulator watches both; no command runs them.
 Layout of every object: `docs/formats/metadata.md`.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from chelonia.core.ids import (
     BLOB_PREFIX,
     ROOT,
-    SYSTEM_PREFIX,
+    SHEPHERD_PREFIX,
     BlobId,
     Guid,
     ObjectId,
@@ -28,7 +28,6 @@ from chelonia.core.replicas import Location, ReplicaState, parse_location
 from chelonia.librarian.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.tree import blobs_of, key_for, names_of, type_of
 
-_SHEPHERD = f"{SYSTEM_PREFIX}shepherd:"
 _CLAIMED = (ReplicaState.CREATING, ReplicaState.THIRDWHEEL)
 """States that always have a claim; `invalid` may have one (since when), others have none."""
 
@@ -65,7 +64,7 @@ class Snapshot:
 
     def shepherds(self) -> list[StoredObject]:
         """Objects of Shepherds."""
-        return [obj for key, obj in sorted(self.objects.items()) if key.startswith(_SHEPHERD)]
+        return [obj for key, obj in sorted(self.objects.items()) if key.startswith(SHEPHERD_PREFIX)]
 
 
 def broken(snapshot: Snapshot) -> tuple[Finding, ...]:
@@ -171,7 +170,7 @@ def _blob_rules(snapshot: Snapshot, blob: StoredObject) -> Iterator[str]:
 
 
 def _shepherd_rules(snapshot: Snapshot, shepherd: StoredObject) -> Iterator[str]:
-    name = shepherd.id.removeprefix(_SHEPHERD)
+    name = shepherd.id.removeprefix(SHEPHERD_PREFIX)
     records = shepherd.sections.get("file", {})
     ordered = {key.split(" ")[1]: value.split(" ")[0] for key, value in shepherd.sections.get("erase", {}).items()}
     for reference, blob in records.items():

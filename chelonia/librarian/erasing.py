@@ -14,7 +14,7 @@ from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element, Position
 from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import SYSTEM_PREFIX, Ms, ReferenceId, ServiceId, shepherd_object
+from chelonia.core.ids import SHEPHERD_PREFIX, Ms, ReferenceId, ServiceId, shepherd_object
 from chelonia.core.shepherd import Authority
 from chelonia.librarian.elements import drop
 from chelonia.librarian.guard import Backoff
@@ -26,7 +26,6 @@ _LOG = logging.getLogger(__name__)
 
 DELETED = "deleted"
 """The status of a confirmed erasure."""
-_SHEPHERD = f"{SYSTEM_PREFIX}shepherd:"
 
 
 class Erasers:
@@ -51,7 +50,7 @@ class Erasers:
         """A transact has applied: look soon at the outboxes it filled."""
         for element in elements:
             if element.section == "erase" and element.change is ChangeType.SET:
-                self.wake(ServiceId(element.object.removeprefix(_SHEPHERD)))
+                self.wake(ServiceId(element.object.removeprefix(SHEPHERD_PREFIX)))
 
     def wake(self, shepherd: ServiceId) -> None:
         """Look at this Shepherd's outbox soon."""

@@ -12,6 +12,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId
 from chelonia.core.shepherd import PROTOCOL_HTTP, ByteRange, Download, GetRequest, TurlOutcome
+from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd import gate
 from chelonia.shepherd.lifecycle import Held
 from chelonia.shepherd.node import Node
@@ -58,7 +59,7 @@ class Downloads:
 
     def _offer_one(self, request: GetRequest) -> TurlOutcome:
         if PROTOCOL_HTTP not in request.protocols:
-            error = "no supported protocol found"
+            error = NO_SUPPORTED_PROTOCOL
             return TurlOutcome(request.request_id, error=error, kind=Kind.NO_PROTOCOL.value)
         node = self._node
         held = node.index.get(request.reference)

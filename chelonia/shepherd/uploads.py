@@ -20,6 +20,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms, ReferenceId, ServiceId, parse_reference
 from chelonia.core.replicas import Checksums, Receipt
 from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
+from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd import gate, lifecycle
 from chelonia.shepherd.checksums import Hasher, hash_stream
 from chelonia.shepherd.forwarding import Fanout, push_copy
@@ -125,7 +126,7 @@ class Uploads:
 
     def _refusal(self, request: PutRequest, free: int) -> tuple[str, Kind] | None:
         if PROTOCOL_HTTP not in request.protocols:
-            return "no supported protocol found", Kind.NO_PROTOCOL
+            return NO_SUPPORTED_PROTOCOL, Kind.NO_PROTOCOL
         index = self._node.index
         old = self._pending.get(request.reference)
         busy = old is not None and old.phase not in (Phase.OPEN, Phase.KEPT)

@@ -52,7 +52,6 @@ A = TypeVar("A", bound=Answer)
 Metadata = Mapping[str, Mapping[str, str]]
 """`{section: {property: value}}` as the user may see it."""
 
-DEFAULT_REPLICAS = 3
 RETRY_MS = 10_000
 """How long an operation is repeated under the same request key while the cluster is busy with itself."""
 PAUSE_MS_MAX = 2_000

@@ -18,9 +18,10 @@ from functools import partial
 from pathlib import Path
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia_clients.client import DEFAULT_REPLICAS, SHORT, Client, Listed
+from chelonia_clients.client import SHORT, Client, Listed
 from chelonia_clients.downloads import Progress, download, read
 from chelonia_clients.local_files import Found, Sort, local_error, printable, scan, to_ln, to_local
+from chelonia_clients.settings import DEFAULT_REPLICAS
 from chelonia_clients.uploads import UploadOptions, file_source, stream_source, upload
 
 PARALLEL = 6

@@ -20,7 +20,8 @@ from chelonia.core.metadata import Triple
 from chelonia.hosting.http_client import Sending, raise_for_status
 from chelonia.wire import receipts
 from chelonia.wire.headers import RECEIPTS_HEADER
-from chelonia_clients.client import DEFAULT_REPLICAS, Client
+from chelonia_clients.client import Client
+from chelonia_clients.settings import DEFAULT_REPLICAS
 
 Progress = Callable[[int], None]
 """Called with the number of bytes just moved (negative when a transfer starts over)."""
