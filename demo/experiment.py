@@ -15,6 +15,9 @@ from view import View
 from chelonia.core.errors import CheloniaError
 from chelonia_clients.client import Client
 
+FILES = 10
+REPLICAS = 4
+WANTED = FILES * REPLICAS
 SAMPLE_EVERY_S = 0.2
 PATIENCE_S = 180.0
 
@@ -34,12 +37,12 @@ class Experiment:
     @property
     def initial(self) -> Sample:
         """The first sample in which everything was whole."""
-        return next(sample for sample in self.samples if sample.alive == 40)
+        return next(sample for sample in self.samples if sample.alive == WANTED)
 
     @property
     def complete(self) -> bool:
         """Whether the last thing seen is a whole cluster."""
-        return bool(self.samples) and self.samples[-1].alive == 40 and len(self.seen) >= 7
+        return bool(self.samples) and self.samples[-1].alive == WANTED and len(self.seen) >= 7
 
     def mark(self, text: str) -> None:
         """Note that something was done to the cluster."""
@@ -74,7 +77,7 @@ class Experiment:
         low = min(sample.alive for sample in self.samples if killed <= sample.ms <= returned)
         seen = self.seen
         return [
-            ("replicas wanted", "40", "40"),
+            ("replicas wanted", str(WANTED), "40"),
             ("fewest alive after the kill", str(low), "32"),
             ("loss noticed after", _s(seen["S3's replicas OFFLINE"] - killed), "under 15 s"),
             ("40 alive again after", _s(seen["40 alive again without S3"] - killed), "about 60 s"),
@@ -89,14 +92,14 @@ class Experiment:
         document = {
             "files": len(self.files),
             "file_bytes": file_bytes,
-            "wanted": 40,
+            "wanted": WANTED,
             "shepherds": dict(self.names),
             "marks": [{"ms": ms, "what": what} for ms, what in self.marks],
             "seen": [{"ms": ms, "what": what} for what, ms in self.seen.items()],
             "samples": [sample.as_json() for sample in self.samples],
         }
         json_path.write_text(json.dumps(document, indent=1) + "\n")
-        svg_path.write_text(svg(self.samples, self.marks, 40))
+        svg_path.write_text(svg(self.samples, self.marks, WANTED))
 
     async def _sample(self) -> Sample | None:
         """Look once; None when the cluster did not answer."""

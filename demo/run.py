@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cluster import Cluster
-from experiment import Experiment
+from experiment import FILES, REPLICAS, WANTED, Experiment
 from view import View
 
 from chelonia.core.caller import Call
@@ -32,8 +32,6 @@ from chelonia_clients.client import Client
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 SHEPHERDS = 5
-FILES = 10
-REPLICAS = 4
 FULL = os.environ.get("FULL", "") not in ("", "0")
 FILE_BYTES = 114_000_000 if FULL else 16_000_000
 
@@ -86,7 +84,7 @@ async def _heal(view: View, cluster: Cluster, large: Path) -> Experiment:
         experiment = Experiment(client, view, names, [f"/large/{path.name}" for path in sorted(large.iterdir())])
         view.start_watching(names)
         try:
-            await experiment.until("40 replicas alive", lambda s: s.alive == 40 and s.creating == 0)
+            await experiment.until("40 replicas alive", lambda s: s.alive == WANTED and s.creating == 0)
             await experiment.linger(1.5)
             await _kill_and_return(experiment, cluster)
             await _damage(experiment, cluster, client)
@@ -99,12 +97,12 @@ async def _kill_and_return(experiment: Experiment, cluster: Cluster) -> None:
     experiment.mark("S3 killed (kill -9)")
     cluster.kill_shepherd(2)
     await experiment.until("S3's replicas OFFLINE", lambda s: s.offline > 0)
-    await experiment.until("40 alive again without S3", lambda s: s.alive == 40 and s.creating == 0)
+    await experiment.until("40 alive again without S3", lambda s: s.alive == WANTED and s.creating == 0)
     await experiment.linger(1.5)
     experiment.mark("S3 started again")
     cluster.start_shepherd(2)
-    await experiment.until("surplus: more than 40", lambda s: s.alive + s.thirdwheel > 40)
-    await experiment.until("exactly 40 again", lambda s: s.alive == 40 and s.thirdwheel == 0 and s.offline == 0)
+    await experiment.until("surplus: more than 40", lambda s: s.alive + s.thirdwheel > WANTED)
+    await experiment.until("exactly 40 again", lambda s: s.alive == WANTED and s.thirdwheel == 0 and s.offline == 0)
     await experiment.linger(1.5)
 
 
@@ -120,7 +118,7 @@ async def _damage(experiment: Experiment, cluster: Cluster, client: Client) -> N
         await experiment.until("the damage is seen: INVALID", lambda s: s.invalid > 0)
         await scrub
     await experiment.until(
-        "replaced: 40 sound replicas", lambda s: s.alive == 40 and s.invalid == 0 and s.creating == 0
+        "replaced: 40 sound replicas", lambda s: s.alive == WANTED and s.invalid == 0 and s.creating == 0
     )
     await experiment.linger(1.0)
 
