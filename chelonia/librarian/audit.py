@@ -26,6 +26,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.names import entry_name
 from chelonia.core.replicas import Location, ReplicaState, parse_location
 from chelonia.librarian.blobs import blob_of, facts_of, locations_of
+from chelonia.librarian.elements import outbox_reference
 from chelonia.librarian.tree import blobs_of, key_for, names_of, type_of
 
 _CLAIMED = (ReplicaState.CREATING, ReplicaState.THIRDWHEEL)
@@ -172,7 +173,7 @@ def _blob_rules(snapshot: Snapshot, blob: StoredObject) -> Iterator[str]:
 def _shepherd_rules(snapshot: Snapshot, shepherd: StoredObject) -> Iterator[str]:
     name = shepherd.id.removeprefix(SHEPHERD_PREFIX)
     records = shepherd.sections.get("file", {})
-    ordered = {key.split(" ")[1]: value.split(" ")[0] for key, value in shepherd.sections.get("erase", {}).items()}
+    ordered = {outbox_reference(key): value.split(" ")[0] for key, value in shepherd.sections.get("erase", {}).items()}
     for reference, blob in records.items():
         location = parse_location(f"{name} {reference}")
         listed = _lists(snapshot, BlobId(blob), location)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
-from chelonia.core.ids import BlobId, Ms, ObjectId, shepherd_object
+from chelonia.core.ids import BlobId, Ms, ObjectId, ReferenceId, shepherd_object
 from chelonia.core.librarian import Expect
 from chelonia.core.replicas import Location
 
@@ -98,6 +98,11 @@ def file_record(location: Location, blob: BlobId) -> Element:
 def outbox_key(location: Location, now: Ms) -> str:
     """The property of an erasure record: ordered by the time of its decision."""
     return f"{now:013d} {location.reference}"
+
+
+def outbox_reference(key: str) -> ReferenceId:
+    """Which replica an erasure record is about."""
+    return ReferenceId(key.partition(" ")[2])
 
 
 def outbox_record(location: Location, blob: BlobId, reason: str, now: Ms) -> Element:

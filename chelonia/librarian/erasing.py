@@ -14,9 +14,9 @@ from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element, Position
 from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import SHEPHERD_PREFIX, Ms, ReferenceId, ServiceId, shepherd_object
+from chelonia.core.ids import SHEPHERD_PREFIX, Ms, ServiceId, shepherd_object
 from chelonia.core.shepherd import Authority
-from chelonia.librarian.elements import drop
+from chelonia.librarian.elements import drop, outbox_reference
 from chelonia.librarian.guard import Backoff
 from chelonia.librarian.records import Draft, Identity, Records
 from chelonia.librarian.service_nodes import Nodes
@@ -89,13 +89,13 @@ class Erasers:
             return
         elements = [lease]
         for key in confirmed:
-            elements += [drop(obj, "erase", key), drop(obj, "file", key.split(" ")[1])]
+            elements += [drop(obj, "erase", key), drop(obj, "file", outbox_reference(key))]
         if confirmed and (await self._records.attempt(self._call, Draft(elements))).applied:
             self._found[shepherd] -= len(confirmed)
 
     async def _erase(self, shepherd: ServiceId, keys: list[str], position: Position) -> list[str]:
         """Order the erasures; returns the outbox keys that the Shepherd confirmed."""
-        wanted = tuple((key, ReferenceId(key.split(" ")[1])) for key in keys)
+        wanted = tuple((key, outbox_reference(key)) for key in keys)
         order = self._world.directory.shepherd(shepherd).delete(self._call, wanted, Authority(position))
         outcomes = await within(self._world.clock, self._world.settings.claim_ms, order)
         asked = dict.fromkeys(keys)

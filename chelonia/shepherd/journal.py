@@ -85,8 +85,10 @@ class Journal:
 
     def told(self, until_ms: int) -> bool:
         """Whether all that was to be reported by `until_ms` (monotonic) has been accepted."""
-        due = None if self._flight is not None else self.next_due()
-        return self._flight is None and (due is None or due > until_ms)
+        if self._flight is not None:
+            return False
+        due = self.next_due()
+        return due is None or due > until_ms
 
     def take(self, now_ms: int, limit: int, describe: Describe) -> Report | None:
         """The report to send now: the one in flight, else a new one of at most `limit` due replicas, else None."""
