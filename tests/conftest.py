@@ -18,7 +18,7 @@ from tests.support.log_guard import LogGuard  # noqa: E402
 KINDS = {"contract", "sim", "cluster", "conform"}
 
 # The simulator's seeds where nobody asks for others: a smoke, not a campaign.
-SMOKE_SEEDS = "1..5"
+SMOKE_SEEDS = "1..20"
 
 GUARD = pytest.StashKey[LogGuard]()
 

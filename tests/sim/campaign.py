@@ -20,19 +20,20 @@ SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, Outcome]]] = {"crashes"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the seeds named by the first argument (`7`, `1..200`); 0 when all held."""
+    """Run the seeds named by the first argument (`7`, `1..200`) in the scenarios that follow, or in all; 0 when all held."""
     first, _, last = (arguments[0] if arguments else "1..200").partition("..")
     seeds = range(int(first), int(last or first) + 1)
-    runs = [(name, seed) for name in SCENARIOS for seed in seeds]
+    names = arguments[1:] or list(SCENARIOS)
+    runs = [(name, seed) for name in names for seed in seeds]
     began = time.monotonic()
     failed = 0
     with ProcessPoolExecutor(os.cpu_count(), initializer=logging.disable, initargs=(logging.CRITICAL,)) as pool:
         for (name, seed), (outcome, error) in zip(runs, pool.map(_try_seed, runs, chunksize=4), strict=True):
             if outcome is None:
                 failed += 1
-                print(f"{name} seed {seed}: {error}\n  replay: make sim SEEDS={seed}", flush=True)
+                print(f"{name} seed {seed}: {error}\n  replay: make sim SEEDS={seed} ARGS={name}", flush=True)
     print(f"{len(runs) - failed} passed, {failed} failed")
-    print(f"{len(seeds)} seeds of {len(SCENARIOS)} scenarios in {time.monotonic() - began:.1f} s")
+    print(f"{len(seeds)} seeds of {', '.join(names)} in {time.monotonic() - began:.1f} s")
     return 1 if failed else 0
 
 
