@@ -20,7 +20,7 @@ SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, Outcome]]] = {"crashes"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the seeds named by the first argument (`7`, `1..200`) in the scenarios that follow, or in all; 0 when all held."""
+    """Run the seeds named first (`7`, `1..200`) in the scenarios named after them, or in all; 0 when all held."""
     first, _, last = (arguments[0] if arguments else "1..200").partition("..")
     seeds = range(int(first), int(last or first) + 1)
     names = arguments[1:] or list(SCENARIOS)
