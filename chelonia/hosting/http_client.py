@@ -8,6 +8,7 @@ Invariant: queries (they may hold tickets) never reach an error text or a log li
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -109,6 +110,10 @@ class Streaming:
                 raise CheloniaError(Kind.TOO_LARGE, cause=f"{self._target} answered with more than {limit} bytes")
             parts.append(chunk)
         return b"".join(parts)
+
+
+class Unreachable(CheloniaError):
+    """A failure that passes only when somebody changes something, as an unknown host name: trying again is no use."""
 
 
 class HttpClient:
@@ -292,11 +297,22 @@ def explain(error: BaseException, target: str) -> CheloniaError:
         return CheloniaError(Kind.BAD_REQUEST, cause="not a URL that can be reached over https")
     if isinstance(error, TimeoutError):
         return CheloniaError(Kind.TIMEOUT, cause=f"{target} did not answer in time; is it overloaded or cut off?")
+    if _is_unknown_host(error):
+        cause = f"cannot connect to {target}: there is no host of that name; is it spelled right?"
+        return Unreachable(Kind.NETWORK, cause=cause)
     if isinstance(error, aiohttp.ClientConnectorError):
         return CheloniaError(Kind.NETWORK, cause=f"cannot connect to {target}: {_reason(error)}; is it running?")
     return CheloniaError(Kind.NETWORK, cause=f"the connection to {target} broke: {_reason(error)}")
 
 
+def _is_unknown_host(error: BaseException) -> bool:
+    """Whether the name service knows for certain that there is no such host; that it cannot say passes."""
+    inner = getattr(error, "os_error", None)
+    return isinstance(inner, socket.gaierror) and inner.errno in (socket.EAI_NONAME, socket.EAI_NODATA)
+
+
 def _reason(error: BaseException) -> str:
     inner = getattr(error, "os_error", None) or error
+    if isinstance(inner, ConnectionRefusedError):
+        return "connection refused"  # the event loops word it each in their way
     return getattr(inner, "strerror", None) or type(inner).__name__

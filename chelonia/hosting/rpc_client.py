@@ -8,7 +8,7 @@ serves several services. Errors arrive as they left the other side; those of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -20,7 +20,7 @@ from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, Servi
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Receipt
-from chelonia.hosting.http_client import HttpClient, Sending, raise_for_status
+from chelonia.hosting.http_client import HttpClient, Sending, Unreachable, raise_for_status, target_of
 from chelonia.wire import soap
 from chelonia.wire.headers import REQUEST_ID_HEADER, REQUEST_KEY_HEADER, SERVICE_HEADER
 from chelonia.wire.operations import Service
@@ -64,12 +64,17 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What every channel of a process shares. `service_id`: the caller's own, where its certificate serves several."""
+    """What every channel of a process shares.
+
+    `service_id`: the caller's own, where its certificate serves several; `trouble`: told target and reason of each
+    failure after which a call is repeated.
+    """
 
     client: HttpClient
     clock: Clock
     ids: Ids
     service_id: ServiceId = ServiceId("")
+    trouble: Callable[[str, str], None] | None = None
 
 
 class Channel:
@@ -92,7 +97,7 @@ class Channel:
             call = replace(call, request_key=RequestKey(self._link.ids.uuid()))
         body = soap.encode_request(self._service, method, args)
         give_up = self._link.clock.monotonic_ms() + self._patience.retry_ms
-        tried = 0
+        tried = hopeless = 0
         while True:
             current = self._current
             try:
@@ -100,8 +105,11 @@ class Channel:
                 return answer
             except CheloniaError as error:
                 tried += 1
-                if not self._may_repeat(error, method, tried, give_up):
+                hopeless += isinstance(error, Unreachable)
+                if hopeless == tried >= len(self._urls) or not self._may_repeat(error, method, tried, give_up):
                     raise
+                if self._link.trouble is not None:
+                    self._link.trouble(target_of(self._urls[current]), error.cause)
             if self._current == current:  # another call may have gone on already
                 self._current = (current + 1) % len(self._urls)
             if tried % len(self._urls) == 0:

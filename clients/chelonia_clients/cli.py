@@ -77,7 +77,7 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
     if len(arguments.operands) < least or (0 <= most < len(arguments.operands)):
         out.tell(f"Usage: chelonia {verb.name} {verb.synopsis}".rstrip())
         return int(ExitCode.USAGE)
-    return _run_verb(verb, Session(options, out, os.environ), arguments)
+    return _run_verb(verb, Session(options, out, os.environ, arguments.operands), arguments)
 
 
 def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:

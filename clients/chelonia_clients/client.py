@@ -36,14 +36,20 @@ from chelonia.core.metadata import Filter, Needed, Triple, from_triples
 from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.rpc_client import AGAIN
+from chelonia_clients.waiting import Trouble, keep_quiet
 
 
 class Answer(Protocol):
-    """What all outcomes of the Bartender have: `kind`, "" on success."""
+    """What all outcomes of the Bartender have: `kind` and `cause`, "" on success."""
 
     @property
     def kind(self) -> str:
         """The kind's value of a failure."""
+        ...
+
+    @property
+    def cause(self) -> str:
+        """Why it failed."""
         ...
 
 
@@ -86,14 +92,24 @@ class Client:
     """A user's connection to a Chelonia cluster. Use as an async context manager, inside one event loop."""
 
     def __init__(
-        self, bartender: Bartender, http: HttpClient, librarian: Librarian | None = None, *, retry_ms: int = RETRY_MS
+        self,
+        bartender: Bartender,
+        http: HttpClient,
+        librarian: Librarian | None = None,
+        *,
+        retry_ms: int = RETRY_MS,
+        trouble: Trouble = keep_quiet,
     ) -> None:
-        """Bind to ports; `chelonia_clients.connect` makes these from files, the environment and URLs."""
+        """Bind to ports; `chelonia_clients.connect` makes these from files, the environment and URLs.
+
+        Args: `retry_ms`: how long an operation is repeated; `trouble` is told of each failure that will be.
+        """
         self.bartender = bartender
         self.http = http
         self.clock: Clock = SystemClock()
         self._librarian = librarian
         self._retry_ms = retry_ms
+        self.trouble = trouble
 
     async def __aenter__(self) -> Client:
         return self
@@ -121,6 +137,7 @@ class Client:
             late = self.clock.monotonic_ms() + pause > give_up
             if not answer.kind or kind_from_wire(answer.kind) not in AGAIN or late:
                 return answer
+            self.trouble("the Bartender", answer.cause or answer.kind)
             await self.clock.sleep(int(pause * random.uniform(0.5, 1)))
             pause = min(2 * pause, PAUSE_MS_MAX)
 

@@ -27,6 +27,7 @@ from chelonia.hosting.tls import TlsSettings, TlsStore
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Settings, Wish, settle
 from chelonia_clients.soap_trace import SoapTrace, Teller
+from chelonia_clients.waiting import Waiting, Watched, keep_quiet
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,25 @@ def settle_here(wish: Wish, environ: Mapping[str, str] | None = None) -> Setting
     return settle(wish, os.environ if environ is None else environ, home())
 
 
-def open_client(settings: Settings, environ: Mapping[str, str] | None = None, trace: Teller | None = None) -> Client:
-    """Make a client from settings. Raises: as `from_environment`."""
+def open_client(
+    settings: Settings,
+    environ: Mapping[str, str] | None = None,
+    trace: Teller | None = None,
+    note: Teller | None = None,
+) -> Client:
+    """Make a client from settings.
+
+    Args: `note` is given a line when a request has been in trouble for a while and is still tried.
+    Raises: as `from_environment`.
+    """
     bartenders, librarians = settings.bartender_urls(), settings.librarian_urls()
     http = open_http(find(settings, environ).tls)
-    carrier = http if trace is None else cast(HttpClient, SoapTrace(http, trace))
-    link = Link(carrier, SystemClock(), SystemIds())
+    traced = http if trace is None else SoapTrace(http, trace)
+    waiting = Waiting(SystemClock(), note) if note is not None else None
+    carrier = traced if waiting is None else Watched(traced, waiting)
+    link = Link(cast(HttpClient, carrier), SystemClock(), SystemIds(), trouble=waiting)
     librarian = RemoteLibrarian(link, librarians) if librarians else None
-    return Client(RemoteBartender(link, bartenders), http, librarian)
+    return Client(RemoteBartender(link, bartenders), http, librarian, trouble=waiting or keep_quiet)
 
 
 def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Found:

@@ -88,6 +88,7 @@ async def read(client: Client, ln: str, progress: Progress | None = None) -> Asy
             if error.kind is Kind.CHECKSUM:
                 raise
             failure = error
+            client.trouble(ln, error.cause)
     raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
 
 
@@ -124,6 +125,7 @@ async def _fetch(client: Client, ln: str, file: BinaryIO, progress: Progress | N
             return fetched
         except CheloniaError as error:
             failure = error
+            client.trouble(ln, error.cause)
         if failure.kind is Kind.CHECKSUM:
             fetched = _start_over(file, fetched, ln, answer, progress)
             wrong += 1
@@ -150,6 +152,7 @@ async def _sources(client: Client, ln: str) -> AsyncGenerator[tuple[TransferOutc
                 raise
             if number == ROUNDS - 1:
                 raise
+            client.trouble(ln, error.cause)
             continue
         for turl in _turls(answer):
             yield answer, turl

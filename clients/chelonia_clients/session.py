@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,12 +24,17 @@ REMOTE: Final = ("chelonia:", "arc:")
 class Session:
     """What a verb's function is given."""
 
-    def __init__(self, options: Arguments, out: Output, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, options: Arguments, out: Output, environ: Mapping[str, str], operands: Sequence[str] = ()
+    ) -> None:
+        """`operands`: the verb's, whose URLs may name a Bartender."""
         self.options = options
         self.out = out
         self.environ = environ
         self._wish = wish_of(options)
         self._client: Client | None = None
+        for operand in operands:
+            self._note_bartender(operand)
 
     def settings(self) -> Settings:
         """Where the cluster is and who the user is. Raises: BAD_CONFIG."""
@@ -48,7 +53,7 @@ class Session:
                 for topic, origin in settings.origins.items():
                     self.out.tell(f"{topic}: from {origin}")
                 self.out.tell(f"Bartenders: {' '.join(settings.bartenders)}")
-            self._client = connect.open_client(settings, self.environ, trace)
+            self._client = connect.open_client(settings, self.environ, trace, self.out.tell)
         return self._client
 
     def as_administrator(self) -> None:
@@ -86,10 +91,13 @@ class Session:
         parts = urlsplit(text)
         if parts.netloc:
             raise UsageError(f"{text}: a name has no host; write {parts.scheme}:///path and name the Bartender by -b")
-        bartenders = tuple(parse_qs(parts.query).get("BartenderURL", ()))
-        if bartenders and not self._wish.bartenders:
-            self._wish = replace(self._wish, bartenders=bartenders)
         return unquote(parts.path) or "/"
+
+    def _note_bartender(self, operand: str) -> None:
+        """Heed the option of an `arc:` name before any connection is made; the first one given counts."""
+        if operand.startswith("arc:") and not self._wish.bartenders:
+            bartenders = tuple(parse_qs(urlsplit(operand).query).get("BartenderURL", ()))
+            self._wish = replace(self._wish, bartenders=bartenders)
 
 
 def is_remote(text: str) -> bool:

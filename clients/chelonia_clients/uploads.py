@@ -108,6 +108,7 @@ async def upload(client: Client, source: Source, ln: str, options: UploadOptions
             # a stream that no byte was taken of can still be sent
             if not left or not (source.repeatable or again.error.kind is Kind.NO_SHEPHERD):
                 raise again.error from None
+            client.trouble(ln, again.error.cause)
         await client.clock.sleep(PAUSE_MS * 2 ** (TRIES - 1 - left))
     raise AssertionError("the last try either returns or raises")
 

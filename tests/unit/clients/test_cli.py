@@ -147,6 +147,21 @@ def test_cp_goes_up_down_and_across(chelonia: Command, fake: FakeBartender) -> N
     assert chelonia("cp", "arc://host/f", "h").code == 2
 
 
+@pytest.mark.parametrize("verb", ["stat", "ls", "policy", "rm", "rmdir", "mkdir", "cat"])
+def test_a_bartender_named_in_a_url_is_used_by_every_verb(
+    verb: str, chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def open_client(settings: Settings, *_: object) -> Client:
+        asked.append(settings.bartenders)
+        return client_on(fake, retry_ms=0)
+
+    monkeypatch.setattr(connect, "open_client", open_client)
+    chelonia(verb, "arc:///x?BartenderURL=https://far:60000/Bartender")
+    assert asked == [("https://far:60000/Bartender",)]
+
+
 def test_every_operand_is_tried_and_the_first_failure_names_the_code(chelonia: Command, fake: FakeBartender) -> None:
     fake.add_file("/b", b"")
     fake.deny.add("/b")

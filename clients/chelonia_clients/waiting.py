@@ -1,0 +1,87 @@
+"""Says what a command is waiting for: one line when a target has been in trouble for a second, and no more of it.
+
+Trouble is what is tried again by itself, so the line is no failure: most of it passes. A target that was well for a
+while and fails again is told of again. An answer that just does not come is trouble too, after `SILENCE_MS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.clock import Clock
+from chelonia.hosting.http_client import HttpClient, Received, Sending, target_of
+from chelonia_clients.soap_trace import SoapTrace
+
+AFTER_MS: Final = 1_000
+"""Trouble that is over sooner is not worth a line."""
+SILENCE_MS: Final = 2_000
+"""An answer that takes longer is worth one: no request of a healthy cluster does."""
+WELL_MS: Final = 15_000
+"""Trouble after a longer pause counts as new; longer than any pause between two tries."""
+
+Trouble = Callable[[str, str], None]
+"""Told of each failure that will be tried again: its target and its reason."""
+
+
+def keep_quiet(target: str, reason: str) -> None:
+    """The `Trouble` of programs that want no notes."""
+
+
+@dataclass(slots=True)
+class _Spell:
+    since_ms: int
+    last_ms: int
+    told: bool = False
+
+
+class Waiting:
+    """A `Trouble` that writes notes through `tell`."""
+
+    def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._tell = tell
+        self._spells: dict[str, _Spell] = {}
+
+    def __call__(self, target: str, reason: str) -> None:
+        """Note a failure at `target` that will be tried again."""
+        now = self._clock.monotonic_ms()
+        spell = self._spells.get(target)
+        if spell is None or now - spell.last_ms > WELL_MS:
+            spell = self._spells[target] = _Spell(now, now)
+        spell.last_ms = now
+        if now - spell.since_ms >= AFTER_MS:
+            self._say(spell, target, reason)
+
+    def silent(self, target: str) -> None:
+        """Note that `target` has owed an answer for `SILENCE_MS`."""
+        now = self._clock.monotonic_ms()
+        spell = self._spells.setdefault(target, _Spell(now, now))
+        spell.last_ms = now
+        self._say(spell, target, f"no answer for {SILENCE_MS // 1000} s")
+
+    def _say(self, spell: _Spell, target: str, reason: str) -> None:
+        if spell.told:
+            return
+        spell.told = True
+        what = reason if target in reason else f"{target}: {reason}"
+        self._tell(f"chelonia: {what}; still trying")
+
+
+class Watched:
+    """The part of `HttpClient` that SOAP stubs use; notes answers that do not come."""
+
+    def __init__(self, http: HttpClient | SoapTrace, waiting: Waiting) -> None:
+        self._http = http
+        self._waiting = waiting
+
+    async def request(self, sending: Sending) -> Received:
+        """Send. Raises: as `HttpClient.request`."""
+        target = target_of(sending.url)
+        note = asyncio.get_running_loop().call_later(SILENCE_MS / 1000, self._waiting.silent, target)
+        try:
+            return await self._http.request(sending)
+        finally:
+            note.cancel()

@@ -1,0 +1,148 @@
+"""A command that waits says so once, names what for, and does not wait for what cannot come."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import cast
+
+import aiohttp
+import pytest
+from aiohttp.client_reqrep import ConnectionKey
+
+from chelonia.core.bartender import NameRequest
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.clock import SystemIds
+from chelonia.hosting.http_client import HttpClient, Received, Sending, Unreachable, explain
+from chelonia.hosting.rpc_client import Link, RemoteBartender
+from chelonia_clients import waiting
+from chelonia_clients.uploads import bytes_source, upload
+from chelonia_clients.waiting import Waiting, Watched
+from tests.support.bartender import FakeBartender, Fault
+from tests.unit.clients.faking import QuickClock, client_on
+
+URL = "https://b.example.org:1/Bartender"
+ASKED = (NameRequest("0", "/"),)
+
+
+class Failing:
+    """An HTTP client that always fails in one way."""
+
+    def __init__(self, error: CheloniaError) -> None:
+        self.error = error
+        self.asked: list[str] = []
+
+    async def request(self, sending: Sending) -> Received:
+        self.asked.append(sending.url)
+        raise self.error
+
+
+def link_on(http: Failing, said: list[str]) -> Link:
+    clock = QuickClock()
+    return Link(cast(HttpClient, http), clock, SystemIds(), trouble=Waiting(clock, said.append))
+
+
+async def test_a_call_in_trouble_for_a_second_is_told_of_once() -> None:
+    said: list[str] = []
+    http = Failing(CheloniaError(Kind.NETWORK, cause="cannot connect to https://b.example.org:1: connection refused"))
+    with pytest.raises(CheloniaError):
+        await RemoteBartender(link_on(http, said), (URL,)).stat(Call(), ASKED)
+    assert len(http.asked) > 10
+    assert said == ["chelonia: cannot connect to https://b.example.org:1: connection refused; still trying"]
+
+
+async def test_short_trouble_is_not_told_of_and_new_trouble_is_told_of_again() -> None:
+    clock, said = QuickClock(), list[str]()
+    note = Waiting(clock, said.append)
+    note("x", "down")
+    await clock.sleep(waiting.AFTER_MS - 1)
+    note("x", "down")
+    assert said == []
+    await clock.sleep(1)
+    for _ in range(2):
+        note("x", "down")
+    assert said == ["chelonia: x: down; still trying"]
+    await clock.sleep(waiting.WELL_MS + 1)
+    note("x", "down")
+    assert len(said) == 1
+    await clock.sleep(waiting.AFTER_MS)
+    note("x", "down")
+    assert len(said) == 2
+
+
+async def test_an_unknown_host_is_asked_once_unless_another_can_help() -> None:
+    key = ConnectionKey("b.example.org", 1, True, True, None, None, None)
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    error = explain(aiohttp.ClientConnectorDNSError(key, unknown), "https://b.example.org:1")
+    assert isinstance(error, Unreachable)
+    assert (error.kind, "no host of that name" in error.cause) == (Kind.NETWORK, True)
+    for urls in ((URL,), (URL, URL + "2")):
+        http = Failing(error)
+        with pytest.raises(CheloniaError):
+            await RemoteBartender(link_on(http, []), urls).stat(Call(), ASKED)
+        assert sorted(http.asked) == sorted(urls)
+    passing = explain(aiohttp.ClientConnectorDNSError(key, socket.gaierror(socket.EAI_AGAIN, "try again")), "https://b")
+    assert not isinstance(passing, Unreachable)
+
+
+async def test_a_service_without_tls_is_asked_once() -> None:
+    import ssl
+
+    asked: list[bytes] = []
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.read(10))
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    context = ssl.create_default_context()
+    async with server, HttpClient(lambda: context) as http:
+        link = Link(http, QuickClock(), SystemIds())
+        with pytest.raises(CheloniaError) as caught:
+            await RemoteBartender(link, (f"https://127.0.0.1:{port}/Bartender",)).stat(Call(), ASKED)
+    assert "is this the right port?" in caught.value.cause
+    assert len(asked) == 1
+
+
+async def test_an_answer_that_does_not_come_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = asyncio.Event()
+    said: list[str] = []
+
+    class Slow:
+        async def request(self, sending: Sending) -> Received:
+            await told.wait()
+            return Received(200, {}, b"")
+
+    def tell(line: str) -> None:
+        said.append(line)
+        told.set()
+
+    monkeypatch.setattr(waiting, "SILENCE_MS", 10)
+    watched = Watched(cast(HttpClient, Slow()), Waiting(QuickClock(), tell))
+    async with asyncio.timeout(10):
+        await watched.request(Sending("POST", URL))
+    assert said == ["chelonia: https://b.example.org:1: no answer for 0 s; still trying"]
+
+
+async def test_an_upload_that_starts_again_is_told_of(fake: FakeBartender) -> None:
+    said: list[str] = []
+    client = client_on(fake)
+    client.trouble = Waiting(client.clock, said.append)
+    fake.store.faults = [Fault(after=1, kind=Kind.NETWORK)] * 4
+    await upload(client, bytes_source(b"x" * 5000), "/f")
+    [line] = said
+    assert line.startswith("chelonia: /f: ")
+
+
+async def test_a_busy_bartender_is_told_of(fake: FakeBartender) -> None:
+    said: list[str] = []
+    client = client_on(fake, retry_ms=10_000)
+    client.trouble = Waiting(client.clock, said.append)
+    fake.failures = [Kind.UNAVAILABLE] * 20
+    with pytest.raises(CheloniaError):
+        await client.stat("/")
+    [line] = said
+    assert line.startswith("chelonia: the Bartender: ")
