@@ -7,6 +7,7 @@ missing fails under CI and skips loudly elsewhere), `polling`.
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 pytest.register_assert_rewrite("tests.support")
@@ -19,6 +20,11 @@ KINDS = {"contract", "sim", "cluster", "conform"}
 
 # The simulator's seeds where nobody asks for others: a smoke, not a campaign.
 SMOKE_SEEDS = "1..20"
+
+# Saved examples are kept under a test's name, not its parameters: replayed in another case they mean nothing, and
+# hypothesis takes what they draw there for a flaky strategy.
+hypothesis.settings.register_profile("chelonia", database=None)
+hypothesis.settings.load_profile("chelonia")
 
 GUARD = pytest.StashKey[LogGuard]()
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import TABLE, Kind
+from chelonia_clients import connect
+from chelonia_clients.client import Client
 from chelonia_clients.output import Output, describe, original_status
+from chelonia_clients.settings import Settings
 from tests.support.bartender import FakeBartender, Fault
-from tests.unit.clients.faking import Command
+from tests.unit.clients.faking import Command, client_on
 
 
 def test_collections_speak_as_in_the_original(chelonia: Command) -> None:
