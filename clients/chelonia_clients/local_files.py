@@ -61,6 +61,22 @@ def scan(directory: Path) -> list[Found]:
     return sorted(found, key=lambda each: os.fsencode(each.name))
 
 
+def sizes_in(directory: Path) -> tuple[int, list[Path]]:
+    """Bytes of the files in a directory, and the directories in it; what cannot be read counts as nothing."""
+    size, below = 0, list[Path]()
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                sort = _sort(entry)
+                if sort is Sort.DIRECTORY:
+                    below.append(directory / entry.name)
+                elif sort is Sort.FILE:
+                    size += entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        pass  # the upload itself says what is wrong
+    return size, below
+
+
 def to_ln(base: str, names: Sequence[str]) -> str:
     """The Logical Name of a path below `base`. Raises: BAD_NAME for a name the namespace does not allow."""
     return base.rstrip("/") + "".join("/" + check_name(name) for name in names) or "/"

@@ -1,11 +1,19 @@
-"""A progress bar on stderr: only at a terminal, and only for work that is not over at once."""
+"""A progress bar on stderr: only at a terminal, and only for work that is not over at once.
+
+Of a tree, the whole is counted beside the work (`counting`), so that the work need not wait for it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
+
+from chelonia.core.errors import CheloniaError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -25,6 +33,11 @@ class Bar:
         self._moved = 0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody may see it."""
+        return self._enabled
 
     def advance(self, moved: int) -> None:
         """Count `moved` bytes; negative when something starts over."""
@@ -60,3 +73,27 @@ class Bar:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+@asynccontextmanager
+async def counting(bar: Bar, sizes: AsyncGenerator[int, None]) -> AsyncIterator[None]:
+    """Add `sizes` up while the body works, and tell the bar; not at all when nobody sees it."""
+    adding = asyncio.create_task(add_up(bar, sizes)) if bar.enabled else None
+    try:
+        yield
+    finally:
+        if adding is not None:
+            adding.cancel()
+            await asyncio.gather(adding, return_exceptions=True)
+
+
+async def add_up(bar: Bar, sizes: AsyncGenerator[int, None]) -> None:
+    """Tell the bar the sum of `sizes`; nothing when it cannot be known, which the work itself will report."""
+    total = 0
+    try:
+        async with aclosing(sizes):
+            async for size in sizes:
+                total += max(0, size)
+    except (CheloniaError, OSError):
+        return
+    bar.expect(total)

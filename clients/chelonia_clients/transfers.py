@@ -20,7 +20,7 @@ from pathlib import Path
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.client import SHORT, Client, Listed
 from chelonia_clients.downloads import Progress, download, read
-from chelonia_clients.local_files import Found, Sort, local_error, printable, scan, to_ln, to_local
+from chelonia_clients.local_files import Found, Sort, local_error, printable, scan, sizes_in, to_ln, to_local
 from chelonia_clients.settings import DEFAULT_REPLICAS
 from chelonia_clients.uploads import UploadOptions, file_source, stream_source, upload
 
@@ -113,6 +113,23 @@ async def copy_tree(client: Client, source: str, target: str, options: TreeOptio
     async with aclosing(_in_order(_copies(client, source, target, options), options.parallel)) as results:
         async for done in results:
             yield done
+
+
+async def local_sizes(source: Path) -> AsyncGenerator[int, None]:
+    """The sizes of the files that `put_tree` will send, a sum for each directory; those it cannot read are left out."""
+    waiting = [source]
+    while waiting:
+        size, below = await asyncio.to_thread(sizes_in, waiting.pop())
+        waiting.extend(below)
+        yield size
+
+
+async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[int, None]:
+    """The sizes of the files that `get_tree` and `copy_tree` will move. Raises: as `get_tree`."""
+    async with aclosing(client.list(ln, recursive=True, needed=SHORT)) as entries:
+        async for entry in entries:
+            if entry.type == "file":
+                yield entry.size
 
 
 async def remove_tree(

@@ -18,7 +18,7 @@ from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import Listed
 from chelonia_clients.downloads import read
 from chelonia_clients.local_files import local_error, printable, to_ln
-from chelonia_clients.progress import Bar
+from chelonia_clients.progress import Bar, counting
 from chelonia_clients.session import Session, is_remote, parallel_of, replicas_of
 from chelonia_clients.transfers import (
     PARALLEL,
@@ -29,6 +29,8 @@ from chelonia_clients.transfers import (
     facts_of,
     get_file,
     get_tree,
+    listed_sizes,
+    local_sizes,
     put_file,
     put_tree,
 )
@@ -133,8 +135,9 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
     with Bar(printable(source.name), total, enabled=_bars(session)) as bar:
         options = wishes.options(bar)
         if is_directory:
-            async for done in put_tree(session.client(), source, ln, options):
-                _uploaded(session, done)
+            async with counting(bar, local_sizes(source)):
+                async for done in put_tree(session.client(), source, ln, options):
+                    _uploaded(session, done)
             return
         done = await put_file(session.client(), source, ln, options)
     _uploaded(session, done)
@@ -193,8 +196,9 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
         path = path / name
     if wishes.recursive and await client.exists(ln) == "collection":
         with Bar(name or "/", enabled=_bars(session)) as bar:
-            async for done in get_tree(client, ln, path, wishes.options(bar)):
-                _downloaded(session, done)
+            async with counting(bar, listed_sizes(client, ln)):
+                async for done in get_tree(client, ln, path, wishes.options(bar)):
+                    _downloaded(session, done)
         return
     if not name:
         raise CheloniaError(Kind.NOT_A_FILE, "get", ln, "it is a collection; -r downloads it with all below it")
@@ -241,8 +245,9 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
                     _copied(session, await copy_file(client, ln, new, wishes.options(bar), entry.modified_s))
                     continue
                 _check_recursive(ln, new, wishes)
-                async for done in copy_tree(client, ln, new, wishes.options(bar)):
-                    _copied(session, done)
+                async with counting(bar, listed_sizes(client, ln)):
+                    async for done in copy_tree(client, ln, new, wishes.options(bar)):
+                        _copied(session, done)
         except CheloniaError as error:
             session.out.failure(error, source=source, target=target)
 

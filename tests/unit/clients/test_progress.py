@@ -1,0 +1,95 @@
+"""A progress bar of a tree knows the whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from types import AsyncGeneratorType
+
+import pytest
+
+from chelonia_clients import verbs_transfer
+from chelonia_clients.progress import Bar, add_up, counting
+from chelonia_clients.transfers import listed_sizes, local_sizes
+from tests.support.bartender import FakeBartender
+from tests.unit.clients.faking import Command, client_on
+
+
+class Noted(Bar):
+    """A bar that somebody sees; notes what it is to expect."""
+
+    def __init__(self) -> None:
+        super().__init__("x")
+        self._enabled = True
+        self.totals: list[int] = []
+
+    def expect(self, total: int) -> None:
+        self.totals.append(total)
+        super().expect(total)
+
+
+async def test_the_whole_of_an_upload_is_that_of_the_local_files(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("f", "a/g", "a/b/h"):
+        (tmp_path / name).write_bytes(b"x" * 100)
+    (tmp_path / "link").symlink_to("f")
+    bar = Noted()
+    await add_up(bar, local_sizes(tmp_path))
+    assert bar.totals == [300]
+
+
+async def test_the_whole_of_a_download_is_that_of_the_listing(fake: FakeBartender) -> None:
+    fake.add_collection("/c")
+    fake.add_collection("/c/d")
+    for ln in ("/c/f", "/c/d/g", "/other"):
+        fake.add_file(ln, b"x" * 100)
+    bar = Noted()
+    await add_up(bar, listed_sizes(client_on(fake), "/c"))
+    assert bar.totals == [200]
+
+
+async def test_a_whole_that_cannot_be_known_is_not_told(fake: FakeBartender) -> None:
+    bar = Noted()
+    await add_up(bar, listed_sizes(client_on(fake), "/none"))
+    assert bar.totals == []
+
+
+async def test_nothing_is_counted_when_nobody_sees_it_and_the_count_ends_with_the_work() -> None:
+    bar, ended = Noted(), []
+
+    async def sizes() -> AsyncGenerator[int, None]:
+        try:
+            while True:
+                yield 1
+                await bar_moves()
+        finally:
+            ended.append(True)
+
+    async def bar_moves() -> None:
+        await asyncio.sleep(0)
+
+    bar._enabled = False
+    async with counting(bar, sizes()):
+        await bar_moves()
+    assert ended == []
+    bar._enabled = True
+    async with counting(bar, sizes()):
+        await bar_moves()
+    assert ended == [True]
+
+
+def test_every_verb_of_trees_counts(chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+
+    def counting_too(bar: Bar, sizes: AsyncGenerator[int, None]) -> object:
+        assert isinstance(sizes, AsyncGeneratorType)
+        counted.append(sizes.__name__)
+        return counting(bar, sizes)
+
+    monkeypatch.setattr(verbs_transfer, "counting", counting_too)
+    Path("d").mkdir()
+    Path("d/f").write_bytes(b"x")
+    for words in (("put", "-r", "d", "/d"), ("get", "-r", "/d", "e"), ("cp", "-r", "chelonia:/d", "chelonia:/e")):
+        assert chelonia(*words).code == 0
+    assert counted == ["local_sizes", "listed_sizes", "listed_sizes"]
