@@ -13,8 +13,9 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from chelonia.core.errors import CheloniaError, ExitCode
+from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia_clients.arguments import GLOBAL, Arguments, UsageError, merge, parse, split_verb
+from chelonia_clients.local_files import local_error
 from chelonia_clients.output import Output, describe
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import VERBS, Verb, find_verb
@@ -43,24 +44,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(argv: Sequence[str], out: Output) -> int:
     """Run one command on `out`; return its exit code."""
+    words = list(argv)
+    out.as_json = "--json" in (words[: words.index("--")] if "--" in words else words)  # also for what cannot be read
+    word = ""
     try:
         before, word, rest = split_verb(argv)
-        out.as_json = before.has("--json")
         out.verbose = len(before.flags.get("--verbose", ()))
         return _dispatch(before, word, rest, out)
     except UsageError as error:
         out.tell(f"chelonia: {error.cause}")
         out.tell("Try `chelonia help`.")
-        return int(ExitCode.USAGE)
+        return _refused(error, word, out)
+
+
+def _refused(error: UsageError, word: str, out: Output) -> int:
+    out.blame(error)
+    out.finish(word)
+    return out.exit_code
 
 
 def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) -> int:
     if before.has("--version"):
         word, rest = "version", ()
     if not word:
-        asked = before.has("--help")
-        (out.say if asked else out.tell)(usage())
-        return 0 if asked else int(ExitCode.USAGE)
+        if not before.has("--help"):
+            out.tell(usage())
+            return _refused(UsageError("no verb was given; `chelonia help` lists them"), word, out)
+        out.as_json = False
+        out.say(usage())
+        return 0
     verb = find_verb(word)
     if verb is None:
         raise UsageError(f"there is no verb {word!r}; `chelonia help` lists them")
@@ -69,6 +81,7 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
     out.as_json = options.has("--json")
     out.verbose = len(options.flags.get("--verbose", ()))
     if options.has("--help"):
+        out.as_json = False
         out.say(usage_of(verb))
         return 0
     if options.has("--insecure"):
@@ -76,7 +89,8 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
     least, most = verb.operands
     if len(arguments.operands) < least or (0 <= most < len(arguments.operands)):
         out.tell(f"Usage: chelonia {verb.name} {verb.synopsis}".rstrip())
-        return int(ExitCode.USAGE)
+        cause = f"wrong number of arguments; usage: chelonia {verb.name} {verb.synopsis}".rstrip()
+        return _refused(UsageError(cause), verb.name, out)
     return _run_verb(verb, Session(options, out, os.environ, arguments.operands), arguments)
 
 
@@ -86,28 +100,34 @@ def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:
     out = session.out
     try:
         _loop(act, session, arguments)
+    except BrokenPipeError:
+        raise
     except UsageError as error:
         out.tell(f"chelonia: {error.cause}")
         out.tell(f"Usage: chelonia {verb.name} {verb.synopsis}".rstrip())
         out.exit_code = int(ExitCode.USAGE)
-    except CheloniaError as error:
-        if out.verbose > 1:
-            raise
-        out.failure(error)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if out.verbose > 1:
-            raise
-        out.tell(f"chelonia: {error.filename or ''}: {error.strerror or error}".replace(": : ", ": "))
-        out.exit_code = out.exit_code or int(ExitCode.OTHER)
+        out.blame(error)
     except Exception as error:
+        _failed(error, verb, out)
         if out.verbose > 1:
+            out.finish(verb.name)
             raise
-        out.tell(f"chelonia: an error of this program, please report it: {error!r} (-v -v shows where)")
-        out.exit_code = int(ExitCode.OTHER)
     out.finish(verb.name)
     return out.exit_code
+
+
+def _failed(error: Exception, verb: Verb, out: Output) -> None:
+    """Say what ended a verb, and put it into the document."""
+    match error:
+        case CheloniaError():
+            out.failure(error)
+        case OSError() if error.filename:
+            out.failure(local_error(error, verb.name, str(error.filename)))
+        case OSError():
+            out.failure(CheloniaError(Kind.INTERNAL, verb.name, cause=error.strerror or str(error)))
+        case _:
+            cause = f"an error of this program, please report it: {error!r} (-v -v shows where)"
+            out.failure(CheloniaError(Kind.INTERNAL, verb.name, cause=cause))
 
 
 def _loop(act: Act, session: Session, arguments: Arguments) -> None:

@@ -27,6 +27,7 @@ class Output:
     exit_code: int = 0
     results: list[dict[str, Any]] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
 
     def say(self, line: str) -> None:
         """A line of the answer, for people."""
@@ -48,15 +49,21 @@ class Output:
         if line:
             self.say(line)
         self.tell(describe(error))
-        self.exit_code = self.exit_code or int(error.meaning.exit_code)
+        self.blame(error)
         if self.as_json:
             self.results.append({"ok": False, **facts, "error": error_facts(error)})
+
+    def blame(self, error: CheloniaError) -> None:
+        """Let the first failure decide the exit code, and stand in the document."""
+        self.exit_code = self.exit_code or int(error.meaning.exit_code)
+        self.error = self.error or error_facts(error)
 
     def finish(self, verb: str) -> None:
         """Print the JSON document, if that is what was asked for."""
         if self.as_json:
             head = {"verb": verb, "ok": self.exit_code == 0, "exit_code": self.exit_code}
-            whole = {**head, "results": self.results, **self.document}
+            why = {"error": self.error} if self.error is not None else {}
+            whole = {**head, **why, "results": self.results, **self.document}
             self.stdout.write(json.dumps(whole, indent=2) + "\n")
 
 

@@ -59,7 +59,7 @@ LIST = Verb(
     ("list /", "list -r -l /data"),
 )  # fmt: skip
 LS = Verb(
-    "ls", "[-r] [-l] <LN> [<LN> ...]", "list collections; files show themselves", f"{_NAMES}:ls", (1, -1),
+    "ls", "[-r] [-l] [<LN> ...]", "list collections; files show themselves", f"{_NAMES}:ls", (0, -1),
     (RECURSIVE, LONG), False, ("ls /", "ls -l /data/run1.root"),
 )  # fmt: skip
 MOVE = Verb(

@@ -49,6 +49,11 @@ async def _status(session: Session) -> None:
     out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
     out.result(
         leader=health.leader,
+        position={
+            "cluster": health.position.cluster,
+            "generation": health.position.generation,
+            "sequence": health.position.sequence,
+        },
         nodes=states,
         replicas=dict(health.replicas),
         exposed=health.exposed,

@@ -45,8 +45,8 @@ async def list_(session: Session, arguments: Arguments) -> None:
 
 
 async def ls(session: Session, arguments: Arguments) -> None:
-    """The verb `ls`: like `list`, but a file shows itself."""
-    for text in arguments.operands:
+    """The verb `ls`: like `list`, but a file shows itself, and without a name the root is meant."""
+    for text in arguments.operands or ("/",):
         try:
             await _list_one(session, arguments, text)
         except CheloniaError as error:
@@ -130,7 +130,13 @@ async def make_collection(session: Session, arguments: Arguments) -> None:
         if arguments.has("--parents"):
             await session.client().make_collections(ln)
             return "done"
-        return await session.client().make_collection(ln)
+        try:
+            return await session.client().make_collection(ln)
+        except CheloniaError as error:
+            if error.kind is not Kind.NO_PARENT:
+                raise
+            cause = f"{error.cause or 'its parent is missing'}; -p makes all that is missing"
+            raise CheloniaError(error.kind, error.op, error.subject, cause) from error
 
     await _each(session, arguments.operands, "makeCollection", "Creating collection '{}': {}", make)
 
