@@ -1,0 +1,105 @@
+"""With --json every end is one document that says whether it went well and why not."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+
+from chelonia.core.ahash import Position
+from chelonia.core.caller import Call
+from chelonia.core.errors import Kind
+from chelonia.core.librarian import HealthSummary, Librarian
+from chelonia_clients import connect
+from chelonia_clients.client import Client
+from tests.support.bartender import FakeBartender
+from tests.unit.clients.faking import Command, client_on
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        ((), ""), (("nonsense",), "nonsense"), (("stat",), "stat"), (("stat", "--fly", "/"), "stat"),
+        (("-w", "ls", "/"), "ls"), (("--fly", "ls"), ""), (("ls", "relative"), "ls"), (("cat", "/f"), "cat"),
+        (("put", "-j", "many", "f", "/f"), "putFile"), (("admin", "fly"), "admin"), (("move", "/a", "/b", "x"), "move"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("first", [True, False])
+def test_a_command_line_that_makes_no_sense(chelonia: Command, words: tuple[str, ...], verb: str, first: bool) -> None:
+    ran = chelonia(*(("--json", *words) if first else (*words, "--json")))
+    said = json.loads(ran.out)
+    assert (ran.code, said["ok"], said["exit_code"], said["verb"]) == (2, False, 2, verb)
+    assert said["error"]["kind"] in (Kind.BAD_REQUEST.value, Kind.BAD_NAME.value)
+    assert said["error"]["cause"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        (RuntimeError("oops"), 1, Kind.INTERNAL),
+        (FileNotFoundError(2, "No such file or directory", "f"), 3, Kind.NOT_FOUND),
+        (OSError("strange"), 1, Kind.INTERNAL),
+    ],
+)
+def test_an_exception(
+    chelonia: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, kind: Kind
+) -> None:
+    async def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("chelonia_clients.verbs_namespace.stat", broken)
+    ran = chelonia("stat", "/", "--json")
+    said = json.loads(ran.out)
+    assert (ran.code, said["exit_code"], said["error"]["kind"]) == (code, code, kind.value)
+
+
+def test_the_first_failure_stands_above_the_results(chelonia: Command, fake: FakeBartender) -> None:
+    fake.deny.add("/b")
+    fake.add_file("/b", b"")
+    said = json.loads(chelonia("--json", "stat", "/none", "/b", "/").out)
+    assert (said["ok"], said["error"]["kind"], len(said["results"])) == (False, "not-found", 3)
+    assert "error" not in json.loads(chelonia("--json", "stat", "/").out)
+
+
+def test_help_stays_text(chelonia: Command) -> None:
+    for words in (("--json", "--help"), ("--json", "stat", "--help")):
+        assert chelonia(*words).out.startswith("Usage: chelonia")
+
+
+class Healthy:
+    """A Librarian that is well."""
+
+    async def health(self, call: Call) -> HealthSummary:
+        return HealthSummary("https://l/Librarian", True, Position("c", 1, 60), 0, 1, 2, 3, {"alive": 4})
+
+    async def nodes(self, call: Call) -> tuple[object, ...]:
+        return ()
+
+
+def test_admin_status_tells_the_position(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_client(*_: object) -> Client:
+        return Client(fake, client_on(fake).http, cast(Librarian, Healthy()))
+
+    monkeypatch.setattr(connect, "open_client", open_client)
+    [status] = json.loads(chelonia("admin", "status", "--json").out)["results"]
+    assert status["position"] == {"cluster": "c", "generation": 1, "sequence": 60}
+    assert chelonia("admin", "status").lines == [
+        "repair is led by   https://l/Librarian",
+        "metadata position  1.60",
+        "Shepherds          none",
+        "replicas           4 alive",
+        "too few copies     0",
+        "repair             1 queued, 2 copying, 3 erasing",
+    ]
+
+
+def test_a_missing_parent_mentions_what_makes_it(chelonia: Command) -> None:
+    assert "-p makes all that is missing" in chelonia("mkdir", "/a/b/c").err
+
+
+def test_ls_without_a_name_lists_the_root(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/f", b"")
+    assert chelonia("ls").lines == ["'/': collection", "  f  <file>"]
