@@ -49,7 +49,10 @@ async def unmake_collection(ports: Ports, turn: Turn, request: NameRequest) -> O
     found, expect = await _deletable(ports, turn, "unmakeCollection", request.ln)
     if found.type != TYPE_COLLECTION:
         raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(found.ln), cause=f"it is a {found.type}")
-    await ports.librarian.unmake(turn.service, Unmake(found.guid, expect))
+    try:
+        await ports.librarian.unmake(turn.service, Unmake(found.guid, expect))
+    except CheloniaError as error:
+        raise _in_users_words(error, found.ln) from error
     return Outcome(request.request_id, status.success("unmakeCollection"))
 
 
@@ -60,6 +63,11 @@ async def unmake_mountpoint(ports: Ports, turn: Turn, request: NameRequest) -> O
         raise CheloniaError(Kind.INVALID_TARGET, subject=str(found.ln), cause=f"it is a {found.type}")
     await ports.librarian.delete(turn.service, Delete(found.guid, expect))
     return Outcome(request.request_id, status.success("unmakeMountpoint"))
+
+
+def _in_users_words(error: CheloniaError, ln: LogicalName) -> CheloniaError:
+    """What the Librarian calls by its GUID, by the name that the user gave."""
+    return CheloniaError(error.kind, error.op, str(ln), error.cause)
 
 
 async def del_file(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
@@ -80,7 +88,10 @@ async def unlink(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
     found, parent = existing(ln, walks[0]), _parent_of(ln, walks[0], walks[1])
     judge = Judge(turn.user, "unlink")
     expect = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
-    await ports.librarian.unlink(turn.service, Unlink(parent.guid, ln.name, found.guid, expect))
+    try:
+        await ports.librarian.unlink(turn.service, Unlink(parent.guid, ln.name, found.guid, expect))
+    except CheloniaError as error:
+        raise _in_users_words(error, ln) from error
     return Outcome(request.request_id, status.success("unlink"))
 
 

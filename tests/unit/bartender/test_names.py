@@ -291,6 +291,9 @@ async def test_the_last_name_of_a_collection(stage: Stage) -> None:
     await stage.make("/a/b")
     (outcome,) = await stage.bartender.unlink(JOE, (NameRequest("1", "/a"),))
     assert (outcome.status, outcome.kind) == ("failed: collection is not empty", "not-empty")
+    assert outcome.cause == "/a: the collection is not empty"
+    (outcome,) = await stage.bartender.unmake_collection(JOE, (NameRequest("1", "/a"),))
+    assert outcome.cause == "/a: the collection is not empty"
     assert await stage.name_op("unlink", "/a/b") == "unset"
 
 
