@@ -20,7 +20,7 @@ import uvloop
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting import cli_ca
-from chelonia.hosting.config import load_config, render_config
+from chelonia.hosting.config import load_config, problems_of, render_config
 from chelonia.hosting.dev import DevCluster, DevOptions
 from chelonia.hosting.logging_setup import LogSettings, configure
 from chelonia.hosting.node import Node
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     dev.add_argument("--port-base", type=int, default=0, metavar="P", help="first port (default: free ones, then kept)")
     dev.set_defaults(act=_dev)
 
-    check = verbs.add_parser("check-config", help="read a configuration and say what is wrong with it")
+    check = verbs.add_parser("check-config", help="read a configuration and the files it names; say all that is wrong")
     check.add_argument("--config", required=True, type=Path)
     check.set_defaults(act=_check_config)
 
@@ -119,7 +119,11 @@ def _loop(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _check_config(options: argparse.Namespace) -> int:
-    load_config(options.config)
+    problems = problems_of(options.config)
+    for problem in problems:
+        print(f"cheloniad: {problem}", file=sys.stderr)
+    if problems:
+        return USAGE
     print(f"{options.config}: fine")
     return OK
 

@@ -43,7 +43,7 @@ def add_to(verbs: Any) -> None:
     proxy.add_argument("--cert", required=True, type=Path)
     proxy.add_argument("--key", required=True, type=Path)
     proxy.add_argument("--out", required=True, type=Path, help="one file: proxy, key, chain")
-    proxy.add_argument("--hours", type=int, default=12)
+    proxy.add_argument("--hours", type=_positive, default=12, help="validity, from 1 (default 12)")
     proxy.add_argument("--limited", action="store_true")
     proxy.set_defaults(act=_proxy)
 
@@ -60,10 +60,16 @@ def _action(acts: Any, name: str, act: Any, text: str) -> argparse.ArgumentParse
     return parser
 
 
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"{text} is no time to be valid for: give a whole number from 1")
+    return int(text)
+
+
 def _output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cert", type=Path, help="where the certificate goes")
     parser.add_argument("--key", type=Path, help="where the key goes")
-    parser.add_argument("--days", type=int, default=395)
+    parser.add_argument("--days", type=_positive, default=395, help="validity, from 1 (default 395)")
 
 
 def _init(options: argparse.Namespace) -> int:

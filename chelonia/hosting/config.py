@@ -14,7 +14,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,20 +154,51 @@ TUNING: dict[type[Any], tuple[type[Any], frozenset[str]]] = {
 def load_config(path: Path) -> NodeConfig:
     """Read and check a configuration file. Raises: BAD_CONFIG naming file, key and cure."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CheloniaError(Kind.BAD_CONFIG, "read config", str(path), str(error)) from error
-    try:
-        return parse_config(table)
+        return parse_config(_read_table(path))
     except CheloniaError as error:
-        raise CheloniaError(error.kind, "read config", f"{path}: {error.subject}", error.cause) from None
+        raise _in_file(error, path) from None
 
 
 def parse_config(table: Mapping[str, Any]) -> NodeConfig:
     """Turn parsed TOML into a configuration. Raises: BAD_CONFIG, `subject` the dotted key."""
-    config: NodeConfig = _section(NodeConfig, table, "")
-    _check(config)
+    config, problems = _read_config(table)
+    if config is None:
+        raise problems[0]
     return config
+
+
+def problems_of(path: Path) -> tuple[CheloniaError, ...]:
+    """Everything that is wrong with a configuration file and the files it names, in the order of its keys.
+
+    Keys that contradict each other, and files, are looked at only when every key can be read. Empty when all is well.
+    """
+    try:
+        config, problems = _read_config(_read_table(path))
+    except CheloniaError as error:
+        config, problems = None, [error]
+    if config is not None:
+        problems = list(_missing_files(config))
+    return tuple(_in_file(problem, path) for problem in problems)
+
+
+def _read_table(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise _bad("", str(error)) from error
+
+
+def _read_config(table: Mapping[str, Any]) -> tuple[NodeConfig | None, list[CheloniaError]]:
+    """The configuration, or None and what is wrong with it."""
+    reader = _Reader()
+    config: NodeConfig | None = reader.section(NodeConfig, table, "")
+    problems = reader.problems if config is None else list(_contradictions(config))
+    return (None if problems else config), problems
+
+
+def _in_file(problem: CheloniaError, path: Path) -> CheloniaError:
+    subject = f"{path}: {problem.subject}" if problem.subject else str(path)
+    return CheloniaError(problem.kind, "read config", subject, problem.cause)
 
 
 def trusted(config: NodeConfig) -> tuple[ServiceRecord, ...]:
@@ -217,36 +248,64 @@ def default_of(item: dataclasses.Field[Any]) -> Any:
 # --- checks over several keys --------------------------------------------------------------------------------------
 
 
-def _check(config: NodeConfig) -> None:
+def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
     hosted = [name for name in ("ahash", "librarian", "bartender", "shepherd") if getattr(config, name) is not None]
     if not hosted:
-        raise _bad("", "the node hosts nothing: add [ahash], [librarian], [bartender] or [shepherd]")
-    for index, listener in enumerate(config.listen):
-        if listener.port > 65_535:
-            raise _bad(f"listen[{index}].port", "a port is a number up to 65535")
-        for name in listener.serves:
-            if name not in SERVES:
-                raise _bad(f"listen[{index}].serves", f"{name!r} is none of: {', '.join(SERVES)}")
-            if name not in ("metrics", "turl") and name not in hosted:
-                raise _bad(f"listen[{index}].serves", f"{name!r} is not hosted here: add [{name}]")
-        if listener.client_certificate not in ("required", "optional"):
-            raise _bad(f"listen[{index}].client_certificate", "it is 'required' or 'optional'")
-        if listener.client_certificate == "optional" and {"ahash", "librarian"} & set(listener.serves):
-            raise _bad(f"listen[{index}].client_certificate", "an A-Hash or Librarian demands certificates: 'required'")
+        yield _bad("", "the node hosts nothing: add [ahash], [librarian], [bartender] or [shepherd]")
+    yield from _listener_problems(config.listen, hosted)
     if config.librarian and not config.librarian.ahash and not config.ahash:
-        raise _bad("librarian.ahash", "no A-Hash is hosted here: name the URLs of the A-Hash")
+        yield _bad("librarian.ahash", "no A-Hash is hosted here: name the URLs of the A-Hash")
     for name in ("bartender", "shepherd"):
         section = getattr(config, name)
         if section and not section.librarians and not config.librarian:
-            raise _bad(f"{name}.librarians", "no Librarian is hosted here: name the URLs of the Librarians")
+            yield _bad(f"{name}.librarians", "no Librarian is hosted here: name the URLs of the Librarians")
     roles = [role.value for role in Role if role is not Role.ADMINISTRATOR]
     for index, entry in enumerate(config.trust.services):
         if entry.role not in roles:
-            raise _bad(f"trust.services[{index}].role", f"{entry.role!r} is none of: {', '.join(roles)}")
+            yield _bad(f"trust.services[{index}].role", f"{entry.role!r} is none of: {', '.join(roles)}")
     if config.log.format not in ("text", "json"):
-        raise _bad("log.format", "it is 'text' or 'json'")
+        yield _bad("log.format", "it is 'text' or 'json'")
     if config.log.level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        raise _bad("log.level", "it is DEBUG, INFO, WARNING or ERROR")
+        yield _bad("log.level", "it is DEBUG, INFO, WARNING or ERROR")
+
+
+def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]) -> Iterator[CheloniaError]:
+    for index, listener in enumerate(listeners):
+        if listener.port > 65_535:
+            yield _bad(f"listen[{index}].port", "a port is a number up to 65535")
+        for name in listener.serves:
+            if name not in SERVES:
+                yield _bad(f"listen[{index}].serves", f"{name!r} is none of: {', '.join(SERVES)}")
+            elif name not in ("metrics", "turl") and name not in hosted:
+                yield _bad(f"listen[{index}].serves", f"{name!r} is not hosted here: add [{name}]")
+        if listener.client_certificate not in ("required", "optional"):
+            yield _bad(f"listen[{index}].client_certificate", "it is 'required' or 'optional'")
+        if listener.client_certificate == "optional" and {"ahash", "librarian"} & set(listener.serves):
+            yield _bad(f"listen[{index}].client_certificate", "an A-Hash or Librarian demands certificates: 'required'")
+
+
+def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
+    """What the node could not start with, of the files that its configuration names."""
+    secret = config.bartender.token_key_file if config.bartender else ""
+    looks: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
+        ("tls.cert", config.tls.cert, Path.read_bytes),
+        ("tls.key", config.tls.key, check_key_mode),
+        ("tls.key", config.tls.key, Path.read_bytes),
+        ("tls.ca_dir", config.tls.ca_dir, lambda path: list(path.iterdir())),
+        ("bartender.token_key_file", secret, read_secret),
+    )
+    told = ""
+    for key, name, look in looks:
+        if not name or key == told:
+            continue
+        try:
+            look(Path(name))
+        except OSError as error:
+            told = key
+            yield _bad(key, f"{name}: {error.strerror or error}")
+        except CheloniaError as error:
+            told = key
+            yield _bad(key, f"{name}: {error.cause}")
 
 
 # --- TOML to dataclasses -------------------------------------------------------------------------------------------
@@ -256,62 +315,71 @@ def _bad(key: str, cause: str) -> CheloniaError:
     return CheloniaError(Kind.BAD_CONFIG, "", key, cause)
 
 
-def _section(kind: type[Any], table: Any, path: str) -> Any:
-    """Build the dataclass `kind` from a TOML table."""
-    if not isinstance(table, dict):
-        raise _bad(path, "a table [...] is wanted here")
-    items = {item.name: item for item in dataclasses.fields(kind)}
-    _refuse_unknown(table, items, path)
-    hints = typing.get_type_hints(kind)
-    values: dict[str, Any] = {}
-    for name, item in items.items():
-        key = f"{path}.{name}" if path else name
-        if name == "tuning":
-            values[name] = _tuning(kind, table.get(name, {}), key)
-        elif name in table:
-            values[name] = _value(hints[name], table[name], key)
-        elif default_of(item) is dataclasses.MISSING:
-            raise _bad(key, "this key must be given")
-    return kind(**values)
+class _Reader:
+    """Builds dataclasses from TOML tables and goes on after what is wrong, so that all of it is told at once."""
 
+    def __init__(self) -> None:
+        self.problems: list[CheloniaError] = []
 
-def _tuning(section: type[Any], table: Any, path: str) -> dict[str, Any]:
-    items = settings_keys(section)
-    if not isinstance(table, dict):
-        raise _bad(path, "a table [...] is wanted here")
-    _refuse_unknown(table, items, path)
-    hints = typing.get_type_hints(TUNING[section][0])
-    return {name: _value(hints[name], value, f"{path}.{name}") for name, value in table.items()}
+    def _refuse(self, key: str, cause: str) -> None:
+        self.problems.append(_bad(key, cause))
 
+    def section(self, kind: type[Any], table: Any, path: str) -> Any:
+        """The dataclass `kind` of a table; None when anything in it, or before it, is wrong."""
+        if not isinstance(table, dict):
+            return self._refuse(path, "a table [...] is wanted here")
+        items = {item.name: item for item in dataclasses.fields(kind)}
+        self._refuse_unknown(table, items, path)
+        hints = typing.get_type_hints(kind)
+        values: dict[str, Any] = {}
+        for name, item in items.items():
+            key = f"{path}.{name}" if path else name
+            if name == "tuning":
+                values[name] = self._tuning(kind, table.get(name, {}), key)
+            elif name in table:
+                values[name] = self._value(hints[name], table[name], key)
+            elif default_of(item) is dataclasses.MISSING:
+                self._refuse(key, "this key must be given")
+        return None if self.problems else kind(**values)
 
-def _refuse_unknown(table: Mapping[str, Any], items: Mapping[str, Any], path: str) -> None:
-    for name in table:
-        if name not in items:
-            near = difflib.get_close_matches(name, list(items), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(items)}"
-            raise _bad(f"{path}.{name}" if path else name, f"unknown key; {hint}")
+    def _tuning(self, section: type[Any], table: Any, path: str) -> dict[str, Any] | None:
+        items = settings_keys(section)
+        if not isinstance(table, dict):
+            self._refuse(path, "a table [...] is wanted here")
+            return None
+        self._refuse_unknown(table, items, path)
+        hints = typing.get_type_hints(TUNING[section][0])
+        known = {name: value for name, value in table.items() if name in items}
+        return {name: self._value(hints[name], value, f"{path}.{name}") for name, value in known.items()}
 
+    def _refuse_unknown(self, table: Mapping[str, Any], items: Mapping[str, Any], path: str) -> None:
+        for name in table:
+            if name not in items:
+                near = difflib.get_close_matches(name, list(items), n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(items)}"
+                self._refuse(f"{path}.{name}" if path else name, f"unknown key; {hint}")
 
-def _value(hint: Any, value: Any, key: str) -> Any:
-    hint = getattr(hint, "__supertype__", hint)
-    if isinstance(hint, types.UnionType):
-        hint = next(part for part in typing.get_args(hint) if part is not type(None))
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise _bad(key, "a list [...] is wanted here")
-        return tuple(_value(typing.get_args(hint)[0], part, f"{key}[{n}]") for n, part in enumerate(value))
-    if origin is not None and issubclass(origin, Mapping):
-        if not isinstance(value, dict):
-            raise _bad(key, "a table [...] is wanted here")
-        return {name: _value(str, part, f"{key}.{name}") for name, part in value.items()}
-    if dataclasses.is_dataclass(hint):
-        return _section(hint, value, key)  # type: ignore[arg-type]
-    if type(value) is not hint:
-        raise _bad(key, f"{_NAMES.get(hint, hint)} is wanted here, this is {_NAMES.get(type(value), type(value))}")
-    if hint is int and value < 0:
-        raise _bad(key, "a number of at least 0 is wanted here")
-    return value
+    def _value(self, hint: Any, value: Any, key: str) -> Any:
+        hint = getattr(hint, "__supertype__", hint)
+        if isinstance(hint, types.UnionType):
+            hint = next(part for part in typing.get_args(hint) if part is not type(None))
+        origin = typing.get_origin(hint)
+        if origin is tuple:
+            if not isinstance(value, list):
+                return self._refuse(key, "a list [...] is wanted here")
+            return tuple(self._value(typing.get_args(hint)[0], part, f"{key}[{n}]") for n, part in enumerate(value))
+        if origin is not None and issubclass(origin, Mapping):
+            if not isinstance(value, dict):
+                return self._refuse(key, "a table [...] is wanted here")
+            return {name: self._value(str, part, f"{key}.{name}") for name, part in value.items()}
+        if dataclasses.is_dataclass(hint):
+            return self.section(hint, value, key)  # type: ignore[arg-type]
+        if type(value) is not hint:
+            wanted, given = _NAMES.get(hint, hint), _NAMES.get(type(value), type(value))
+            return self._refuse(key, f"{wanted} is wanted here, this is {given}")
+        if hint is int and value < 0:
+            return self._refuse(key, "a number of at least 0 is wanted here")
+        return value
 
 
 _NAMES: dict[Any, str] = {

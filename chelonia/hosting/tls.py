@@ -348,7 +348,10 @@ def load_own_chain(settings: TlsSettings, now_ms: Ms) -> Chain:
         raise CheloniaError(Kind.BAD_CONFIG, "TLS", str(cert_file), f"cannot read a certificate: {error}") from error
     if load_key_public(key_file, settings.password) != _spki(chain[0].public_key()):
         raise CheloniaError(Kind.BAD_CONFIG, "TLS", str(key_file), f"the key does not belong to {cert_file}")
-    check_validity(chain, now_ms)
+    try:
+        check_validity(chain, now_ms)
+    except CheloniaError as error:
+        raise CheloniaError(error.kind, "TLS", str(cert_file), f"{error.cause} ({error.subject})") from error
     return chain
 
 

@@ -25,10 +25,19 @@ CONF = Path(__file__).parents[3] / "conf"
 # --- configurations ------------------------------------------------------------------------------------------------
 
 
+def with_files(root: Path) -> str:
+    """The manual's Shepherd with certificates that are there."""
+    assert main(["ca", "init", "--dir", str(root), "--key", "p-256"]) == 0
+    assert main(["ca", "host", "--dir", str(root), "localhost"]) == 0
+    return (CONF / "shepherd.toml").read_text().replace("/etc/grid-security", str(root))
+
+
 def test_a_good_configuration_is_fine_and_printed_whole(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["check-config", "--config", str(CONF / "shepherd.toml")]) == 0
+    good = tmp_path / "good.toml"
+    good.write_text(with_files(tmp_path / "grid-security"))
+    assert main(["check-config", "--config", str(good)]) == 0
     capsys.readouterr()
-    assert main(["print-config", "--config", str(CONF / "shepherd.toml")]) == 0
+    assert main(["print-config", "--config", str(good)]) == 0
     printed = tmp_path / "printed.toml"
     printed.write_text(capsys.readouterr().out)
     assert main(["check-config", "--config", str(printed)]) == 0
@@ -46,6 +55,45 @@ def test_a_bad_configuration_is_exit_code_2_with_the_reason(
     assert "did you mean 'node'?" in said
     assert "Traceback" not in said
     assert main([verb, "--config", str(tmp_path / "missing.toml")]) == 2
+
+
+def test_all_that_is_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text('[node]\nnam = "a"\n[[listen]]\nport = "x"\nserves = ["ahash"]\n[tls]\ncertt = "c"\n')
+    assert main(["check-config", "--config", str(bad)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 4
+    for line, key in zip(said, ("node.nam:", "node.name:", "listen[0].port:", "tls.certt:"), strict=True):
+        assert key in line
+    bad.write_text(
+        'listen = [{port = 70000, serves = ["fly"]}]\n[node]\nname = "a"\n[bartender]\nid = "b"\ntoken_key_file = "t"\n'
+    )
+    assert main(["check-config", "--config", str(bad)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [key in line for line, key in zip(said, ("port", "fly", "bartender.librarians"), strict=True)] == [True] * 3
+
+
+def test_files_that_a_configuration_names_are_looked_at(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    root, conf = tmp_path / "grid-security", tmp_path / "node.toml"
+    conf.write_text(with_files(root))
+    (root / "hostcert.pem").unlink()
+    (root / "hostkey.pem").chmod(0o644)
+    capsys.readouterr()
+    assert main(["check-config", "--config", str(conf)]) == 2
+    cert, key = capsys.readouterr().err.splitlines()
+    assert f"tls.cert: bad-config: {root}/hostcert.pem: No such file" in cert
+    assert "chmod" in key
+    assert "tls.key" in key
+
+
+@pytest.mark.parametrize("hours", ["0", "-1", "many"])
+def test_a_proxy_that_was_never_valid_is_wrong_usage(hours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["ca", "proxy", "--cert", "c", "--key", "k", "--out", "o", "--hours", hours])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert f"argument --hours: {hours} is no time" in said
+    assert "usage: cheloniad ca proxy" in said
 
 
 @pytest.mark.parametrize("argv", [[], ["fly"], ["run"], ["dev", "--dir", "x", "--shepherds", "many"], ["ca"]])

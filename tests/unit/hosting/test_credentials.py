@@ -120,6 +120,8 @@ def test_only_expired_credentials_are_an_expiry(grid: Grid, home: Home) -> None:
     with pytest.raises(CheloniaError) as caught:
         find_credential(NOTHING, home.around, grid.now)
     assert caught.value.kind is Kind.EXPIRED
+    assert f"{home.environ['X509_USER_PROXY']} (X509_USER_PROXY): the certificate expired at" in caught.value.cause
+    assert "(/O=Grid/CN=old" in caught.value.cause
 
 
 def test_a_named_file_is_final(grid: Grid, home: Home) -> None:
