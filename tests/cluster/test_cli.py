@@ -70,7 +70,7 @@ async def test_exit_codes(cluster: Cluster, run: Run, tmp_path: Path) -> None:
     ok(run("put", "local", "/codes/file", "2"))
     fails(run("put", "missing", "/codes/x"), 3, "missing")
     fails(run("get", "/codes/file", "no/such/directory/file"), 3)
-    fails(run("get", "/codes/file", "x" * 300), 1)
+    fails(run("get", "/codes/file", "x" * 300), 2)
     fails(run(), 2)
     fails(run("frobnicate"), 2, "frobnicate")
     fails(run("move", "/codes"), 2)
@@ -92,13 +92,18 @@ async def test_bytes_that_are_wrong_everywhere_exit_with_8_and_leave_nothing(
 ) -> None:
     cluster.expect_log("replica is invalid|check impossible")
     async with cluster.client("user") as client:
-        await put(client, "/rotten", b"x" * 5000)
-        await until_live(client, "/rotten", 2)
-        for place in await locations(client, "/rotten"):
-            cluster.replica_file(place).write_bytes(b"y" * 5000)
-        fails(run("get", "/rotten", "fetched"), 8)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
-        await client.del_file("/rotten")
+        for number in range(5):
+            ln = f"/rotten{number}"
+            await put(client, ln, b"x" * 5000)
+            await until_live(client, ln, 2)
+            for place in await locations(client, ln):
+                cluster.replica_file(place).write_bytes(b"y" * 5000)
+            got = run("get", ln, "fetched")
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
+            await client.del_file(ln)
+            if b"no-replica" not in got.stderr:  # else the scrub was there first, and nobody offers these bytes
+                break
+        fails(got, 8)
 
 
 def test_output_for_people_and_for_programs(run: Run, tmp_path: Path) -> None:
