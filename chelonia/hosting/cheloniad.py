@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import sys
@@ -115,7 +116,17 @@ def _dev(options: argparse.Namespace) -> int:
 
 def _loop(work: Coroutine[Any, Any, int]) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.get_loop().set_exception_handler(note_trouble)
         return runner.run(work)
+
+
+def note_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what the event loop could not hand to anybody; a connection that its peer broke is no fault of this node."""
+    error, text = context.get("exception"), str(context.get("message", ""))
+    if isinstance(error, OSError) and text.startswith("Fatal error on"):
+        logging.getLogger("chelonia.http").info("connection broke: %s (%r)", text, error)
+    else:
+        loop.default_exception_handler(context)
 
 
 def _check_config(options: argparse.Namespace) -> int:

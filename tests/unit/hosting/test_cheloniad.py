@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from pathlib import Path
@@ -12,7 +13,7 @@ from cryptography import x509
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.policy import Action, decide
-from chelonia.hosting.cheloniad import main
+from chelonia.hosting.cheloniad import main, note_trouble
 from chelonia.hosting.config import load_config, trusted
 from chelonia.hosting.dev import DevCluster, DevOptions, dn_of, load_issued
 from chelonia.hosting.identity import identity_of_chain
@@ -223,3 +224,13 @@ def test_cluster_json_says_where_everything_is(prepared: Path) -> None:
     assert list(Path(told["ca_dir"]).glob("*.0"))
     assert x509.load_pem_x509_certificates(Path(told["user_proxy"]).read_bytes())
     assert not (prepared / "cluster.tmp").exists()
+
+
+@pytest.mark.expect_log("ERROR asyncio Fatal error on SSL protocol")
+async def test_a_connection_broken_by_its_peer_is_not_an_error_of_the_node(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    loop = asyncio.get_running_loop()
+    note_trouble(loop, {"message": "Fatal error on SSL protocol", "exception": ConnectionResetError()})
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    note_trouble(loop, {"message": "Fatal error on SSL protocol", "exception": ValueError()})
+    assert caplog.records[-1].levelname == "ERROR"
