@@ -16,9 +16,10 @@ from chelonia.ahash import engine, layout, meta
 from chelonia.ahash.engine import Overlay
 from chelonia.ahash.layout import KeptOutcome, StoreState
 from chelonia.ahash.store import Store
-from chelonia.core.ahash import ChangeOutcome, Element, Position, TransactOutcome
+from chelonia.core.ahash import ChangeOutcome, Element, TransactOutcome
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms, RequestKey
+from chelonia.core.position import Position
 
 SWEEP_MIN = 64
 """Expired request keys removed with a batch, at least; a full batch removes twice as many as it can add."""

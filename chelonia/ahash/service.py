@@ -20,12 +20,13 @@ from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Ou
 from chelonia.ahash.store import Durability, Executor, LocalDurability, Store
 from chelonia.core import bounds
 from chelonia.core.access import check_access
-from chelonia.core.ahash import AHashStatus, ChangeOutcome, Element, Page, Position, TransactOutcome, Walk, WalkOutcome
+from chelonia.core.ahash import AHashStatus, ChangeOutcome, Element, Page, TransactOutcome, Walk, WalkOutcome
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, RequestKey, parse_request_key
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.position import Position
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from chelonia.core.ahash import Position
+from chelonia.core.position import Position
 
 T = TypeVar("T")
 

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from chelonia.core import bounds
-from chelonia.core.ahash import AHash, Element, Page, Position, TransactOutcome, Walk, WalkOutcome
+from chelonia.core.ahash import AHash, Element, Page, TransactOutcome, Walk, WalkOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.position import Position
 from chelonia.librarian.elements import EXPECT
 
 TRIES = 8

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import AHash, Position
+from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, CopyOrder, DeleteOutcome, PutRequest, TurlOutcome
 from chelonia.librarian.elements import put
