@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
+from chelonia.core.ids import Ms, ObjectId, RequestKey
 
 FORMAT: Final = 1
 """Number of this layout, kept in the store: a newer one is refused, an older one migrated."""
@@ -73,9 +73,9 @@ def wide_name(key: bytes) -> tuple[str, str]:
     return section.decode(), prop.decode()
 
 
-def request_digest(dn: Dn, key: RequestKey) -> bytes:
-    """32 bytes that stand for this caller's use of this key. Source: SHA-256 (FIPS 180-4)."""
-    return hashlib.sha256(f"{dn}\0{key}".encode()).digest()
+def request_digest(scope: str, key: RequestKey) -> bytes:
+    """32 bytes that stand for this key in the scope that shares it. Source: SHA-256 (FIPS 180-4)."""
+    return hashlib.sha256(f"{scope}\0{key}".encode()).digest()
 
 
 def outcome_key(digest: bytes) -> bytes:

@@ -21,7 +21,7 @@ from chelonia.ahash.store import Durability, Executor, LocalDurability, Store
 from chelonia.core import bounds
 from chelonia.core.access import check_access
 from chelonia.core.ahash import AHashStatus, ChangeOutcome, Element, Page, TransactOutcome, Walk, WalkOutcome
-from chelonia.core.caller import Call
+from chelonia.core.caller import Call, Role
 from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, RequestKey, parse_request_key
@@ -156,14 +156,14 @@ class AHashService:
         if key:
             parse_request_key(key)
         engine.check_size(memo, bounds.MEMO_BYTES_MAX, "a memo")
-        outcome = await self._submit(TransactJob(call.dn, key, elements, memo), len(elements))
+        outcome = await self._submit(TransactJob(call.key_scope(Role.LIBRARIAN), key, elements, memo), len(elements))
         assert isinstance(outcome, TransactOutcome)
         return outcome
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
         """See `core.ahash.AHash.recall`."""
         check_access(call, "ahash", "recall")
-        outcome = await self._submit(RecallJob(call.dn, parse_request_key(key)), 1)
+        outcome = await self._submit(RecallJob(call.key_scope(Role.LIBRARIAN), parse_request_key(key)), 1)
         assert outcome is None or isinstance(outcome, TransactOutcome)
         return outcome
 
