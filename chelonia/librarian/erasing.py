@@ -35,7 +35,7 @@ class Erasers:
     def __init__(self, records: Records, nodes: Nodes, identity: Identity, world: World) -> None:
         self._records = records
         self._nodes = nodes
-        self._call = identity.call()
+        self._call = identity.call().strongly()  # an order of the past would be obeyed like one of today
         self._world = world
         self._due: dict[ServiceId, Ms] = {}
         self._after: dict[ServiceId, str] = {}

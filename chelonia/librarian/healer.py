@@ -205,7 +205,7 @@ class Healer:
 
     async def _lead(self, now: Ms) -> None:
         """Take, keep or notice the loss of the lease."""
-        self._leadership.observe(leader.parse(await self._records.one(self._call, REPAIR_OBJECT)), now)
+        self._leadership.observe(leader.parse(await self._records.one(self._call.strongly(), REPAIR_OBJECT)), now)
         bid = self._leadership.bid(now, self._world.clock.now_ms())
         if bid is not None and (await self._records.attempt(self._call, Draft(bid.elements()))).applied:
             self._leadership.won(bid)
@@ -266,7 +266,8 @@ class Healer:
         self._work.paged(shepherd, after, found.items[-1][0] if found.more and found.items else "")
 
     async def _plan(self, batch: Sequence[BlobId]) -> None:
-        stored = await self._records.get(self._call, [blob_object(blob) for blob in batch])
+        call = self._call.strongly() if self.leading() else self._call  # the leader trims on what it reads here
+        stored = await self._records.get(call, [blob_object(blob) for blob in batch])
         found = {blob_of(blob): blob for blob in stored if blob.exists}
         for gone in batch:
             if gone not in found:

@@ -104,6 +104,7 @@ class PaperShepherd:
     ) -> tuple[DeleteOutcome, ...]:
         self._check(call)
         assert authority is not None
+        assert call.strong, "outbox and authority are read for this very call"
         self.authorities.append(authority.position)
         if self.broken == "delete":
             return tuple(DeleteOutcome(name, "nosuchfile: an older authority") for name, _ in references)
