@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store import LocalDurability
-from chelonia.ahash.store_bdb import BdbSettings, BdbStore
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store import Store
-from chelonia.ahash.store_bdb import BdbSettings, BdbStore
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chelonia.ahash import layout
 from chelonia.ahash.layout import KeptOutcome, StoreState
-from chelonia.ahash.store_bdb import format_slot
+from chelonia.ahash.store_bdb_files import format_slot
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 

@@ -14,7 +14,9 @@ import pytest
 from chelonia.ahash import layout, meta
 from chelonia.ahash.committer import CommitLimits, Committer, TransactJob
 from chelonia.ahash.service import AHashSettings
-from chelonia.ahash.store_bdb import BdbSettings, BdbStore, CommitCounter, format_slot, parse_slot
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import BdbSettings
+from chelonia.ahash.store_bdb_files import CommitCounter, format_slot, parse_slot
 from chelonia.core.ahash import TransactOutcome
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
