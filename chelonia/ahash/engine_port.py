@@ -12,7 +12,7 @@ before any later change of role, and before `commit` returns; `Flushed` only aft
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -130,6 +130,14 @@ class ReplicatedEngine(Store, Protocol):
 
     def set_voter(self, voter: bool) -> None:
         """Whether this replica may be elected."""
+        ...
+
+    def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """`commit`, but only as master of this very term, checked where no change of role can come between.
+
+        A batch was decided on what its term had committed: carried out in a later term of ours it would overwrite
+        what another master committed meanwhile. Raises: UNAVAILABLE (another term, or not master), as `commit`.
+        """
         ...
 
     def applied(self) -> int:
