@@ -116,17 +116,35 @@ class AHashService:
             await self.start()
         await self._tasks[0]
 
-    async def close(self) -> None:
-        """Take no more changes, finish and answer those taken, close the store. Safe to call twice."""
-        if not self._tasks:
-            return
+    async def follow(self) -> None:
+        """Take reads only, of a store that others change.
+
+        Raises: INTERNAL (the store is not prepared), UNAVAILABLE.
+        """
+        limits = CommitLimits(self._settings.key_keep_ms, self._settings.min_free_bytes)
+        self._committer = await self._executor.run_read(lambda: Committer(self._store, limits))
+
+    @property
+    def position(self) -> Position:
+        """The last commit of this service's own. Raises: UNAVAILABLE unless started."""
+        return self._started().position
+
+    async def retire(self) -> None:
+        """Take no more changes, finish and answer those taken. Store and executor stay the caller's to close."""
         self._queue.open = False
         self._queue.wake.set()
-        committing, upkeep = self._tasks
-        self._tasks = ()
-        upkeep.cancel()
-        await asyncio.wait((committing, upkeep))
+        tasks, self._tasks = self._tasks, ()
+        if tasks:
+            committing, upkeep = tasks
+            upkeep.cancel()
+            await asyncio.wait((committing, upkeep))
         self._committer = None
+
+    async def close(self) -> None:
+        """Retire and close the store. Safe to call twice."""
+        if not self._tasks:
+            return
+        await self.retire()
         await self._executor.run_write(self._store.close)
         await self._executor.close()
 
