@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from chelonia.ahash.store import Store
 
@@ -150,6 +150,19 @@ class ReplicatedEngine(Store, Protocol):
         Else it must neither vote, acknowledge nor serve until `Ready`.
         """
         ...
+
+
+_OF_MASTERS: Final = frozenset({4, 5, 6, 11, 12, 16, 17, 19, 20, 21, 24, 25, 27, 28})
+"""Kinds of frame that only a master sends, or who is becoming one: records, pages, claims and answers to requests."""
+
+
+def frame_of_master(control: bytes) -> bool:
+    """Whether its sender was master, or becoming so, when it sent this frame.
+
+    Source: Berkeley DB 5.3, `src/dbinc/rep.h`: BULK_LOG, BULK_PAGE, DUPMASTER, LOG, LOG_MORE, NEWFILE, NEWMASTER,
+    PAGE, PAGE_FAIL, PAGE_MORE, START_SYNC, UPDATE, VERIFY, VERIFY_FAIL. No replica asks another than the master.
+    """
+    return len(control) >= 24 and int.from_bytes(control[16:20], "big") in _OF_MASTERS
 
 
 def frame_term(control: bytes) -> int:

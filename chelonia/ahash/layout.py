@@ -27,6 +27,10 @@ META_FORMAT: Final = b"M\0format"
 META_CLUSTER: Final = b"M\0cluster"
 META_GENERATION: Final = b"M\0generation"
 META_STATE: Final = b"M\0state"
+META_TERM: Final = b"M\0term"
+"""The mark of the newest term in this log (`standing.TermMark`); only in a store that is one of a group."""
+META_MEMBERS: Final = b"M\0members"
+"""The newest membership record in this log (`membership.Membership`); only in a store that is one of a group."""
 EXPIRY_PREFIX: Final = b"X\0"
 
 T = TypeVar("T")
