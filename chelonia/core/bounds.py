@@ -89,7 +89,7 @@ MEMO_BYTES_MAX: Final = 4096
 REPLICAS_MAX: Final = 15
 """Members of one A-Hash group, learners included: every commit travels to each of them from one master."""
 HELD_FRAMES_MAX: Final = 4096
-"""Engine frames held back from one peer that may not be followed yet: what it sends in a lease; lost ones are asked for again."""
+"""Engine frames held back from one peer that may not be followed yet; lost ones are asked for again."""
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Their bytes."""
 PEER_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
