@@ -32,6 +32,7 @@ class BdbSettings:
     cache_bytes: page cache; a quarter of the memory of a dedicated host.
     log_file_bytes, log_buffer_bytes: size of one log file and of the buffer before it.
     checkpoint_log_bytes, checkpoint_interval_ms: a checkpoint follows so much log, or so long after a change.
+    log_kept_bytes: log that a replica keeps, so that another which was away so long need not be copied anew.
     """
 
     cache_bytes: int = 256 * 1024 * 1024
@@ -39,6 +40,7 @@ class BdbSettings:
     log_buffer_bytes: int = 2 * 1024 * 1024
     checkpoint_log_bytes: int = 4 * 1024 * 1024
     checkpoint_interval_ms: int = 30_000
+    log_kept_bytes: int = 256 * 1024 * 1024
 
 
 def make_environment(settings: BdbSettings, on_event: Callable[[Any, int, Any], None]) -> Any:

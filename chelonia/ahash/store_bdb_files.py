@@ -1,6 +1,7 @@
-"""Files beside a Berkeley DB environment: the lock that gives it to one process, and the commit counter.
+"""Files beside a Berkeley DB environment: the lock that gives it to one process, the commit counter, whose it is.
 
 The counter is a witness kept outside the log: a log that recovers to less than it says has lost acknowledged commits.
+Layouts: `docs/formats/store.md`.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import fcntl
 import os
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
 
 
 class CommitCounter:
@@ -19,7 +22,7 @@ class CommitCounter:
 
     Two slots of 64 bytes, written in turn and in place, each one line: `chelonia-commits 1 <generation> <sequence>
     <CRC-32 of what stands before it>`. The larger valid one counts. Written after every commit, synced at checkpoints:
-    after a power loss it may be behind, never ahead.
+    after a power loss it may be behind, never ahead. A replica counts by term instead of generation (file `acked`).
     """
 
     SLOT_BYTES: Final = 64
@@ -98,3 +101,38 @@ def sync_path(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaIdentity:
+    """Which replica of which cluster, under which name, a directory belongs to."""
+
+    replica: int
+    cluster: str
+    dn: Dn
+
+
+def claim_directory(path: Path, own: ReplicaIdentity) -> None:
+    """Write who owns the directory of the file `path`, or check it. Raises: BAD_CONFIG when it is another replica."""
+    text = f"chelonia-replica 1\n{own.replica}\n{own.cluster}\n{own.dn}\n"
+    try:
+        found = path.read_text()
+    except FileNotFoundError:
+        _write_whole(path, text)
+        return
+    if found != text:
+        owner = ", ".join(found.splitlines()[1:])
+        cause = (
+            f"the directory belongs to replica {owner}, this is {own.replica}, {own.cluster}, {own.dn}:"
+            f" point each replica at its own directory, or remove {path} if this replica was renamed"
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", str(path.parent), cause)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    partial.chmod(0o600)
+    sync_path(partial)
+    partial.rename(path)
+    sync_path(path.parent)
