@@ -65,6 +65,11 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Refilling:
+    """Our contents are being replaced by a copy of the master's: until `Ready` we hold nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Demoted:
     """We were master and are no longer: no `Committed` of that term follows."""
 
@@ -88,7 +93,18 @@ class Failed:
     reason: str
 
 
-Event = Committed | Flushed | MasterHere | MasterThere | Ready | Demoted | WantElection | ElectionFailed | Failed
+Event = (
+    Committed
+    | Flushed
+    | MasterHere
+    | MasterThere
+    | Ready
+    | Refilling
+    | Demoted
+    | WantElection
+    | ElectionFailed
+    | Failed
+)
 
 Send = Callable[[int | None, bytes, bytes], None]
 """Send (control, record) to a replica, None for all. Called on any thread, returns at once, may drop."""

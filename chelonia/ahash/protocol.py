@@ -44,6 +44,7 @@ from chelonia.ahash.engine_port import (
     MasterHere,
     MasterThere,
     Ready,
+    Refilling,
     WantElection,
 )
 from chelonia.ahash.lease import Lease, Pace
@@ -325,6 +326,8 @@ class Replica:
                     self._engine_follows, self._engine_ready = (term, replica), False
             case Ready():
                 self._engine_ready = True
+            case Refilling():
+                self._distrust()
             case Demoted():
                 self._engine_master = False
                 self._end_reign("the engine was demoted", step_down=False)
@@ -370,11 +373,14 @@ class Replica:
     def distrust(self, now_ms: int) -> Effects:
         """The engine is about to replace our log by a copy of the master's: until that is done we hold nothing."""
         self._lapse(now_ms)
+        self._distrust()
+        return self._done(now_ms)
+
+    def _distrust(self) -> None:
         self._trusted = self._engine_ready = False
         self._flushed = None
         if self._following is not None:
             self._following.need = None
-        return self._done(now_ms)
 
     def resign(self, reason: str, now_ms: int) -> Effects:
         """Give up our term, if we have one: a planned hand-over. The caller has stopped taking changes before."""

@@ -5,7 +5,7 @@ Directory: as that of `store_bdb.py`, and `replica` (whose it is), `acked` (term
 this replica vouched for). Order of calls, and why: `docs/design/009`.
 Invariants, each of which has cost acknowledged commits where it was broken:
 - What stands here is vouched for (`Committed`, `Flushed`) only after it was synced here, and in the term in which it
-  came; what a new master may have rolled back, and what came after this replica's vote went to another, never is.
+  came; what a new master may have rolled back never is.
 - It votes only when electable, and only with whole contents: the library counts the log of an unelectable voter for
   nothing. So it neither votes nor vouches before its first synchronisation (`Ready`).
 - Master it becomes in the replication thread alone, before any further frame, on an election that is young, and only if
@@ -41,6 +41,7 @@ from chelonia.ahash.engine_port import (
     MasterHere,
     MasterThere,
     Ready,
+    Refilling,
     Send,
     Token,
     WantElection,
@@ -141,7 +142,6 @@ class ReplicatedStore:
         self._voter = self._electing = self._initialising = False
         self._won: tuple[float, int] | None = None
         self._valid_ms = 0
-        self._voted_term = 0
         self._decided = threading.Event()
         self._applied = 0
         self._log_bytes = 0
@@ -574,12 +574,12 @@ class ReplicatedStore:
         self._post(Ready())
 
     def _flush(self) -> None:
-        """Sync what was applied and vouch for it, unless it may be gone, or our vote has gone to another since."""
+        """Sync what was applied and vouch for it, unless it may be gone."""
         token = self._pending
         if token is None or not self._ready:
             return
         self._pending = None
-        if token.term != self._term or token.term <= self._voted_term:
+        if token.term != self._term:
             return
         self._env.log_flush()
         self._applied = self._visible()
@@ -686,15 +686,14 @@ class ReplicatedStore:
         """Pass a frame on. Returns 0 always: whether a majority has a commit is not this callback's to say."""
         del env
         self._release_turn()  # the vote goes out: apply is locked out by the library itself from here
-        kind, term = frame_kind(control), frame_term(control)
+        kind = frame_kind(control)
         if flags & bdb.DB_REP_PERMANENT:
-            self._mark.token = Token(term, lsn[0], lsn[1])
-        if kind == FrameKind.VOTE2:
-            self._voted_term = max(self._voted_term, term)
-        elif kind == FrameKind.UPDATE_REQ:
+            self._mark.token = Token(frame_term(control), lsn[0], lsn[1])
+        if kind == FrameKind.UPDATE_REQ:
             self._initialising, self._ready = True, False
-        elif kind == FrameKind.PAGE_REQ:
+        elif kind == FrameKind.PAGE_REQ and self._trusted:
             self._trusted = False
+            self._post(Refilling())
         if kind != FrameKind.DUPMASTER:  # it would depose every master, also the newer one of the two
             self._send(None if peer == bdb.DB_EID_BROADCAST else peer, control, record)
         return 0
