@@ -82,6 +82,9 @@ class _Reign:
     def term(self) -> int:
         return self.mark.term
 
+    def waiting_since(self) -> int | None:
+        return self.began_ms if self.opened_ms is None else self.watermark.waiting_since()
+
 
 @dataclass(slots=True)
 class _Following:
@@ -370,18 +373,6 @@ class Replica:
         self._lapse(now_ms)
         return self._done(now_ms)
 
-    def distrust(self, now_ms: int) -> Effects:
-        """The engine is about to replace our log by a copy of the master's: until that is done we hold nothing."""
-        self._lapse(now_ms)
-        self._distrust()
-        return self._done(now_ms)
-
-    def _distrust(self) -> None:
-        self._trusted = self._engine_ready = False
-        self._flushed = None
-        if self._following is not None:
-            self._following.need = None
-
     def resign(self, reason: str, now_ms: int) -> Effects:
         """Give up our term, if we have one: a planned hand-over. The caller has stopped taking changes before."""
         self._lapse(now_ms)
@@ -603,6 +594,13 @@ class Replica:
         self._vouched = max(self._vouched, end.vouched)
         self._unproven = end.unproven
 
+    def _distrust(self) -> None:
+        """The engine replaces our log by a copy of the master's: until that is done we hold nothing."""
+        self._trusted = self._engine_ready = False
+        self._flushed = None
+        if self._following is not None:
+            self._following.need = None
+
     def _regain(self, found: _Following, now_ms: int) -> None:
         """Count again once we hold all that the master of an open term had after we were synchronised.
 
@@ -736,8 +734,11 @@ class Replica:
         """Let time end what it ends, before anything that arrives late can prolong it."""
         reign = self._reign
         if reign is not None:
+            waiting_ms = reign.waiting_since()
             if now_ms - max(reign.began_ms, self._lease_until(now_ms)) >= self._pace.dead_ms:
                 self._end_reign("no majority answers", step_down=True)
+            elif waiting_ms is not None and now_ms - waiting_ms >= self._pace.stuck_ms:
+                self._end_reign("a majority answers but does not acknowledge", step_down=True)
         elif self._following is not None and now_ms >= self._bound_until_ms:
             self._following = None
             self._stand_due_ms = now_ms
