@@ -92,6 +92,10 @@ HELD_FRAMES_MAX: Final = 4096
 """Engine frames held back from one peer that may not be followed yet; lost ones are asked for again."""
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Their bytes."""
+PEER_HELLO_BYTES_MAX: Final = 1024
+"""The first message of a peer: who it is."""
+PEER_QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
+"""What waits for one peer to take it: two of the largest messages. Beyond it the link is given up."""
 PEER_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """One message between replicas: a log record of the largest transaction, or a forwarded call with its answer."""
 

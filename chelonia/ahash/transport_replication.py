@@ -1,0 +1,421 @@
+"""Links between the replicas of a group: one mutual-TLS connection per pair, messages behind their length.
+
+The replica with the higher id dials. Whoever is at the other end must show the certificate of a member and then say,
+in its HELLO, that it is this member of this cluster, in our version; all others are closed with one line in the log.
+On the wire: length (u32, big-endian), then one message (`peer_messages.py`). Nothing here reads a message but HELLO
+and GOODBYE.
+Invariants: nothing blocks the event loop; a peer that takes nothing is dropped when its queue is full; no message is
+handed over before its sender's HELLO was checked; a replica has at most one link, the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+
+from chelonia.ahash import peer_messages
+from chelonia.ahash.membership import Member, Membership
+from chelonia.ahash.peer_messages import Goodbye, Hello
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+
+_LOG = logging.getLogger(__name__)
+
+BACKOFF_MIN_S: Final = 0.05
+BACKOFF_MAX_S: Final = 1.0
+HANDSHAKE_S: Final = 5.0
+"""For the TLS handshake, and again for the HELLO."""
+RECHECK_S: Final = 10.0
+"""How often the certificates of open links are judged again: they may have expired or been revoked."""
+UNTAKEN_MS: Final = 5000
+"""TCP gives a connection up when sent bytes stay unconfirmed for so long."""
+SAME_LINE_S: Final = 10.0
+"""The same refusal is written to the log again only after so long."""
+LENGTH_BYTES: Final = 4
+_HELLO: Final = peer_messages.encode(Hello(0, "", 0, bytes(16), 0))[:1]
+_GOODBYE: Final = peer_messages.encode(Goodbye(""))[:1]
+
+
+class Receiver(Protocol):
+    """Who is told of links and messages, on the event loop."""
+
+    def up(self, peer: int) -> None:
+        """A link to `peer` stands, its HELLO was checked."""
+        ...
+
+    def down(self, peer: int) -> None:
+        """The link to `peer` is gone."""
+        ...
+
+    def message(self, peer: int, data: bytes) -> None:
+        """`peer` sent a message. Raises: CheloniaError when it is none: the link is closed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTrust:
+    """TLS for links: contexts that demand a certificate of the other end, and who it says that end is.
+
+    `identify` raises CheloniaError for a certificate that is no good (any more).
+    """
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    identify: Callable[[ssl.SSLObject], Dn]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkIdentity:
+    """Who we are: id, cluster, and 16 bytes that differ at every start."""
+
+    replica: int
+    cluster: str
+    nonce: bytes
+
+
+class Links:
+    """All links of one replica."""
+
+    def __init__(self, own: LinkIdentity, membership: Membership, trust: LinkTrust, receiver: Receiver) -> None:
+        self._own = own
+        self._membership = membership
+        self._trust = trust
+        self._receiver = receiver
+        self._links: dict[int, _Link] = {}
+        self._open: set[_Link] = set()
+        self._diallers: dict[int, tuple[Member, asyncio.Task[None]]] = {}
+        self._server: asyncio.Server | None = None
+        self._recheck: asyncio.Task[None] | None = None
+        self._said: dict[str, float] = {}
+        self._loop = asyncio.get_running_loop()
+        trust.server.num_tickets = 0  # nobody resumes a session here
+        trust.server.minimum_version = trust.client.minimum_version = ssl.TLSVersion.TLSv1_3
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and begin to dial. Returns: the port listened on."""
+        self._server = await self._loop.create_server(
+            lambda: _Link(self, None), host, port, ssl=self._trust.server, ssl_handshake_timeout=HANDSHAKE_S
+        )
+        self._recheck = asyncio.create_task(self._recheck_all())
+        self.set_membership(self._membership)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def set_membership(self, membership: Membership) -> None:
+        """Link to these members from now on, and to nobody else."""
+        self._membership = membership
+        for replica, (member, task) in list(self._diallers.items()):
+            if membership.member(replica) != member:
+                task.cancel()
+                del self._diallers[replica]
+        for link in list(self._open):
+            if link.member is not None and membership.member(link.member.replica) != link.member:
+                link.refuse("it is no member any more, or has another name or address")
+        for member in membership.members:
+            if member.replica < self._own.replica and member.replica not in self._diallers:
+                self._diallers[member.replica] = (member, asyncio.create_task(self._dial(member)))
+
+    def send(self, peer: int, data: bytes) -> bool:
+        """Queue a message; False when there is no link."""
+        link = self._links.get(peer)
+        if link is None:
+            return False
+        link.write(data)
+        return True
+
+    def broadcast(self, data: bytes) -> None:
+        """Queue a message to everybody there is a link to."""
+        for link in self._links.values():
+            link.write(data)
+
+    def peers(self) -> tuple[int, ...]:
+        """To whom there are links."""
+        return tuple(sorted(self._links))
+
+    async def close(self) -> None:
+        """Close everything."""
+        tasks = [task for _, task in self._diallers.values()]
+        tasks += [self._recheck] if self._recheck is not None else []
+        self._diallers.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for link in list(self._open):
+            link.part("it is stopping")
+        await asyncio.gather(*(link.closed for link in list(self._open)))
+
+    # --- dialling --------------------------------------------------------------------------------------------------
+
+    async def _dial(self, member: Member) -> None:
+        """Keep a link to a member up."""
+        pause_s = BACKOFF_MIN_S
+        while True:
+            link = _Link(self, member)
+            try:
+                await self._connect(link, member)
+                await asyncio.shield(link.closed)
+            except (OSError, ssl.SSLError, CheloniaError) as error:
+                self.complain(f"replica {member.replica} at {member.address} is not reached: {error}", logging.INFO)
+            pause_s = BACKOFF_MIN_S if link.greeted else min(BACKOFF_MAX_S, 2 * pause_s)
+            await asyncio.sleep(pause_s)
+
+    async def _connect(self, link: _Link, member: Member) -> None:
+        host, _, port = member.address.rpartition(":")
+        host = host.strip("[]")
+        async with asyncio.timeout(2 * HANDSHAKE_S):
+            await self._loop.create_connection(
+                lambda: link, host, int(port), ssl=self._trust.client, server_hostname=host,
+                ssl_handshake_timeout=HANDSHAKE_S,
+            )  # fmt: skip
+
+    async def _recheck_all(self) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            for link in list(self._open):
+                link.recheck()
+
+    # --- what links ask ---------------------------------------------------------------------------------------------
+
+    def hello(self) -> bytes:
+        """Our HELLO."""
+        own = self._own
+        hello = Hello(peer_messages.VERSION, own.cluster, own.replica, own.nonce, self._membership.number)
+        return peer_messages.encode(hello)
+
+    def identify(self, tls: ssl.SSLObject) -> Member:
+        """The member at the other end. Raises: UNTRUSTED and others, of certificates."""
+        dn = self._trust.identify(tls)
+        found = next((member for member in self._membership.members if member.dn == dn), None)
+        if found is None or found.replica == self._own.replica:
+            raise CheloniaError(Kind.UNTRUSTED, "replication", dn, "this certificate is not that of another member")
+        return found
+
+    def check_hello(self, hello: Hello, member: Member) -> str:
+        """Why the peer is refused; empty: it is welcome."""
+        return peer_messages.refuse_hello(hello, self._own.cluster, member.replica)
+
+    def opened(self, link: _Link) -> None:
+        """A connection stands; who it is is not known yet."""
+        self._open.add(link)
+
+    def established(self, link: _Link, replica: int) -> None:
+        """HELLO was checked: from now on this is the link to `replica`."""
+        old = self._links.pop(replica, None)
+        if old is not None:
+            old.part("a newer connection takes its place")
+            self._receiver.down(replica)
+        self._links[replica] = link
+        _LOG.info("replica %d is linked to replica %d", self._own.replica, replica)
+        self._receiver.up(replica)
+
+    def received(self, replica: int, data: bytes) -> None:
+        """A message came over the link of `replica`. Raises: CheloniaError."""
+        self._receiver.message(replica, data)
+
+    def lost(self, link: _Link) -> None:
+        """A connection is gone."""
+        self._open.discard(link)
+        replica = link.member.replica if link.member is not None else 0
+        if self._links.get(replica) is link:
+            del self._links[replica]
+            _LOG.info("replica %d lost its link to replica %d", self._own.replica, replica)
+            self._receiver.down(replica)
+
+    def complain(self, line: str, level: int = logging.WARNING) -> None:
+        """Write a line to the log, unless the same one was just written."""
+        now = time.monotonic()
+        self._said = {said: at for said, at in self._said.items() if now - at < SAME_LINE_S}
+        if line not in self._said:
+            self._said[line] = now
+            _LOG.log(level, "%s", line)
+
+
+class _Link(asyncio.Protocol):
+    """One connection. `expected`: whom we dialled; None: it was accepted."""
+
+    def __init__(self, links: Links, expected: Member | None) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.member: Member | None = None
+        self.greeted = False
+        self._links = links
+        self._expected = expected
+        self._transport: asyncio.Transport | None = None
+        self._where = ""
+        self._in = bytearray()
+        self._out: list[bytes] = []
+        self._ending = False
+        self._hurry: asyncio.TimerHandle | None = None
+
+    # --- the event loop's ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """TLS stands: look who it is, and greet."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._where = _address(transport.get_extra_info("peername"))
+        self._links.opened(self)
+        _tune(transport.get_extra_info("socket"))
+        try:
+            self.member = self._links.identify(transport.get_extra_info("ssl_object"))
+        except CheloniaError as error:
+            self._refuse_unknown(str(error))
+            return
+        if self._expected is not None and self.member != self._expected:
+            self._refuse_unknown(f"it shows the certificate of replica {self.member.replica}")
+            return
+        self._hurry = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.refuse, "it said no HELLO")
+        self.write(self._links.hello())
+
+    def data_received(self, data: bytes) -> None:
+        """Take messages out of the stream."""
+        if self._ending:
+            return
+        self._in += data
+        start = 0
+        try:
+            while (end := self._end_of_message(start)) is not None:
+                self._take(bytes(memoryview(self._in)[start + LENGTH_BYTES : end]))
+                start = end
+        except CheloniaError as error:
+            self.refuse(str(error))
+        del self._in[: len(self._in) if self._over() else start]
+
+    def eof_received(self) -> bool:
+        """The other end closes; so do we."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        if self._in and not self._ending:
+            self._links.complain(f"{self._name()} was cut off within a message", logging.INFO)
+        self._ending = True
+        self._stop_hurrying()
+        self._links.lost(self)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Queue a message; all of one turn of the loop leave together."""
+        if self._ending:
+            return
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out.append(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+
+    def part(self, reason: str) -> None:
+        """Close, having said why."""
+        if not self._ending and self._transport is not None:
+            self.write(peer_messages.encode(Goodbye(reason)))
+            self._flush()
+            self._ending = True
+            self._stop_hurrying()
+            self._transport.close()
+            # whoever takes nothing does not take the end either
+            asyncio.get_running_loop().call_later(HANDSHAKE_S, self._transport.abort)
+
+    def refuse(self, reason: str) -> None:
+        """Close because of what the peer did or is; one line in the log."""
+        if not self._ending:
+            self._links.complain(f"{self._name()} is refused: {reason}")
+            self.part(reason)
+
+    def recheck(self) -> None:
+        """Judge the certificate again."""
+        if self._ending or self._transport is None or self.member is None:
+            return
+        try:
+            found = self._links.identify(self._transport.get_extra_info("ssl_object"))
+        except CheloniaError as error:
+            self.refuse(str(error))
+        else:
+            if found != self.member:
+                self.refuse("its certificate is another member's now")
+
+    def _refuse_unknown(self, reason: str) -> None:
+        """Close on somebody who may not even know why."""
+        self._links.complain(f"a connection from {self._where} is refused: {reason}")
+        self._ending = True
+        assert self._transport is not None
+        self._transport.close()
+
+    def _end_of_message(self, start: int) -> int | None:
+        """Where the message that begins at `start` ends; None: it is not complete. Raises: TOO_LARGE."""
+        if self._ending or len(self._in) - start < LENGTH_BYTES:
+            return None
+        length = int.from_bytes(self._in[start : start + LENGTH_BYTES], "big")
+        limit = bounds.PEER_MESSAGE_BYTES_MAX if self.greeted else bounds.PEER_HELLO_BYTES_MAX
+        if length > limit:
+            raise CheloniaError(Kind.TOO_LARGE, "replication", "", f"it announces a message of {length} bytes")
+        end = start + LENGTH_BYTES + length
+        return end if len(self._in) >= end else None
+
+    def _take(self, data: bytes) -> None:
+        assert self.member is not None
+        if self.greeted and data[:1] != _GOODBYE:
+            if data[:1] == _HELLO:
+                raise CheloniaError(Kind.BAD_REQUEST, "replication", "", "it said HELLO twice")
+            self._links.received(self.member.replica, data)
+            return
+        message = peer_messages.decode(data)
+        if isinstance(message, Goodbye):
+            self._links.complain(f"{self._name()} closes: {message.reason[:200]}", logging.INFO)
+            self._ending = True
+            assert self._transport is not None
+            self._transport.close()
+        elif isinstance(message, Hello):
+            self._greet(message, self.member)
+        else:
+            raise CheloniaError(Kind.BAD_REQUEST, "replication", "", "its first message is no HELLO")
+
+    def _greet(self, hello: Hello, member: Member) -> None:
+        if reason := self._links.check_hello(hello, member):
+            self.refuse(reason)
+            return
+        self.greeted = True
+        self._stop_hurrying()
+        self._links.established(self, member.replica)
+
+    def _flush(self) -> None:
+        if self._out and self._transport is not None and not self._ending:
+            self._transport.write(b"".join(self._out))
+            if self._transport.get_write_buffer_size() > bounds.PEER_QUEUE_BYTES_MAX:
+                self._links.complain(f"{self._name()} takes nothing: its link is given up")
+                self._ending = True
+                self._transport.abort()
+        self._out.clear()
+
+    def _over(self) -> bool:
+        return self._ending
+
+    def _name(self) -> str:
+        who = f"replica {self.member.replica}" if self.member is not None else "a stranger"
+        return f"{who} at {self._where}"
+
+    def _stop_hurrying(self) -> None:
+        if self._hurry is not None:
+            self._hurry.cancel()
+            self._hurry = None
+
+
+def _tune(raw: Any) -> None:
+    """No delay for small messages; a dead peer is noticed."""
+    if raw is None:
+        return
+    with suppress(OSError):  # the connection is gone already
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_MS)
+
+
+def _address(peername: Any) -> str:
+    return f"{peername[0]}:{peername[1]}" if isinstance(peername, tuple) else "somewhere"
