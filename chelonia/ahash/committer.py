@@ -50,7 +50,15 @@ class RecallJob:
     key: RequestKey
 
 
-Job = TransactJob | ChangeJob | RecallJob
+@dataclass(frozen=True, slots=True)
+class RecordJob:
+    """A record of the store's own, waiting for the committer."""
+
+    key: bytes
+    value: bytes
+
+
+Job = TransactJob | ChangeJob | RecallJob | RecordJob
 Outcome = TransactOutcome | tuple[ChangeOutcome, ...] | CheloniaError | None
 """What a job comes to; None is a recall that found nothing."""
 
@@ -172,6 +180,9 @@ class _Batch:
                     return engine.change(self.overlay, job.elements)
                 case RecallJob():
                     return self._recall(job.scope, job.key)
+                case RecordJob():
+                    self.overlay.put(job.key, job.value)
+                    return TransactOutcome(True, self.position)
         except CheloniaError as error:
             if error.kind in (Kind.INTERNAL, Kind.UNAVAILABLE):
                 raise

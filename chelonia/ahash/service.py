@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from chelonia.ahash import engine, meta, reads
-from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, TransactJob
+from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, RecordJob, TransactJob
 from chelonia.ahash.store import Durability, Executor, LocalDurability, Store
 from chelonia.core import bounds
 from chelonia.core.access import check_access
@@ -207,6 +207,12 @@ class AHashService:
             raise CheloniaError(Kind.BAD_REQUEST, "scan", object_id[:80], "a page has at least one entry")
         size = min(limit, bounds.PAGE_ENTRIES_MAX)
         return await self._read(lambda: reads.read_page(self._store, object_id, section, after, size))
+
+    async def put_record(self, key: bytes, value: bytes) -> Position:
+        """Write a record of the store's own, under a key of `layout`; returns where it stands once it is durable."""
+        outcome = await self._submit(RecordJob(key, value), 1)
+        assert isinstance(outcome, TransactOutcome)
+        return outcome.position
 
     async def status(self, call: Call) -> AHashStatus:
         """See `core.ahash.AHash.status`."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chelonia.core.caller import Call
-from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Position
 
@@ -153,14 +153,41 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica of a group as another sees it.
+
+    `role`: `master`, `follower`, `learner` (it has no vote) or `away`. `lag`: commits that it has yet to acknowledge,
+    -1 where that is not known: only the master is told.
+    """
+
+    replica: int
+    dn: Dn
+    address: str
+    role: str
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
 class AHashStatus:
-    """The state of one A-Hash: `role` is `master` or `client`; `writable` False when the disk is nearly full."""
+    """The state of one A-Hash.
+
+    `role`: `master`, `client` (it follows a master), `opening` (elected, not yet joined by a majority) or `alone` (it
+    knows of no master); `writable`: it is master, sure of its majority, and the disk is not nearly full.
+    Of a group: `replica` its id, `term` of mastership, `lease_ms` left of a master's lease, `elected_ms` when this
+    replica last became master (0: never in this process), `membership` the number of the record in force.
+    """
 
     position: Position
     role: str
     writable: bool
     objects_estimate: int
     free_bytes: int
+    replica: int = 0
+    term: int = 0
+    lease_ms: int = 0
+    elected_ms: Ms = Ms(0)
+    membership: int = 0
+    replicas: tuple[ReplicaView, ...] = ()
 
 
 class AHash(Protocol):
@@ -202,5 +229,5 @@ class AHash(Protocol):
         ...
 
     async def status(self, call: Call) -> AHashStatus:
-        """Report role, position and health."""
+        """Report role, position and health of this replica, or (a strong call) of the master."""
         ...

@@ -15,6 +15,7 @@ from chelonia.core.ahash import (
     ConditionType,
     Element,
     Page,
+    ReplicaView,
     TransactOutcome,
     Unmet,
     Walk,
@@ -94,6 +95,14 @@ _STEP = record(WalkStep, Text("property", "property"), Text("ID", "object"))
 _WALKED = record(WalkOutcome, Listed("takenList", Children("taken", "taken", _STEP)), Child("object", "last", _OBJECT))
 _ITEM = shaped(lambda *pair: pair, lambda pair: pair, Text("property", "property"), Text("value", "value"))
 _PAGE = record(Page, Listed("itemList", Children("item", "items", _ITEM)), Text("more", "more", BOOL))
+_REPLICA = record(
+    ReplicaView,
+    Text("replica", "replica", INT),
+    Text("DN", "dn"),
+    Text("address", "address"),
+    Text("role", "role"),
+    Text("lag", "lag", INT),
+)
 _STATUS = record(
     AHashStatus,
     Child("position", "position", POSITION),
@@ -101,6 +110,12 @@ _STATUS = record(
     Text("writable", "writable", BOOL),
     Text("objectsEstimate", "objects_estimate", INT),
     Text("freeBytes", "free_bytes", INT),
+    extra("replica", "replica", 0, form=INT),
+    extra("term", "term", 0, form=INT),
+    extra("leaseMs", "lease_ms", 0, form=INT),
+    extra("electedMs", "elected_ms", 0, form=INT),
+    extra("membership", "membership", 0, form=INT),
+    Listed("replicaList", Children("replica", "replicas", _REPLICA), omit=True),
 )
 
 AHASH: Final = service(

@@ -1,0 +1,91 @@
+"""What the master of a group owes its membership: the first record, members that may vote, steps under way finished.
+
+Runs on every replica and acts only as master of an open term. A learner is promoted when it has told that it holds what
+the group has; each step is one record, the next one follows only when it is durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Protocol
+
+from chelonia.ahash import layout, membership
+from chelonia.ahash.mastership import Mastership
+from chelonia.ahash.membership import Membership
+from chelonia.core.clock import Clock
+from chelonia.core.errors import CheloniaError
+from chelonia.core.position import Position
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_MS: Final = 200
+"""Between two looks whether something is to be done: a promotion may take a few."""
+
+
+class Writer(Protocol):
+    """Writes records of the store's own."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether a term of ours is open and served."""
+        ...
+
+    async def put_record(self, key: bytes, value: bytes) -> Position:
+        """Write a record as master; returns where it stands, once it is durable."""
+        ...
+
+
+async def keep(mastership: Mastership, writer: Writer, clock: Clock) -> None:
+    """Look after the membership until cancelled."""
+    while True:
+        try:
+            if writer.serving:
+                await step(mastership, writer)
+        except CheloniaError as error:
+            _LOG.info("membership waits: %s", error)
+        await clock.sleep(LOOK_MS)
+
+
+async def step(mastership: Mastership, writer: Writer) -> None:
+    """Do what is to be done next, if anything. Raises: UNAVAILABLE, OUTCOME_UNKNOWN, CONFLICT."""
+    record = mastership.replica.membership
+    if not mastership.recorded:
+        await _write(mastership, writer, record)
+        mastership.recorded = True
+    if record.former:
+        await _finish(mastership, writer, mastership.members_at)
+        return
+    for learner in (member.replica for member in record.members if not member.voter):
+        if mastership.holds_all(learner):
+            await change(mastership, writer, membership.promote(record, learner))
+            return
+
+
+async def change(mastership: Mastership, writer: Writer, record: Membership) -> Membership:
+    """Make one change of the membership, to its end; returns the record then in force.
+
+    Raises: UNAVAILABLE (not master), CONFLICT, OUTCOME_UNKNOWN (it may or may not be: look).
+    """
+    mastership.replica.propose(record)
+    position = await _write(mastership, writer, record)
+    if not record.former:
+        return record
+    return await _finish(mastership, writer, position.sequence)
+
+
+async def _finish(mastership: Mastership, writer: Writer, sequence: int) -> Membership:
+    record = mastership.replica.finish(sequence)
+    await _write(mastership, writer, record)
+    return record
+
+
+async def _write(mastership: Mastership, writer: Writer, record: Membership) -> Position:
+    """Commit a record that the protocol goes by already; when that fails, this master must not go on with it."""
+    try:
+        position = await writer.put_record(layout.META_MEMBERS, membership.encode(record))
+    except CheloniaError as error:
+        mastership.resign(f"membership record {record.number} could not be written: {error}")
+        raise
+    _LOG.info("membership record %d: voters %s, members %s", record.number, record.voters, record.replicas)
+    mastership.members_at = position.sequence
+    return position

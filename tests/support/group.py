@@ -1,0 +1,177 @@
+"""Groups of replicated A-Hashes in one process: real engines or twins, links of paper that can be cut."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chelonia.ahash import meta
+from chelonia.ahash.engine_port import ReplicatedEngine
+from chelonia.ahash.lease import Pace
+from chelonia.ahash.mastership import Mastership
+from chelonia.ahash.membership import Member, Membership
+from chelonia.ahash.replicated import Parts, ReplicatedAHash
+from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_files import ReplicaIdentity
+from chelonia.ahash.store_bdb_replicated import ReplicatedStore
+from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.core.clock import Clock
+from chelonia.core.ids import Dn
+from chelonia.core.position import Horizon
+from chelonia.hosting.clock import SystemClock, SystemIds
+from tests.support.ahash import SMALL, no_panic
+from tests.support.polling import poll_async
+
+PACE = Pace(dead_ms=1000, lease_ms=1200)
+"""Slower than in production: test machines are busy, and nothing here measures an outage."""
+
+
+class Switch:
+    """Delivers messages between the replicas of one process in order; cut wires lose them."""
+
+    def __init__(self) -> None:
+        self.masterships: dict[int, Mastership] = {}
+        self.cut: set[frozenset[int]] = set()
+
+    def links(self, own: int) -> "Wire":
+        return Wire(self, own)
+
+    def connected(self, one: int, two: int) -> bool:
+        return {one, two} <= self.masterships.keys() and frozenset((one, two)) not in self.cut
+
+    def deliver(self, sender: int, peer: int, data: bytes) -> None:
+        if self.connected(sender, peer):
+            self.masterships[peer].message(sender, data)
+
+    def join(self, replica: int, mastership: Mastership) -> None:
+        others = list(self.masterships)
+        self.masterships[replica] = mastership
+        for other in others:
+            self._tell(replica, other, up=True)
+
+    def leave(self, replica: int) -> None:
+        gone = self.masterships.pop(replica)
+        for other, mastership in self.masterships.items():
+            if frozenset((replica, other)) not in self.cut:
+                mastership.down(replica)
+                gone.down(other)
+
+    def isolate(self, replica: int) -> None:
+        """Cut a replica off from all others."""
+        for other in list(self.masterships):
+            if other != replica and self.connected(replica, other):
+                self._tell(replica, other, up=False)
+                self.cut.add(frozenset((replica, other)))
+
+    def heal(self) -> None:
+        cut, self.cut = self.cut, set()
+        for pair in cut:
+            one, two = sorted(pair)
+            if self.connected(one, two):
+                self._tell(one, two, up=True)
+
+    def _tell(self, one: int, two: int, *, up: bool) -> None:
+        for here, there in ((one, two), (two, one)):
+            mastership = self.masterships[here]
+            (mastership.up if up else mastership.down)(there)
+
+
+@dataclass
+class Wire:
+    """The links of one replica."""
+
+    switch: Switch
+    own: int
+
+    def send(self, peer: int, data: bytes) -> bool:
+        if not self.switch.connected(self.own, peer):
+            return False
+        asyncio.get_running_loop().call_soon(self.switch.deliver, self.own, peer, data)
+        return True
+
+
+@dataclass
+class Group:
+    """Replicas of one process by id. `services` are asked; `engines`, `masterships` are for looking inside."""
+
+    directory: Path
+    count: int
+    clock: Clock
+    switch: Switch = field(default_factory=Switch)
+    services: dict[int, ReplicatedAHash] = field(default_factory=dict)
+    masterships: dict[int, Mastership] = field(default_factory=dict)
+    engines: dict[int, ReplicatedEngine] = field(default_factory=dict)
+    running: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
+
+    @property
+    def members(self) -> Membership:
+        members = tuple(Member(n, Dn(f"/CN={n}"), f"h{n}:1", n == 1) for n in range(1, self.count + 1))
+        return Membership(1, members, self.count + 1)
+
+    async def open(self, replica: int) -> ReplicatedAHash:
+        """Start one replica on its directory."""
+        identity = ReplicaIdentity(replica, "test", Dn(f"/CN={replica}"))
+        engine = await asyncio.to_thread(ReplicatedStore, self.directory / str(replica), SMALL, identity)
+        executor = ThreadExecutor()
+        mastership = Mastership(replica, engine, executor, SystemClock(), PACE)
+        parts = Parts(engine, executor, self.clock, SystemIds(), AHashSettings(cluster="test"), Horizon())
+        service = ReplicatedAHash(mastership, parts)
+        await service.start(self.switch.links(replica), self.members)
+        self.services[replica], self.masterships[replica], self.engines[replica] = service, mastership, engine
+        self.running[replica] = asyncio.create_task(service.run())
+        self.switch.join(replica, mastership)
+        return service
+
+    async def close(self, replica: int) -> None:
+        """Stop one replica in order."""
+        self.switch.leave(replica)
+        task = self.running.pop(replica)
+        await self.services.pop(replica).close()
+        del self.masterships[replica], self.engines[replica]
+        await asyncio.wait((task,))
+        task.exception()
+
+    def master(self) -> int:
+        """The replica that serves as master now, 0 when there is none."""
+        return next((replica for replica, service in self.services.items() if service.serving), 0)
+
+    def followers(self) -> list[int]:
+        return [n for n, mastership in self.masterships.items() if n != self.master() and mastership.may_read()]
+
+    async def settled(self, voters: int = 0, beside: int = 0) -> int:
+        """Wait until a master serves (another than `beside`), everybody votes and reads are answered everywhere."""
+        wanted = voters or self.count
+
+        def look() -> bool:
+            master = self.master()
+            if master in (0, beside):
+                return False
+            record = self.masterships[master].replica.membership
+            live = [n for n in self.masterships if n != master and self.switch.connected(master, n)]
+            return len(record.voters) == wanted and not record.former and set(live) <= set(self.followers())
+
+        await poll_async(look, 30, what=f"a settled group: {self.describe()}")
+        return self.master()
+
+    def describe(self) -> str:
+        now = SystemClock().monotonic_ms()
+        return "; ".join(f"{n}: {m.replica.status(now)}" for n, m in self.masterships.items())
+
+
+@asynccontextmanager
+async def group_of(directory: Path, count: int = 3, clock: Clock | None = None) -> AsyncIterator[Group]:
+    """A settled group of replicas on Berkeley DB; the first one founded it on a store made before."""
+    founder = await asyncio.to_thread(BdbStore, directory / "1", SMALL, no_panic)
+    meta.prepare(founder, "test")
+    founder.close()
+    group = Group(directory, count, clock or SystemClock())
+    try:
+        for replica in range(1, count + 1):
+            await group.open(replica)
+        await group.settled()
+        yield group
+    finally:
+        for replica in list(group.services):
+            await group.close(replica)

@@ -1,0 +1,174 @@
+"""A group of three replicated A-Hashes in one process, on real engines: who answers what, and what a change of master
+does to those who wait."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.ahash import TransactOutcome
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.position import Position
+from tests.support.ahash import LIBRARIAN, OTHER_LIBRARIAN, add, is_value, put
+from tests.support.group import Group, group_of
+from tests.support.polling import poll_async
+
+OBJECT = ObjectId("o")
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
+    async with group_of(tmp_path) as made:
+        yield made
+
+
+async def write(group: Group, replica: int, key: str, value: str) -> TransactOutcome:
+    return await group.services[replica].transact(LIBRARIAN, RequestKey(key), (put("o", "s", "p", value),))
+
+
+async def value_at(group: Group, replica: int, *, strong: bool = False, after: Position | None = None) -> str:
+    call = replace(LIBRARIAN, strong=strong, read_after=after)
+    return (await group.services[replica].get(call, (OBJECT,)))[0].value("s", "p")
+
+
+async def test_every_replica_takes_every_request(group: Group) -> None:
+    for replica in group.services:
+        assert (await write(group, replica, f"k{replica}", str(replica))).applied
+        for reader in group.services:
+            assert await value_at(group, reader, strong=True) == str(replica)
+    status = [await group.services[n].status(LIBRARIAN) for n in group.services]
+    assert sorted(each.role for each in status) == ["client", "client", "master"]
+    strong = await group.services[group.followers()[0]].status(LIBRARIAN.strongly())
+    assert strong.replica == group.master()
+    assert {view.role for view in strong.replicas} == {"master", "follower"}
+
+
+async def test_whoever_shows_a_position_sees_what_stood_there(group: Group) -> None:
+    for turn in range(20):
+        replica = 1 + turn % 3
+        done = await write(group, replica, f"k{turn}", str(turn))
+        for reader in group.services:
+            assert await value_at(group, reader, after=done.position) == str(turn)
+
+
+@pytest.mark.parametrize("absurd", [Position("test", 1, 10**17), Position("test", 99, 1), Position("other", 9, 9)])
+async def test_an_absurd_position_does_no_harm(group: Group, absurd: Position) -> None:
+    await write(group, 1, "k", "v")
+    for reader in group.services:
+        assert await value_at(group, reader, after=absurd) == "v"
+        assert await value_at(group, reader) == "v"
+
+
+async def test_a_key_used_at_one_replica_is_known_at_the_others(group: Group) -> None:
+    key, elements = RequestKey("k"), (add("o", "s", "n", 1),)
+    outcomes = [await service.transact(LIBRARIAN, key, elements) for service in group.services.values()]
+    outcomes += [await service.transact(OTHER_LIBRARIAN, key, elements) for service in group.services.values()]
+    assert [outcome.recalled for outcome in outcomes] == [False] + [True] * 5
+    assert {outcome.position for outcome in outcomes} == {outcomes[0].position}
+    recalled = [await service.recall(LIBRARIAN, key) for service in group.services.values()]
+    assert recalled == [replace(outcomes[0], recalled=True)] * 3
+
+
+async def test_a_new_master_serves_what_the_old_one_acknowledged(group: Group) -> None:
+    old = group.master()
+    await write(group, old, "before", "before")
+    group.switch.isolate(old)
+    other = next(n for n in group.services if n != old)
+    assert (await write_until(group, other, "after", "after")).applied
+    assert await value_at(group, other, strong=True) == "after"
+    assert (await group.services[other].recall(LIBRARIAN, RequestKey("before"))) is not None
+    group.switch.heal()
+    await group.settled()
+    for reader in group.services:
+        assert await value_at(group, reader, strong=True) == "after"
+
+
+async def write_until(group: Group, replica: int, key: str, value: str) -> TransactOutcome:
+    """Write as a client does: again with the same key while the answer is `retry`."""
+
+    async def attempt() -> TransactOutcome:
+        return await write(group, replica, key, value)
+
+    return await poll_async(attempt, 20, tolerate=CheloniaError, what="a write")
+
+
+async def test_an_isolated_master_answers_nothing_and_its_writes_are_unknown(group: Group) -> None:
+    old = group.master()
+    await write(group, old, "before", "before")
+    group.switch.isolate(old)
+    with pytest.raises(CheloniaError) as caught:
+        await write(group, old, "lost", "lost")
+    assert caught.value.kind in (Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE)
+    await poll_async(lambda: not group.masterships[old].may_read(), 10, what="the isolated master reads nothing")
+    for strong in (False, True):
+        with pytest.raises(CheloniaError):
+            await value_at(group, old, strong=strong)
+    with pytest.raises(CheloniaError):
+        await group.services[old].transact(
+            LIBRARIAN, RequestKey("x"), (put("o", "s", "q", "1", is_value("s", "p", "?")),)
+        )
+
+
+async def test_writers_who_wait_when_the_master_goes_apply_once(group: Group) -> None:
+    old = group.master()
+    others = [n for n in group.services if n != old]
+
+    async def count(n: int) -> None:
+        async def attempt() -> TransactOutcome:
+            return await group.services[others[n % 2]].transact(
+                LIBRARIAN, RequestKey(f"k{n}"), (add("o", "s", "n", 1),)
+            )
+
+        await poll_async(attempt, 20, tolerate=CheloniaError, what="a count")
+
+    counting = [asyncio.create_task(count(n)) for n in range(40)]
+    await asyncio.sleep(0)
+    group.switch.isolate(old)
+    await asyncio.gather(*counting)
+    (found,) = await group.services[others[0]].get(LIBRARIAN.strongly(), (OBJECT,))
+    assert found.value("s", "n") == "40"
+    group.switch.heal()
+    await group.settled()
+
+
+async def test_a_replica_that_was_away_catches_up(group: Group) -> None:
+    away = group.followers()[0]
+    await group.close(away)
+    other = next(iter(group.services))
+    for turn in range(50):
+        done = await write(group, other, f"k{turn}", str(turn))
+    await group.open(away)
+    await group.settled()
+    assert await value_at(group, away, strong=False, after=done.position) == "49"
+
+
+async def test_a_master_that_stops_hands_over(group: Group) -> None:
+    old = group.master()
+    await group.close(old)
+    new = await group.settled(beside=old, voters=3)
+    assert (await write_until(group, new, "k", "v")).applied
+    await group.open(old)
+    await group.settled()
+
+
+async def test_without_a_majority_requests_are_held_and_then_refused(group: Group) -> None:
+    master = group.master()
+    for replica in [n for n in group.services if n != master]:
+        await group.close(replica)
+    with pytest.raises(CheloniaError) as caught:
+        await write(group, master, "k", "v")
+    assert caught.value.kind in (Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE)
+
+
+async def test_only_a_librarian_may_ask_any_replica(group: Group) -> None:
+    for service in group.services.values():
+        for asked in (
+            service.get(replace(LIBRARIAN, roles=()), (OBJECT,)),
+            service.recall(replace(LIBRARIAN, roles=()), RequestKey("k")),
+        ):
+            with pytest.raises(CheloniaError) as caught:
+                await asked
+            assert caught.value.kind is Kind.DENIED
