@@ -88,11 +88,13 @@ class Echo:
 class Stand:
     """Without a master: what the sender vouches for, and whether its log ends in a term that may never have opened.
 
-    Sent to replicas that stand as well, and to a new master that may not be followed.
+    Sent to replicas that stand as well, and to a new master that may not be followed. `voter`: by the sender's own
+    record it votes. Whoever reads this goes by his: the sender's may be the older one.
     """
 
     vouched: Vouched
     unproven: bool
+    voter: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ _KINDS: Final[tuple[type, ...]] = (
 _KIND: Final = {kind: number for number, kind in enumerate(_KINDS, start=1)}
 """Numbers of the kinds, in order from 1; append only."""
 
-_MASTER, _TRUSTED, _ACKED, _UNPROVEN = 1, 1, 2, 1
+_MASTER, _TRUSTED, _ACKED, _UNPROVEN, _VOTER = 1, 1, 2, 1, 2
 _NO_ACK: Final = (0, 0, 0, 0)
 
 
@@ -164,8 +166,8 @@ def encode(message: Message) -> bytes:
             return _ECHO.pack(kind, sent_ms, term, flags, *fields)
         case CallFrame(id_, body) | AnswerFrame(id_, body):
             return _CALL.pack(kind, id_) + body
-        case Stand(vouched, unproven):
-            flags = _UNPROVEN if unproven else 0
+        case Stand(vouched, unproven, voter):
+            flags = (_UNPROVEN if unproven else 0) | (_VOTER if voter else 0)
             return _STAND.pack(kind, flags, vouched.term, vouched.replica, vouched.sequence)
         case Resign(term):
             return _RESIGN.pack(kind, term)
@@ -235,7 +237,8 @@ def _read_echo(data: bytes) -> Echo:
 
 def _read_stand(data: bytes) -> Stand:
     _, flags, term, replica, sequence = _STAND.unpack(data)
-    return Stand(Vouched(term, replica, sequence), _flag(flags, _UNPROVEN))
+    voter = _flag(flags & ~_UNPROVEN, _VOTER)
+    return Stand(Vouched(term, replica, sequence), bool(flags & _UNPROVEN), voter)
 
 
 def _read_resign(data: bytes) -> Resign:

@@ -281,7 +281,7 @@ class Replica:
             self._reign.watermark.forget(peer)
             self._send(peer, self._beat(self._reign, now_ms))
         elif self._stands(now_ms):
-            self._send(peer, Stand(self._vouched, self._unproven))
+            self._send(peer, self._word())
         return self._done(now_ms)
 
     def disconnected(self, peer: int, now_ms: int) -> Effects:
@@ -561,7 +561,7 @@ class Replica:
         if reign is not None and beat.durable and (beat.term, peer) > (reign.term, self._own):
             self._end_reign(f"replica {peer} has opened term {beat.term}", step_down=True)
         elif reign is None and self._trusted and not beat.durable and not self._bound_elsewhere(peer, now_ms):
-            self._send(peer, Stand(self._vouched, self._unproven))
+            self._send(peer, self._word())
 
     def _bound_elsewhere(self, peer: int, now_ms: int) -> bool:
         return now_ms < self._bound_until_ms and (self._following is None or self._following.master != peer)
@@ -632,9 +632,15 @@ class Replica:
     # ------------------------------------------------------------------------------------------------------- elections
 
     def _stands(self, now_ms: int) -> bool:
-        """Whether we may take part in an election: bound to nobody, and somebody to count on."""
+        """Whether we may help to a new master: bound to nobody, and to be trusted.
+
+        Not whether we vote: our record may be older than that of those who need our word.
+        """
         free = self._reign is None and not self._engine_master and self._following is None
-        return free and self._trusted and now_ms >= self._bound_until_ms and self._own in self._quorum.voters()
+        return free and self._trusted and now_ms >= self._bound_until_ms
+
+    def _word(self) -> Stand:
+        return Stand(self._vouched, self._unproven, self._own in self._quorum.voters())
 
     def _stood_by(self, peer: int, word: Stand, now_ms: int) -> None:
         reign = self._reign
@@ -651,7 +657,7 @@ class Replica:
         if now_ms >= self._stand_due_ms:
             self._stand_due_ms = now_ms + self._pace.beat_ms
             for peer in self._others():
-                self._send(peer, Stand(self._vouched, self._unproven))
+                self._send(peer, self._word())
         if self._electing_until_ms is not None and now_ms < self._electing_until_ms:
             return
         if now_ms >= self._elect_after_ms:
@@ -667,7 +673,9 @@ class Replica:
         if not self._quorum.reached(words):
             return
         best = max(word.vouched for word in words.values())
-        taking_part = [peer for peer, word in words.items() if not word.unproven or word.vouched == best]
+        taking_part = [
+            peer for peer, word in words.items() if word.voter and (not word.unproven or word.vouched == best)
+        ]
         if self._own not in taking_part:
             return
         votes = min(max(records.majority(len(voters)) for voters in self._quorum.sets), len(taking_part))
@@ -679,7 +687,7 @@ class Replica:
         since_ms = now_ms - STAND_BEATS * self._pace.beat_ms
         voters = self._quorum.voters()
         words = {peer: stood.word for peer, stood in self._stood.items() if stood.at_ms > since_ms and peer in voters}
-        words[self._own] = Stand(self._vouched, self._unproven)
+        words[self._own] = self._word()
         return words
 
     # --------------------------------------------------------------------------------------------------- engine frames
@@ -726,7 +734,7 @@ class Replica:
             return [self._reign.beat_due_ms]
         if self._following is not None:
             return [self._bound_until_ms] if self._ready else [self._bound_until_ms, self._following.announce_ms]
-        if not self._trusted or self._engine_master or self._own not in self._quorum.voters():
+        if not self._trusted or self._engine_master:
             return [NEVER_MS]
         return [max(self._bound_until_ms, self._stand_due_ms)]
 
