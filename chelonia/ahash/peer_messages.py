@@ -88,11 +88,13 @@ class Echo:
 class Stand:
     """Without a master: what the sender vouches for, and whether its log ends in a term that may never have opened.
 
-    Sent to replicas that stand as well, and to a new master that may not be followed. `voter`: by the sender's own
-    record it votes. Whoever reads this goes by his: the sender's may be the older one.
+    Sent to replicas that stand as well, and to a master that may not be followed. `seen` is the newest (term, replica)
+    that the sender has followed or held. `voter`: by the sender's own record it votes; whoever reads this goes by his,
+    for the sender's may be the older one.
     """
 
     vouched: Vouched
+    seen: tuple[int, int]
     unproven: bool
     voter: bool
 
@@ -136,7 +138,7 @@ _BEAT: Final = struct.Struct(">BQIQ" + _VOUCHED + "QQ")
 _TOKEN = "IIIQ"
 _ACK: Final = struct.Struct(">B" + _TOKEN)
 _ECHO: Final = struct.Struct(">BQIB" + _TOKEN)
-_STAND: Final = struct.Struct(">BB" + _VOUCHED)
+_STAND: Final = struct.Struct(">BB" + _VOUCHED + "II")
 _RESIGN: Final = struct.Struct(">BI")
 _CALL: Final = struct.Struct(">BQ")
 
@@ -166,9 +168,9 @@ def encode(message: Message) -> bytes:
             return _ECHO.pack(kind, sent_ms, term, flags, *fields)
         case CallFrame(id_, body) | AnswerFrame(id_, body):
             return _CALL.pack(kind, id_) + body
-        case Stand(vouched, unproven, voter):
+        case Stand(vouched, seen, unproven, voter):
             flags = (_UNPROVEN if unproven else 0) | (_VOTER if voter else 0)
-            return _STAND.pack(kind, flags, vouched.term, vouched.replica, vouched.sequence)
+            return _STAND.pack(kind, flags, vouched.term, vouched.replica, vouched.sequence, *seen)
         case Resign(term):
             return _RESIGN.pack(kind, term)
         case Hello(version, cluster, replica, nonce, membership):
@@ -236,9 +238,9 @@ def _read_echo(data: bytes) -> Echo:
 
 
 def _read_stand(data: bytes) -> Stand:
-    _, flags, term, replica, sequence = _STAND.unpack(data)
+    _, flags, term, replica, sequence, seen_term, seen_replica = _STAND.unpack(data)
     voter = _flag(flags & ~_UNPROVEN, _VOTER)
-    return Stand(Vouched(term, replica, sequence), bool(flags & _UNPROVEN), voter)
+    return Stand(Vouched(term, replica, sequence), (seen_term, seen_replica), bool(flags & _UNPROVEN), voter)
 
 
 def _read_resign(data: bytes) -> Resign:

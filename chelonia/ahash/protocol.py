@@ -75,12 +75,16 @@ class _Reign:
     beat_due_ms: int = 0
     beat_ms: int = 0
     told: int = 0
-    refused: dict[int, Vouched] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
     acked: dict[int, int] = field(default_factory=dict)
 
     @property
     def term(self) -> int:
         return self.mark.term
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.mark.term, self.mark.replica)
 
     def waiting_since(self) -> int | None:
         return self.began_ms if self.opened_ms is None else self.watermark.waiting_since()
@@ -466,7 +470,7 @@ class Replica:
         reign = self._reign
         if reign is None or echo.term != reign.term or not echo.trusted:
             return
-        reign.refused.pop(peer, None)
+        reign.refused.discard(peer)
         reign.lease.echoed(peer, echo.sent_ms)
         if echo.ack is not None:
             self._acked(peer, echo.ack)
@@ -476,7 +480,7 @@ class Replica:
         reign = self._reign
         assert reign is not None
         if reign.refused and reign.opened_ms is None and not self._quorum.reached(self._agreeing(reign)):
-            self._end_reign(f"replicas {sorted(reign.refused)} hold more than this one", step_down=True)
+            self._end_reign(f"replicas {sorted(reign.refused)} may not join", step_down=True)
             return
         durable = reign.watermark.durable
         if reign.opened_ms is None and durable and now_ms < self._lease_until(now_ms):
@@ -556,15 +560,13 @@ class Replica:
         return found
 
     def _refuse(self, peer: int, beat: Beat, now_ms: int) -> None:
-        """Tell a would-be master what keeps us; give way to one that a majority has joined."""
+        """Tell a master what keeps us from it; give way to one that a majority has joined."""
         reign = self._reign
-        if reign is not None and beat.durable and (beat.term, peer) > (reign.term, self._own):
-            self._end_reign(f"replica {peer} has opened term {beat.term}", step_down=True)
-        elif reign is None and self._trusted and not beat.durable and not self._bound_elsewhere(peer, now_ms):
+        if reign is not None:
+            if beat.durable and (beat.term, peer) > reign.key:
+                self._end_reign(f"replica {peer} has opened term {beat.term}", step_down=True)
+        elif self._following is None and now_ms >= self._bound_until_ms and not self._engine_master:
             self._send(peer, self._word())
-
-    def _bound_elsewhere(self, peer: int, now_ms: int) -> bool:
-        return now_ms < self._bound_until_ms and (self._following is None or self._following.master != peer)
 
     @property
     def _ready(self) -> bool:
@@ -640,13 +642,15 @@ class Replica:
         return free and self._trusted and now_ms >= self._bound_until_ms
 
     def _word(self) -> Stand:
-        return Stand(self._vouched, self._unproven, self._own in self._quorum.voters())
+        return Stand(self._vouched, self._newest, self._unproven, self._own in self._quorum.voters())
 
     def _stood_by(self, peer: int, word: Stand, now_ms: int) -> None:
         reign = self._reign
         if reign is not None:
-            if word.vouched > reign.mark.base:
-                reign.refused[peer] = word.vouched
+            if reign.opened_ms is None and (word.vouched > reign.mark.base or word.seen > reign.key):
+                reign.refused.add(peer)
+            elif word.seen > reign.key:
+                self._overtaken(reign, peer, word.seen[0], now_ms)
         elif self._following is None:
             if peer not in self._stood:
                 self._stand_due_ms = now_ms
@@ -699,7 +703,8 @@ class Replica:
             case Admission.HOLD:
                 self._hold(peer, frame)
             case Admission.DROP:
-                self._overtaken(peer, frame, now_ms)
+                if self._reign is not None and frame.term > self._reign.term:
+                    self._overtaken(self._reign, peer, frame.term, now_ms)
 
     def _hold(self, peer: int, frame: EngineFrame) -> None:
         held = self._held.get(peer)
@@ -710,14 +715,10 @@ class Replica:
         if len(held.frames) > bounds.HELD_FRAMES_MAX or held.size > bounds.HELD_BYTES_MAX:
             del self._held[peer]
 
-    def _overtaken(self, peer: int, frame: EngineFrame, now_ms: int) -> None:
-        """A follower's engine has seen a newer term than ours and ignores us: only a term above it brings it back."""
-        reign = self._reign
-        if reign is None or reign.opened_ms is None or frame.term <= reign.term:
-            return
-        if now_ms - reign.opened_ms >= self._pace.lease_ms:
-            reason = f"the engine of replica {peer} has seen term {frame.term}: a term above it is needed"
-            self._end_reign(reason, step_down=True)
+    def _overtaken(self, reign: _Reign, peer: int, term: int, now_ms: int) -> None:
+        """A follower has seen a newer term than ours, so it cannot follow us: only a term above it brings it back."""
+        if reign.opened_ms is not None and now_ms - reign.opened_ms >= self._pace.lease_ms:
+            self._end_reign(f"replica {peer} has seen term {term}: a term above it is needed", step_down=True)
 
     # ------------------------------------------------------------------------------------------------------------ ends
 
