@@ -81,6 +81,7 @@ async def _finish(mastership: Mastership, writer: Writer, sequence: int) -> Memb
 
 async def _write(mastership: Mastership, writer: Writer, record: Membership) -> Position:
     """Commit a record that the protocol goes by already; when that fails, this master must not go on with it."""
+    mastership.go_by(record)
     try:
         position = await writer.put_record(layout.META_MEMBERS, membership.encode(record))
     except CheloniaError as error:

@@ -53,6 +53,10 @@ class Links(Protocol):
         """Send a message; False when there is no connection."""
         ...
 
+    def set_membership(self, membership: Membership) -> None:
+        """Connect to these members from now on, and to nobody else."""
+        ...
+
 
 class Listener(Protocol):
     """What is told of terms and of calls from other replicas, on the event loop."""
@@ -166,11 +170,13 @@ class Mastership:
         self._events: deque[Event] = deque()
         self._reading_end = False
         self._frames: deque[tuple[int | None, bytes]] = deque()
+        self._sending = False
         self._waits: dict[tuple[int, int], _Wait] = {}
         self._members_due = self._members_reading = False
         self._changed = asyncio.Event()
         self._woken = asyncio.Event()
         self._failure = ""
+        self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.elected_ms = Ms(0)
@@ -199,7 +205,7 @@ class Mastership:
         now = self._clock.monotonic_ms()
         trusted = found or self._engine.trusted()
         self._replica = Replica(self._own, record, self._pace, now, end=end, trusted=trusted)
-        self._engine.set_voter(self._own in record.voters)
+        self.go_by(record)
         self._engine.start(self._event, self._engine_sends)
         if found:
             self._engine.found()
@@ -216,7 +222,7 @@ class Mastership:
             return LogEnd(None, 0), None, False  # nothing is here yet
 
     async def run(self) -> None:
-        """Keep time until the process has to end. Raises: UNAVAILABLE, saying why."""
+        """Keep time until stopped. Raises: UNAVAILABLE, saying why, when the process has to end."""
         while not self._failure:
             now = self._clock.monotonic_ms()
             self._do(self.replica.tick(now))
@@ -224,6 +230,8 @@ class Mastership:
             pause = max(1, min(self.replica.next_wake(now) - now, self._pace.beat_ms))
             self._woken.clear()
             await self._sleep(self._woken, pause)
+        if self._stopping:
+            return
         raise CheloniaError(Kind.UNAVAILABLE, "ahash", f"replica {self._own}", self._failure)
 
     def resign(self, reason: str) -> None:
@@ -234,6 +242,7 @@ class Mastership:
         """Give up our term, if we have one, and end `run`."""
         if self._replica is not None:
             self.resign("it is stopping")
+        self._stopping = True
         self.fail("it is stopping")
         for task in tuple(self._tasks):
             task.cancel()
@@ -360,9 +369,9 @@ class Mastership:
     def _engine_sends(self, peer: int | None, control: bytes, record: bytes) -> None:
         """On any thread: pass frames on together, as many as come before the loop turns."""
         frame = EngineFrame(frame_of_master(control), frame_term(control), control, record)
-        first = not self._frames
         self._frames.append((peer, peer_messages.encode(frame)))
-        if first:
+        if not self._sending:  # looked at after the append, cleared before the frames are taken: none is left behind
+            self._sending = True
             self._loop_soon(self._send_frames)
 
     def _loop_soon(self, work: Callable[[], None]) -> None:
@@ -373,6 +382,7 @@ class Mastership:
 
     def _send_frames(self) -> None:
         assert self._links is not None
+        self._sending = False
         while self._frames:
             peer, data = self._frames.popleft()
             for each in sorted(self._up) if peer is None else (peer,):
@@ -492,7 +502,7 @@ class Mastership:
         if record is not None and self.replica.role is Role.FOLLOWER and record != self.replica.membership:
             _LOG.info("replica %d goes by membership record %d", self._own, record.number)
             self._do(self.replica.adopt(record, now))
-            self._engine.set_voter(self._own in record.voters)
+            self.go_by(record)
         self._look_at_members()
 
     # --- waiting ----------------------------------------------------------------------------------------------------
@@ -518,6 +528,12 @@ class Mastership:
             future = self._waits.pop(key).future
             if not future.done():
                 future.set_result(None)
+
+    def go_by(self, record: Membership) -> None:
+        """Tell engine and links of the record that is in force from now on."""
+        assert self._links is not None
+        self._engine.set_voter(self._own in record.voters)
+        self._links.set_membership(record)
 
     def pulse(self) -> None:
         """Something changed that others may wait for."""

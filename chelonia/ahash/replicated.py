@@ -100,7 +100,7 @@ class ReplicatedAHash:
         await self._mastership.start(links, self, members)
 
     async def run(self) -> None:
-        """Keep time until the process has to end. Raises: UNAVAILABLE, saying why."""
+        """Keep time until closed. Raises: UNAVAILABLE, saying why, when the process has to end."""
         self._spawn(keeping.keep(self._mastership, self, self._parts.clock))
         await self._mastership.run()
 

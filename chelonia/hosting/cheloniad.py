@@ -64,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     dev.add_argument("--dir", required=True, type=Path, help="where everything is kept")
     dev.add_argument("--shepherds", type=_count, default=3, metavar="N", help="how many Shepherds (default 3)")
+    dev.add_argument(
+        "--replicas", type=int, choices=(1, 3, 5), default=1, metavar="N",
+        help="replicas of the A-Hash, 1, 3 or 5 (default 1: one node with everything; else a node for each, "
+        "two of them with a Librarian and a Bartender)",
+    )  # fmt: skip
     dev.add_argument("--no-restart", action="store_true", help="leave a process that died dead")
     dev.add_argument("--port-base", type=int, default=0, metavar="P", help="first port (default: free ones, then kept)")
     dev.set_defaults(act=_dev)
@@ -109,7 +114,9 @@ def _allow_many_files() -> None:
 
 def _dev(options: argparse.Namespace) -> int:
     configure(LogSettings(), "dev")
-    cluster = DevCluster(DevOptions(options.dir, options.shepherds, not options.no_restart, options.port_base))
+    cluster = DevCluster(
+        DevOptions(options.dir, options.shepherds, not options.no_restart, options.port_base, options.replicas)
+    )
     # Child processes are watched by the standard loop; nothing here needs speed.
     return asyncio.run(cluster.run())
 

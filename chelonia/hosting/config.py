@@ -21,6 +21,7 @@ from typing import Any
 
 from chelonia.ahash.service import AHashSettings
 from chelonia.bartender.settings import BartenderSettings
+from chelonia.core import bounds
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
@@ -84,11 +85,29 @@ class TrustSection:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaEntry:
+    """One replica of an A-Hash group: `id` a number that is the same everywhere and never used again; `host` and `port`
+    where the others reach it, `dn` of its certificate."""
+
+    id: int
+    host: str
+    port: int
+    dn: str
+
+
+@dataclass(frozen=True, slots=True)
 class AHashSection:
-    """The A-Hash: `id` its URL, `data_dir` its Berkeley DB environment (one process only)."""
+    """The A-Hash: `id` its URL, `data_dir` its Berkeley DB environment (one process only).
+
+    As one of a group: `replica_id` which of `replicas` this is (0: alone), `replica_listen` the address on which it
+    waits for the others, at the port of its own entry.
+    """
 
     id: str
     data_dir: str
+    replica_id: int = 0
+    replica_listen: str = "0.0.0.0"
+    replicas: tuple[ReplicaEntry, ...] = ()
     tuning: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -253,6 +272,8 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
     if not hosted:
         yield _bad("", "the node hosts nothing: add [ahash], [librarian], [bartender] or [shepherd]")
     yield from _listener_problems(config.listen, hosted)
+    if config.ahash:
+        yield from _replica_problems(config.ahash, config.listen)
     if config.librarian and not config.librarian.ahash and not config.ahash:
         yield _bad("librarian.ahash", "no A-Hash is hosted here: name the URLs of the A-Hash")
     for name in ("bartender", "shepherd"):
@@ -267,6 +288,40 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
         yield _bad("log.format", "it is 'text' or 'json'")
     if config.log.level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         yield _bad("log.level", "it is DEBUG, INFO, WARNING or ERROR")
+
+
+def _replica_problems(section: AHashSection, listeners: Sequence[ListenSection]) -> Iterator[CheloniaError]:
+    """What cannot be meant in the description of a group."""
+    if not section.replica_id:
+        if section.replicas:
+            yield _bad("ahash.replica_id", "ahash.replicas names a group: say which of them this is")
+        return
+    own = next((entry for entry in section.replicas if entry.id == section.replica_id), None)
+    if own is None:
+        yield _bad("ahash.replica_id", f"ahash.replicas has no entry with the id {section.replica_id}")
+    elif any(listener.port == own.port for listener in listeners):
+        yield _bad(
+            "ahash.replicas", f"port {own.port} of replica {own.id} is that of a listener: give it one of its own"
+        )
+    for index, entry in enumerate(section.replicas):
+        where = f"ahash.replicas[{index}]"
+        if not 0 < entry.id < 65_536:
+            yield _bad(f"{where}.id", "an id is a number from 1 to 65535")
+        if not 0 < entry.port < 65_536:
+            yield _bad(f"{where}.port", "a port is a number from 1 to 65535")
+        if not entry.dn.startswith("/"):
+            yield _bad(f"{where}.dn", "a DN starts with /")
+    for what, values in (
+        ("id", [str(entry.id) for entry in section.replicas]),
+        ("host and port", [f"{entry.host}:{entry.port}" for entry in section.replicas]),
+        ("dn", [entry.dn for entry in section.replicas]),
+    ):
+        if len(set(values)) < len(values):
+            yield _bad("ahash.replicas", f"two replicas have the same {what}")
+    if len(section.replicas) > bounds.REPLICAS_MAX:
+        yield _bad("ahash.replicas", f"at most {bounds.REPLICAS_MAX} replicas")
+    if not section.tuning.get("cluster"):
+        yield _bad("ahash.tuning.cluster", "a group needs the id of its cluster, the same on every replica")
 
 
 def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]) -> Iterator[CheloniaError]:

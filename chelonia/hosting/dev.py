@@ -1,4 +1,7 @@
-"""A whole cluster on this machine: certificates, configurations, one core node and N Shepherds as processes.
+"""A whole cluster on this machine: certificates, configurations, core nodes and N Shepherds as processes.
+
+The core is one node with A-Hash, Librarian and Bartender, or as many nodes as the A-Hash has replicas: each with one of
+them, the first two with a Librarian and a Bartender too.
 
 Everything is below one directory and is made once: a second start on it finds the same certificates, ports and data.
 
@@ -22,7 +25,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +35,7 @@ from chelonia.ahash.service import AHashSettings
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
+from chelonia.hosting.ahash_replica import found_store
 from chelonia.hosting.certificates import (
     CertificateAuthority,
     Issued,
@@ -49,6 +53,7 @@ from chelonia.hosting.config import (
     ListenSection,
     NodeConfig,
     NodeSection,
+    ReplicaEntry,
     ShepherdSection,
     TlsSection,
     TrustedService,
@@ -59,7 +64,7 @@ from chelonia.hosting.http_client import ClientLimits, HttpClient
 from chelonia.hosting.identity import identity_of_chain
 from chelonia.hosting.logging_setup import LogSettings
 from chelonia.hosting.registry import RegistryPace
-from chelonia.hosting.rpc_client import Link, Patience, RemoteLibrarian
+from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
 from chelonia.hosting.supervisor import Child, Program, stop_all
 from chelonia.hosting.tls import TlsSettings, TlsStore, load_own_chain
 from chelonia.librarian.settings import LibrarianSettings
@@ -71,6 +76,8 @@ CA_SUBJECT: Final = "/DC=org/DC=chelonia/O=Dev/CN=Chelonia Dev CA"
 NAMES: Final = ("localhost", "127.0.0.1", "::1")
 HOST: Final = "127.0.0.1"
 PORTS_PER_NODE: Final = 2
+FRONTS: Final = 2
+"""Nodes of a replicated core that have a Librarian and a Bartender: any one of them may die."""
 PORT_FIRST, PORT_LAST = 20_000, 31_000
 """Below the range from which the system takes ports by itself, so that a restart finds ours free."""
 PORT_TRIES, PORT_RETRY_S = 30, 0.1
@@ -87,16 +94,29 @@ class DevOptions:
     shepherds: int
     restart: bool = True
     port_base: int = 0
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One node of the cluster: its name, ports and certificate."""
+    """One node of the cluster: its name, ports and certificate. `replica`: which one of the A-Hash it has, 0: none or
+    all of it; `front`: whether it has a Librarian and a Bartender."""
 
     name: str
     port: int
     data_port: int
     certs: Path
+    replica: int = 0
+    replica_port: int = 0
+    front: bool = False
+    core: bool = False
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """What it hosts."""
+        if not self.core:
+            return ("Shepherd",)
+        return ("AHash", "Librarian", "Bartender") if self.front else ("AHash",)
 
     @property
     def cert(self) -> Path:
@@ -116,6 +136,17 @@ class Place:
     def url(self, service: str) -> str:
         """The address of a service on it; the Bartender is on the users' port."""
         return f"https://localhost:{self.data_port if service == 'Bartender' else self.port}/{service}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a cluster settles at its first start: `nodes` is how many have ports, `cluster` the id of a group."""
+
+    port_base: int
+    nodes: int = 11
+    replicas: int = 1
+    cluster: str = ""
+    founded: bool = False
 
 
 class DevCluster:
@@ -149,9 +180,8 @@ class DevCluster:
             await stopped
         finally:
             readiness.cancel()
-            shepherds = [child for name, child in self._children.items() if name != "core"]
-            await stop_all(shepherds, STOP_MS)
-            await stop_all([self._children["core"]], STOP_MS)
+            await stop_all([self._children[place.name] for place in places if not place.core], STOP_MS)
+            await stop_all([self._children[place.name] for place in places if place.core], STOP_MS)
             await asyncio.wait(tasks)
             os.close(lock)
         return 0
@@ -162,34 +192,58 @@ class DevCluster:
         """Make what is not there yet; returns the nodes, the core first."""
         for name in ("certs", "conf", "data", "log"):
             (self._root / name).mkdir(parents=True, exist_ok=True)
-        base = self._port_base()
-        names = ["core", *(f"shepherd{n}" for n in range(1, self._options.shepherds + 1))]
-        places = [
-            Place(name, base + PORTS_PER_NODE * n, base + PORTS_PER_NODE * n + 1, self._certs)
-            for n, name in enumerate(names)
-        ]
+        kept = self._kept()
+        places = self._lay_out(kept)
         self._make_certificates(places)
         secret = self._root / "data" / "bartender.key"
         if not secret.exists():
             write_file(secret, os.urandom(32).hex().encode(), 0o400)
         for place in places:
-            text = render_config(self._config(place, places))
-            (self._root / "conf" / f"{place.name}.toml").write_text(text, encoding="utf-8")
+            config = self._config(place, places, kept)
+            (self._root / "conf" / f"{place.name}.toml").write_text(render_config(config), encoding="utf-8")
+            if place.replica == 1 and not kept.founded:
+                assert config.ahash is not None
+                found_store(config.ahash, AHashSettings(cluster=kept.cluster))
+        self._keep(replace(kept, founded=True))
         return places
 
-    def _port_base(self) -> int:
-        """The first port: as asked, else as the last time, else found."""
-        kept = self._root / "conf" / "ports.json"
-        asked = self._options.port_base
-        if kept.exists():
-            base = int(json.loads(kept.read_text())["port_base"])
-            if asked not in (0, base):
-                cause = f"this cluster has its ports from {base}: they are in the names of its services"
+    def _lay_out(self, kept: Kept) -> list[Place]:
+        """The nodes: first those of the core, then the Shepherds; replicas talk on ports behind all others."""
+        replicas, base = kept.replicas, kept.port_base
+        cores = ["core"] if replicas == 1 else [f"core{n}" for n in range(1, replicas + 1)]
+        names = [*cores, *(f"shepherd{n}" for n in range(1, self._options.shepherds + 1))]
+        places = [
+            Place(name, base + PORTS_PER_NODE * n, base + PORTS_PER_NODE * n + 1, self._certs)
+            for n, name in enumerate(names)
+        ]
+        for n in range(replicas):
+            replica = n + 1 if replicas > 1 else 0
+            port = base + PORTS_PER_NODE * kept.nodes + n
+            places[n] = replace(places[n], replica=replica, replica_port=port, front=n < FRONTS, core=True)
+        return places
+
+    def _kept(self) -> Kept:
+        """What was settled at the first start, which is this one when nothing was. Raises: BAD_CONFIG."""
+        path = self._root / "conf" / "ports.json"
+        options = self._options
+        if path.exists():
+            kept = Kept(**json.loads(path.read_text()))
+            if options.port_base not in (0, kept.port_base):
+                cause = f"this cluster has its ports from {kept.port_base}: they are in the names of its services"
                 raise CheloniaError(Kind.BAD_CONFIG, "dev", str(self._root), cause)
-            return base
-        base = asked or _free_ports(PORTS_PER_NODE * (max(self._options.shepherds, 10) + 1))
-        kept.write_text(json.dumps({"port_base": base}))
-        return base
+            if options.replicas != kept.replicas:
+                cause = (
+                    f"this cluster was made with --replicas {kept.replicas}: say so again, or begin in a new directory"
+                )
+                raise CheloniaError(Kind.BAD_CONFIG, "dev", str(self._root), cause)
+            return kept
+        nodes = max(options.shepherds, 10) + options.replicas
+        base = options.port_base or _free_ports(PORTS_PER_NODE * nodes + options.replicas)
+        return self._keep(Kept(base, nodes, options.replicas, SystemIds().uuid()))
+
+    def _keep(self, kept: Kept) -> Kept:
+        (self._root / "conf" / "ports.json").write_text(json.dumps(asdict(kept)))
+        return kept
 
     async def _await_ports(self, places: list[Place]) -> None:
         """Give what is just ending time to free them; others cannot be taken, they are in the names of the services.
@@ -198,7 +252,8 @@ class DevCluster:
         """
         taken: list[int] = []
         for _ in range(PORT_TRIES):
-            taken = [port for place in places for port in (place.port, place.data_port) if not _is_free(port)]
+            ports = [port for place in places for port in (place.port, place.data_port, place.replica_port) if port]
+            taken = [port for port in ports if not _is_free(port)]
             if not taken:
                 return
             await asyncio.sleep(PORT_RETRY_S)
@@ -248,8 +303,7 @@ class DevCluster:
 
     # --- configurations ---
 
-    def _config(self, place: Place, places: list[Place]) -> NodeConfig:
-        core = places[0]
+    def _config(self, place: Place, places: list[Place], kept: Kept) -> NodeConfig:
         node = NodeConfig(
             node=NodeSection(name=place.name, stop_deadline_ms=20_000),
             listen=(),
@@ -259,11 +313,23 @@ class DevCluster:
             registry=RegistryPace(refresh_ms=1_000, miss_ms=200),
             client=ClientLimits(connect_ms=2_000),
         )
-        if place is core:
-            return self._core(node, place)
-        return self._shepherd(node, place, core)
+        if not place.core:
+            return self._shepherd(node, place, [other for other in places if other.front])
+        node = replace(
+            node,
+            listen=(ListenSection(place.port, ("ahash", "metrics"), HOST),),
+            ahash=self._ahash(place, [other for other in places if other.replica], kept),
+        )
+        return self._front(node, place) if place.front else node
 
-    def _core(self, node: NodeConfig, place: Place) -> NodeConfig:
+    def _ahash(self, place: Place, replicas: list[Place], kept: Kept) -> AHashSection:
+        settings = AHashSettings(cluster=kept.cluster if replicas else "")
+        entries = tuple(ReplicaEntry(each.replica, HOST, each.replica_port, each.dn) for each in replicas)
+        return AHashSection(
+            place.url("AHash"), self._data(place), place.replica, HOST, entries, tuning=_tuned(settings)
+        )
+
+    def _front(self, node: NodeConfig, place: Place) -> NodeConfig:
         owner = dn_of(self._file("admin-cert"), self._file("admin-key"))
         quick = replace(LibrarianSettings.dev(owner), root_policy=EVERYONE, root_default_policy=EVERYONE)
         durable = max(1, min(2, self._options.shepherds))
@@ -273,18 +339,18 @@ class DevCluster:
                 ListenSection(place.port, ("ahash", "librarian", "metrics"), HOST),
                 ListenSection(place.data_port, ("bartender", "metrics"), HOST, "optional"),
             ),
-            ahash=AHashSection(place.url("AHash"), str(self._root / "data" / "ahash"), _tuned(AHashSettings())),
             librarian=LibrarianSection(place.url("Librarian"), (), _tuned(quick)),
             bartender=BartenderSection(
                 place.url("Bartender"), str(self._root / "data" / "bartender.key"), (), {"durable_copies": durable}
             ),
         )
 
-    def _shepherd(self, node: NodeConfig, place: Place, core: Place) -> NodeConfig:
+    def _shepherd(self, node: NodeConfig, place: Place, fronts: list[Place]) -> NodeConfig:
         data_url = f"https://localhost:{place.data_port}"
         url = place.url("Shepherd")
         quick = replace(dev_shepherd(ServiceId(url), data_url), domain=place.name)
-        section = ShepherdSection(url, data_url, self._data(place), (core.url("Librarian"),), _tuned(quick))
+        librarians = tuple(front.url("Librarian") for front in fronts)
+        section = ShepherdSection(url, data_url, self._data(place), librarians, _tuned(quick))
         return replace(
             node,
             listen=(
@@ -295,18 +361,17 @@ class DevCluster:
         )
 
     def _trust(self, places: list[Place]) -> TrustSection:
-        core = places[0]
         services = [
-            TrustedService(name.lower(), core.url(name), core.dn) for name in ("AHash", "Librarian", "Bartender")
+            TrustedService(name.lower(), place.url(name), place.dn) for place in places for name in place.services
         ]
         service_dn = dn_of(self._file("service-cert"), self._file("service-key"))
         services.append(TrustedService("librarian", "https://localhost/Librarian/service", service_dn))
-        services += [TrustedService("shepherd", place.url("Shepherd"), place.dn) for place in places[1:]]
         admin = dn_of(self._file("admin-cert"), self._file("admin-key"))
         return TrustSection((admin,), tuple(services))
 
     def _data(self, place: Place) -> str:
-        return str(self._root / "data" / ("ahash" if place.name == "core" else place.name))
+        name = f"ahash{place.replica or ''}" if place.core else place.name
+        return str(self._root / "data" / name)
 
     # --- processes ---
 
@@ -329,10 +394,9 @@ class DevCluster:
     def describe(self) -> dict[str, Any]:
         """What cluster.json says."""
         out: dict[str, Any] = {}
-        core = self._places["core"]
-        for name in ("AHash", "Librarian", "Bartender"):
-            out[name.lower()] = [self._entry(core, name)]
-        out["shepherds"] = [self._entry(place, "Shepherd") for name, place in self._places.items() if name != "core"]
+        for name in ("AHash", "Librarian", "Bartender", "Shepherd"):
+            key = "shepherds" if name == "Shepherd" else name.lower()
+            out[key] = [self._entry(place, name) for place in self._places.values() if name in place.services]
         out["ca_dir"] = str(self._certs / "certificates")
         out["user_proxy"] = str(self._file("user-proxy"))
         for name in ("user", "user2", "admin", "service"):
@@ -345,17 +409,15 @@ class DevCluster:
         return {"id": url, "url": url, "pid": self._children[place.name].pid, "data_dir": self._data(place)}
 
     async def _until_ready(self, places: list[Place]) -> None:
-        """Return when the Librarian has heard every Shepherd; what it read of their last run does not count."""
+        """Return when every Librarian has heard every Shepherd - what it read of their last run does not count - and
+        every replica of the A-Hash has its vote."""
         files = TlsSettings(self._file("admin-cert"), self._file("admin-key"), ca_dir=self._certs / "certificates")
         context = TlsStore(files, SystemClock().now_ms).client_context()
         async with HttpClient(lambda: context) as client:
             link = Link(client, SystemClock(), SystemIds())
-            librarian = RemoteLibrarian(link, (places[0].url("Librarian"),), Patience(retry_ms=0, read_ms=5_000))
-            wanted = {place.url("Shepherd") for place in places[1:]}
             while True:
                 try:
-                    nodes = await librarian.nodes(Call(request_id="dev-ready"))
-                    if wanted <= {node.shepherd for node in nodes if node.state == "alive" and node.boot}:
+                    if await _all_serve(link, places):
                         return
                 except CheloniaError as error:
                     if error.kind not in (Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT, Kind.DENIED):
@@ -365,6 +427,22 @@ class DevCluster:
                     cause = f"{', '.join(dead)} ended at once: see {self._root / 'log'}"
                     raise CheloniaError(Kind.UNAVAILABLE, "dev", cause=cause)
                 await asyncio.sleep(0.05)
+
+
+async def _all_serve(link: Link, places: list[Place]) -> bool:
+    """Whether everybody knows of everybody. Raises: what a service raised that does not answer yet."""
+    once, call = Patience(retry_ms=0, read_ms=5_000), Call(request_id="dev-ready")
+    wanted = {place.url("Shepherd") for place in places if not place.core}
+    for place in places:
+        if place.front:
+            nodes = await RemoteLibrarian(link, (place.url("Librarian"),), once).nodes(call)
+            if not wanted <= {node.shepherd for node in nodes if node.state == "alive" and node.boot}:
+                return False
+        if place.replica:
+            status = await RemoteAHash(link, (place.url("AHash"),), once).status(call.strongly())
+            if not all(view.role in ("master", "follower") for view in status.replicas):
+                return False
+    return True
 
 
 def load_issued(cert: Path, key: Path) -> Issued:

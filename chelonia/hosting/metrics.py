@@ -43,6 +43,9 @@ class Metrics:
             "chelonia_replicas", "Replicas by state, as the namespace has them.", ("state",), registry=r
         )
         self._gauges: dict[str, Gauge] = {}
+        self._lag = Gauge(
+            "chelonia_ahash_lag_commits", "Commits a replica has yet to confirm.", ("replica",), registry=r
+        )
         self._days = Gauge("chelonia_certificate_days_left", "Days until the first expires.", ("what",), registry=r)
 
     def operation(self, service: str, operation: str, kind: str, took_s: float) -> None:
@@ -68,6 +71,10 @@ class Metrics:
         """Set the replicas by state."""
         for state, count in sorted(by_state.items()):
             self._replicas.labels(state).set(count)
+
+    def lag(self, replica: int, commits: int) -> None:
+        """Set how many commits a replica of the A-Hash has yet to acknowledge; known to the master alone."""
+        self._lag.labels(str(replica)).set(commits)
 
     def certificate_days(self, days: Mapping[str, float]) -> None:
         """Set the days left of certificate, CA and CRL."""

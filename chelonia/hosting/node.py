@@ -29,8 +29,9 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.core.position import Horizon
+from chelonia.hosting.ahash_replica import Surroundings, host_replica, tell, unready
 from chelonia.hosting.clock import SystemClock, SystemIds
-from chelonia.hosting.config import NodeConfig, read_secret, trusted
+from chelonia.hosting.config import AHashSection, NodeConfig, read_secret, trusted
 from chelonia.hosting.data_door import DataDoor
 from chelonia.hosting.directory import ShepherdDirectory
 from chelonia.hosting.http_client import HttpClient
@@ -80,6 +81,7 @@ class Node:
         self._clock, self._ids, self._metrics = SystemClock(), SystemIds(), Metrics()
         files = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
         self._tls = TlsStore(files, self._clock.now_ms)
+        self._replica_tls = TlsStore(files, self._clock.now_ms)
         own = self._tls.own_identity
         assert own is not None, "a node has a certificate"
         self._dn: Dn = own.dn
@@ -122,6 +124,7 @@ class Node:
         """Read certificates, CAs and CRLs again; on failure the old ones stay."""
         try:
             self._tls.reload()
+            self._replica_tls.reload()
         except CheloniaError as error:
             log.error("certificates not reloaded, the old ones stay error=%s", error)
 
@@ -149,21 +152,38 @@ class Node:
         section = self._config.ahash
         if section is None:
             return
-        store = await asyncio.to_thread(BdbStore, Path(section.data_dir), BdbSettings(), self._panicked)
-        ahash = await self._started_ahash(store, AHashSettings(**section.tuning))
-        self._closers.append(ahash.close)
-        self._keep("ahash", ahash.run())
+        if section.replica_id:
+            ahash = await self._host_replica(section)
+        else:
+            ahash = await self._host_alone(section)
         self._ahash = ahash
         self._doors["ahash"] = SoapDoor(AHASH, ahash, section.id, self._parts).serve
         call = self._own(Role.LIBRARIAN, section.id)
 
         async def check() -> None:
             status = await ahash.status(call)
+            tell(self._metrics, status)
             self._metrics.gauge("ahash_commits", "Commits of the A-Hash in this generation.", status.position.sequence)
             self._metrics.gauge("ahash_free_bytes", "Space left for the A-Hash.", status.free_bytes)
-            self._metrics.gauge("ahash_writable", "Whether the A-Hash takes changes.", status.writable)
+            self._metrics.gauge("ahash_writable", "Whether this A-Hash takes changes.", status.writable)
+            if status.replica:
+                unready(status)
 
         self._watch("ahash", check)
+
+    async def _host_alone(self, section: AHashSection) -> AHash:
+        store = await asyncio.to_thread(BdbStore, Path(section.data_dir), BdbSettings(), self._panicked)
+        ahash = await self._started_ahash(store, AHashSettings(**section.tuning))
+        self._closers.append(ahash.close)
+        self._keep("ahash", ahash.run())
+        return ahash
+
+    async def _host_replica(self, section: AHashSection) -> AHash:
+        around = Surroundings(self._dn, self._replica_tls, self._clock, self._ids, self._horizon)
+        replica = await host_replica(section, AHashSettings(**section.tuning), around)
+        self._closers.append(replica.close)
+        self._keep("ahash", replica.run())
+        return replica.ahash
 
     async def _started_ahash(self, store: BdbStore, settings: AHashSettings) -> AHashService:
         """Start the A-Hash. A fresh store that nobody named gets a new name: what was before it is another cluster."""
@@ -367,6 +387,7 @@ class Node:
             await self._clock.sleep(self._config.tls.reload_check_ms)
             try:
                 await asyncio.to_thread(self._tls.reload_if_changed)
+                await asyncio.to_thread(self._replica_tls.reload_if_changed)
             except CheloniaError as error:
                 log.error("certificates not reloaded, the old ones stay error=%s", error)
 

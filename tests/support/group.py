@@ -91,6 +91,9 @@ class Wire:
         asyncio.get_running_loop().call_soon(self.switch.deliver, self.own, peer, data)
         return True
 
+    def set_membership(self, membership: Membership) -> None:
+        """Everybody is on the switch."""
+
 
 @dataclass
 class Group:

@@ -1,0 +1,139 @@
+"""One replica of a replicated A-Hash in a node: its engine, its links over mutual TLS, its gauges.
+
+Everything is bound here to the world and nothing decided: who is master is the protocol's (`chelonia/ahash`).
+An empty directory joins the group and is filled by its master; only a store that was made for it (`found_store`), or
+one that has been an A-Hash alone, begins a group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chelonia.ahash import meta
+from chelonia.ahash.lease import Pace
+from chelonia.ahash.mastership import Mastership
+from chelonia.ahash.membership import Member, Membership
+from chelonia.ahash.replicated import Parts, ReplicatedAHash
+from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import BdbSettings
+from chelonia.ahash.store_bdb_files import ReplicaIdentity
+from chelonia.ahash.store_bdb_replicated import ReplicatedStore
+from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.ahash.transport_replication import LinkIdentity, Links, LinkTrust
+from chelonia.core.ahash import AHashStatus
+from chelonia.core.clock import Clock, Ids
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from chelonia.core.position import Horizon
+from chelonia.hosting.config import AHashSection
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.tls import ClientCertificate, TlsStore
+
+NONCE_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a replica needs of its node. `tls`: for its links alone, as it wants TLS 1.3."""
+
+    dn: Dn
+    tls: TlsStore
+    clock: Clock
+    ids: Ids
+    horizon: Horizon
+
+
+@dataclass(frozen=True, slots=True)
+class HostedReplica:
+    """A started replica. `run` it; `close` at the end."""
+
+    ahash: ReplicatedAHash
+    run: Callable[[], Coroutine[Any, Any, None]]
+    close: Callable[[], Awaitable[None]]
+
+
+async def host_replica(section: AHashSection, settings: AHashSettings, around: Surroundings) -> HostedReplica:
+    """Open the store, begin as a follower, listen for the other replicas.
+
+    Raises: BAD_CONFIG (another replica's directory, a certificate of another name), UNAVAILABLE, INTERNAL, OSError.
+    """
+    own = next(entry for entry in section.replicas if entry.id == section.replica_id)
+    if own.dn != around.dn:
+        cause = f"this node's certificate is {around.dn}, ahash.replicas says {own.dn}"
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {own.id}", cause)
+    identity = ReplicaIdentity(own.id, settings.cluster, around.dn)
+    engine = await asyncio.to_thread(ReplicatedStore, Path(section.data_dir), BdbSettings(), identity)
+    executor = ThreadExecutor()
+    mastership = Mastership(own.id, engine, executor, around.clock, Pace())
+    parts = Parts(engine, executor, around.clock, around.ids, settings, around.horizon)
+    ahash = ReplicatedAHash(mastership, parts)
+    members = configured(section)
+    link_identity = LinkIdentity(own.id, settings.cluster, around.ids.token(NONCE_BYTES))
+    links = Links(link_identity, members, trust_of(around.tls), mastership)
+
+    async def close() -> None:
+        await ahash.close()
+        await links.close()
+
+    try:
+        await ahash.start(links, members)
+        await links.start(section.replica_listen, own.port)
+    except BaseException:
+        await close()
+        raise
+    return HostedReplica(ahash, ahash.run, close)
+
+
+def configured(section: AHashSection) -> Membership:
+    """The group as the configuration describes it: it counts until the store holds a record. The first one founds."""
+    first = min(entry.id for entry in section.replicas)
+    entries = sorted(section.replicas, key=lambda entry: entry.id)
+    members = tuple(Member(e.id, Dn(e.dn), f"{e.host}:{e.port}", e.id == first) for e in entries)
+    return Membership(1, members, entries[-1].id + 1)
+
+
+def trust_of(tls: TlsStore) -> LinkTrust:
+    """What links need of TLS."""
+    server, client = tls.server_context(ClientCertificate.REQUIRED), tls.client_context()
+    return LinkTrust(server, client, lambda connection: tls.identify(connection).dn)
+
+
+def found_store(section: AHashSection, settings: AHashSettings) -> None:
+    """Make the store with which a group begins. Raises: BAD_CONFIG, EXISTS when the directory holds anything."""
+    directory = Path(section.data_dir)
+    if directory.exists() and any(directory.iterdir()):
+        cause = "it is not empty: a group is founded once, on one replica, in a new directory"
+        raise CheloniaError(Kind.EXISTS, "found", str(directory), cause)
+    store = BdbStore(directory, BdbSettings(), _cannot_go_on)
+    try:
+        meta.prepare(store, settings.cluster)
+    finally:
+        store.close()
+
+
+def _cannot_go_on(reason: str) -> None:
+    raise CheloniaError(Kind.INTERNAL, "found", cause=reason)
+
+
+def tell(metrics: Metrics, status: AHashStatus) -> None:
+    """Set the gauges of a replica."""
+    metrics.gauge("ahash_master", "Whether this replica of the A-Hash is master.", status.role == "master")
+    metrics.gauge("ahash_term", "The mastership that this replica holds or follows (0: none).", status.term)
+    metrics.gauge("ahash_lease_seconds", "What is left of this master's lease.", status.lease_ms / 1000)
+    metrics.gauge("ahash_elected_seconds", "When this replica last became master, Unix time.", status.elected_ms / 1000)
+    for view in status.replicas:
+        if view.lag >= 0:
+            metrics.lag(view.replica, view.lag)
+
+
+def unready(status: AHashStatus) -> None:
+    """Raises: UNAVAILABLE when requests would only be held here, for want of a master."""
+    if not any(view.role == "master" for view in status.replicas):
+        away = ", ".join(str(view.replica) for view in status.replicas if view.role == "away") or "none"
+        cause = f"replica {status.replica} knows of no master; it does not see: {away}"
+        raise CheloniaError(Kind.UNAVAILABLE, "ahash", cause=cause)
