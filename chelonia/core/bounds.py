@@ -94,6 +94,8 @@ RECEIPTS_MAX: Final = 32
 # --- healing ---
 REPORT_ENTRIES_MAX: Final = 500
 """Replica changes in one report: with two changes each it stays one small transaction."""
+REFERENCES_PAGE: Final = 500
+"""References read at once when all replicas of a Shepherd are gone through: their blobs are read in one call."""
 COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 4
 """Concurrent repair copies that one Shepherd sends or takes."""
 ERASURES_PER_CALL_MAX: Final = 200

@@ -27,12 +27,13 @@ _S = ReplicaState
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One replica as stored. `claim_ms`: when the claim of `creating` expires; since when it is `thirdwheel` or
-    `invalid`; else 0."""
+    """One replica as stored. `claimed_until_ms`: when the claim of `creating` expires; `since_ms`: since when it is
+    `thirdwheel` or `invalid`; 0 where it has no meaning."""
 
     location: Location
     state: ReplicaState
-    claim_ms: Ms = Ms(0)
+    claimed_until_ms: Ms = Ms(0)
+    since_ms: Ms = Ms(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,15 @@ def plan(blobs: Iterable[BlobView], nodes: Nodes, policy: RepairPolicy, now: Ms)
 def view_of(stored: StoredObject) -> BlobView:
     """A blob object as the planner reads it."""
     facts, claims = facts_of(stored), stored.sections.get("claims", {})
-    replicas = tuple(Replica(loc, state, Ms(int(claims.get(str(loc), "0")))) for loc, state in locations_of(stored))
+    replicas = tuple(_replica(loc, state, Ms(int(claims.get(str(loc), "0")))) for loc, state in locations_of(stored))
     return BlobView(blob_of(stored), stored.version, facts.wanted, facts.size, facts.created_ms, replicas)
+
+
+def _replica(location: Location, state: ReplicaState, noted: Ms) -> Replica:
+    """`noted`: what `claims` says; the end of the claim for `creating`, the beginning of the state for others."""
+    if state is _S.CREATING:
+        return Replica(location, state, claimed_until_ms=noted)
+    return Replica(location, state, since_ms=noted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +214,8 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
     removals, stalled = _given_up(count)
     marks = [Mark(replica.location, _S.ALIVE) for replica in recalled] + stalled
     if len(_nodes(count.sure)) >= max(blob.wanted, 1):
-        removals += [Removal(r.location, r.state.value) for r in count.broken if policy.ripe(r.claim_ms, now)]
-        removals += [Removal(r.location, "surplus") for r in count.wheels if policy.ripe(r.claim_ms, now)]
+        removals += [Removal(r.location, r.state.value) for r in count.broken if policy.ripe(r.since_ms, now)]
+        removals += [Removal(r.location, "surplus") for r in count.wheels if policy.ripe(r.since_ms, now)]
         marks += _surplus(blob, count, nodes)
     return BlobPlan(
         blob=blob.blob,
@@ -230,7 +238,7 @@ def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Coun
     away = [r for r in by_state[_S.ALIVE] if not here(r)]
     alone = len(_nodes(verified)) <= 1
     last = now + 2 * policy.copy_ms(blob.size)
-    running = [r for r in by_state[_S.CREATING] if now < r.claim_ms <= last]
+    running = [r for r in by_state[_S.CREATING] if now < r.claimed_until_ms <= last]
     wheels = tuple(r for r in by_state[_S.THIRDWHEEL] if here(r))
     return _Count(
         verified=verified,
@@ -341,7 +349,7 @@ def _weariness(
 
 def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
     ripening = (*count.wheels, *count.broken)
-    times = [r.claim_ms for r in count.coming] + [r.claim_ms + policy.trim_grace_ms for r in ripening]
+    times = [r.claimed_until_ms for r in count.coming] + [r.since_ms + policy.trim_grace_ms for r in ripening]
     return Ms(min((time for time in times if time > now), default=0))
 
 

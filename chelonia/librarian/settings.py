@@ -31,8 +31,8 @@ class LibrarianSettings:
         trim_grace_ms: how long a surplus (`thirdwheel`) or damaged (`invalid`) copy is kept before it is erased.
         claim_ms: how long a copy may take to begin; `claim_bytes_per_s_min` adds time by size.
         outbox_interval_ms: how often every Shepherd's erasure outbox is looked at without being asked.
-        audit_interval_ms: one slow pass over all known blobs starts this often.
-        audit_page_ms: pause between two pages of that pass.
+        survey_interval_ms: one slow pass over all known blobs (the survey) starts this often.
+        survey_page_ms: pause between two pages of that pass.
         backoff_ms: pause after a Shepherd refused or failed, doubled up to `backoff_max_ms`.
         services_interval_ms: how often the registry and the stored node states are read again.
         plan_batch: blobs read and planned together; copies_max: copies this Librarian runs at once.
@@ -52,8 +52,8 @@ class LibrarianSettings:
     claim_ms: int = 120_000
     claim_bytes_per_s_min: int = 1_000_000
     outbox_interval_ms: int = 30_000
-    audit_interval_ms: int = 6 * 3_600_000
-    audit_page_ms: int = 500
+    survey_interval_ms: int = 6 * 3_600_000
+    survey_page_ms: int = 500
     backoff_ms: int = 1_000
     backoff_max_ms: int = 60_000
     services_interval_ms: int = 5_000
@@ -76,8 +76,8 @@ class LibrarianSettings:
             trim_grace_ms=3_000,
             claim_ms=15_000,
             outbox_interval_ms=1_000,
-            audit_interval_ms=10_000,
-            audit_page_ms=50,
+            survey_interval_ms=10_000,
+            survey_page_ms=50,
             backoff_ms=200,
             backoff_max_ms=3_000,
             services_interval_ms=1_000,

@@ -379,7 +379,7 @@ def test_maintenance_is_waited_for_and_ends() -> None:
 
 def test_an_absence_is_waited_for_until_the_delay_is_over() -> None:
     async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=10_000, audit_interval_ms=10**9)
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=10_000, survey_interval_ms=10**9)
         async with paper(4, settings) as p:
             _, calm = await p.upload("calm", copies=3)
             _, tight = await p.upload("tight", copies=2)
@@ -461,7 +461,7 @@ def test_a_leader_that_was_frozen_listens_for_a_lease_before_it_calls_anybody_aw
     run_virtual(scenario())
 
 
-def test_the_audit_counts_replicas_and_finds_what_no_event_told() -> None:
+def test_the_survey_counts_replicas_and_finds_what_no_event_told() -> None:
     async def scenario() -> None:
         async with paper(shepherds=3) as p:
             for n in range(4):

@@ -41,12 +41,19 @@ def cluster(how: str) -> dict[ServiceId, NodeHealth]:
     return dict(node(number, mark) for number, mark in enumerate(how))
 
 
+def replica(location: Location, state: S, noted: Ms) -> Replica:
+    """A replica and its claim: until when it is coming, or since when it is what it is."""
+    if state is S.CREATING:
+        return Replica(location, state, claimed_until_ms=noted)
+    return Replica(location, state, since_ms=noted)
+
+
 def blob(replicas: str, wanted: int, name: str = "b") -> BlobView:
     """One letter per node; `.` none; a second replica on node 0 is written after a blank."""
     first, _, extra = replicas.partition(" ")
     placed = [*enumerate(first), *((0, letter) for letter in extra)]
     held = tuple(
-        Replica(Location(ServiceId(f"s{n}"), ReferenceId(f"r{i}")), LETTERS[letter], Ms(CLAIMS.get(letter, 0)))
+        replica(Location(ServiceId(f"s{n}"), ReferenceId(f"r{i}")), LETTERS[letter], Ms(CLAIMS.get(letter, 0)))
         for i, (n, letter) in enumerate(placed)
         if letter != "."
     )
@@ -238,7 +245,7 @@ def apply(view: BlobView, nodes: str, now: Ms, fresh: "itertools.count[int]") ->
     erased = []
     for mark in made.marks:
         since = now if mark.state is S.THIRDWHEEL else Ms(0)
-        held[mark.location] = Replica(mark.location, mark.state, Ms(since))
+        held[mark.location] = Replica(mark.location, mark.state, since_ms=since)
     for removal in made.removals:
         erased.append(held.pop(removal.location))
     for copy in made.copies:
@@ -266,7 +273,7 @@ def test_the_last_copy_is_never_erased_whatever_happens(seed: int, wanted: int) 
         assert sum(r.state is S.THIRDWHEEL for r in view.replicas) <= max(
             1, sum(r.state is S.THIRDWHEEL for r in before.replicas)
         )
-        held = [r.location.shepherd for r in view.replicas if r.state is S.CREATING and r.claim_ms > now]
+        held = [r.location.shepherd for r in view.replicas if r.state is S.CREATING and r.claimed_until_ms > now]
         assert len(held) == len(set(held))
         view = replace(view, replicas=tuple(_life(r, chance) for r in view.replicas))
         now = Ms(now + chance.choice((0, 1_000, 4_000, 6_000)))
@@ -288,7 +295,8 @@ def test_every_blob_heals_once_nodes_stay(seed: int) -> None:
     for _ in range(60):
         view, _ = apply(view, "+++++", now, fresh)
         done = tuple(
-            Replica(r.location, S.ALIVE) if r.state is S.CREATING and r.claim_ms > now else r for r in view.replicas
+            Replica(r.location, S.ALIVE) if r.state is S.CREATING and r.claimed_until_ms > now else r
+            for r in view.replicas
         )
         view, now = replace(view, replicas=done), Ms(now + 1_000)
     assert [r.state for r in view.replicas] == [S.ALIVE, S.ALIVE]

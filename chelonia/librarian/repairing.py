@@ -1,0 +1,166 @@
+"""Plan and act: read the blobs on the worklist, plan them, and carry the plans out.
+
+Every Librarian claims and makes the copies its own events ask for; marking, trimming and giving up is the leader's.
+One transact on the blob's version carries a whole plan: what was decided on is what is changed. Whatever fails is
+planned again from what is stored, never from memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, blob_object, shepherd_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import ReplicaState
+from chelonia.librarian.blobs import blob_of
+from chelonia.librarian.copies import Copies
+from chelonia.librarian.elements import drop, outbox_record, put, version
+from chelonia.librarian.footing import Footing
+from chelonia.librarian.guard import RateGuard
+from chelonia.librarian.leading import Leading
+from chelonia.librarian.planning import Planning
+from chelonia.librarian.records import Draft
+from chelonia.librarian.repair import BlobPlan, Removal
+from chelonia.librarian.tally import Tally
+from chelonia.librarian.worklist import Worklist
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What repairing works with."""
+
+    work: Worklist
+    tally: Tally
+    planning: Planning
+    leading: Leading
+    copies: Copies
+
+
+class Repairing:
+    """Plan and act, a batch at a time."""
+
+    def __init__(self, footing: Footing, parts: Parts) -> None:
+        self._on = footing
+        self._work = parts.work
+        self._tally = parts.tally
+        self._planning = parts.planning
+        self._leading = parts.leading
+        self._copies = parts.copies
+        self._guard = RateGuard(bounds.ERASURES_UNASKED_PER_MIN_MAX)
+        self._alarmed = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to plan, or to read and then plan."""
+        return bool(self._work.dirty or self._work.next_page())
+
+    async def step(self) -> None:
+        """Plan one batch of blobs and act on it."""
+        if not self._work.dirty:
+            await self._read_page()
+        batch = self._work.take(self._on.settings.plan_batch)
+        try:
+            await self._plan(batch)
+        except CheloniaError:
+            self._work.mark(batch)
+            raise
+
+    async def _read_page(self) -> None:
+        page = self._work.next_page()
+        if page is None:
+            return
+        shepherd, after = page
+        found = await self._on.records.scan(
+            self._on.call, shepherd_object(shepherd), "file", after, bounds.REFERENCES_PAGE
+        )
+        self._work.mark(dict.fromkeys(BlobId(blob) for _, blob in found.items))
+        self._work.paged(shepherd, after, found.items[-1][0] if found.more and found.items else "")
+
+    async def _plan(self, batch: Sequence[BlobId]) -> None:
+        stored = await self._on.records.get(self._on.call, [blob_object(blob) for blob in batch])
+        found = {blob_of(blob): blob for blob in stored if blob.exists}
+        for blob in batch:
+            if blob not in found:
+                self._tally.gone(blob)
+        for plan in self._planning.plans(found.values()):
+            self._look_again(plan)
+            if not plan.idle:
+                await self._act(plan, found[plan.blob])
+
+    def _look_again(self, plan: BlobPlan) -> None:
+        """When a blob is planned next though nothing has happened to it."""
+        if plan.short and self._work.stick(plan.blob):
+            self._work.blob_at(Ms(self._on.now + self._on.settings.backoff_max_ms), plan.blob)
+        if plan.revisit_ms:
+            self._work.blob_at(Ms(self._on.now + plan.revisit_ms - self._on.wall), plan.blob)
+
+    # --- acting -----------------------------------------------------------------------------------------------------
+
+    async def _act(self, plan: BlobPlan, blob: StoredObject) -> None:
+        """Claim, mark and remove in one transact on the blob's version; then let the copies run."""
+        jobs = self._copies.take(plan, blob)
+        if len(jobs) < len(plan.copies):
+            self._work.park(plan.blob, plan.danger)
+        elements = [element for job in jobs for element in job.claim()]
+        if self._leading.now and (plan.removals or plan.marks):
+            elements += self._tidying(plan)
+        if not elements:
+            return
+        elements[0] = _conditional(elements[0], blob.version)
+        applied = False
+        try:
+            applied = self._leading.heed(await self._on.records.attempt(self._on.call, Draft(elements)))
+        finally:
+            for job in jobs:
+                if applied:
+                    self._copies.start(job)
+                else:
+                    self._copies.drop(job)
+            if not applied:
+                self._work.mark((plan.blob,))
+
+    def _tidying(self, plan: BlobPlan) -> list[Element]:
+        """The leader's part of a plan: marks, and removals as far as the rate guard lets them."""
+        obj, wall = blob_object(plan.blob), self._on.wall
+        elements: list[Element] = []
+        for mark in plan.marks:
+            key = str(mark.location)
+            elements.append(put(obj, "locations", key, mark.state.value))
+            if mark.state is ReplicaState.THIRDWHEEL:
+                elements.append(put(obj, "claims", key, str(wall)))
+            else:
+                elements.append(drop(obj, "claims", key))
+            _LOG.info("blob %s at %s: %s", plan.blob, key, mark.state.value)
+        for removal in self._guarded(plan):
+            key = str(removal.location)
+            elements += [drop(obj, "locations", key), drop(obj, "claims", key)]
+            elements.append(outbox_record(removal.location, plan.blob, removal.reason, wall))
+            _LOG.info("blob %s at %s: removed, %s", plan.blob, key, removal.reason)
+        return [*elements, self._leading.check()] if elements else []
+
+    def _guarded(self, plan: BlobPlan) -> tuple[Removal, ...]:
+        now = self._on.now
+        if self._guard.take(len(plan.removals), now):
+            self._alarmed = self._alarmed and not plan.removals
+            return plan.removals
+        if not self._alarmed:
+            self._alarmed = True
+            _LOG.error(
+                "more than %d replicas would be erased in a minute without a user's deletion; trimming waits",
+                bounds.ERASURES_UNASKED_PER_MIN_MAX,
+            )
+        self._work.blob_at(Ms(now + self._on.settings.backoff_max_ms), plan.blob)
+        return ()
+
+
+def _conditional(element: Element, number: int) -> Element:
+    """The first element of a plan carries the blob's version: what was decided on is what is changed."""
+    assert element.object.startswith(BLOB_PREFIX), "a plan's first element is about its blob"
+    return replace(element, conditions=(*element.conditions, version(number)))
