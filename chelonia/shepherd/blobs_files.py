@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 COMMITTED: Final = ".record"
 UNCOMMITTED: Final = ".uncommitted"
+ERASING: Final = ".erasing"
+"""What a record is called while its replica is erased: a start finishes what a crash interrupted."""
 SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
 """Written bytes are sent to the disk in the background this often, so that the last fsync is short."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -130,11 +132,20 @@ class FileBlobs:
         return await self.run(lambda: tuple(_scan_folder(folder)))
 
     async def scan(self) -> AsyncIterator[StoredReplica]:
-        """Every replica on disk, in order of reference."""
+        """Every replica on disk, in order of reference. Erasures and moves that a crash interrupted are finished."""
         for number in range(256):
             folder = self._root / "replicas" / f"{number:02x}"
             for stored in await self.run(lambda folder=folder: list(_scan_folder(folder))):  # type: ignore[misc]
-                yield stored
+                if stored.size >= 0 or not await self._follows_aside(stored.reference):
+                    yield stored
+
+    async def _follows_aside(self, reference: ReferenceId) -> bool:
+        """Whether a record was alone because its bytes are in quarantine; it is moved there too."""
+        source, target = self.replica(reference), self._root / "quarantine" / reference
+        if not await self.run(target.exists):
+            return False
+        await self.run(lambda: _move_aside(source, target))
+        return True
 
     async def space(self) -> tuple[int, int]:
         """(free, total) bytes usable for replicas; the reserve is not free."""
@@ -384,11 +395,14 @@ def _read_record(path: Path) -> tuple[ReplicaFacts | None, bool]:
 
 def _scan_folder(folder: Path) -> Iterator[StoredReplica]:
     names = dict.fromkeys(sorted(os.listdir(folder)))
-    references = {name.removesuffix(COMMITTED).removesuffix(UNCOMMITTED): None for name in names}
+    references = {name.removesuffix(COMMITTED).removesuffix(UNCOMMITTED).removesuffix(ERASING): None for name in names}
     for reference in sorted(references):
         if not is_uuid(reference):
             continue
         path = folder / reference
+        if reference + ERASING in names:
+            _erase_at(path)
+            continue
         facts, committed = _read_record(path)
         yield StoredReplica(ReferenceId(reference), facts, path.stat().st_size if reference in names else -1, committed)
 
@@ -404,17 +418,26 @@ def _settle(paths: list[Path]) -> None:
 
 
 def _erase(kept: Path, places: tuple[Path, ...]) -> bool:
-    """Bytes go before their record, so that a crash in between leaves nothing that looks like a stranger's bytes."""
     found = kept.exists()
     kept.unlink(missing_ok=True)
     for place in places:
-        parts = [p for p in (place, _with(place, COMMITTED), _with(place, UNCOMMITTED)) if p.exists()]
-        for part in parts:
-            part.unlink()
-        if parts:
-            found = True
-            _fsync_directory(place.parent)
+        found = _erase_at(place) or found
     return found
+
+
+def _erase_at(place: Path) -> bool:
+    """The record is renamed first: it is the intent, and whoever finds it after a crash goes on here. Without a record
+    there is nothing to be mistaken about."""
+    intent = _with(place, ERASING)
+    for record in (_with(place, COMMITTED), _with(place, UNCOMMITTED)):
+        if record.exists():
+            os.replace(record, intent)
+    parts = [part for part in (place, intent) if part.exists()]
+    for part in parts:
+        part.unlink(missing_ok=True)
+    if parts:
+        _fsync_directory(place.parent)
+    return bool(parts)
 
 
 def _move_aside(source: Path, target: Path) -> None:

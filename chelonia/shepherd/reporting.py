@@ -255,7 +255,7 @@ class Reporting:
                 item.state and item.state is not ReplicaState.CREATING and self._uploads.pending(item.reference) is None
             ):
                 # `creating` is a claim whose bytes may be on their way here; it expires by itself.
-                # A `stalled` one was never whole: nothing is lost with it.
+                # A `stalled` one was never whole (`core.replicas.TRANSITIONS`): nothing is lost with it.
                 level = logging.INFO if item.state is ReplicaState.STALLED else logging.WARNING
                 text = "replica missing reference=%s blob=%s state=%s; reported as deleted"
                 log.log(level, text, item.reference, item.blob, item.state.value)
