@@ -28,6 +28,8 @@ META_CLUSTER: Final = b"M\0cluster"
 META_GENERATION: Final = b"M\0generation"
 META_STATE: Final = b"M\0state"
 EXPIRY_PREFIX: Final = b"X\0"
+HEADERS: Final = (b"H\0", b"H\1")
+"""Range [start, end) of the headers of all objects."""
 
 T = TypeVar("T")
 MutableSections = dict[str, dict[str, str]]
@@ -54,6 +56,11 @@ class KeptOutcome:
 def header_key(object_id: ObjectId) -> bytes:
     """Key of an object's header."""
     return b"H\0" + object_id.encode()
+
+
+def header_id(key: bytes) -> ObjectId:
+    """The object that a header's key names."""
+    return ObjectId(key[2:].decode())
 
 
 def wide_key(object_id: ObjectId, section: str, prop: str) -> bytes:

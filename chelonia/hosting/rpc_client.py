@@ -180,6 +180,10 @@ class RemoteAHash:
         """See the port."""
         return await self._channel.call(call, "scan", object_id, section, after, limit)
 
+    async def objects(self, call: Call, after: str = "", limit: int = 1000) -> ahash.ObjectPage:
+        """See the port."""
+        return await self._channel.call(call, "objects", after, limit)
+
     async def status(self, call: Call) -> ahash.AHashStatus:
         """See the port."""
         return await self._channel.call(call, "status")

@@ -14,6 +14,7 @@ from chelonia.core.ahash import (
     Condition,
     ConditionType,
     Element,
+    ObjectPage,
     Page,
     TransactOutcome,
     Unmet,
@@ -94,6 +95,7 @@ _STEP = record(WalkStep, Text("property", "property"), Text("ID", "object"))
 _WALKED = record(WalkOutcome, Listed("takenList", Children("taken", "taken", _STEP)), Child("object", "last", _OBJECT))
 _ITEM = shaped(lambda *pair: pair, lambda pair: pair, Text("property", "property"), Text("value", "value"))
 _PAGE = record(Page, Listed("itemList", Children("item", "items", _ITEM)), Text("more", "more", BOOL))
+_IDS = record(ObjectPage, Listed("IDList", Texts("ID", "ids")), Text("more", "more", BOOL))
 _STATUS = record(
     AHashStatus,
     Child("position", "position", POSITION),
@@ -156,6 +158,12 @@ AHASH: Final = service(
                 Text("limit", "limit", INT),
             ),
             _PAGE,
+        ),
+        Spec(
+            "objects",
+            AHash.objects,
+            arguments(AHash.objects, extra("after", "after"), Text("limit", "limit", INT)),
+            _IDS,
         ),
         Spec("status", AHash.status, arguments(AHash.status), _STATUS),
     ),
