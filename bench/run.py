@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import depth
+import heal
 import multiuser
 import stream
 import uvloop
@@ -29,6 +30,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "width": width.run,
     "multiuser": multiuser.run,
     "stream": stream.run,
+    "heal": heal.run,
 }
 OUT = ROOT / "build" / "bench"
 
