@@ -16,9 +16,10 @@ from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids, within
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.fleet import Fleet
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import Librarian, NodeView
-from chelonia.core.placement import NODE_ALIVE, Demand, choose, shared
+from chelonia.core.placement import NODE_ALIVE, Demand, shared
 from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
 
@@ -39,7 +40,7 @@ class UploadPlan:
 class Shepherds:
     """Asks Shepherds for tickets."""
 
-    __slots__ = ("_clock", "_directory", "_fetched_ms", "_ids", "_librarian", "_nodes", "_settings")
+    __slots__ = ("_clock", "_directory", "_fetched_ms", "_fleet", "_ids", "_librarian", "_nodes", "_settings")
 
     def __init__(
         self, librarian: Librarian, directory: Directory, clock: Clock, ids: Ids, settings: BartenderSettings
@@ -50,6 +51,7 @@ class Shepherds:
         self._ids = ids
         self._settings = settings
         self._nodes: tuple[NodeView, ...] = ()
+        self._fleet = Fleet(())
         self._fetched_ms = -1
 
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
@@ -57,15 +59,16 @@ class Shepherds:
         now_ms = self._clock.monotonic_ms()
         if self._fetched_ms < 0 or now_ms - self._fetched_ms >= self._settings.nodes_cache_ms:
             self._nodes = await self._librarian.nodes(call)
+            self._fleet = Fleet(self._nodes)
             self._fetched_ms = now_ms
         return self._nodes
 
     async def candidates(self, call: Call, demand: Demand, at_least: int) -> tuple[NodeView, ...]:
         """Choose Shepherds for new bytes, best first. Raises: NO_SHEPHERD when fewer than `at_least` can take them."""
-        chosen = self._chosen(await self.nodes(call), demand)
+        chosen = await self._chosen(call, demand)
         if len(chosen) < at_least:
             self._fetched_ms = -1  # one may have come up since
-            chosen = self._chosen(await self.nodes(call), demand)
+            chosen = await self._chosen(call, demand)
         if len(chosen) < at_least:
             cause = (
                 f"{len(chosen)} Shepherds can take it now, {at_least} are needed; start or approve more, or free space"
@@ -73,9 +76,9 @@ class Shepherds:
             raise CheloniaError(Kind.NO_SHEPHERD, cause=cause)
         return chosen
 
-    def _chosen(self, nodes: Sequence[NodeView], demand: Demand) -> tuple[NodeView, ...]:
-        by_id = {node.shepherd: node for node in nodes}
-        return tuple(by_id[shepherd] for shepherd in choose(nodes, demand, self._ids.uniform))
+    async def _chosen(self, call: Call, demand: Demand) -> tuple[NodeView, ...]:
+        by_id = {node.shepherd: node for node in await self.nodes(call)}
+        return tuple(by_id[shepherd] for shepherd in self._fleet.choose(demand, self._ids.uniform))
 
     async def upload_turl(self, call: Call, plan: UploadPlan, candidates: Sequence[NodeView]) -> str:
         """Get write tickets: forwards and spares first, bound to the first Shepherd's DN, then the first one's own.

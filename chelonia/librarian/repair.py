@@ -15,10 +15,11 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from chelonia.core.fleet import Fleet
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.metadata import StoredObject
-from chelonia.core.placement import NODE_MAINTENANCE, Demand, choose, crowding
+from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding, place_of
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.blobs import blob_of, facts_of, locations_of
 
@@ -306,7 +307,7 @@ def _copies(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> tuple[
     chance = _Chance(blob)
     start = int(chance.uniform() * len(sources))
     turned = sources[start:] + sources[:start]
-    return tuple(Copy(turned, target) for target in choose(views, demand, chance.uniform))
+    return tuple(Copy(turned, target) for target in Fleet(views).choose(demand, chance.uniform))
 
 
 def _given_up(count: _Count) -> tuple[list[Removal], list[Mark]]:
@@ -335,16 +336,14 @@ def _surplus(blob: BlobView, count: _Count, nodes: Nodes) -> list[Mark]:
     return [Mark(max(count.sure, key=lambda r: _weariness(r, homes, nodes)).location, _S.THIRDWHEEL)]
 
 
-def _weariness(
-    replica: Replica, homes: Sequence[ServiceId], nodes: Nodes
-) -> tuple[tuple[int, int], float, ReferenceId]:
+def _weariness(replica: Replica, homes: Sequence[ServiceId], nodes: Nodes) -> tuple[Crowding, float, ReferenceId]:
     """How well a copy can be spared: crowded domain first, then the fuller node (to the percent: Shepherds may share a
     disk), then by reference, which is random: many blobs planned on one stale count must not all empty one node."""
     own = replica.location.shepherd
     view = nodes[own].view
-    others = [nodes[home].view.domain for home in homes if home != own]
+    others = [place_of(nodes[home].view) for home in homes if home != own]
     fullness = round(1 - view.free_bytes / view.total_bytes, 2) if view.total_bytes else 0.0
-    return crowding(view.domain, others), fullness, replica.location.reference
+    return crowding(place_of(view), others), fullness, replica.location.reference
 
 
 def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
