@@ -45,6 +45,8 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("librarian", "approve"): (_A,),
     ("librarian", "maintenance"): (_A,),
     ("librarian", "health"): (_B, _L, _A),
+    ("librarian", "fsck"): (_A,),
+    ("librarian", "mend"): (_A,),
     ("shepherd", "get"): (_B, _L),
     ("shepherd", "put"): (_B, _L),
     ("shepherd", "stat"): (_B, _L, _A),

@@ -8,13 +8,14 @@ Stored layout of every object: `docs/formats/metadata.md`.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from chelonia.core.ahash import Position
 from chelonia.core.caller import Call, Role
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
@@ -402,6 +403,53 @@ class Librarian(Protocol):
         ...
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
+class Severity(enum.Enum):
+    """How bad a finding of fsck is."""
+
+    DAMAGE = "damage"
+    """Something is lost: bytes without a good copy, a file without its blob. Nothing here can bring it back."""
+    DISAGREEMENT = "disagreement"
+    """Records that should agree do not: no interrupted operation leaves this behind."""
+    WORK = "work"
+    """What healing has still to do: not a fault, and gone by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that fsck found: which invariant (`rule`) is broken at which object, and there at which `subject`
+    (a name, a location, a reference; "" for the object itself). `mendable`: a safe repair is known."""
+
+    object: ObjectId
+    rule: str
+    subject: str
+    severity: Severity
+    text: str
+    mendable: bool = False
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.object}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class FsckPage:
+    """What a piece of fsck found. `cursor` continues it, "" at the end; `examined`: objects looked at in this piece;
+    `objects`: about how many there are (0: not known, as below a collection)."""
+
+    findings: tuple[Finding, ...]
+    cursor: str
+    examined: int
+    objects: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What became of a finding that was to be repaired: `done` and what was done, or why nothing was."""
+
+    done: bool
+    what: str
+
+
         """Apply a Shepherd's report about its own replicas, once and in order."""
         ...
 
@@ -475,4 +523,16 @@ class Librarian(Protocol):
 
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""
+        ...
+
+    async def fsck(self, call: Call, below: Guid, cursor: str) -> FsckPage:
+        """Check the invariants of a piece of the metadata, reading only. Administrators only.
+
+        `below`: an entry, for it and what is below it; "" for everything. Goes on while changes do: what it reports it
+        has seen twice. Raises: NOT_FOUND, BAD_REQUEST (a cursor that is none).
+        """
+        ...
+
+    async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
+        """Repair what `fsck` found and a safe repair is known for, each in one conditional transact. Administrators."""
         ...

@@ -296,6 +296,14 @@ class RemoteLibrarian:
         """See the port."""
         return await self._channel.call(call, "health")
 
+    async def fsck(self, call: Call, below: Guid, cursor: str) -> librarian.FsckPage:
+        """See the port."""
+        return await self._channel.call(call, "fsck", below, cursor)
+
+    async def mend(self, call: Call, findings: tuple[librarian.Finding, ...]) -> tuple[librarian.Mended, ...]:
+        """See the port."""
+        return await self._channel.call(call, "mend", findings)
+
 
 class RemoteShepherd:
     """`core.shepherd.Shepherd` over SOAP."""

@@ -24,11 +24,14 @@ from chelonia.core.librarian import (
     Committed,
     Delete,
     EntryPage,
+    Finding,
+    FsckPage,
     HealthSummary,
     Heartbeat,
     HeartbeatAnswer,
     InventoryPage,
     MakeEntry,
+    Mended,
     ModifyOutcome,
     ModifyRequest,
     Move,
@@ -48,6 +51,7 @@ from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Receipt
 from chelonia.librarian.elements import check, put_all, version
+from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.healer import Healer
 from chelonia.librarian.records import Draft, Identity, Records
 from chelonia.librarian.service_names import Names, numbered
@@ -73,6 +77,7 @@ class LibrarianService:
         self._names = Names(self._records, world, self._nodes.present)
         self._uploads = Uploads(self._records, world, self._names, self._nodes.table.verify_key)
         self._healer = Healer(self._records, self._nodes, self._uploads, identity, world)
+        self._fsck = Fsck(self._records, world)
         self._healing: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -269,3 +274,13 @@ class LibrarianService:
         """Report the state of repair."""
         check_access(call, "librarian", "health")
         return self._healer.summary()
+
+    async def fsck(self, call: Call, below: Guid, cursor: str) -> FsckPage:
+        """Check a piece of the metadata."""
+        check_access(call, "librarian", "fsck")
+        return await self._fsck.check(call, below, cursor)
+
+    async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
+        """Repair what fsck has found."""
+        check_access(call, "librarian", "mend")
+        return await self._fsck.mend(call, findings)

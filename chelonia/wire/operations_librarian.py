@@ -22,6 +22,8 @@ from chelonia.core.librarian import (
     Delete,
     Entry,
     EntryPage,
+    Finding,
+    FsckPage,
     HealthSummary,
     Heartbeat,
     HeartbeatAnswer,
@@ -29,6 +31,7 @@ from chelonia.core.librarian import (
     InventoryPage,
     Librarian,
     MakeEntry,
+    Mended,
     ModifyOutcome,
     ModifyRequest,
     Move,
@@ -41,6 +44,7 @@ from chelonia.core.librarian import (
     ReportedReplica,
     ServiceRecord,
     SetWanted,
+    Severity,
     Traversal,
     TraversedStep,
     Unlink,
@@ -356,6 +360,26 @@ _L = Librarian
 
 def _command(name: str, method: Any, of: Record, answer: Record = NOTHING) -> Spec:
     """An operation with one message in, one out: the parts stand directly in request and answer."""
+_FINDING = record(
+    Finding,
+    Text("ID", "object"),
+    Text("rule", "rule"),
+    extra("subject", "subject"),
+    Text("severity", "severity", enum_form(Severity)),
+    Text("text", "text"),
+    Text("mendable", "mendable", BOOL),
+)
+_FINDINGS = Listed("findingList", Children("finding", "findings", _FINDING, bounds.XML_ELEMENTS_MAX))
+_FSCK = record(
+    FsckPage,
+    _FINDINGS,
+    extra("cursor", "cursor"),
+    Text("examined", "examined", INT),
+    Text("objects", "objects", INT),
+)
+_MENDED = record(Mended, Text("done", "done", BOOL), Text("what", "what"))
+
+
     return Spec(name, method, whole_argument(method, of), answer)
 
 
@@ -438,3 +462,10 @@ LIBRARIAN: Final = service(
     ),
 )
 """The Librarian's operations."""
+        Spec("fsck", _L.fsck, arguments(_L.fsck, extra("GUID", "below"), extra("cursor", "cursor")), _FSCK),
+        Spec(
+            "mend",
+            _L.mend,
+            arguments(_L.mend, replace(_FINDINGS, required=True)),
+            single(Listed("mendedList", Children("mended", "results", _MENDED))),
+        ),

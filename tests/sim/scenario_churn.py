@@ -1,7 +1,7 @@
 """The second scenario: a few names written, overwritten, moved and deleted by several users while everything breaks.
 
 Messages get lost, doubled and come late; Shepherds crash, freeze, lose bits or their whole disk; the core process
-crashes; clocks step. Throughout, `audit.broken` must find nothing. When the faults have stopped, within a bounded
+crashes; clocks step. Throughout, `invariants.broken` must find nothing. When the faults have stopped, within a bounded
 virtual time, every name must hold what was acknowledged last, deleted names must be gone, every blob must have exactly
 the wanted number of live replicas on distinct Shepherds, every disk must hold nothing else, and no claim, erasure or
 reservation that has expired may be left.
@@ -32,7 +32,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Triple
-from chelonia.librarian import audit
+from chelonia.librarian import invariants
 from chelonia.librarian.blobs import facts_of, locations_of
 from chelonia.wire import receipts
 from tests.sim.dump import snapshot
@@ -326,7 +326,7 @@ class Churn:
 
     def check_invariants(self) -> None:
         """Raises: Violation."""
-        broken = audit.broken(snapshot(self.world.store))
+        broken = invariants.broken(snapshot(self.world.store))
         if broken:
             raise Violation(f"at {self.world.clock.monotonic_ms()}: {'; '.join(map(str, broken[:4]))}")
 
@@ -344,12 +344,12 @@ class Churn:
 
     def _left(self) -> str:
         seen = snapshot(self.world.store)
-        findings = audit.unsettled(seen)
+        findings = invariants.unsettled(seen)
         if findings:
             return "; ".join(map(str, findings[:4]))
         return "; ".join(filter(None, (self._disk_left(shepherd, seen) for shepherd in self.world.shepherds)))
 
-    def _disk_left(self, shepherd: SimShepherd, seen: audit.Snapshot) -> str:
+    def _disk_left(self, shepherd: SimShepherd, seen: invariants.Snapshot) -> str:
         """What a disk holds besides its locations, or lacks of them."""
         wanted = {
             location.reference: facts_of(blob).checksums.sha256

@@ -19,7 +19,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
         "makeEntry": {B}, "beginPut": {B}, "commitPut": {S}, "commitFile": {B}, "unlink": {B}, "delete": {B},
         "unmake": {B}, "move": {B}, "setWanted": {B}, "entries": {B, A}, "recall": {B}, "heartbeat": {S},
         "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A}, "approve": {A}, "maintenance": {A},
-        "health": {B, L, A},
+        "health": {B, L, A}, "fsck": {A}, "mend": {A},
     },
     "shepherd": {
         "get": {B, L}, "put": {B, L}, "stat": {B, L, A}, "delete": {L}, "toggleReport": {A}, "copy": {L},
