@@ -91,7 +91,7 @@ class _Leaf:
 class _Domain:
     """A failure domain: what is directly below it, in order, and what that weighs up to each."""
 
-    __slots__ = ("above", "below", "depth", "index", "upto")
+    __slots__ = ("above", "below", "depth", "index", "upto", "weight")
 
     def __init__(self, depth: int, above: _Domain | None) -> None:
         self.depth = depth
@@ -99,10 +99,7 @@ class _Domain:
         self.below: list[_Domain | _Leaf] = []
         self.index: dict[str, int] = {}
         self.upto: list[int] = [0]
-
-    @property
-    def weight(self) -> int:
-        return self.upto[-1]
+        self.weight = 0
 
     def plant(self, place: Place, leaf: _Leaf) -> None:
         """Make room for a Shepherd at its place; asked of the root."""
@@ -124,7 +121,8 @@ class _Domain:
         for under in self.below:
             if isinstance(under, _Domain):
                 under.grow()
-            self.upto.append(self.upto[-1] + under.weight)
+            self.weight += under.weight
+            self.upto.append(self.weight)
 
 
 class _Taken:
@@ -153,15 +151,14 @@ class _Taken:
         best: Crowding | None = None
         exits: list[tuple[_Domain, int]] = []
         for domain in self._held:
-            room = domain.weight - sum(off for _, off in self._off(domain))
-            if not room:
-                continue
             rank = self._rank(domain)
-            if best is None or rank < best:
-                best, exits = rank, []
-            if rank == best:
-                exits.append((domain, room))
-        total = sum(room for _, room in exits)
+            if best is not None and rank > best:
+                continue
+            room = domain.weight - sum([off for _, off in self._off(domain)])
+            if room:
+                exits = [*exits, (domain, room)] if rank == best else [(domain, room)]
+                best = rank
+        total = sum([room for _, room in exits])
         mark = min(int(uniform() * total), total - 1)
         for domain, room in exits:
             if mark < room:
@@ -180,12 +177,10 @@ class _Taken:
 
     def _off(self, domain: _Domain) -> list[tuple[int, int]]:
         """What must be taken off the weights below a domain: (place, weight), in order; all of what holds a copy."""
-        gone = self._gone.get(domain)
+        gone, below, held = self._gone.get(domain), domain.below, self._held
         if not gone:
             return []
-        return sorted(
-            (at, domain.below[at].weight if domain.below[at] in self._held else off) for at, off in gone.items()
-        )
+        return sorted([(at, below[at].weight if below[at] in held else off) for at, off in gone.items()])
 
     def _descend(self, domain: _Domain, mark: int) -> _Leaf:
         """The Shepherd at `mark` among the weights left below a domain."""

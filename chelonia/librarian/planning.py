@@ -9,7 +9,7 @@ from chelonia.core.ids import ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian import repair
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.repair import BlobPlan, NodeHealth, RepairPolicy
+from chelonia.librarian.repair import BlobPlan, NodeHealth, Nodes, RepairPolicy
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.tally import Tally
 
@@ -35,7 +35,7 @@ class Planning:
 
     def plans(self, blobs: Iterable[StoredObject]) -> tuple[BlobPlan, ...]:
         """Plan these blobs, most endangered first."""
-        plans = repair.plan(map(repair.view_of, blobs), self._node_health(), self._policy, self._on.wall)
+        plans = repair.plan(map(repair.view_of, blobs), Nodes.of(self._node_health()), self._policy, self._on.wall)
         for plan in plans:
             self._tally.note(plan)
         return plans

@@ -12,14 +12,14 @@ is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chelonia.core.fleet import Fleet
-from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.metadata import StoredObject
-from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding, place_of
+from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.blobs import blob_of, facts_of, locations_of
 
@@ -56,11 +56,32 @@ class NodeHealth:
     `proven`: heard within its lease, and all that the metadata says of its replicas has been compared with its disk in
     this boot. A Shepherd that was not heard since this Librarian started, or came back with another disk, is not: its
     replicas are read and copied from, but nothing is given up for them.
+    `steady`: not coming and going all the time. The copies of one that is not are replaced as if it were away, though
+    they are read and copied from while it is there.
+    `draining`: it is being emptied: of surplus copies its own go first.
     """
 
     view: NodeView
     present: bool
     proven: bool = True
+    steady: bool = True
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Every approved Shepherd at the moment of planning; one that is missing here is away for good.
+
+    `fleet`: the same, made ready for the choice of targets.
+    """
+
+    health: Mapping[ServiceId, NodeHealth]
+    fleet: Fleet
+
+    @classmethod
+    def of(cls, health: Mapping[ServiceId, NodeHealth]) -> Nodes:
+        """These Shepherds."""
+        return cls(health, Fleet(node.view for node in health.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +161,12 @@ class BlobPlan:
         return self.live, self.created_ms, self.blob
 
 
-Nodes = Mapping[ServiceId, NodeHealth]
-
-
 def plan(blobs: Iterable[BlobView], nodes: Nodes, policy: RepairPolicy, now: Ms) -> tuple[BlobPlan, ...]:
     """Plan repair, most endangered blob first.
 
     Args:
-        nodes: every approved Shepherd; one that is missing here is away for good.
         now: wall-clock milliseconds.
+    Returns: a plan for each blob; what is planned for one does not depend on the others, nor on any order.
     """
     plans = (plan_blob(blob, nodes, policy, now) for blob in blobs)
     return tuple(sorted(plans, key=lambda plan: plan.danger))
@@ -168,48 +186,11 @@ def _replica(location: Location, state: ReplicaState, noted: Ms) -> Replica:
     return Replica(location, state, since_ms=noted)
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """A blob's replicas sorted by what they are worth now."""
-
-    verified: tuple[Replica, ...]
-    """`alive` on a Shepherd within reach."""
-    wheels: tuple[Replica, ...]
-    """`thirdwheel` on a Shepherd within reach."""
-    coming: tuple[Replica, ...]
-    """`creating`, the claim still running, the Shepherd within reach."""
-    waited_for: tuple[Replica, ...]
-    """`alive` on a Shepherd that is away but expected back."""
-    expired: tuple[Replica, ...]
-    broken: tuple[Replica, ...]
-    sure: tuple[Replica, ...]
-    """Those of `verified` whose Shepherd is proven: what a removal may rest on."""
-    sure_wheels: tuple[Replica, ...]
-
-    @property
-    def secure(self) -> int:
-        """Shepherds with a copy, surplus ones included, that is certainly there."""
-        return len(_nodes((*self.sure, *self.sure_wheels)))
-
-    @property
-    def homes(self) -> tuple[ServiceId, ...]:
-        """Shepherds with a verified copy that is not marked as surplus."""
-        return _nodes(self.verified)
-
-    @property
-    def live(self) -> int:
-        return len(_nodes((*self.verified, *self.wheels)))
-
-    def promised(self) -> int:
-        """Copies there are or will be, counted by Shepherd."""
-        return len(_nodes((*self.verified, *self.coming, *self.waited_for)))
-
-
 def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> BlobPlan:
     """Plan for one blob."""
     count = _count(blob, nodes, policy, now)
-    missing = blob.wanted - count.promised()
-    recalled = _recalled(blob, count, missing)
+    missing = blob.wanted - count.promised
+    recalled = _recalled(blob, count, nodes, missing)
     missing -= len(recalled)
     copies = _copies(blob, count, nodes, missing) if missing > 0 else ()
     removals, stalled = _given_up(count)
@@ -221,7 +202,7 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
     return BlobPlan(
         blob=blob.blob,
         version=blob.version,
-        live=count.live,
+        live=len(count.live),
         wanted=blob.wanted,
         created_ms=blob.created_ms,
         copies=copies,
@@ -232,62 +213,116 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
     )
 
 
+@dataclass(slots=True)
+class _Count:
+    """A blob's replicas sorted by what they are worth now, each list in order of location."""
+
+    verified: list[Replica]
+    """`alive` on a Shepherd within reach."""
+    steady: list[Replica]
+    """Those of `verified` whose Shepherd does not come and go."""
+    sure: list[Replica]
+    """Those of `steady` whose Shepherd is proven: what a removal may rest on."""
+    wheels: list[Replica]
+    """`thirdwheel` on a Shepherd within reach."""
+    sure_wheels: list[Replica]
+    """Those of `wheels` whose Shepherd is steady and proven."""
+    coming: list[Replica]
+    """`creating`, the claim still running, the Shepherd within reach."""
+    waited_for: list[Replica]
+    """`alive` on a Shepherd that is away but expected back."""
+    expired: list[Replica]
+    """`creating`, the claim over."""
+    broken: list[Replica]
+    """`invalid` and `stalled`."""
+
+    @property
+    def secure(self) -> bool:
+        """Whether a copy, perhaps a surplus one, is certainly there."""
+        return bool(self.sure or self.sure_wheels)
+
+    @property
+    def homes(self) -> tuple[ServiceId, ...]:
+        """Shepherds with a verified copy that counts."""
+        return _nodes(self.steady)
+
+    @property
+    def live(self) -> tuple[ServiceId, ...]:
+        """Shepherds that a copy can be read from."""
+        return _nodes((*self.verified, *self.wheels))
+
+    @property
+    def promised(self) -> int:
+        """Copies there are or will be, counted by Shepherd."""
+        return len(_nodes((*self.steady, *self.coming, *self.waited_for)))
+
+
+_NOBODY = NodeHealth(NodeView(ServiceId(""), Dn(""), "", Ms(0)), present=False, proven=False)
+
+
 def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Count:
-    here, proven = _present(nodes), _proven(nodes)
-    by_state = {state: [r for r in blob.replicas if r.state is state] for state in _S}
-    verified = tuple(r for r in by_state[_S.ALIVE] if here(r))
-    away = [r for r in by_state[_S.ALIVE] if not here(r)]
-    alone = len(_nodes(verified)) <= 1
+    count = _Count([], [], [], [], [], [], [], [], [])
+    away: list[tuple[Replica, NodeHealth]] = []
     last = now + 2 * policy.copy_ms(blob.size)
-    running = [r for r in by_state[_S.CREATING] if now < r.claimed_until_ms <= last]
-    wheels = tuple(r for r in by_state[_S.THIRDWHEEL] if here(r))
-    return _Count(
-        verified=verified,
-        wheels=wheels,
-        coming=tuple(r for r in running if here(r)),
-        waited_for=tuple(r for r in away if _expected(nodes.get(r.location.shepherd), policy, now, alone)),
-        expired=tuple(r for r in by_state[_S.CREATING] if r not in running),
-        broken=(*by_state[_S.INVALID], *by_state[_S.STALLED]),
-        sure=tuple(r for r in verified if proven(r)),
-        sure_wheels=tuple(r for r in wheels if proven(r)),
-    )
+    for replica in sorted(blob.replicas, key=_by_location):
+        node = nodes.health.get(replica.location.shepherd, _NOBODY)
+        match replica.state:
+            case _S.ALIVE if node.present:
+                _count_alive(count, replica, node)
+            case _S.ALIVE:
+                away.append((replica, node))
+            case _S.CREATING if not now < replica.claimed_until_ms <= last:
+                count.expired.append(replica)
+            case _S.CREATING if node.present:
+                count.coming.append(replica)
+            case _S.THIRDWHEEL if node.present:
+                count.wheels.append(replica)
+                if node.proven and node.steady:
+                    count.sure_wheels.append(replica)
+            case _S.INVALID | _S.STALLED:
+                count.broken.append(replica)
+            case _:
+                pass  # coming to, or surplus on, a Shepherd out of reach: neither there nor to be given up
+    if away:
+        alone = len(count.homes) <= 1
+        count.waited_for = [replica for replica, node in away if _expected(node, policy, now, alone)]
+    return count
 
 
-def _present(nodes: Nodes) -> Callable[[Replica], bool]:
-    def here(replica: Replica) -> bool:
-        node = nodes.get(replica.location.shepherd)
-        return node is not None and node.present
-
-    return here
-
-
-def _proven(nodes: Nodes) -> Callable[[Replica], bool]:
-    def proven(replica: Replica) -> bool:
-        node = nodes.get(replica.location.shepherd)
-        return node is not None and node.proven
-
-    return proven
+def _count_alive(count: _Count, replica: Replica, node: NodeHealth) -> None:
+    count.verified.append(replica)
+    if node.steady:
+        count.steady.append(replica)
+        if node.proven:
+            count.sure.append(replica)
 
 
-def _expected(node: NodeHealth | None, policy: RepairPolicy, now: Ms, alone: bool) -> bool:
+def _by_location(replica: Replica) -> tuple[ServiceId, ReferenceId]:
+    return replica.location.shepherd, replica.location.reference
+
+
+def _expected(node: NodeHealth, policy: RepairPolicy, now: Ms, alone: bool) -> bool:
     """Whether an absent Shepherd is worth waiting for: in maintenance, or not away for long - unless one live copy
-    is all there is."""
-    if node is None:
+    is all there is, or it comes and goes all the time."""
+    if node is _NOBODY:
         return False
     if node.view.state == NODE_MAINTENANCE:
         return True
-    return not alone and abs(now - node.view.since_ms) < policy.repair_delay_ms
+    return not alone and node.steady and abs(now - node.view.since_ms) < policy.repair_delay_ms
 
 
 def _nodes(replicas: Iterable[Replica]) -> tuple[ServiceId, ...]:
-    return tuple(dict.fromkeys(replica.location.shepherd for replica in replicas))
+    return tuple(dict.fromkeys([replica.location.shepherd for replica in replicas]))
 
 
-def _recalled(blob: BlobView, count: _Count, missing: int) -> list[Replica]:
+def _recalled(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> list[Replica]:
     """Surplus copies that are needed again: as many as lack, or all when verified ones have become too few."""
-    fit = [r for r in count.wheels if r.location.shepherd not in count.homes]
-    short = max(missing, blob.wanted - len(count.homes))
-    return fit[: max(short, 0)]
+    homes = count.homes
+    short = max(missing, blob.wanted - len(homes))
+    if short <= 0 or not count.wheels:
+        return []
+    steady = [r for r in count.wheels if nodes.health[r.location.shepherd].steady]
+    return [r for r in steady if r.location.shepherd not in homes][:short]
 
 
 def _copies(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> tuple[Copy, ...]:
@@ -295,19 +330,17 @@ def _copies(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> tuple[
     if not sources:
         return ()
     kept = (_S.ALIVE, _S.THIRDWHEEL)
-    taken = [r for r in blob.replicas if r.state in kept or r in count.coming]
     demand = Demand(
         count=missing,
         size=blob.size,
         holders=_nodes((*count.verified, *count.wheels, *count.coming, *count.waited_for)),
         avoid=_nodes((*count.broken, *count.expired)),
-        exclude=_nodes(taken),
+        exclude=_nodes(r for r in blob.replicas if r.state in kept),
     )
-    views = [node.view for node in nodes.values() if node.present]
     chance = _Chance(blob)
     start = int(chance.uniform() * len(sources))
     turned = sources[start:] + sources[:start]
-    return tuple(Copy(turned, target) for target in Fleet(views).choose(demand, chance.uniform))
+    return tuple(Copy(turned, target) for target in nodes.fleet.choose(demand, chance.uniform))
 
 
 def _given_up(count: _Count) -> tuple[list[Removal], list[Mark]]:
@@ -321,7 +354,7 @@ def _given_up(count: _Count) -> tuple[list[Removal], list[Mark]]:
 
 
 def _surplus(blob: BlobView, count: _Count, nodes: Nodes) -> list[Mark]:
-    """The one replica to mark as surplus: a second copy on one node, else the one in the most crowded domain."""
+    """The one replica to mark as surplus: a second copy on one node, else the one that can best be spared."""
     if any(replica.state is _S.THIRDWHEEL for replica in blob.replicas):
         return []
     homes = _nodes(count.sure)
@@ -333,21 +366,30 @@ def _surplus(blob: BlobView, count: _Count, nodes: Nodes) -> list[Mark]:
             seen.append(replica.location.shepherd)
     if len(homes) <= max(blob.wanted, 1):
         return []
-    return [Mark(max(count.sure, key=lambda r: _weariness(r, homes, nodes)).location, _S.THIRDWHEEL)]
+    return [Mark(max(count.sure, key=lambda r: weariness(r.location, homes, nodes)).location, _S.THIRDWHEEL)]
 
 
-def _weariness(replica: Replica, homes: Sequence[ServiceId], nodes: Nodes) -> tuple[Crowding, float, ReferenceId]:
-    """How well a copy can be spared: crowded domain first, then the fuller node (to the percent: Shepherds may share a
-    disk), then by reference, which is random: many blobs planned on one stale count must not all empty one node."""
-    own = replica.location.shepherd
-    view = nodes[own].view
-    others = [place_of(nodes[home].view) for home in homes if home != own]
-    fullness = round(1 - view.free_bytes / view.total_bytes, 2) if view.total_bytes else 0.0
-    return crowding(place_of(view), others), fullness, replica.location.reference
+def weariness(
+    location: Location, homes: Sequence[ServiceId], nodes: Nodes
+) -> tuple[bool, Crowding, float, ReferenceId]:
+    """How well a copy can be spared: first one on a node that is being emptied; then where copies are closest, so that
+    those left are in as many domains as can be; then on the fuller node (to the percent: Shepherds may share a disk);
+    then by reference, which is random: many blobs planned on one stale count must not all empty one node."""
+    own, fleet = location.shepherd, nodes.fleet
+    node = nodes.health[own]
+    others = [fleet.place(home) for home in homes if home != own]
+    return node.draining, crowding(fleet.place(own), others), round(fullness(node.view), 2), location.reference
+
+
+def fullness(view: NodeView) -> float:
+    """The used share of a node's space, 0 when it is not known."""
+    return 1 - view.free_bytes / view.total_bytes if view.total_bytes else 0.0
 
 
 def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
     ripening = (*count.wheels, *count.broken)
+    if not (ripening or count.coming):
+        return Ms(0)
     times = [r.claimed_until_ms for r in count.coming] + [r.since_ms + policy.trim_grace_ms for r in ripening]
     return Ms(min((time for time in times if time > now), default=0))
 
