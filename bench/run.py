@@ -18,6 +18,7 @@ from typing import Any
 import depth
 import heal
 import multiuser
+import plan
 import stream
 import uvloop
 import width
@@ -29,6 +30,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "depth": depth.run,
     "width": width.run,
     "multiuser": multiuser.run,
+    "plan": plan.run,
     "stream": stream.run,
     "heal": heal.run,
 }
