@@ -281,8 +281,9 @@ def object_rules(look: Look, obj: StoredObject) -> tuple[Finding, ...]:
 
 
 def object_work(obj: StoredObject) -> tuple[Finding, ...]:
-    """What healing has still to do about an object."""
-    return guarded(obj.id, lambda: blob_work(obj)) if obj.id.startswith(BLOB_PREFIX) else ()
+    """What healing has still to do about an object; nothing can be said of one that cannot be read."""
+    found = guarded(obj.id, lambda: blob_work(obj)) if obj.id.startswith(BLOB_PREFIX) else ()
+    return tuple(finding for finding in found if finding.rule != MALFORMED)
 
 
 def guarded(object_id: ObjectId, rules: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
