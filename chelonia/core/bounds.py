@@ -92,6 +92,8 @@ RECEIPTS_MAX: Final = 32
 """Receipts in one commit."""
 
 # --- healing ---
+BOOTS_KEPT: Final = 8
+"""Earlier starts that a Shepherd's heartbeat names: more starts within one lease wait until the lease is over."""
 REPORT_ENTRIES_MAX: Final = 500
 """Replica changes in one report: with two changes each it stays one small transaction."""
 REFERENCES_PAGE: Final = 500

@@ -124,12 +124,14 @@ class Report:
     """What changed on one Shepherd since report `number` - 1 of the same incarnation (`boot`).
 
     Report 1 of a new boot follows anything of an older boot. `number` 0: an unnumbered heartbeat of the old form.
+    `store`: the store it speaks of, "" from older software; a report of another store than the recorded one is refused.
     """
 
     shepherd: ServiceId
     boot: int
     number: int
     replicas: tuple[ReportedReplica, ...]
+    store: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,11 @@ class Heartbeat:
     (PEM) that checks its receipts; `version` is the software's; `compared` is the generation of the metadata with
     which this boot has compared its inventory and reported every difference (0: not yet): until then what the
     metadata says of its replicas is hearsay, and no other copy is given up for it.
+
+    Who speaks: `store` is the id of its store ("" from older software), `boots` the boots before this one on the same
+    disk, newest first, `replaces` that an administrator has put this store in the place of another. `trouble` says
+    why it can tell nothing of its replicas now: such a Shepherd counts as away. `reclaimable_bytes`: of quarantine,
+    unfinished uploads and what waits to be erased.
     """
 
     shepherd: ServiceId
@@ -300,22 +307,39 @@ class Heartbeat:
     verify_key: str
     version: str = ""
     compared: int = 0
+    store: str = ""
+    boots: tuple[int, ...] = ()
+    replaces: bool = False
+    trouble: str = ""
+    reclaimable_bytes: int = 0
+
+
+REFUSED_STORE = "store"
+"""`HeartbeatAnswer.refused`: the cluster knows this Shepherd with another store; an administrator must decide."""
+REFUSED_TWIN = "twin"
+"""`HeartbeatAnswer.refused`: another process is alive under this identity; asking again may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
-    `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen."""
+    `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen; `refused`:
+    `REFUSED_STORE` or `REFUSED_TWIN` when it does not count as this Shepherd's heartbeat, and `cause` why."""
 
     lease_ms: int
     known: bool
     accepted: int
     position: Position
+    refused: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved)."""
+    """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved).
+
+    `trouble`: what a person should know of it: its disk is gone, a second process claims its name, its store changed.
+    """
 
     shepherd: ServiceId
     dn: Dn
@@ -328,6 +352,9 @@ class NodeView:
     accepting: bool = False
     domain: str = ""
     maintenance_until_ms: Ms = Ms(0)
+    store: str = ""
+    reclaimable_bytes: int = 0
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,33 +403,6 @@ class HealthSummary:
     replicas: Mapping[str, int] = field(default_factory=dict)
 
 
-class Librarian(Protocol):
-    """The namespace service. Any method may raise DENIED, UNAVAILABLE, OUTCOME_UNKNOWN, BAD_REQUEST."""
-
-    async def new(self, call: Call, requests: tuple[NewRequest, ...]) -> tuple[NewOutcome, ...]:
-        """Make entry objects without names, each in one transact."""
-        ...
-
-    async def get(self, call: Call, guids: tuple[Guid, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """Return entries, `locations` as readers see them; unknown and pending ones come back with version 0."""
-        ...
-
-    async def traverse(self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()) -> tuple[Traversal, ...]:
-        """Follow Logical Names as far as they go (`traverseLN`); `needed` filters each `last` (empty: whole).
-
-        A filter keeps the cost of an operation inside a collection independent of how many entries that has.
-        """
-        ...
-
-    async def modify_metadata(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[ModifyOutcome, ...]:
-        """Change single properties of entries, each atomically."""
-        ...
-
-    async def remove(self, call: Call, requests: tuple[tuple[str, Guid], ...]) -> tuple[RemoveOutcome, ...]:
-        """Remove entries by (request id, GUID) with all their names and replicas."""
-        ...
-
-    async def report(self, call: Call, report: Report) -> ReportAnswer:
 class Severity(enum.Enum):
     """How bad a finding of fsck is."""
 
@@ -450,6 +450,33 @@ class Mended:
     what: str
 
 
+class Librarian(Protocol):
+    """The namespace service. Any method may raise DENIED, UNAVAILABLE, OUTCOME_UNKNOWN, BAD_REQUEST."""
+
+    async def new(self, call: Call, requests: tuple[NewRequest, ...]) -> tuple[NewOutcome, ...]:
+        """Make entry objects without names, each in one transact."""
+        ...
+
+    async def get(self, call: Call, guids: tuple[Guid, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """Return entries, `locations` as readers see them; unknown and pending ones come back with version 0."""
+        ...
+
+    async def traverse(self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()) -> tuple[Traversal, ...]:
+        """Follow Logical Names as far as they go (`traverseLN`); `needed` filters each `last` (empty: whole).
+
+        A filter keeps the cost of an operation inside a collection independent of how many entries that has.
+        """
+        ...
+
+    async def modify_metadata(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[ModifyOutcome, ...]:
+        """Change single properties of entries, each atomically."""
+        ...
+
+    async def remove(self, call: Call, requests: tuple[tuple[str, Guid], ...]) -> tuple[RemoveOutcome, ...]:
+        """Remove entries by (request id, GUID) with all their names and replicas."""
+        ...
+
+    async def report(self, call: Call, report: Report) -> ReportAnswer:
         """Apply a Shepherd's report about its own replicas, once and in order."""
         ...
 

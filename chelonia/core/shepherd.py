@@ -121,7 +121,10 @@ class CopyOrder:
 
 @dataclass(frozen=True, slots=True)
 class ShepherdStatus:
-    """State of one Shepherd, for administrators and tests."""
+    """State of one Shepherd, for administrators and tests.
+
+    `store`: id of its store; `trouble`: why it is not ready, "" when it is.
+    """
 
     shepherd: ServiceId
     boot: int
@@ -132,6 +135,8 @@ class ShepherdStatus:
     quarantined: int
     scrubbed: int = 0
     damaged: int = 0
+    store: str = ""
+    trouble: str = ""
 
 
 class Shepherd(Protocol):
@@ -300,8 +305,39 @@ class StoredReplica:
     committed: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class StoreIdentity:
+    """Whose replicas a disk holds: written when the store is made, read again to see that it is still there.
+
+    Args:
+        store: id of the store, a UUID; never changes.
+        service: the Shepherd it belongs to.
+        cluster: the cluster that has taken it in, "" until one has.
+        replaces: an administrator has said that it takes the place of whatever store this Shepherd had before.
+    """
+
+    store: str
+    service: ServiceId
+    cluster: str = ""
+    replaces: bool = False
+
+
 class BlobStore(Protocol):
     """Where replicas' bytes are. One contract suite runs on every engine."""
+
+    async def identity(self) -> StoreIdentity | None:
+        """Read from the medium whose store this is; None when nothing says so (a fresh, emptied or unmounted disk).
+        Raises: UNAVAILABLE when the medium fails, BAD_CONFIG when what is there cannot be read."""
+        ...
+
+    async def identify(self, identity: StoreIdentity) -> None:
+        """Write durably whose store this is."""
+        ...
+
+    async def probe(self) -> None:
+        """Write to the medium and back, not to a cache. Raises: UNAVAILABLE, READ_ONLY when it fails; a full one does
+        not."""
+        ...
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
         """Open a writer; with `resume` continue what `suspend` kept (offset 0 when nothing is there)."""

@@ -262,6 +262,11 @@ class Node:
 
         async def check() -> None:
             status = await shepherd.status(call)
+            self._metrics.gauge(
+                "shepherd_disk_present", "Whether this Shepherd's store is there and its own.", not status.trouble
+            )
+            if status.trouble:
+                raise CheloniaError(Kind.UNAVAILABLE, "shepherd", own_id, status.trouble)
             self._metrics.gauge("shepherd_replicas", "Replicas on this Shepherd.", status.replicas)
             self._metrics.gauge("shepherd_free_bytes", "Space left for replicas.", status.free_bytes)
             self._metrics.gauge("shepherd_quarantined", "Replicas set aside.", status.quarantined)
@@ -335,10 +340,10 @@ class Node:
         if task.cancelled() or not name:
             return
         error = task.exception()
-        if error is not None:
+        if error is not None and not isinstance(error, CheloniaError):  # those say themselves what is wrong
             log.error("background work failed: %s", name, exc_info=error)
         if not self._stop.is_set():
-            self._fail(f"{name} ended: {error!r}")
+            self._fail(f"{name} ended: {error or 'it should go on for ever'}")
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason

@@ -36,8 +36,9 @@ from chelonia.core.librarian import (
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import registry, reports
-from chelonia.librarian.elements import put
-from chelonia.librarian.health import HealthTable, StoredNode, Transition
+from chelonia.librarian.elements import as_read, put
+from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Transition
+from chelonia.librarian.identity import Voices
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.registry import Registry
 from chelonia.librarian.reports import Known, Reached
@@ -60,7 +61,9 @@ class Nodes:
     def __init__(self, records: Records, world: World, started_ms: Ms) -> None:
         self._records = records
         self._world = world
-        self.table = HealthTable(world.settings.lease_ms, started_ms)
+        rule = FlapRule(world.settings.flap_returns_max, world.settings.flap_window_ms)
+        self.table = HealthTable(world.settings.lease_ms, started_ms, rule)
+        self._voices = Voices(world.settings.lease_ms)
         self._registry = Registry()
         self._reached: dict[ServiceId, Reached] = {}
         self._listeners: list[Changed] = []
@@ -80,7 +83,11 @@ class Nodes:
 
     def views(self) -> tuple[NodeView, ...]:
         """All Shepherds, ordered by service id."""
-        return self.table.views(self._world.clock.monotonic_ms(), self._world.clock.now_ms())
+        now, voices = self._world.clock.monotonic_ms(), self._voices
+        return tuple(
+            replace(view, store=voices.store(view.shepherd), trouble=voices.trouble(view.shepherd, now))
+            for view in self.table.views(now, self._world.clock.now_ms())
+        )
 
     # --- the registry -----------------------------------------------------------------------------------------------
 
@@ -90,6 +97,8 @@ class Nodes:
         shepherds = self._registry.shepherds()
         ids = [shepherd_object(shepherd) for shepherd in shepherds]
         stored = await self._records.get(call, ids, (Needed("node"),))
+        for shepherd, obj in zip(shepherds, stored, strict=True):
+            self._voices.record(shepherd, obj.value("node", "store"))
         before = self.table.shepherds()
         self.table.load(
             {s: _stored_node(record, obj) for (s, record), obj in zip(shepherds.items(), stored, strict=True)}
@@ -145,7 +154,10 @@ class Nodes:
             await self._wait_for_approval(call, beat.shepherd)
         if found is None or not found.approved:
             return HeartbeatAnswer(self._world.settings.lease_ms, False, 0, self._records.position)
-        heard = self.table.beat(beat, self._world.clock.monotonic_ms())
+        turned_away = await self._identified(call, beat)
+        if turned_away is not None:
+            return turned_away
+        heard = self.table.beat(beat, self._world.clock.monotonic_ms()) if not beat.trouble else None
         if heard is not None:
             if heard.returned or heard.new_boot or heard.compared:
                 _LOG.info("shepherd heard again id=%s boot=%d", beat.shepherd, beat.boot)
@@ -154,6 +166,39 @@ class Nodes:
                 await self._announce(call, beat)
         accepted = await self._accepted(call, beat)
         return HeartbeatAnswer(self._world.settings.lease_ms, True, accepted, self._records.position)
+
+    async def _identified(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer | None:
+        """Whether it is this Shepherd that speaks: None, or the answer for somebody else."""
+        now = self._world.clock.monotonic_ms()
+        judged = self._voices.judge(beat, now)
+        if judged.refused:
+            level = logging.WARNING if self._voices.refused(beat, judged, now) else logging.INFO
+            _LOG.log(level, "heartbeat refused dn=%s: %s", call.dn, judged.cause)
+            lease_ms, position = self._world.settings.lease_ms, self._records.position
+            return HeartbeatAnswer(lease_ms, True, 0, position, judged.refused, judged.cause)
+        if judged.record:
+            await self._record_store(call, beat, judged.replaced)
+        if self._voices.taken(beat, now) and beat.trouble:
+            _LOG.warning(
+                "shepherd %s cannot tell anything of its replicas, it counts as away: %s", beat.shepherd, beat.trouble
+            )
+        return None
+
+    async def _record_store(self, call: Call, beat: Heartbeat, replaced: str) -> None:
+        """Write which store is this Shepherd's. Raises: CONFLICT when another Librarian has just done so."""
+        obj = shepherd_object(beat.shepherd)
+        element = put(obj, "node", "store", beat.store, as_read("node", "store", replaced))
+        if not (await self._records.attempt(call, Draft((element,)))).applied:
+            await self.refresh(call)
+            raise CheloniaError(Kind.CONFLICT, "heartbeat", beat.shepherd, "its store is being recorded; try again")
+        self._voices.record(beat.shepherd, beat.store)
+        if replaced:
+            _LOG.warning(
+                "shepherd %s has store %s in the place of %s, as an administrator said; what the old one held is lost",
+                beat.shepherd, beat.store, replaced,
+            )  # fmt: skip
+        else:
+            _LOG.info("shepherd %s has store %s", beat.shepherd, beat.store)
 
     async def _announce(self, call: Call, beat: Heartbeat) -> None:
         """Keep a Shepherd's domain and key, so that they outlive this process."""
@@ -210,6 +255,10 @@ class Nodes:
             raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
         if report.number == 0:
             return await self._old_report(call, report)
+        recorded = self._voices.store(report.shepherd)
+        if report.store and recorded and report.store != recorded:
+            cause = f"the cluster knows it with store {recorded}, this report is of store {report.store}"
+            raise CheloniaError(Kind.DENIED, "report", report.shepherd, cause)
         obj, needed = shepherd_object(report.shepherd), reports.records_needed(report)
         answer = ReportAnswer(0, self._world.settings.lease_ms)
 

@@ -11,6 +11,7 @@ All blocking calls run in threads of this adapter.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -23,7 +24,8 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import ByteRange, StoredReplica
+from chelonia.core.shepherd import ByteRange, StoredReplica, StoreIdentity
+from chelonia.shepherd import store_state
 from chelonia.wire import records
 
 T = TypeVar("T")
@@ -47,7 +49,7 @@ class FileBlobs:
         min_free_bytes: refused before the disk is really full.
         threads: concurrent blocking calls.
 
-    Raises: BAD_CONFIG when another process uses the directory.
+    Raises: BAD_CONFIG when another process uses the directory, or its replicas are gone.
     """
 
     def __init__(self, root: Path, *, min_free_bytes: int = 0, threads: int = 8) -> None:
@@ -55,8 +57,12 @@ class FileBlobs:
         self._min_free_bytes = min_free_bytes
         root.mkdir(parents=True, exist_ok=True)
         self._lock = _lock_directory(root)
+        try:
+            _prepare(root)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="blobs")
-        _prepare(root)
 
     def close(self) -> None:
         """Wait for running calls and let another process have the directory."""
@@ -64,6 +70,23 @@ class FileBlobs:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    async def identity(self) -> StoreIdentity | None:
+        """Read again whose store this is; None when nothing says so. Raises: UNAVAILABLE, BAD_CONFIG."""
+        return await self.run(lambda: store_state.read_identity(self._root))
+
+    async def identify(self, identity: StoreIdentity) -> None:
+        """Write durably whose store this is."""
+        await self.run(lambda: store_state.write_identity(self._root, identity))
+
+    async def probe(self) -> None:
+        """Write to the medium. Raises: UNAVAILABLE, READ_ONLY when it fails; a full one does not."""
+        path = self._root / "probe"
+        try:
+            await self.run(lambda: _write_durably(path, b"probe\n"))
+        except CheloniaError as error:
+            if error.kind is not Kind.NO_SPACE:
+                raise
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> FileWriter:
         """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
@@ -317,6 +340,16 @@ def _with(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold the directory as the engine would. Raises: BAD_CONFIG when a process uses it."""
+    fd = _lock_directory(root)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
 def _lock_directory(root: Path) -> int:
     fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -332,6 +365,12 @@ def _prepare(root: Path) -> None:
     """Make the folders and throw away uploads that a crash interrupted."""
     shards = [root / "replicas" / f"{number:02x}" for number in range(256)]
     fresh = not shards[-1].exists()
+    if not shards[0].parent.exists() and (root / store_state.IDENTITY).exists():
+        cause = (
+            "its replicas/ is gone: mount or put back what was there; if the replicas are lost for good, "
+            "`cheloniad accept-store` says so to the cluster"
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), cause)
     for folder in (root / "incoming", root / "quarantine", *shards):
         folder.mkdir(parents=True, exist_ok=True)
     if fresh:

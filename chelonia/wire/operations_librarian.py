@@ -194,6 +194,7 @@ _REPORT = record(
     Text("boot", "boot", INT, default=0),
     Text("number", "number", INT, default=0),
     Listed("filelist", Children("file", "replicas", _REPORTED, bounds.REPORT_ENTRIES_MAX)),
+    extra("store", "store"),
 )
 
 
@@ -283,6 +284,11 @@ _HEARTBEAT = record(
     Text("verifyKey", "verify_key"),
     extra("version", "version"),
     extra("compared", "compared", 0, form=INT),
+    extra("store", "store"),
+    Listed("bootList", Texts("boot", "boots", form=INT, limit=bounds.BOOTS_KEPT), omit=True),
+    extra("replaces", "replaces", False, form=BOOL),
+    extra("trouble", "trouble"),
+    extra("reclaimableBytes", "reclaimable_bytes", 0, form=INT),
 )
 _HEARTBEAT_ANSWER = record(
     HeartbeatAnswer,
@@ -290,6 +296,8 @@ _HEARTBEAT_ANSWER = record(
     Text("known", "known", BOOL),
     Text("accepted", "accepted", INT),
     Child("position", "position", POSITION),
+    extra("refused", "refused"),
+    extra("cause", "cause"),
 )
 _NODE = record(
     NodeView,
@@ -304,6 +312,9 @@ _NODE = record(
     Text("accepting", "accepting", BOOL),
     Text("domain", "domain"),
     Text("maintenanceUntilMs", "maintenance_until_ms", INT),
+    extra("store", "store"),
+    extra("reclaimableBytes", "reclaimable_bytes", 0, form=INT),
+    extra("trouble", "trouble"),
 )
 _INVENTORY_ITEM = record(
     InventoryItem,

@@ -24,7 +24,7 @@ from chelonia.core.shepherd import (
     StatOutcome,
     TurlOutcome,
 )
-from chelonia.wire.elements import POSITION, RECEIPT, answers, bulk
+from chelonia.wire.elements import POSITION, RECEIPT, answers, bulk, extra
 from chelonia.wire.operations import Spec, service
 from chelonia.wire.schema import (
     BOOL,
@@ -257,6 +257,8 @@ _STATUS = record(
     Text("quarantined", "quarantined", INT),
     Text("scrubbed", "scrubbed", INT),
     Text("damaged", "damaged", INT),
+    extra("store", "store"),
+    extra("trouble", "trouble"),
 )
 _TURL = {name: answers(name, _properties(f"{name}Response", _turl_make, _turl_take)) for name in ("get", "put")}
 

@@ -84,9 +84,15 @@ async def _nodes(session: Session) -> None:
             accepting=node.accepting,
             domain=node.domain,
             maintenance_until_ms=node.maintenance_until_ms,
+            store=node.store,
+            reclaimable_bytes=node.reclaimable_bytes,
+            trouble=node.trouble,
         )
     for line in table(rows, frozenset({3, 4, 5})):
         session.out.say(line)
+    for node in nodes:
+        if node.trouble:
+            session.out.say(f"{node.shepherd}: {node.trouble}")
 
 
 def _state(node: NodeView) -> str:

@@ -21,7 +21,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, ReferenceId, ServiceId
 from chelonia.core.librarian import ServiceRecord
-from chelonia.core.shepherd import ByteRange, Upload, Uploaded
+from chelonia.core.shepherd import ByteRange, StoreIdentity, Upload, Uploaded
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -292,10 +292,11 @@ class World:
             self.harm(shepherd, reference)
 
     async def empty_disk(self, shepherd: SimShepherd, *, state_too: bool) -> None:
-        """Take all from the disk of a Shepherd that is down, with or without its state file."""
+        """Take all from the disk of a Shepherd that is down, with or without its state file; its administrator knows."""
         self.note(f"EMPTY {shepherd.node.name} state={state_too}")
         self.harm_all(shepherd)
-        shepherd.disk.platter = type(shepherd.disk.platter)(shepherd.disk.platter.capacity)
+        accepted = StoreIdentity(self.ids.uuid(), shepherd.service_id, replaces=True)
+        shepherd.disk.platter = type(shepherd.disk.platter)(shepherd.disk.platter.capacity, accepted)
         if state_too:
             shepherd.state = MemoryState()
 

@@ -22,7 +22,7 @@ from chelonia.core.librarian import (
     ReportAnswer,
 )
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
-from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
+from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, StoreIdentity, TurlOutcome, Upload, Uploaded
 from chelonia.shepherd.blobs_memory import MemoryBlobs
 from chelonia.shepherd.checksums import Hasher
 from chelonia.shepherd.node import ShepherdPorts
@@ -127,12 +127,15 @@ class FakeLibrarian:
     boot: int = 0
     number: int = 0
     next_report_ms: int = 1000
+    refused: str = ""
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         self._fail("heartbeat")
         assert call.has(Role.SHEPHERD)
         assert call.service_id == beat.shepherd
         self.beats.append(beat)
+        if self.refused:
+            return HeartbeatAnswer(1000, True, 0, self.position, self.refused, "it is somebody else")
         return HeartbeatAnswer(1000, self.approved, self.number, self.position)
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
@@ -228,7 +231,7 @@ class World:
         self.base = base
         self.clock = VirtualClock()
         self.ids = SeededIds(sum(name.encode()))
-        self.blobs = MemoryBlobs(1 << 30)
+        self.blobs = MemoryBlobs(1 << 30, StoreIdentity(f"store of {name}", self.settings.service_id, CLUSTER))
         self.state = MemoryState()
         self.librarian = FakeLibrarian()
         self.transfers = FakeTransfers()

@@ -178,6 +178,7 @@ async def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
 
 def test_the_state_survives_and_is_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "state.json"
+    path.parent.mkdir()
     assert StateFile(path).load() is None
     StateFile(path).save(STATE)
     assert StateFile(path).load() == STATE
