@@ -25,9 +25,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class Copies:
-    """The copies of one Librarian. `ended` is called when one has ended, whichever way."""
+    """The copies of one Librarian. `ended` is called when one has ended, told whether a Shepherd failed at it."""
 
-    def __init__(self, footing: Footing, copier: Copier, ended: Callable[[], None]) -> None:
+    def __init__(self, footing: Footing, copier: Copier, ended: Callable[[bool], None]) -> None:
         settings = footing.settings
         self._on = footing
         self._copier = copier
@@ -81,6 +81,7 @@ class Copies:
         return next(fit, None)
 
     async def _run(self, job: CopyJob) -> None:
+        failed: ServiceId | None = None
         try:
             failed = await self._copier.copy(job)
             if failed is None:
@@ -93,4 +94,4 @@ class Copies:
         finally:
             self._slots.release(job.shepherds)
             del self._running[job.target.reference]
-            self._ended()
+            self._ended(failed is not None)

@@ -50,7 +50,7 @@ class Healer:
         self._leading = Leading(on, identity.service_id, began=self._began, ended=self._work.leave_nodes)
         copier = Copier(records, uploads, identity, world, policy_of(world.settings))
         self._copies = Copies(on, copier, self._copied)
-        planning = Planning(on, self._copies.spared, self._tally)
+        planning = self._planning = Planning(on, self._copies.spared, self._tally)
         self._repairing = Repairing(on, Parts(self._work, self._tally, planning, self._leading, self._copies))
         self._surveying = Surveying(on, planning, self._leading, self._tally, self._found)
         self._erasers = Erasers(records, nodes, identity, world)
@@ -90,12 +90,14 @@ class Healer:
             self._work.page(shepherd)
         self._work.unstick()
         self._copies.heard(shepherd)
+        self._planning.changed()
         self._erasers.wake(shepherd)
         self._remind(shepherd)
         self._wake.set()
 
     def _remind(self, shepherd: ServiceId) -> None:
-        """Look again when an absence ends being excused: by the repair delay or by announced maintenance."""
+        """Look again when an absence ends being excused, by the repair delay or by announced maintenance, and when a
+        Shepherd that came and went counts as steady."""
         stored = self._on.nodes.table.stored(shepherd)
         if stored is None:
             return
@@ -103,14 +105,19 @@ class Healer:
         for until in (excused, stored.maintenance_until_ms):
             if until > self._on.wall and self._leading.led:
                 self._work.node_at(Ms(self._on.now + until - self._on.wall), shepherd)
+        steady = self._on.nodes.table.steady_from(shepherd)
+        if steady > self._on.now and self._leading.led:
+            self._work.node_at(steady, shepherd)
 
     def _began(self) -> None:
         """This Librarian leads from now on: it plans what every Shepherd has."""
         for shepherd in self._on.nodes.table.shepherds():
             self._node_changed(shepherd)
 
-    def _copied(self) -> None:
+    def _copied(self, failed: bool) -> None:
         """A copy has ended: its slots are free for those that wait."""
+        if failed:
+            self._planning.changed()
         self._work.unpark(bounds.COPIES_IN_FLIGHT_PER_NODE_MAX)
         self._wake.set()
 

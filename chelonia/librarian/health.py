@@ -5,12 +5,14 @@ itself; only the leader's word is written (`node/state`). Who has heard a Shephe
 who has not believes what is stored, except the leader, who after a whole lease of listening says that it is away.
 
 Invariants: nobody is called away before one lease has passed since this Librarian started and since it began to lead;
-a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others.
+a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others; a
+Shepherd that comes and goes takes nothing new until it has been steady for a while.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chelonia.core.ids import Dn, Ms, ServiceId
@@ -51,9 +53,37 @@ class Transition:
     before: str
 
 
+@dataclass(frozen=True, slots=True)
+class FlapRule:
+    """A Shepherd that has come back `returns_max` times within `window_ms` is not steady until the window is over."""
+
+    returns_max: int = 3
+    window_ms: int = 600_000
+
+
+def steady_from(returns: Sequence[Ms], rule: FlapRule) -> Ms:
+    """From when on a Shepherd counts as steady that came back at these times (ordered); 0 when it always did."""
+    if len(returns) < rule.returns_max:
+        return Ms(0)
+    return Ms(returns[-rule.returns_max] + rule.window_ms)
+
+
+def unsteady(returns: Mapping[ServiceId, Sequence[Ms]], rule: FlapRule, now: Ms) -> frozenset[ServiceId]:
+    """The Shepherds that come and go: what they hold is replaced as if they were away, and they take nothing new.
+
+    Args:
+        returns: of every Shepherd, when it came back, ordered.
+    Returns: nobody when more than half of all would be: then it is the network, or this Librarian, and to distrust
+        everybody would stop all writing.
+    """
+    found = {shepherd for shepherd, at in returns.items() if now < steady_from(at, rule)}
+    return frozenset() if 2 * len(found) > len(returns) else frozenset(found)
+
+
 @dataclass(slots=True)
 class _Node:
     stored: StoredNode
+    returns: deque[Ms]
     beat: Heartbeat | None = None
     heard_ms: Ms | None = None
 
@@ -61,8 +91,9 @@ class _Node:
 class HealthTable:
     """The Shepherds as one Librarian sees them."""
 
-    def __init__(self, lease_ms: int, started_ms: Ms) -> None:
+    def __init__(self, lease_ms: int, started_ms: Ms, rule: FlapRule = FlapRule()) -> None:
         self._lease_ms = lease_ms
+        self._rule = rule
         self._listening_since = started_ms
         self._leading = False
         self._nodes: dict[ServiceId, _Node] = {}
@@ -73,14 +104,16 @@ class HealthTable:
         """Take over what the A-Hash says now; Shepherds that are no longer registered are forgotten."""
         fresh = {}
         for shepherd in sorted(stored):
-            known = self._nodes.get(shepherd)
-            beat, heard = (known.beat, known.heard_ms) if known else (None, None)
-            fresh[shepherd] = _Node(stored[shepherd], beat, heard)
+            known = fresh[shepherd] = self._nodes.get(shepherd) or self._new(stored[shepherd])
+            known.stored = stored[shepherd]
         self._nodes = fresh
 
     def store(self, shepherd: ServiceId, stored: StoredNode) -> None:
         """Take over what was just written of one Shepherd."""
-        self._nodes.setdefault(shepherd, _Node(stored)).stored = stored
+        self._nodes.setdefault(shepherd, self._new(stored)).stored = stored
+
+    def _new(self, stored: StoredNode) -> _Node:
+        return _Node(stored, deque(maxlen=self._rule.returns_max))
 
     def lead(self, now: Ms) -> None:
         """This Librarian leads repair from now on: it listens for a whole lease before it calls anybody away."""
@@ -101,6 +134,8 @@ class HealthTable:
         returned = not self.present(beat.shepherd, now)
         new_boot = node.beat is not None and beat.boot > node.beat.boot
         compared = bool(beat.compared) and (node.beat is None or node.beat.compared != beat.compared)
+        if returned or new_boot:
+            node.returns.append(now)
         node.beat, node.heard_ms = beat, now
         announced = (beat.domain, beat.verify_key)
         return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key), compared)
@@ -140,6 +175,16 @@ class HealthTable:
             return False
         return node.beat.compared == generation
 
+    def unsteady(self, now: Ms) -> frozenset[ServiceId]:
+        """The approved Shepherds that come and go."""
+        returns = {shepherd: node.returns for shepherd, node in self._nodes.items() if node.stored.approved}
+        return unsteady(returns, self._rule, now)
+
+    def steady_from(self, shepherd: ServiceId) -> Ms:
+        """From when on a Shepherd counts as steady, if it does not come back once more; 0 when it is not known."""
+        node = self._nodes.get(shepherd)
+        return steady_from(node.returns, self._rule) if node else Ms(0)
+
     def transitions(self, now: Ms) -> tuple[Transition, ...]:
         """The states a leader should write, ordered by service id."""
         out = []
@@ -156,7 +201,9 @@ class HealthTable:
 
     def views(self, now: Ms, wall: Ms) -> tuple[NodeView, ...]:
         """All Shepherds, ordered by service id."""
-        return tuple(self._view(shepherd, node, now, wall) for shepherd, node in self._nodes.items())
+        shaky = self.unsteady(now)
+        views = (self._view(shepherd, node, now, wall) for shepherd, node in self._nodes.items())
+        return tuple(replace(view, accepting=False) if view.shepherd in shaky else view for view in views)
 
     def _view(self, shepherd: ServiceId, node: _Node, now: Ms, wall: Ms) -> NodeView:
         stored = node.stored

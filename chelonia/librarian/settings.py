@@ -28,6 +28,8 @@ class LibrarianSettings:
         tick_ms: how often background work looks up (heartbeats late, lease, erasures, timers).
         repair_delay_ms: how long a Shepherd may be away before its copies are replaced (a blob down to one copy
             does not wait).
+        flap_returns_max, flap_window_ms: a Shepherd that came back so often within the window takes no new copies, and
+            its own are replaced, until it has been steady for the window.
         trim_grace_ms: how long a surplus (`thirdwheel`) or damaged (`invalid`) copy is kept before it is erased.
         claim_ms: how long a copy may take to begin; `claim_bytes_per_s_min` adds time by size.
         outbox_interval_ms: how often every Shepherd's erasure outbox is looked at without being asked.
@@ -47,7 +49,9 @@ class LibrarianSettings:
     lease_ms: int = 30_000
     leader_lease_ms: int = 15_000
     tick_ms: int = 1_000
-    repair_delay_ms: int = 600_000
+    repair_delay_ms: int = 300_000
+    flap_returns_max: int = 3
+    flap_window_ms: int = 600_000
     trim_grace_ms: int = 300_000
     claim_ms: int = 120_000
     claim_bytes_per_s_min: int = 1_000_000
@@ -73,6 +77,7 @@ class LibrarianSettings:
             leader_lease_ms=2_000,
             tick_ms=200,
             repair_delay_ms=0,
+            flap_window_ms=10_000,
             trim_grace_ms=3_000,
             claim_ms=15_000,
             outbox_interval_ms=1_000,

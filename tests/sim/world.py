@@ -55,6 +55,7 @@ LIBRARIAN_SETTINGS = LibrarianSettings(
     leader_lease_ms=12_000,
     tick_ms=2_000,
     repair_delay_ms=0,
+    flap_window_ms=20_000,
     trim_grace_ms=5_000,
     claim_ms=15_000,
     outbox_interval_ms=8_000,
