@@ -127,10 +127,11 @@ def parse_cursor(text: str) -> Cursor:
 
 @dataclass(slots=True)
 class Piece:
-    """What has been found so far in one piece; `cursor` None at the end."""
+    """What has been found so far in one piece; `cursor` None at the end. `looked`: objects, names and records."""
 
     cursor: Cursor | None
     examined: int = 0
+    looked: int = 0
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -158,7 +159,7 @@ class Fsck:
         if below and not cursor:
             await self._entry(call, below, piece)
         step = self._step_below if below else self._step
-        while piece.cursor is not None and piece.examined < OBJECTS_MIN:
+        while piece.cursor is not None and piece.looked < OBJECTS_MIN:
             await step(call, piece, piece.cursor)
         findings = [await self._with_cure(call, finding) for finding in piece.findings]
         objects = 0 if below else await self._records.count(call)
@@ -196,6 +197,7 @@ class Fsck:
                 break
         piece.findings += await self._confirmed(lambda: self._objects(call, ids))
         piece.examined += len(ids)
+        piece.looked += len(ids)
         if wide:
             piece.cursor = Cursor(ids[-1], wide)
         else:
@@ -219,7 +221,7 @@ class Fsck:
             return seen.findings
 
         piece.findings += await self._confirmed(look)
-        piece.examined += seen.count
+        piece.looked += seen.count
         section = cursor.section if seen.after else _NEXT_SECTION.get(cursor.section, "")
         piece.cursor = replace(cursor, section=section, at=seen.after)
 
@@ -288,6 +290,7 @@ class Fsck:
         ids = [*(entry.id for entry in entries), *(blob_object(blob) for file in files for blob in blobs_of(file))]
         piece.findings += await self._confirmed(lambda: self._objects(call, ids))
         piece.examined += len(ids)
+        piece.looked += len(ids)
 
     async def _step_below(self, call: Call, piece: Piece, cursor: Cursor) -> None:
         """A page of names up to the first collection, which is gone into before the rest."""

@@ -129,10 +129,12 @@ WHOAMI = Verb(
 )  # fmt: skip
 ADMIN = Verb(
     "admin", "status | node list | node maintenance <id> [--for 2h] [--end] | service list | "
-    "service approve|withdraw <id> | node approve|withdraw <id>",
-    "for administrators: health, nodes, approvals, planned absence", f"{_ADMIN}:admin", (1, 3),
-    (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over")), False,
-    ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h"),
+    "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>]",
+    "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, 3),
+    (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
+     Flag("--repair", "repair what fsck finds and is safe to repair")), False,
+    ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h",
+     "admin fsck --repair"),
 )  # fmt: skip
 COMPLETION = Verb(
     "completion", "bash | zsh", "print the shell's completion", f"{_ADMIN}:completion", (1, 2), (), True,

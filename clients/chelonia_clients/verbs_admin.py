@@ -13,6 +13,7 @@ from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import human_size, table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import VERBS
+from chelonia_clients.verbs_fsck import fsck
 
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -31,6 +32,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await _services(session)
         case ("service" | "node", "approve" | "withdraw" as what, service_id):
             await _approve(session, service_id, approved=what == "approve")
+        case ("fsck",) | ("fsck", _):
+            await fsck(session, arguments, "".join(arguments.operands[1:]))
         case words:
             raise UsageError(f"admin does not know {' '.join(words)!r}")
 
