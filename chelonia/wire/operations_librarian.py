@@ -360,17 +360,6 @@ _HEALTH = shaped(
 )
 
 
-def _single_guid(guid: Guid) -> tuple[Guid]:
-    return (guid,)
-
-
-_GUID_ANSWER = shaped(lambda guid: guid, _single_guid, _GUID)
-_GET_ELEMENT = single(_GUID)
-_L = Librarian
-
-
-def _command(name: str, method: Any, of: Record, answer: Record = NOTHING) -> Spec:
-    """An operation with one message in, one out: the parts stand directly in request and answer."""
 _FINDING = record(
     Finding,
     Text("ID", "object"),
@@ -391,6 +380,17 @@ _FSCK = record(
 _MENDED = record(Mended, Text("done", "done", BOOL), Text("what", "what"))
 
 
+def _single_guid(guid: Guid) -> tuple[Guid]:
+    return (guid,)
+
+
+_GUID_ANSWER = shaped(lambda guid: guid, _single_guid, _GUID)
+_GET_ELEMENT = single(_GUID)
+_L = Librarian
+
+
+def _command(name: str, method: Any, of: Record, answer: Record = NOTHING) -> Spec:
+    """An operation with one message in, one out: the parts stand directly in request and answer."""
     return Spec(name, method, whole_argument(method, of), answer)
 
 
@@ -470,9 +470,6 @@ LIBRARIAN: Final = service(
             NOTHING,
         ),
         Spec("health", _L.health, arguments(_L.health), _HEALTH),
-    ),
-)
-"""The Librarian's operations."""
         Spec("fsck", _L.fsck, arguments(_L.fsck, extra("GUID", "below"), extra("cursor", "cursor")), _FSCK),
         Spec(
             "mend",
@@ -480,3 +477,6 @@ LIBRARIAN: Final = service(
             arguments(_L.mend, replace(_FINDINGS, required=True)),
             single(Listed("mendedList", Children("mended", "results", _MENDED))),
         ),
+    ),
+)
+"""The Librarian's operations."""
