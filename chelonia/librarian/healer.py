@@ -2,7 +2,7 @@
 
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
 blobs. This file hears of events and keeps the loops going; its parts each have one duty: `leading` (lease, who is
-away), `repairing` (plan and act), `copies` (what runs), `erasing` (outboxes), `surveying`, `tally`.
+away), `repairing` (plan and act), `copies` (what runs), `trimming`, `erasing` (outboxes), `surveying`, `tally`.
 
 Invariants: no byte moves and nothing is erased without a transact before it; the erasure outbox is the only thing
 that erases; whatever fails is planned again from what is stored, never from memory.
@@ -32,6 +32,7 @@ from chelonia.librarian.service_nodes import Nodes
 from chelonia.librarian.service_uploads import Uploads
 from chelonia.librarian.surveying import Surveying
 from chelonia.librarian.tally import Tally
+from chelonia.librarian.trimming import Trimming
 from chelonia.librarian.worklist import Worklist
 from chelonia.librarian.world import World
 
@@ -51,7 +52,9 @@ class Healer:
         copier = Copier(records, uploads, identity, world, policy_of(world.settings))
         self._copies = Copies(on, copier, self._copied)
         planning = self._planning = Planning(on, self._copies.spared, self._tally)
-        self._repairing = Repairing(on, Parts(self._work, self._tally, planning, self._leading, self._copies))
+        self._trimming = Trimming(on, planning, self._leading, self._work.blob_at)
+        parts = Parts(self._work, self._tally, planning, self._leading, self._copies, self._trimming)
+        self._repairing = Repairing(on, parts)
         self._surveying = Surveying(on, planning, self._leading, self._tally, self._found)
         self._erasers = Erasers(records, nodes, identity, world)
         records.listen(self._applied)
@@ -133,6 +136,7 @@ class Healer:
         loops = (
             self._every(self._on.settings.tick_ms, self._tick),
             self._repair(),
+            self._every(self._on.settings.tick_ms, self._trimming.step),
             self._every(self._on.settings.tick_ms, self._erase),
             self._surveying.run(self._tolerant),
         )

@@ -12,8 +12,8 @@ is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from chelonia.core.fleet import Fleet
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
@@ -24,6 +24,9 @@ from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.blobs import blob_of, facts_of, locations_of
 
 _S = ReplicaState
+
+EXPIRED = "expired"
+"""Why a location goes whose copy never came: one good copy elsewhere is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,8 @@ class BlobPlan:
     """What to do about one blob, all in one transact on `version`.
 
     `live`: verified copies within reach; `short`: copies that still lack after this plan (no source or no target);
-    `revisit_ms`: when it should be looked at again even if nothing happens, 0 for never.
+    `witnesses`: the copies that removals rest on, none of them removed; each must be asked before anything is removed
+    (`vouched`); `revisit_ms`: when it should be looked at again even if nothing happens, 0 for never.
     """
 
     blob: BlobId
@@ -147,6 +151,7 @@ class BlobPlan:
     copies: tuple[Copy, ...] = ()
     removals: tuple[Removal, ...] = ()
     marks: tuple[Mark, ...] = ()
+    witnesses: tuple[Location, ...] = ()
     short: int = 0
     revisit_ms: Ms = Ms(0)
 
@@ -170,6 +175,19 @@ def plan(blobs: Iterable[BlobView], nodes: Nodes, policy: RepairPolicy, now: Ms)
     """
     plans = (plan_blob(blob, nodes, policy, now) for blob in blobs)
     return tuple(sorted(plans, key=lambda plan: plan.danger))
+
+
+def vouched(plan: BlobPlan, answered: Container[Location]) -> BlobPlan:
+    """The removals of a plan that stand, and nothing else of it, after its witnesses were asked.
+
+    Args:
+        answered: the copies whose Shepherds have just said that they have them whole; one that died a moment ago,
+            within its lease, does not.
+    """
+    sure = {location.shepherd for location in plan.witnesses if location in answered}
+    enough = len(sure) >= max(plan.wanted, 1)
+    stand = tuple(r for r in plan.removals if enough or (sure and r.reason == EXPIRED))
+    return replace(plan, copies=(), marks=(), removals=stand)
 
 
 def view_of(stored: StoredObject) -> BlobView:
@@ -208,6 +226,7 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
         copies=copies,
         removals=tuple(removals),
         marks=tuple(marks),
+        witnesses=tuple(replica.location for replica in count.sure or count.sure_wheels) if removals else (),
         short=max(missing, 0) - len(copies),
         revisit_ms=_revisit(count, policy, now),
     )
@@ -347,7 +366,7 @@ def _given_up(count: _Count) -> tuple[list[Removal], list[Mark]]:
     """Claims that have expired: removed while a verified copy is certainly there; kept as `stalled` when there is
     none, for those bytes may be the last; left as they are while that cannot be told."""
     if count.secure:
-        return [Removal(r.location, "expired") for r in count.expired], []
+        return [Removal(r.location, EXPIRED) for r in count.expired], []
     if count.live:
         return [], []
     return [], [Mark(r.location, _S.STALLED) for r in count.expired]

@@ -1,32 +1,32 @@
 """Plan and act: read the blobs on the worklist, plan them, and carry the plans out.
 
-Every Librarian claims and makes the copies its own events ask for; marking, trimming and giving up is the leader's.
-One transact on the blob's version carries a whole plan: what was decided on is what is changed. Whatever fails is
-planned again from what is stored, never from memory.
+Every Librarian claims and makes the copies its own events ask for; marking is the leader's, and so are removals, which
+`trimming` looks at again. One transact on the blob's version carries a whole plan: what was decided on is what is
+changed. Whatever fails is planned again from what is stored, never from memory.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chelonia.core import bounds
 from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, blob_object, shepherd_object
+from chelonia.core.ids import BlobId, Ms, blob_object, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.blobs import blob_of
 from chelonia.librarian.copies import Copies
-from chelonia.librarian.elements import drop, outbox_record, put, version
+from chelonia.librarian.elements import drop, on_version, put
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.guard import RateGuard
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.planning import Planning
 from chelonia.librarian.records import Draft
-from chelonia.librarian.repair import BlobPlan, Removal
+from chelonia.librarian.repair import BlobPlan
 from chelonia.librarian.tally import Tally
+from chelonia.librarian.trimming import Trimming
 from chelonia.librarian.worklist import Worklist
 
 _LOG = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ class Parts:
     planning: Planning
     leading: Leading
     copies: Copies
+    trimming: Trimming
 
 
 class Repairing:
@@ -53,8 +54,7 @@ class Repairing:
         self._planning = parts.planning
         self._leading = parts.leading
         self._copies = parts.copies
-        self._guard = RateGuard(bounds.ERASURES_UNASKED_PER_MIN_MAX)
-        self._alarmed = False
+        self._trimming = parts.trimming
 
     @property
     def ready(self) -> bool:
@@ -104,16 +104,18 @@ class Repairing:
     # --- acting -----------------------------------------------------------------------------------------------------
 
     async def _act(self, plan: BlobPlan, blob: StoredObject) -> None:
-        """Claim, mark and remove in one transact on the blob's version; then let the copies run."""
+        """Claim and mark in one transact on the blob's version; then let the copies run. Removals are trimming's."""
         jobs = self._copies.take(plan, blob)
         if len(jobs) < len(plan.copies):
             self._work.park(plan.blob, plan.danger)
         elements = [element for job in jobs for element in job.claim()]
-        if self._leading.now and (plan.removals or plan.marks):
-            elements += self._tidying(plan)
+        if self._leading.now and plan.removals:
+            self._trimming.offer(plan.blob)
+        if self._leading.now and plan.marks:
+            elements += self._marks(plan)
         if not elements:
             return
-        elements[0] = _conditional(elements[0], blob.version)
+        elements = on_version(elements, blob)
         applied = False
         try:
             applied = self._leading.heed(await self._on.records.attempt(self._on.call, Draft(elements)))
@@ -126,41 +128,16 @@ class Repairing:
             if not applied:
                 self._work.mark((plan.blob,))
 
-    def _tidying(self, plan: BlobPlan) -> list[Element]:
-        """The leader's part of a plan: marks, and removals as far as the rate guard lets them."""
-        obj, wall = blob_object(plan.blob), self._on.wall
+    def _marks(self, plan: BlobPlan) -> list[Element]:
+        """The leader's part of a plan that erases nothing."""
+        obj = blob_object(plan.blob)
         elements: list[Element] = []
         for mark in plan.marks:
             key = str(mark.location)
             elements.append(put(obj, "locations", key, mark.state.value))
             if mark.state is ReplicaState.THIRDWHEEL:
-                elements.append(put(obj, "claims", key, str(wall)))
+                elements.append(put(obj, "claims", key, str(self._on.wall)))
             else:
                 elements.append(drop(obj, "claims", key))
             _LOG.info("blob %s at %s: %s", plan.blob, key, mark.state.value)
-        for removal in self._guarded(plan):
-            key = str(removal.location)
-            elements += [drop(obj, "locations", key), drop(obj, "claims", key)]
-            elements.append(outbox_record(removal.location, plan.blob, removal.reason, wall))
-            _LOG.info("blob %s at %s: removed, %s", plan.blob, key, removal.reason)
-        return [*elements, self._leading.check()] if elements else []
-
-    def _guarded(self, plan: BlobPlan) -> tuple[Removal, ...]:
-        now = self._on.now
-        if self._guard.take(len(plan.removals), now):
-            self._alarmed = self._alarmed and not plan.removals
-            return plan.removals
-        if not self._alarmed:
-            self._alarmed = True
-            _LOG.error(
-                "more than %d replicas would be erased in a minute without a user's deletion; trimming waits",
-                bounds.ERASURES_UNASKED_PER_MIN_MAX,
-            )
-        self._work.blob_at(Ms(now + self._on.settings.backoff_max_ms), plan.blob)
-        return ()
-
-
-def _conditional(element: Element, number: int) -> Element:
-    """The first element of a plan carries the blob's version: what was decided on is what is changed."""
-    assert element.object.startswith(BLOB_PREFIX), "a plan's first element is about its blob"
-    return replace(element, conditions=(*element.conditions, version(number)))
+        return [*elements, self._leading.check()]

@@ -15,7 +15,7 @@ from chelonia.core.ids import BlobId, Ms, ObjectId, ReferenceId, RequestKey, Ser
 from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import Authority, CopyOrder, DeleteOutcome, PutRequest, TurlOutcome
+from chelonia.core.shepherd import Authority, CopyOrder, DeleteOutcome, PutRequest, StatOutcome, TurlOutcome
 from chelonia.librarian.elements import put
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
@@ -26,6 +26,7 @@ from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import (
     ADMIN,
     BARTENDER,
+    SUMS,
     Bench,
     PaperVerifier,
     SequentialIds,
@@ -78,6 +79,16 @@ class PaperShepherd:
             return tuple(TurlOutcome(r.request_id, error="not enough space", kind="no-space") for r in requests)
         return tuple(
             TurlOutcome(r.request_id, f"{self.id} {r.reference} {r.facts.blob}", "http", r.reference) for r in requests
+        )
+
+    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+        await asyncio.sleep(0.01)
+        self._check(call)
+        if self.broken == "frozen":
+            await asyncio.sleep(3600)
+        state = "invalid" if self.broken == "rot" else "alive"
+        return tuple(
+            StatOutcome(name, ref, ref in self.replicas, state, "md5", SUMS.md5, size=7) for name, ref in references
         )
 
     async def copy(self, call: Call, order: CopyOrder):  # type: ignore[no-untyped-def]
@@ -253,7 +264,11 @@ def test_the_last_good_copy_stays_when_nothing_else_can_be_done() -> None:
             p.shepherds[two].broken = ""
             await p.until(lambda: p.settled(blob, copies=2))
             assert sorted(p.holding(blob)) == [one, two]
-            assert f"{blob}@{two}" in p.shepherds[two].erased or await p.b.outbox(two)
+
+            async def damaged_one_erased() -> bool:
+                return f"{blob}@{two}" in p.shepherds[two].erased
+
+            await p.until(damaged_one_erased)
 
     run_virtual(scenario())
 
@@ -476,6 +491,39 @@ def test_the_survey_counts_replicas_and_finds_what_no_event_told() -> None:
             health = await p.b.service.health(ADMIN)
             assert health.replicas == {"alive": 4, "offline": 4}
             assert health.exposed == 4
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("trouble", ["down", "frozen", "rot", "lost"])
+def test_a_surplus_copy_stays_while_another_does_not_answer_for_itself(trouble: str) -> None:
+    """A Shepherd that died within its lease still counts as heard; its copy must not let a living one go."""
+
+    async def scenario() -> None:
+        settings = LibrarianSettings.dev(ADMIN.dn)
+        if trouble == "down":
+            settings = replace(settings, lease_ms=3_600_000)
+        async with paper(3, settings) as p:
+            _, blob = await p.upload("f", copies=2)
+            three = p.shepherds[p.b.shepherds[2]]
+            three.replicas[ReferenceId("extra")] = blob
+            await p.b.report(three.id, (blob, "extra", S.ALIVE))
+
+            async def marked() -> bool:
+                return await p.states(blob) == ["alive", "alive", "thirdwheel"]
+
+            await p.until(marked)
+            at = await p.b.locations(blob)
+            left = next(s for s in p.shepherds.values() if at[s.id] == "alive")
+            if trouble == "down":
+                left.up = False
+            elif trouble == "lost":
+                left.replicas.clear()
+            else:
+                left.broken = trouble
+            await asyncio.sleep(60)
+            assert await marked()
+            assert all(s.erased == [] for s in p.shepherds.values())
 
     run_virtual(scenario())
 

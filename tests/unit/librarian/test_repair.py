@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.replicas import Cause, Location, ReplicaState, next_state
-from chelonia.librarian.repair import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan, plan_blob
+from chelonia.librarian.repair import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan, plan_blob, vouched
 
 NOW = Ms(1_000_000)
 DEV = RepairPolicy(repair_delay_ms=0, trim_grace_ms=3_000)
@@ -251,6 +251,33 @@ def test_a_trim_keeps_as_many_domains_as_can_be(domains: str, gone: str) -> None
     held = "A" * len(nodes.health)
     marks = plan_blob(blob(held, len(held) - 1), nodes, DEV, NOW).marks
     assert [mark.location.shepherd for mark in marks] == [gone]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "wanted", "nodes", "answered", "gone"),
+    [
+        ("AAV..", 2, "+++++", "s0 s1", "s2"),
+        ("AAV..", 2, "+++++", "s0", ""),
+        ("AAAV.", 2, "+++++", "s0 s2", "s3"),
+        ("AAI..", 2, "+++++", "", ""),
+        # one good copy is enough to give up what never came, but not to give up what was wanted
+        ("AX...", 2, "+++++", "s0", "s1"),
+        ("AX...", 2, "+++++", "", ""),
+        ("AAVX.", 2, "+++++", "s1", "s3"),
+        # a surplus copy may be the only good one
+        ("VX...", 2, "+++++", "s0", "s1"),
+        # hearsay is not asked: it would not count
+        ("AAV..", 2, "+?+++", "s0 s1", ""),
+    ],
+)
+def test_removals_stand_only_if_enough_others_answer(
+    replicas: str, wanted: int, nodes: str, answered: str, gone: str
+) -> None:
+    made = plan_blob(blob(replicas, wanted), cluster(nodes), DEV, NOW)
+    said = {witness for witness in made.witnesses if witness.shepherd in answered.split()}
+    stands = vouched(made, said)
+    assert [removal.location.shepherd for removal in stands.removals] == gone.split()
+    assert (stands.copies, stands.marks) == ((), ())
 
 
 def test_the_last_resort_gets_a_new_reference_beside_the_damaged_one() -> None:
