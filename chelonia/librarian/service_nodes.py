@@ -24,6 +24,7 @@ from chelonia.core.ids import (
     shepherd_object,
 )
 from chelonia.core.librarian import (
+    REFUSED_STORE,
     Heartbeat,
     HeartbeatAnswer,
     InventoryItem,
@@ -171,6 +172,8 @@ class Nodes:
         """Whether it is this Shepherd that speaks: None, or the answer for somebody else."""
         now = self._world.clock.monotonic_ms()
         judged = self._voices.judge(beat, now)
+        if judged.refused == REFUSED_STORE and await self._store_of(call, beat.shepherd, beat.store) == beat.store:
+            judged = self._voices.judge(beat, now)
         if judged.refused:
             level = logging.WARNING if self._voices.refused(beat, judged, now) else logging.INFO
             _LOG.log(level, "heartbeat refused dn=%s: %s", call.dn, judged.cause)
@@ -183,6 +186,14 @@ class Nodes:
                 "shepherd %s cannot tell anything of its replicas, it counts as away: %s", beat.shepherd, beat.trouble
             )
         return None
+
+    async def _store_of(self, call: Call, shepherd: ServiceId, named: str) -> str:
+        """The store on record; read again when it is not the one `named`: another Librarian may have taken it."""
+        recorded = self._voices.store(shepherd)
+        if named and recorded and named != recorded:
+            obj = await self._records.one(call, shepherd_object(shepherd), (Needed("node", "store"),))
+            self._voices.record(shepherd, recorded := obj.value("node", "store"))
+        return recorded
 
     async def _record_store(self, call: Call, beat: Heartbeat, replaced: str) -> None:
         """Write which store is this Shepherd's. Raises: CONFLICT when another Librarian has just done so."""
@@ -255,7 +266,7 @@ class Nodes:
             raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
         if report.number == 0:
             return await self._old_report(call, report)
-        recorded = self._voices.store(report.shepherd)
+        recorded = await self._store_of(call, report.shepherd, report.store)
         if report.store and recorded and report.store != recorded:
             cause = f"the cluster knows it with store {recorded}, this report is of store {report.store}"
             raise CheloniaError(Kind.DENIED, "report", report.shepherd, cause)

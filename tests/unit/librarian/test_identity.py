@@ -9,7 +9,11 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ServiceId, shepherd_object
 from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat, NodeView, Report
 from chelonia.librarian.identity import ALARM_KEEP_MS, Voices, judge
-from tests.support.librarian import ADMIN, bench, shepherd_call
+from chelonia.librarian.records import Identity
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.world import World
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import ADMIN, NoShepherds, PaperVerifier, SequentialIds, bench, shepherd_call
 
 A = ServiceId("https://a/Shepherd")
 LEASE_MS = 1000
@@ -113,3 +117,25 @@ async def test_a_shepherd_without_its_disk_counts_as_away_and_says_why(expect_lo
         assert [(view.state, view.trouble) for view in views[:2]] == [("offline", "its disk is gone"), ("alive", "")]
         await b.beat(b.shepherds[0], store="one")
         assert [(view.state, view.trouble) for view in (await b.service.nodes(ADMIN))[:1]] == [("alive", "")]
+
+
+async def test_a_store_that_another_librarian_has_taken_is_not_refused(expect_log: Callable[..., None]) -> None:
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+        world = World(NoShepherds(), PaperVerifier(), b.clock, SequentialIds(7), b.settings)
+        other = LibrarianService(b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://other/Librarian")), world)
+
+        async def said(service: LibrarianService, store: str, *, replaces: bool = False) -> str:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, 1, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            return (await service.heartbeat(call, spoken)).refused
+
+        assert await said(b.service, "one") == ""
+        await other.start()
+        expect_log("has store two in the place of one")
+        assert await said(b.service, "two", replaces=True) == ""
+        assert (await other.report(call, Report(shepherd, 1, 1, (), "two"))).accepted == 1
+        expect_log("has store three in the place of two")
+        assert await said(b.service, "three", replaces=True) == ""
+        assert await said(other, "three") == ""
