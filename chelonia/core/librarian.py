@@ -15,6 +15,7 @@ from typing import Protocol
 
 from chelonia.core.ahash import Position
 from chelonia.core.caller import Call, Role
+from chelonia.core.healing import Word
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
@@ -292,7 +293,8 @@ class Heartbeat:
 
     Who speaks: `store` is the id of its store ("" from older software), `boots` the boots before this one on the same
     disk, newest first, `replaces` that an administrator has put this store in the place of another. `trouble` says
-    why it can tell nothing of its replicas now: such a Shepherd counts as away. `reclaimable_bytes`: of quarantine,
+    why it can tell nothing of its replicas now: such a Shepherd counts as away. `leaving`: this is the last one of this
+    boot. `reclaimable_bytes`: of quarantine,
     unfinished uploads and what waits to be erased.
     """
 
@@ -312,6 +314,7 @@ class Heartbeat:
     replaces: bool = False
     trouble: str = ""
     reclaimable_bytes: int = 0
+    leaving: bool = False
 
 
 REFUSED_STORE = "store"
@@ -526,6 +529,11 @@ class Librarian(Protocol):
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives."""
+        ...
+
+    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
+        """Say of each of these Shepherds, in order, what this Librarian knows by itself; each is looked at again
+        first. For other Librarians, and administrators."""
         ...
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:

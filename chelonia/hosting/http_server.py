@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.hosting.buffered import SLICE_BYTES, Buffered
-from chelonia.hosting.http_messages import Answer, Door, Peer, Request, error_answer
+from chelonia.hosting.http_messages import Answer, Door, Peer, Request, WhenClosed, error_answer
 from chelonia.hosting.identity import Identity, TlsObject
 from chelonia.wire.headers import REQUEST_ID_HEADER
 
@@ -190,8 +190,18 @@ class HttpServer:
         ):
             request_id = self._parts.ids.token(8).hex()
         body = _body(raw, self._limits, self._parts.clock)
-        required = self._listener.certificate_required
-        return Request(raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, required)
+        required, closing = self._listener.certificate_required, self._when_closed(raw)
+        return Request(raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, required, closing)
+
+    def _when_closed(self, raw: web.BaseRequest) -> WhenClosed:
+        """Lets a door be told of the end of a connection that is open now."""
+        acceptor, connection = self._acceptor, raw.protocol
+
+        def when_closed(key: Hashable, told: Callable[[], None]) -> None:
+            if acceptor is not None and connection in acceptor.connections:
+                acceptor.closing.setdefault(id(connection), {})[key] = told
+
+        return when_closed
 
     def _peer(self, raw: web.BaseRequest) -> Peer:
         address = raw.remote or ""
@@ -285,6 +295,7 @@ class _Acceptor(web.Server):
     def __init__(self, handler: Any, connections_max: int, **options: Any) -> None:
         super().__init__(handler, **options)
         self.identities: dict[int, tuple[Dn, int]] = {}
+        self.closing: dict[int, dict[Hashable, Callable[[], None]]] = {}
         self._connections_max = connections_max
         self._options = options
         self._buffer = bytearray(SLICE_BYTES)
@@ -308,6 +319,8 @@ class _Acceptor(web.Server):
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         self.identities.pop(id(handler), None)
         super().connection_lost(handler, exc)
+        for told in self.closing.pop(id(handler), {}).values():
+            told()
 
 
 class _Connection(RequestHandler):

@@ -34,6 +34,7 @@ from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.http_messages import Door
 from chelonia.hosting.http_server import HttpServer, Listener, ServerParts
 from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
 from chelonia.hosting.registry import Registry, Source
 from chelonia.hosting.routes import Readiness, Routes, observer
 from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
@@ -62,6 +63,8 @@ log = logging.getLogger("chelonia.node")
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
+GOODBYE_MS: Final = 1_000
+"""What telling the Librarians that a Shepherd ends may take."""
 START_RETRY_MS: Final = 500
 """Pause before a Librarian whose A-Hash does not answer yet tries to start again."""
 STORES_CLOSE_MS: Final = 20_000
@@ -91,6 +94,7 @@ class Node:
         self._servers: list[HttpServer] = []
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._farewells: list[Callable[[], Awaitable[None]]] = []
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._failure = ""
@@ -185,7 +189,8 @@ class Node:
         admins = self._config.trust.administrators
         tuning.setdefault("root_owner", Dn(admins[0] if admins else ""))
         settings = LibrarianSettings(bootstrap=trusted(self._config), **tuning)
-        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings)
+        neighbours = HttpNeighbours(self._link)
+        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings, neighbours)
         ahash = self._ahash or RemoteAHash(self._link, section.ahash)
         librarian = LibrarianService(ahash, Identity(self._dn, ServiceId(section.id)), world)
         if not await self._persist("librarian", librarian.start):
@@ -193,7 +198,8 @@ class Node:
         self._closers.append(librarian.stop)
         self._keep("librarian", librarian.run())
         self._librarian = librarian
-        self._doors["librarian"] = SoapDoor(LIBRARIAN, librarian, section.id, self._parts).serve
+        ended = heartbeats_end(librarian.suspect)
+        self._doors["librarian"] = SoapDoor(LIBRARIAN, librarian, section.id, self._parts, done=ended).serve
         call = self._own(Role.LIBRARIAN, section.id)
 
         async def check() -> None:
@@ -242,9 +248,11 @@ class Node:
             worker=worker,
             clock=self._clock,
             ids=self._ids,
+            each_librarian=self._each_librarian(section.librarians, own_id),
         )
         shepherd = ShepherdService(ports, settings)
         await shepherd.start()
+        self._farewells.append(shepherd.leave)
 
         async def close() -> None:
             await shepherd.stop()
@@ -285,6 +293,12 @@ class Node:
     def _remote_librarians(self, urls: tuple[str, ...], own_id: ServiceId) -> RemoteLibrarian:
         """A failing-over stub; a Shepherd retries in its own loops, so the stub itself asks each once."""
         return RemoteLibrarian(replace(self._link, service_id=own_id), urls, Patience(retry_ms=0, read_ms=10_000))
+
+    def _each_librarian(self, urls: tuple[str, ...], own_id: ServiceId) -> tuple[Librarian, ...]:
+        """All Librarians, each by itself: the one in this process, and those that are named."""
+        own = self._config.librarian
+        others = tuple(self._remote_librarians((url,), own_id) for url in urls if own is None or url != own.id)
+        return others if self._librarian is None else (self._librarian, *others)
 
     def _registry_source(self) -> Source | None:
         config = self._config
@@ -370,8 +384,17 @@ class Node:
             except CheloniaError as error:
                 log.error("certificates not reloaded, the old ones stay error=%s", error)
 
+    async def _say_goodbye(self) -> None:
+        """Tell the cluster that this node ends, before it refuses anybody."""
+        try:
+            async with asyncio.timeout(GOODBYE_MS / 1000):
+                await asyncio.gather(*(leave() for leave in self._farewells))
+        except (CheloniaError, TimeoutError) as error:
+            log.info("the cluster finds out by itself that this node ends error=%r", error)
+
     async def _shut_down(self) -> None:
         self._readiness.stopping = True
+        await self._say_goodbye()
         deadline = self._config.node.stop_deadline_ms
         await asyncio.gather(*(server.stop(deadline) for server in self._servers))
         tasks = [task for task, name in self._tasks.items() if name != "ahash"]

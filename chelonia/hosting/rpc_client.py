@@ -16,6 +16,7 @@ from chelonia.core import ahash, bartender, librarian, shepherd
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import Word
 from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
@@ -271,6 +272,10 @@ class RemoteLibrarian:
     async def heartbeat(self, call: Call, beat: librarian.Heartbeat) -> librarian.HeartbeatAnswer:
         """See the port."""
         return await self._channel.call(call, "heartbeat", beat)
+
+    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
+        """See the port."""
+        return await self._channel.call(call, "hearing", shepherds)
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> librarian.InventoryPage:
         """See the port."""

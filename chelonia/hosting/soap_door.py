@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -25,6 +26,8 @@ from chelonia.wire.wsdl import wsdl
 
 log = logging.getLogger("chelonia.soap")
 audit = logging.getLogger(AUDIT_LOGGER)
+
+Done = Callable[[Request, str, Sequence[Any]], None]
 
 _REFUSALS = (Kind.DENIED, Kind.UNTRUSTED, Kind.WRONG_CLUSTER, Kind.BAD_TICKET)
 
@@ -65,7 +68,11 @@ class LargeBodies:
 
 
 class SoapDoor:
-    """Serves one service. `url`: its public address, for the WSDL; `capacity`: a Shepherd's disk, for LIDI."""
+    """Serves one service.
+
+    `url`: its public address, for the WSDL; `capacity`: a Shepherd's disk, for LIDI; `done`: told of each operation
+    that succeeded: the request, the operation's name, its arguments.
+    """
 
     def __init__(
         self,
@@ -74,12 +81,14 @@ class SoapDoor:
         url: str,
         parts: SoapParts,
         capacity: Callable[[], Awaitable[soap.Capacity]] | None = None,
+        done: Done | None = None,
     ) -> None:
         self._service = service
         self._port = port
         self._url = url
         self._parts = parts
         self._capacity = capacity
+        self._done = done
         self._large = LargeBodies()
 
     async def serve(self, request: Request) -> Answer:
@@ -105,6 +114,8 @@ class SoapDoor:
             operation = message.operation.name
             call = await call_of(request, self._parts.registry)
             result = await getattr(self._port, message.operation.method)(call, *message.args)
+            if self._done is not None:
+                self._done(request, operation, message.args)
             return _xml(200, soap.encode_response(self._service, message, result))
         except CheloniaError as error:
             kind = error.kind.value

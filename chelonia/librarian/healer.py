@@ -17,11 +17,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.errors import CheloniaError
+from chelonia.core.healing import Word
 from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary
 from chelonia.core.placement import NODE_OFFLINE
 from chelonia.librarian.copies import Copies
 from chelonia.librarian.copying import Copier
+from chelonia.librarian.detecting import Detecting
 from chelonia.librarian.erasing import Erasers
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.leading import Leading
@@ -49,6 +51,7 @@ class Healer:
         self._tally = Tally()
         self._refreshed_ms = Ms(0)
         self._leading = Leading(on, identity.service_id, began=self._began, ended=self._work.leave_nodes)
+        self._detecting = Detecting(on, identity.service_id, self._leading)
         copier = Copier(records, uploads, identity, world, policy_of(world.settings))
         self._copies = Copies(on, copier, self._copied)
         planning = self._planning = Planning(on, self._copies.spared, self._tally)
@@ -73,7 +76,15 @@ class Healer:
             replicas=self._tally.replicas,
         )
 
+    async def words(self, shepherds: Sequence[ServiceId]) -> tuple[Word, ...]:
+        """What this Librarian knows of these Shepherds by itself, having tried their addresses now."""
+        return await self._detecting.words(shepherds)
+
     # --- what it is told --------------------------------------------------------------------------------------------
+
+    def suspect(self, shepherd: ServiceId) -> None:
+        """The connection that this Shepherd's heartbeats came over has closed."""
+        self._detecting.suspect(shepherd)
 
     def _applied(self, elements: tuple[Element, ...]) -> None:
         """A transact applied here: blobs it changed are planned, outboxes it filled are looked at."""
@@ -105,7 +116,7 @@ class Healer:
         if stored is None:
             return
         excused = stored.since_ms + self._on.settings.repair_delay_ms if stored.state == NODE_OFFLINE else 0
-        for until in (excused, stored.maintenance_until_ms):
+        for until in (excused, stored.excused_until_ms):
             if until > self._on.wall and self._leading.led:
                 self._work.node_at(Ms(self._on.now + until - self._on.wall), shepherd)
         steady = self._on.nodes.table.steady_from(shepherd)
@@ -136,6 +147,7 @@ class Healer:
         loops = (
             self._every(self._on.settings.tick_ms, self._tick),
             self._repair(),
+            self._detecting.run(),
             self._every(self._on.settings.tick_ms, self._trimming.step),
             self._every(self._on.settings.tick_ms, self._erase),
             self._surveying.run(self._tolerant),
@@ -170,6 +182,7 @@ class Healer:
             await self._on.nodes.refresh(self._on.call)
             self._refreshed_ms = now
         if self._leading.now:
+            await self._detecting.look(now)
             await self._leading.write_transitions(now)
         self._work.ring(now)
         self._work.unpark(self._on.settings.plan_batch)

@@ -15,14 +15,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from chelonia.core.healing import Word
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat, NodeView
 from chelonia.core.placement import NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
+from chelonia.librarian.doubts import Doubts
 
 
 @dataclass(frozen=True, slots=True)
 class StoredNode:
-    """What the A-Hash says of a Shepherd (`node` section); `state` is "" when nothing was ever written."""
+    """What the A-Hash says of a Shepherd (`node` section); `state` is "" when nothing was ever written.
+
+    `left_until_ms`: it ended by itself, saying so, and is waited for until then, as in maintenance.
+    """
 
     dn: Dn = Dn("")
     state: str = ""
@@ -31,6 +36,12 @@ class StoredNode:
     domain: str = ""
     verify_key: str = ""
     approved: bool = True
+    left_until_ms: Ms = Ms(0)
+
+    @property
+    def excused_until_ms(self) -> Ms:
+        """Until when its absence is announced, by an administrator or by itself."""
+        return max(self.maintenance_until_ms, self.left_until_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +57,12 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A stored state to be written: `state` is `alive` or `offline`."""
+    """A stored state to be written: `state` is `alive` or `offline`. `left`: it has said itself that it ends."""
 
     shepherd: ServiceId
     state: str
     before: str
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,12 @@ class _Node:
     beat: Heartbeat | None = None
     heard_ms: Ms | None = None
 
+    def take(self, stored: StoredNode) -> None:
+        """Take over what is stored; a goodbye counts also while it is not yet written."""
+        if self.beat is not None and self.beat.leaving:
+            stored = replace(stored, left_until_ms=max(stored.left_until_ms, self.stored.left_until_ms))
+        self.stored = stored
+
 
 class HealthTable:
     """The Shepherds as one Librarian sees them."""
@@ -96,6 +114,7 @@ class HealthTable:
         self._rule = rule
         self._listening_since = started_ms
         self._leading = False
+        self.doubts = Doubts(lease_ms)
         self._nodes: dict[ServiceId, _Node] = {}
 
     # --- what is told to it -----------------------------------------------------------------------------------------
@@ -105,12 +124,12 @@ class HealthTable:
         fresh = {}
         for shepherd in sorted(stored):
             known = fresh[shepherd] = self._nodes.get(shepherd) or self._new(stored[shepherd])
-            known.stored = stored[shepherd]
+            known.take(stored[shepherd])
         self._nodes = fresh
 
     def store(self, shepherd: ServiceId, stored: StoredNode) -> None:
         """Take over what was just written of one Shepherd."""
-        self._nodes.setdefault(shepherd, self._new(stored)).stored = stored
+        self._nodes.setdefault(shepherd, self._new(stored)).take(stored)
 
     def _new(self, stored: StoredNode) -> _Node:
         return _Node(stored, deque(maxlen=self._rule.returns_max))
@@ -129,16 +148,25 @@ class HealthTable:
         node = self._nodes.get(beat.shepherd)
         if node is None or not node.stored.approved:
             return None
-        if node.beat is not None and beat.boot < node.beat.boot:
+        if node.beat is not None and (beat.boot < node.beat.boot or _after_farewell(beat, node.beat)):
             return None
         returned = not self.present(beat.shepherd, now)
         new_boot = node.beat is not None and beat.boot > node.beat.boot
         compared = bool(beat.compared) and (node.beat is None or node.beat.compared != beat.compared)
         if returned or new_boot:
             node.returns.append(now)
+        if beat.leaving:
+            self.doubts.left(beat.shepherd, now)
+        else:
+            self.doubts.heard(beat.shepherd)
         node.beat, node.heard_ms = beat, now
         announced = (beat.domain, beat.verify_key)
         return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key), compared)
+
+    def excuse(self, shepherd: ServiceId, until_ms: Ms) -> None:
+        """It has said goodbye: it is waited for until then, from now on and not only once that is written."""
+        node = self._nodes[shepherd]
+        node.stored = replace(node.stored, left_until_ms=until_ms)
 
     # --- what it knows ----------------------------------------------------------------------------------------------
 
@@ -163,17 +191,51 @@ class HealthTable:
         node = self._nodes.get(shepherd)
         if node is None or not node.stored.approved:
             return False
-        if self._fresh(node, now):
+        if self._fresh(shepherd, node, now):
             return True
+        if self.doubts.is_away(shepherd, now):
+            return False
         return node.stored.state == NODE_ALIVE and not (self._leading and self._overdue(now))
 
     def proven(self, shepherd: ServiceId, now: Ms, generation: int) -> bool:
         """Whether a Shepherd was heard within the lease, by this Librarian, and has compared its inventory in its
         present boot with the metadata of this generation."""
         node = self._nodes.get(shepherd)
-        if node is None or not node.stored.approved or node.beat is None or not self._fresh(node, now):
+        if node is None or not node.stored.approved or node.beat is None or not self._heard(node, now):
             return False
-        return node.beat.compared == generation
+        return node.beat.compared == generation and not self.doubts.is_gone(shepherd)
+
+    def heard_ms(self, shepherd: ServiceId) -> Ms | None:
+        """When a Shepherd was last heard, None when it never was."""
+        node = self._nodes.get(shepherd)
+        return node.heard_ms if node else None
+
+    def word(self, shepherd: ServiceId, now: Ms) -> Word:
+        """What this Librarian knows of a Shepherd by itself."""
+        node = self._nodes.get(shepherd)
+        if node is None or not node.stored.approved:
+            return Word.UNKNOWN
+        if self.doubts.is_gone(shepherd):
+            return Word.GONE
+        if self._heard(node, now):
+            return Word.HEARD
+        return Word.SILENT if self._overdue(now) else Word.UNKNOWN
+
+    def missed(self, now: Ms, margin_ms: int) -> tuple[ServiceId, ...]:
+        """Who is stored as alive, but will not have been heard within the lease in `margin_ms` from now: others are to
+        be asked before it is called away. Ordered by service id."""
+        soon = Ms(now + margin_ms)
+        return tuple(
+            shepherd
+            for shepherd, node in self._nodes.items()
+            if node.stored.state == NODE_ALIVE
+            and not self.doubts.is_away(shepherd, now)
+            and self.word(shepherd, soon) in (Word.SILENT, Word.GONE)
+        )
+
+    def unheard(self, now: Ms) -> tuple[ServiceId, ...]:
+        """Who is away as far as this Librarian hears: somebody may hear it again. Ordered by service id."""
+        return tuple(s for s in self.shepherds() if self.word(s, now) in (Word.SILENT, Word.GONE))
 
     def unsteady(self, now: Ms) -> frozenset[ServiceId]:
         """The approved Shepherds that come and go."""
@@ -192,11 +254,12 @@ class HealthTable:
             stored = node.stored.state
             if not node.stored.approved:
                 continue
-            if self._fresh(node, now):
+            if self._fresh(shepherd, node, now):
                 if stored != NODE_ALIVE:
                     out.append(Transition(shepherd, NODE_ALIVE, stored))
-            elif stored == NODE_ALIVE and self._overdue(now):
-                out.append(Transition(shepherd, NODE_OFFLINE, stored))
+            elif stored == NODE_ALIVE and (self.doubts.is_away(shepherd, now) or self._overdue(now)):
+                left = node.beat is not None and node.beat.leaving
+                out.append(Transition(shepherd, NODE_OFFLINE, stored, left))
         return tuple(out)
 
     def views(self, now: Ms, wall: Ms) -> tuple[NodeView, ...]:
@@ -213,13 +276,13 @@ class HealthTable:
             state=NODE_ALIVE if self.present(shepherd, now) else NODE_OFFLINE,
             since_ms=stored.since_ms,
             domain=stored.domain,
-            maintenance_until_ms=stored.maintenance_until_ms,
+            maintenance_until_ms=stored.excused_until_ms,
         )
         if not stored.approved:
             return replace(view, state=NODE_WAITING)
         if view.state == NODE_OFFLINE and stored.state == NODE_ALIVE:
             view = replace(view, since_ms=wall)  # noticed just now, not yet written
-        if stored.maintenance_until_ms > wall:
+        if stored.excused_until_ms > wall:
             view = replace(view, state=NODE_MAINTENANCE)
         if node.beat is None:
             return view
@@ -234,8 +297,18 @@ class HealthTable:
             domain=beat.domain,
         )
 
-    def _fresh(self, node: _Node, now: Ms) -> bool:
+    def _fresh(self, shepherd: ServiceId, node: _Node, now: Ms) -> bool:
+        if self.doubts.is_away(shepherd, now):
+            return False
+        return self._heard(node, now) or self.doubts.is_vouched(shepherd, now)
+
+    def _heard(self, node: _Node, now: Ms) -> bool:
         return node.heard_ms is not None and now - node.heard_ms < self._lease_ms
 
     def _overdue(self, now: Ms) -> bool:
         return now - self._listening_since >= self._lease_ms
+
+
+def _after_farewell(beat: Heartbeat, last: Heartbeat) -> bool:
+    """Whether a heartbeat was overtaken by the one that said goodbye."""
+    return last.leaving and beat.boot == last.boot and not beat.leaving

@@ -6,6 +6,7 @@ leader that has been replaced without knowing it writes nothing, and learns of i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
@@ -31,6 +32,7 @@ class Leading:
         self._began, self._ended = began, ended
         self._led = False
         self._term = ""
+        self._writing = asyncio.Lock()
 
     @property
     def holder(self) -> str:
@@ -81,11 +83,16 @@ class Leading:
 
     async def write_transitions(self, now: Ms) -> None:
         """Write which Shepherds came and went."""
-        wall = self._on.wall
-        for transition in self._on.nodes.table.transitions(now):
-            obj = shepherd_object(transition.shepherd)
-            elements = [put(obj, "node", "state", transition.state), put(obj, "node", "since_ms", str(wall))]
-            if not await self.apply(elements):
-                return
-            _LOG.info("shepherd %s: %s -> %s", transition.shepherd, transition.before or "new", transition.state)
-            self._on.nodes.written(transition, wall)
+        async with self._writing:
+            for transition in self._on.nodes.table.transitions(now):
+                wall, left_until = self._on.wall, self._on.nodes.left_until_ms() if transition.left else Ms(0)
+                obj = shepherd_object(transition.shepherd)
+                elements = [
+                    put(obj, "node", "state", transition.state),
+                    put(obj, "node", "since_ms", str(wall)),
+                    put(obj, "node", "left_until_ms", str(left_until)),
+                ]
+                if not await self.apply(elements):
+                    return
+                _LOG.info("shepherd %s: %s -> %s", transition.shepherd, transition.before or "new", transition.state)
+                self._on.nodes.written(transition, wall, left_until)

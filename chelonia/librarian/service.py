@@ -15,6 +15,7 @@ from chelonia.core.access import check_access, own_shepherd
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import Word
 from chelonia.core.ids import CLUSTER_OBJECT, ROOT, Guid, Ms, ServiceId
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
@@ -242,6 +243,15 @@ class LibrarianService:
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives. Not in the access table's hands: an unknown identity is recorded as waiting."""
         return await self._nodes.heartbeat(call, beat)
+
+    def suspect(self, shepherd: ServiceId) -> None:
+        """The connection that a Shepherd's heartbeats came over has closed. Told by what serves connections."""
+        self._healer.suspect(shepherd)
+
+    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
+        """What this Librarian knows of Shepherds by itself."""
+        check_access(call, "librarian", "hearing")
+        return await self._healer.words(shepherds)
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
         """What the namespace believes to be on a Shepherd."""

@@ -112,6 +112,11 @@ class Nodes:
         """All registered identities, ordered by role and id."""
         return self._registry.records
 
+    def librarians(self) -> tuple[ServiceId, ...]:
+        """All approved Librarians."""
+        approved = (r.service_id for r in self._registry.records if r.role is Role.LIBRARIAN and r.approved)
+        return tuple(dict.fromkeys(approved))
+
     async def approve(self, call: Call, record: ServiceRecord) -> None:
         """Approve or withdraw an identity."""
         _check_identity(record)
@@ -160,7 +165,11 @@ class Nodes:
             return turned_away
         heard = self.table.beat(beat, self._world.clock.monotonic_ms()) if not beat.trouble else None
         if heard is not None:
-            if heard.returned or heard.new_boot or heard.compared:
+            if beat.leaving:
+                _LOG.info("shepherd says goodbye id=%s boot=%d", beat.shepherd, beat.boot)
+                self.table.excuse(beat.shepherd, self.left_until_ms())
+                self._changed(beat.shepherd)
+            elif heard.returned or heard.new_boot or heard.compared:
                 _LOG.info("shepherd heard again id=%s boot=%d", beat.shepherd, beat.boot)
                 self._changed(beat.shepherd)
             if heard.changed:
@@ -236,11 +245,16 @@ class Nodes:
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
-    def written(self, transition: Transition, since_ms: Ms) -> None:
+    def left_until_ms(self) -> Ms:
+        """Until when a Shepherd is waited for that says goodbye now: a restart starts no copies."""
+        return Ms(self._world.clock.now_ms() + self._world.settings.repair_delay_ms)
+
+    def written(self, transition: Transition, since_ms: Ms, left_until_ms: Ms) -> None:
         """A transition of this Librarian's was written."""
         stored = self.table.stored(transition.shepherd)
         if stored is not None:
-            self.table.store(transition.shepherd, replace(stored, state=transition.state, since_ms=since_ms))
+            fresh = replace(stored, state=transition.state, since_ms=since_ms, left_until_ms=left_until_ms)
+            self.table.store(transition.shepherd, fresh)
         self._changed(transition.shepherd)
 
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
@@ -333,6 +347,7 @@ def _stored_node(record: ServiceRecord, obj: StoredObject) -> StoredNode:
         state=obj.value("node", "state"),
         since_ms=Ms(int(obj.value("node", "since_ms", "0"))),
         maintenance_until_ms=Ms(int(obj.value("node", "maintenance_until_ms", "0"))),
+        left_until_ms=Ms(int(obj.value("node", "left_until_ms", "0"))),
         domain=obj.value("node", "domain"),
         verify_key=obj.value("node", "verify_key"),
         approved=record.approved,

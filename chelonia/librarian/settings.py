@@ -23,7 +23,7 @@ class LibrarianSettings:
         root_owner: DN that owns the root when it is made at the first start.
         root_policy, root_default_policy: its `policy` and `defaultPolicy` at that moment.
         bootstrap: identities that are approved from the first start; withdrawing one later stays in force.
-        lease_ms: a Shepherd not heard of for so long is away.
+        lease_ms: a Shepherd not heard of for so long is away; one whose process has ended is at once.
         leader_lease_ms: a repair leader that cannot renew for so long is replaced.
         tick_ms: how often background work looks up (heartbeats late, lease, erasures, timers).
         repair_delay_ms: how long a Shepherd may be away before its copies are replaced (a blob down to one copy
@@ -46,7 +46,7 @@ class LibrarianSettings:
     root_policy: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     root_default_policy: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     bootstrap: tuple[ServiceRecord, ...] = ()
-    lease_ms: int = 30_000
+    lease_ms: int = 5_000
     leader_lease_ms: int = 15_000
     tick_ms: int = 1_000
     repair_delay_ms: int = 300_000

@@ -37,7 +37,8 @@ BOOTS = "boots"
 
 @dataclass(frozen=True, slots=True)
 class ShepherdPorts:
-    """What a Shepherd needs from the world. `librarians`: one port that fails over among several."""
+    """What a Shepherd needs from the world. `librarians`: one port that fails over among several; `each_librarian`: all
+    of them, each by itself, for heartbeats (none: there is but that one port)."""
 
     blobs: BlobStore
     state_file: StateFile
@@ -47,6 +48,7 @@ class ShepherdPorts:
     worker: Worker
     clock: Clock
     ids: Ids
+    each_librarian: tuple[Librarian, ...] = ()
 
 
 class Node:

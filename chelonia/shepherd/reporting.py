@@ -25,6 +25,7 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd import authority, lifecycle
+from chelonia.shepherd.beats import Beats
 from chelonia.shepherd.disk import CURE
 from chelonia.shepherd.lifecycle import Fate, Held
 from chelonia.shepherd.node import Node
@@ -59,11 +60,24 @@ class Reporting:
         self._compared = (0, 0)  # the generation compared with, and when (monotonic)
         self._replaced = False
         self._missing = 0
+        self._leaving = False
+        each = node.ports.each_librarian or (node.ports.librarians,)
+        self._beats = Beats(each, node.ports.clock, node.settings.heartbeat_ms)
+
+    async def leave(self) -> None:
+        """Say goodbye to every Librarian, as the last word of this boot."""
+        self._leaving = True
+        if self.on and self._linked:
+            await self._beats.send_all(self._node.own_call(), await self._beat())
+
+    async def stop(self) -> None:
+        """End heartbeats under way."""
+        await self._beats.stop()
 
     async def heartbeat_loop(self) -> None:
         """Send signs of life for ever. Raises: BAD_CONFIG when the cluster knows this Shepherd with another store."""
         while True:
-            if self.on:
+            if self.on and not self._leaving:
                 await self.beat()
             await self._node.ports.clock.sleep(self._node.settings.heartbeat_ms)
 
@@ -83,7 +97,7 @@ class Reporting:
         """
         node = self._node
         try:
-            answer = await node.ports.librarians.heartbeat(node.own_call(), await self._beat())
+            answer = await self._beats.send(node.own_call(), await self._beat())
             if answer.refused:
                 return self._turned_away(answer)
             await self._learn(answer)
@@ -124,6 +138,7 @@ class Reporting:
             boots=node.boots,
             replaces=node.disk.identity.replaces,
             trouble=node.disk.trouble,
+            leaving=self._leaving,
         )
 
     def _proven_generation(self) -> int:

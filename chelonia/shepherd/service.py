@@ -94,8 +94,13 @@ class ShepherdService:
             self._tidy_loop(),
         )
 
+    async def leave(self) -> None:
+        """Tell the Librarians that this process ends: it counts as away at once, and as back soon."""
+        await self._reporting.leave()
+
     async def stop(self) -> None:
         """End what requests left running and save what a later start can use. Call after `run` has ended."""
+        await self._reporting.stop()
         await self._node.background.stop()
         if await self._node.disk.look():
             await self._node.settle()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Role
+from chelonia.core.healing import Word
 from chelonia.core.ids import BlobId, Guid, ReferenceId
 from chelonia.core.librarian import (
     BeginPut,
@@ -289,6 +290,7 @@ _HEARTBEAT = record(
     extra("replaces", "replaces", False, form=BOOL),
     extra("trouble", "trouble"),
     extra("reclaimableBytes", "reclaimable_bytes", 0, form=INT),
+    extra("leaving", "leaving", False, form=BOOL),
 )
 _HEARTBEAT_ANSWER = record(
     HeartbeatAnswer,
@@ -447,6 +449,12 @@ LIBRARIAN: Final = service(
         ),
         Spec("recall", _L.recall, arguments(_L.recall), single(Text("memo", "memo", default=None, omit=True))),
         _command("heartbeat", _L.heartbeat, _HEARTBEAT, _HEARTBEAT_ANSWER),
+        Spec(
+            "hearing",
+            _L.hearing,
+            arguments(_L.hearing, Listed("serviceList", Texts("serviceID", "shepherds"))),
+            single(Listed("wordList", Texts("word", "words", form=enum_form(Word)))),
+        ),
         Spec(
             "inventory",
             _L.inventory,
