@@ -2,7 +2,8 @@
 
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
 blobs. This file hears of events and keeps the loops going; its parts each have one duty: `leading` (lease, who is
-away), `repairing` (plan and act), `copies` (what runs), `trimming`, `erasing` (outboxes), `surveying`, `tally`.
+away), `repairing` (plan and act), `copies` (what runs), `trimming`, `erasing` (outboxes), `surveying`, `balancing`,
+`tally`.
 
 Invariants: no byte moves and nothing is erased without a transact before it; the erasure outbox is the only thing
 that erases; whatever fails is planned again from what is stored, never from memory.
@@ -21,6 +22,7 @@ from chelonia.core.healing import Word
 from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary
 from chelonia.core.placement import NODE_OFFLINE
+from chelonia.librarian.balancing import Balancing
 from chelonia.librarian.copies import Copies
 from chelonia.librarian.copying import Copier
 from chelonia.librarian.detecting import Detecting
@@ -58,6 +60,7 @@ class Healer:
         self._trimming = Trimming(on, planning, self._leading, self._work.blob_at)
         parts = Parts(self._work, self._tally, planning, self._leading, self._copies, self._trimming)
         self._repairing = Repairing(on, parts)
+        self._balancing = Balancing(on, parts, self._repairing.act)
         self._surveying = Surveying(on, planning, self._leading, self._tally, self._found)
         self._erasers = Erasers(records, nodes, identity, world)
         records.listen(self._applied)
@@ -151,6 +154,7 @@ class Healer:
             self._every(self._on.settings.tick_ms, self._trimming.step),
             self._every(self._on.settings.tick_ms, self._erase),
             self._surveying.run(self._tolerant),
+            self._every(self._on.settings.tick_ms, self._balancing.step),
         )
         tasks = [asyncio.create_task(loop) for loop in loops]
         try:

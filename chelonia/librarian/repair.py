@@ -140,7 +140,8 @@ class BlobPlan:
 
     `live`: verified copies within reach; `short`: copies that still lack after this plan (no source or no target);
     `witnesses`: the copies that removals rest on, none of them removed; each must be asked before anything is removed
-    (`vouched`); `revisit_ms`: when it should be looked at again even if nothing happens, 0 for never.
+    (`vouched`); `homes`: all copies, if every one of them is verified and its Shepherd proven; `revisit_ms`: when it
+    should be looked at again even if nothing happens, 0 for never.
     """
 
     blob: BlobId
@@ -152,6 +153,7 @@ class BlobPlan:
     removals: tuple[Removal, ...] = ()
     marks: tuple[Mark, ...] = ()
     witnesses: tuple[Location, ...] = ()
+    homes: tuple[Location, ...] = ()
     short: int = 0
     revisit_ms: Ms = Ms(0)
 
@@ -159,6 +161,11 @@ class BlobPlan:
     def idle(self) -> bool:
         """Whether there is nothing to do now."""
         return not (self.copies or self.removals or self.marks)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is to be done, and nothing is under way or waited for."""
+        return self.idle and bool(self.homes)
 
     @property
     def danger(self) -> tuple[int, Ms, BlobId]:
@@ -227,6 +234,7 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
         removals=tuple(removals),
         marks=tuple(marks),
         witnesses=tuple(replica.location for replica in count.sure or count.sure_wheels) if removals else (),
+        homes=tuple(replica.location for replica in count.sure) if len(count.sure) == len(blob.replicas) else (),
         short=max(missing, 0) - len(copies),
         revisit_ms=_revisit(count, policy, now),
     )
@@ -330,8 +338,13 @@ def _expected(node: NodeHealth, policy: RepairPolicy, now: Ms, alone: bool) -> b
     return not alone and node.steady and abs(now - node.view.since_ms) < policy.repair_delay_ms
 
 
+def nodes_of(locations: Iterable[Location]) -> tuple[ServiceId, ...]:
+    """The Shepherds of these, each once, in order."""
+    return tuple(dict.fromkeys([location.shepherd for location in locations]))
+
+
 def _nodes(replicas: Iterable[Replica]) -> tuple[ServiceId, ...]:
-    return tuple(dict.fromkeys([replica.location.shepherd for replica in replicas]))
+    return nodes_of([replica.location for replica in replicas])
 
 
 def _recalled(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> list[Replica]:
@@ -356,7 +369,7 @@ def _copies(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> tuple[
         avoid=_nodes((*count.broken, *count.expired)),
         exclude=_nodes(r for r in blob.replicas if r.state in kept),
     )
-    chance = _Chance(blob)
+    chance = Chance(blob)
     start = int(chance.uniform() * len(sources))
     turned = sources[start:] + sources[:start]
     return tuple(Copy(turned, target) for target in nodes.fleet.choose(demand, chance.uniform))
@@ -413,7 +426,7 @@ def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
     return Ms(min((time for time in times if time > now), default=0))
 
 
-class _Chance:
+class Chance:
     """Numbers in [0, 1) that depend on the blob alone, so that a plan does not depend on the order of planning."""
 
     def __init__(self, blob: BlobView) -> None:
@@ -421,5 +434,6 @@ class _Chance:
         self._state = hashlib.sha256(seed).digest()
 
     def uniform(self) -> float:
+        """The next one."""
         self._state = hashlib.sha256(self._state).digest()
         return int.from_bytes(self._state[:6], "big") / (1 << 48)

@@ -92,7 +92,7 @@ class Repairing:
         for plan in self._planning.plans(found.values()):
             self._look_again(plan)
             if not plan.idle:
-                await self._act(plan, found[plan.blob])
+                await self.act(plan, found[plan.blob])
 
     def _look_again(self, plan: BlobPlan) -> None:
         """When a blob is planned next though nothing has happened to it."""
@@ -103,7 +103,7 @@ class Repairing:
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
-    async def _act(self, plan: BlobPlan, blob: StoredObject) -> None:
+    async def act(self, plan: BlobPlan, blob: StoredObject) -> None:
         """Claim and mark in one transact on the blob's version; then let the copies run. Removals are trimming's."""
         jobs = self._copies.take(plan, blob)
         if len(jobs) < len(plan.copies):

@@ -38,6 +38,9 @@ class LibrarianSettings:
         backoff_ms: pause after a Shepherd refused or failed, doubled up to `backoff_max_ms`.
         services_interval_ms: how often the registry and the stored node states are read again.
         plan_batch: blobs read and planned together; copies_max: copies this Librarian runs at once.
+        balance_bytes_per_s_max: how fast uneven disks are evened out and copies moved to better domains; 0: never.
+        balance_hysteresis_percent: disks count as uneven when their used shares differ by more.
+        drain_bytes_per_s_max: how fast copies leave Shepherds that are being drained.
         waiting_max: unknown identities recorded for approval; more are refused.
         waiting_per_dn_max: of one DN, those withdrawn included: one stranger cannot take up all the room.
     """
@@ -63,6 +66,9 @@ class LibrarianSettings:
     services_interval_ms: int = 5_000
     plan_batch: int = 100
     copies_max: int = 32
+    balance_bytes_per_s_max: int = 20 * 1024 * 1024
+    balance_hysteresis_percent: int = 10
+    drain_bytes_per_s_max: int = 50 * 1024 * 1024
     waiting_max: int = 100
     waiting_per_dn_max: int = 8
 
