@@ -37,7 +37,7 @@ from chelonia.core.librarian import (
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import registry, reports
-from chelonia.librarian.elements import as_read, put
+from chelonia.librarian.elements import as_read, drop, put
 from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Transition
 from chelonia.librarian.identity import Voices
 from chelonia.librarian.records import Draft, Records
@@ -205,13 +205,19 @@ class Nodes:
         return recorded
 
     async def _record_store(self, call: Call, beat: Heartbeat, replaced: str) -> None:
-        """Write which store is this Shepherd's. Raises: CONFLICT when another Librarian has just done so."""
+        """Write which store is this Shepherd's; the reports of another begin anew, whatever its boots were.
+
+        Raises: CONFLICT when another Librarian has just done so.
+        """
         obj = shepherd_object(beat.shepherd)
-        element = put(obj, "node", "store", beat.store, as_read("node", "store", replaced))
-        if not (await self._records.attempt(call, Draft((element,)))).applied:
+        elements = [put(obj, "node", "store", beat.store, as_read("node", "store", replaced))]
+        if replaced:
+            elements += [drop(obj, "report", "boot"), drop(obj, "report", "number")]
+        if not (await self._records.attempt(call, Draft(elements))).applied:
             await self.refresh(call)
             raise CheloniaError(Kind.CONFLICT, "heartbeat", beat.shepherd, "its store is being recorded; try again")
         self._voices.record(beat.shepherd, beat.store)
+        self._reached.pop(beat.shepherd, None)
         if replaced:
             _LOG.warning(
                 "shepherd %s has store %s in the place of %s, as an administrator said; what the old one held is lost",

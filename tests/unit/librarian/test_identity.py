@@ -139,3 +139,25 @@ async def test_a_store_that_another_librarian_has_taken_is_not_refused(expect_lo
         expect_log("has store three in the place of two")
         assert await said(b.service, "three", replaces=True) == ""
         assert await said(other, "three") == ""
+
+
+async def test_a_new_store_is_heard_though_its_clock_is_behind_that_of_the_old_one(
+    expect_log: Callable[..., None],
+) -> None:
+    """Boots follow the clock: where all was lost, state file too, a lower one is no message from the past."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        async def said(store: str, boot: int, *, replaces: bool = False) -> NodeView:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            assert not (await b.service.heartbeat(call, spoken)).refused
+            return next(view for view in await b.service.nodes(ADMIN) if view.shepherd == shepherd)
+
+        assert (await said("one", 900)).boot == 900
+        assert (await b.service.report(call, Report(shepherd, 900, 1, (), "one"))).accepted == 1
+        expect_log("has store two in the place of one")
+        assert (await said("two", 100, replaces=True)).boot == 100
+        assert (await b.service.report(call, Report(shepherd, 100, 1, (), "two"))).accepted == 1
+        assert (await said("two", 100)).state == "alive"
