@@ -3,7 +3,7 @@
 Runs on the executor's writer, never in the event loop. Every outcome it returns is committed: also an unmet condition
 and an error of the caller may rest on changes of the same batch, so none leaves before the commit. An engine error
 aborts the batch and reruns its requests one by one, so that one bad request fails alone.
-Request keys: an applied transact keeps its outcome under (DN, key) until it expires; expired ones are removed a
+Request keys: an applied transact keeps its outcome under (scope, key) until it expires; expired ones are removed a
 bounded number per batch, in order of expiry.
 """
 
@@ -16,9 +16,10 @@ from chelonia.ahash import engine, layout, meta
 from chelonia.ahash.engine import Overlay
 from chelonia.ahash.layout import KeptOutcome, StoreState
 from chelonia.ahash.store import Store
-from chelonia.core.ahash import ChangeOutcome, Element, Position, TransactOutcome
+from chelonia.core.ahash import ChangeOutcome, Element, TransactOutcome
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Ms, RequestKey
+from chelonia.core.ids import Ms, RequestKey
+from chelonia.core.position import Position
 
 SWEEP_MIN = 64
 """Expired request keys removed with a batch, at least; a full batch removes twice as many as it can add."""
@@ -26,9 +27,9 @@ SWEEP_MIN = 64
 
 @dataclass(frozen=True, slots=True)
 class TransactJob:
-    """A `transact` waiting for the committer."""
+    """A `transact` waiting for the committer. `scope`: whose key it is (`Call.key_scope`)."""
 
-    dn: Dn
+    scope: str
     key: RequestKey
     elements: tuple[Element, ...]
     memo: str = ""
@@ -45,7 +46,7 @@ class ChangeJob:
 class RecallJob:
     """A `recall`: queued, so that it is answered after every transact handed in before it."""
 
-    dn: Dn
+    scope: str
     key: RequestKey
 
 
@@ -165,12 +166,12 @@ class _Batch:
         try:
             match job:
                 case TransactJob():
-                    return self._recall(job.dn, job.key) or self._transact(job, writable)
+                    return self._recall(job.scope, job.key) or self._transact(job, writable)
                 case ChangeJob():
                     _check_writable(writable, "change")
                     return engine.change(self.overlay, job.elements)
                 case RecallJob():
-                    return self._recall(job.dn, job.key)
+                    return self._recall(job.scope, job.key)
         except CheloniaError as error:
             if error.kind in (Kind.INTERNAL, Kind.UNAVAILABLE):
                 raise
@@ -186,16 +187,16 @@ class _Batch:
         return TransactOutcome(True, self.position, memo=job.memo)
 
     def _keep(self, job: TransactJob) -> None:
-        digest = layout.request_digest(job.dn, job.key)
+        digest = layout.request_digest(job.scope, job.key)
         expires_ms = Ms(self.expires_ms)
         kept = KeptOutcome(self.before.generation, self.before.sequence + 1, expires_ms, job.memo)
         self.overlay.put(layout.outcome_key(digest), layout.encode_outcome(kept))
         self.overlay.put(layout.expiry_key(expires_ms, digest), b"")
 
-    def _recall(self, dn: Dn, key: RequestKey) -> TransactOutcome | None:
+    def _recall(self, scope: str, key: RequestKey) -> TransactOutcome | None:
         if not key:
             return None
-        data = self.overlay.get(layout.outcome_key(layout.request_digest(dn, key)))
+        data = self.overlay.get(layout.outcome_key(layout.request_digest(scope, key)))
         if data is None:
             return None
         kept = layout.decode_outcome(data)

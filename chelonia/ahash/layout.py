@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
+from chelonia.core.ids import Ms, ObjectId, RequestKey
 
 FORMAT: Final = 1
 """Number of this layout, kept in the store: a newer one is refused, an older one migrated."""
@@ -27,6 +27,10 @@ META_FORMAT: Final = b"M\0format"
 META_CLUSTER: Final = b"M\0cluster"
 META_GENERATION: Final = b"M\0generation"
 META_STATE: Final = b"M\0state"
+META_TERM: Final = b"M\0term"
+"""The mark of the newest term in this log (`standing.TermMark`); only in a store that is one of a group."""
+META_MEMBERS: Final = b"M\0members"
+"""The newest membership record in this log (`membership.Membership`); only in a store that is one of a group."""
 EXPIRY_PREFIX: Final = b"X\0"
 HEADERS: Final = (b"H\0", b"H\1")
 """Range [start, end) of the headers of all objects."""
@@ -80,9 +84,9 @@ def wide_name(key: bytes) -> tuple[str, str]:
     return section.decode(), prop.decode()
 
 
-def request_digest(dn: Dn, key: RequestKey) -> bytes:
-    """32 bytes that stand for this caller's use of this key. Source: SHA-256 (FIPS 180-4)."""
-    return hashlib.sha256(f"{dn}\0{key}".encode()).digest()
+def request_digest(scope: str, key: RequestKey) -> bytes:
+    """32 bytes that stand for this key in the scope that shares it. Source: SHA-256 (FIPS 180-4)."""
+    return hashlib.sha256(f"{scope}\0{key}".encode()).digest()
 
 
 def outcome_key(digest: bytes) -> bytes:

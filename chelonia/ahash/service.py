@@ -26,16 +26,16 @@ from chelonia.core.ahash import (
     Element,
     ObjectPage,
     Page,
-    Position,
     TransactOutcome,
     Walk,
     WalkOutcome,
 )
-from chelonia.core.caller import Call
+from chelonia.core.caller import Call, Role
 from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, RequestKey, parse_request_key
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.position import Position
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -125,17 +125,35 @@ class AHashService:
             await self.start()
         await self._tasks[0]
 
-    async def close(self) -> None:
-        """Take no more changes, finish and answer those taken, close the store. Safe to call twice."""
-        if not self._tasks:
-            return
+    async def follow(self) -> None:
+        """Take reads only, of a store that others change.
+
+        Raises: INTERNAL (the store is not prepared), UNAVAILABLE.
+        """
+        limits = CommitLimits(self._settings.key_keep_ms, self._settings.min_free_bytes)
+        self._committer = await self._executor.run_read(lambda: Committer(self._store, limits))
+
+    @property
+    def position(self) -> Position:
+        """The last commit of this service's own. Raises: UNAVAILABLE unless started."""
+        return self._started().position
+
+    async def retire(self) -> None:
+        """Take no more changes, finish and answer those taken. Store and executor stay the caller's to close."""
         self._queue.open = False
         self._queue.wake.set()
-        committing, upkeep = self._tasks
-        self._tasks = ()
-        upkeep.cancel()
-        await asyncio.wait((committing, upkeep))
+        tasks, self._tasks = self._tasks, ()
+        if tasks:
+            committing, upkeep = tasks
+            upkeep.cancel()
+            await asyncio.wait((committing, upkeep))
         self._committer = None
+
+    async def close(self) -> None:
+        """Retire and close the store. Safe to call twice."""
+        if not self._tasks:
+            return
+        await self.retire()
         await self._executor.run_write(self._store.close)
         await self._executor.close()
 
@@ -165,14 +183,14 @@ class AHashService:
         if key:
             parse_request_key(key)
         engine.check_size(memo, bounds.MEMO_BYTES_MAX, "a memo")
-        outcome = await self._submit(TransactJob(call.dn, key, elements, memo), len(elements))
+        outcome = await self._submit(TransactJob(call.key_scope(Role.LIBRARIAN), key, elements, memo), len(elements))
         assert isinstance(outcome, TransactOutcome)
         return outcome
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
         """See `core.ahash.AHash.recall`."""
         check_access(call, "ahash", "recall")
-        outcome = await self._submit(RecallJob(call.dn, parse_request_key(key)), 1)
+        outcome = await self._submit(RecallJob(call.key_scope(Role.LIBRARIAN), parse_request_key(key)), 1)
         assert outcome is None or isinstance(outcome, TransactOutcome)
         return outcome
 

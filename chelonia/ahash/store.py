@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from chelonia.core.ahash import Position
+from chelonia.core.position import Horizon, Position
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class Executor(Protocol):
 
 
 class Durability(Protocol):
-    """Decides when what stands at a position may be told to a caller."""
+    """Decides when what stands at a position may be told to a caller, and tells the process's horizon that it was."""
 
     async def wait(self, position: Position) -> None:
         """Return once everything up to `position` is durable.
@@ -113,6 +113,10 @@ class Durability(Protocol):
 class LocalDurability:
     """Durable means synced by this one store: a commit that has returned is durable already."""
 
+    def __init__(self, horizon: Horizon | None = None) -> None:
+        """`horizon`: told of every position answered."""
+        self._horizon = horizon or Horizon()
+
     async def wait(self, position: Position) -> None:
         """Return at once."""
-        del position
+        self._horizon.saw(position)

@@ -134,7 +134,8 @@ async def commit_put(ports: Ports, turn: Turn, request: CommitPutRequest) -> Out
 async def get_file(ports: Ports, turn: Turn, request: GetFileRequest) -> TransferOutcome:
     """Answer with TURLs of whole replicas, nearest first, bound to the caller."""
     ln = parse_ln(request.ln)
-    (walked,) = await ports.librarian.traverse(turn.service, (ln,), LOCATED)
+    # A ticket outlives the decision: it is not given on a policy that has been revoked.
+    (walked,) = await ports.librarian.traverse(turn.service.strongly(), (ln,), LOCATED)
     found = existing(ln, walked)
     Judge(turn.user, "getFile").require(Action.READ, found)
     if found.type != TYPE_FILE:

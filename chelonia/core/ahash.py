@@ -6,6 +6,8 @@ paged namespace needs. One contract suite (`tests/contract/`) runs against every
 
 Invariants: a transact applies wholly or not at all, across objects; the same request key applies once; a condition
 reads the state just before its transact; an answer is given only when the change is durable.
+Reads say how fresh they must be (`Call.read_after`, `Call.strong`); implementations tell the process's `Horizon` where
+each of their answers stands.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Protocol
 from chelonia.core.caller import Call
 from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.position import Position
 
 
 class ChangeType(enum.Enum):
@@ -67,18 +70,6 @@ class Element:
     value: str = ""
     conditions: tuple[Condition, ...] = ()
     change_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
-    """Where in the history of which cluster an answer stands.
-
-    `cluster` names the cluster, `generation` rises when a backup is restored, `sequence` counts commits within it.
-    """
-
-    cluster: str
-    generation: int
-    sequence: int
 
 
 class ChangeStatus(enum.Enum):
@@ -198,7 +189,7 @@ class AHash(Protocol):
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
-        """Apply all elements or none. With a key already used by this caller (DN), answer as then, changing nothing.
+        """Apply all elements or none. With a key used before by any Librarian, answer as then, changing nothing.
 
         All conditions are evaluated before the first change. An unmet condition is an answer, not an error, and is
         not stored under the key. An empty key stores nothing. `memo`: at most `bounds.MEMO_BYTES_MAX` bytes.
@@ -207,7 +198,7 @@ class AHash(Protocol):
         ...
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        """The stored outcome of this caller's earlier transact under `key`, or None."""
+        """The stored outcome of an earlier transact under `key` by any Librarian (`Call.key_scope`), or None."""
         ...
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:

@@ -76,8 +76,24 @@ COMMIT_QUEUE_MAX: Final = 4096
 """Requests waiting for the committer; beyond it callers are told to retry."""
 REQUEST_KEY_KEEP_MS: Final = 15 * 60 * 1000
 """How long a request's outcome is remembered (promised: 10 minutes)."""
+REPLICA_FRAMES_QUEUED_MAX: Final = 50_000
+"""Engine frames of other replicas that wait for the replication thread; more are dropped and asked for again."""
+REPLICA_FRAMES_PER_FLUSH_MAX: Final = 1000
+"""Engine frames applied before a follower syncs its log and acknowledges: a stream without a pause is acknowledged."""
+FORWARDED_MAX: Final = 4096
+"""Calls that one A-Hash replica has forwarded to the master, or carries out for another, at once."""
 MEMO_BYTES_MAX: Final = 4096
 """The caller's own note kept with a request's outcome."""
+
+# --- replication ---
+REPLICAS_MAX: Final = 15
+"""Members of one A-Hash group, learners included: every commit travels to each of them from one master."""
+HELD_FRAMES_MAX: Final = 4096
+"""Engine frames held back from one peer that may not be followed yet; lost ones are asked for again."""
+HELD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Their bytes."""
+PEER_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""One message between replicas: a log record of the largest transaction, or a forwarded call with its answer."""
 
 # --- bytes ---
 UPLOADS_OPEN_MAX: Final = 20_000

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from chelonia.core.ids import ANONYMOUS, Dn, RequestKey, ServiceId
+from chelonia.core.position import Position
 
 
 class Role(enum.Enum):
@@ -33,6 +34,8 @@ class Call:
         address: peer address for the audit log and for bound tickets.
         request_id: correlates log lines end to end; never authorises anything.
         request_key: makes a change apply once; empty when the caller gave none.
+        read_after: what is read for this call is at least as new as this; a caller's claim, counting for him alone.
+        strong: what is read for this call is the newest acknowledged, whatever replica is asked.
     """
 
     dn: Dn = ANONYMOUS
@@ -42,11 +45,22 @@ class Call:
     address: str = ""
     request_id: str = ""
     request_key: RequestKey = RequestKey("")
+    read_after: Position | None = None
+    strong: bool = False
 
     def has(self, role: Role) -> bool:
         """Whether the registry grants `role` to this caller."""
         return role in self.roles
 
+    def key_scope(self, shared: Role) -> str:
+        """Who shares this caller's request keys at a service: all that hold `shared` there, so that a retry may come
+        through another instance of them; any other caller is alone with his."""
+        return shared.value if self.has(shared) else f"{self.service_id} {self.dn}"
+
     def as_service(self, dn: Dn, role: Role, service_id: ServiceId) -> Call:
         """This request carried on by a service of ours in its own name, ids and key kept."""
         return replace(self, dn=dn, roles=(role,), service_id=service_id, attributes=(), address="")
+
+    def strongly(self) -> Call:
+        """This call, reading nothing but the newest acknowledged: for what cannot be taken back."""
+        return self if self.strong else replace(self, strong=True)

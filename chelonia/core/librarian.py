@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from chelonia.core.ahash import Position
 from chelonia.core.caller import Call, Role
 from chelonia.core.healing import Word
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
+from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
 
 Expect = tuple[tuple[Guid, int], ...]

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from chelonia.core.ahash import Position
 from chelonia.core.caller import Call
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
 
 PROTOCOL_HTTP = "http"

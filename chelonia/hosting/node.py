@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store_bdb import BdbSettings, BdbStore
+from chelonia.ahash.store import LocalDurability
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
@@ -26,6 +28,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
+from chelonia.core.position import Horizon
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.config import NodeConfig, read_secret, trusted
 from chelonia.hosting.data_door import DataDoor
@@ -85,7 +88,8 @@ class Node:
         self._dn: Dn = own.dn
         context = self._tls.client_context()
         self._client = HttpClient(lambda: context, config.client)
-        self._link = Link(self._client, self._clock, self._ids)
+        self._horizon = Horizon()
+        self._link = Link(self._client, self._clock, self._ids, horizon=self._horizon)
         self._directory = ShepherdDirectory(self._link)
         self._readiness = Readiness()
         self._ahash: AHash | None = None
@@ -99,7 +103,7 @@ class Node:
         self._stop = asyncio.Event()
         self._failure = ""
         self._registry = Registry(trusted(config), self._registry_source(), self._clock, config.registry)
-        self._parts = SoapParts(self._registry, self._metrics)
+        self._parts = SoapParts(self._registry, self._metrics, self._horizon)
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serve until told to stop; returns the exit code. Raises: CheloniaError when it cannot start."""
@@ -168,13 +172,14 @@ class Node:
     async def _started_ahash(self, store: BdbStore, settings: AHashSettings) -> AHashService:
         """Start the A-Hash. A fresh store that nobody named gets a new name: what was before it is another cluster."""
         executor = ThreadExecutor()
-        ahash = AHashService(store, executor, self._clock, settings)
+        durability = LocalDurability(self._horizon)
+        ahash = AHashService(store, executor, self._clock, settings, durability)
         try:
             await ahash.start()
         except CheloniaError as error:
             if error.kind is not Kind.BAD_CONFIG or settings.cluster:
                 raise
-            ahash = AHashService(store, executor, self._clock, replace(settings, cluster=self._ids.uuid()))
+            ahash = AHashService(store, executor, self._clock, replace(settings, cluster=self._ids.uuid()), durability)
             try:
                 await ahash.start()
             except CheloniaError:

@@ -2,14 +2,16 @@
 
 A `Channel` carries calls to one service that may have several instances: it stays with one while it answers, goes on
 to the next when it does not, and repeats a call within a deadline with the same request key, so that a change applies
-once. Context travels in headers: `X-Request-Id`, `Chelonia-Request-Key`, and `Chelonia-Service` where one certificate
-serves several services. Errors arrive as they left the other side; those of the transport name target and cure.
+once. Context travels in headers: `X-Request-Id`, `Chelonia-Request-Key`, `Chelonia-Service` where one certificate
+serves several services, and `Chelonia-Read-After` with the newest position that any answer told, so that instances
+that differ in how far they are show one history. Errors arrive as they left the other side; those of the transport
+name target and cure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from chelonia.core import ahash, bartender, librarian, shepherd
@@ -20,10 +22,18 @@ from chelonia.core.healing import Word
 from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
+from chelonia.core.position import Horizon, later
 from chelonia.core.replicas import Receipt
-from chelonia.hosting.http_client import HttpClient, Sending, Unreachable, raise_for_status, target_of
-from chelonia.wire import soap
-from chelonia.wire.headers import REQUEST_ID_HEADER, REQUEST_KEY_HEADER, SERVICE_HEADER
+from chelonia.hosting.http_client import HttpClient, Received, Sending, Unreachable, raise_for_status, target_of
+from chelonia.wire import positions, soap
+from chelonia.wire.headers import (
+    POSITION_HEADER,
+    READ_AFTER_HEADER,
+    REQUEST_ID_HEADER,
+    REQUEST_KEY_HEADER,
+    SERVICE_HEADER,
+    STRONG_HEADER,
+)
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER
@@ -68,7 +78,7 @@ class Link:
     """What every channel of a process shares.
 
     `service_id`: the caller's own, where its certificate serves several; `trouble`: told target and reason of each
-    failure after which a call is repeated.
+    failure after which a call is repeated; `horizon`: the newest position that services told this process.
     """
 
     client: HttpClient
@@ -76,6 +86,7 @@ class Link:
     ids: Ids
     service_id: ServiceId = ServiceId("")
     trouble: Callable[[str, str], None] | None = None
+    horizon: Horizon = field(default_factory=Horizon)
 
 
 class Channel:
@@ -126,10 +137,20 @@ class Channel:
     async def _once(self, url: str, call: Call, method: str, body: bytes) -> Any:
         sending = Sending("POST", url, self._headers(call), body, read_idle_ms=self._patience.read_ms)
         received = await self._link.client.request(sending)
+        self._note_position(received)
         if received.headers.get("Content-Type", "").startswith("text/xml"):
             return soap.decode_response(self._service, method, received.body)
         raise_for_status(received.status, received.headers, received.body, method)
         raise CheloniaError(Kind.BAD_XML, method, cause=f"HTTP {received.status} without an XML answer")
+
+    def _note_position(self, received: Received) -> None:
+        """Shepherds keep no metadata: what they say of it is hearsay and would bind this whole process."""
+        told = received.headers.get(POSITION_HEADER, "")
+        if told and self._service.name != SHEPHERD.name:
+            try:
+                self._link.horizon.saw(positions.from_header(told))
+            except CheloniaError as error:
+                raise CheloniaError(Kind.BAD_XML, self._service.name, cause=error.cause) from error
 
     def _headers(self, call: Call) -> dict[str, str]:
         headers = {"Content-Type": soap.CONTENT_TYPE, "SOAPAction": '""'}
@@ -137,6 +158,11 @@ class Channel:
             headers[REQUEST_ID_HEADER] = call.request_id
         if call.request_key:
             headers[REQUEST_KEY_HEADER] = call.request_key
+        after = later(call.read_after, self._link.horizon.newest)
+        if after is not None:
+            headers[READ_AFTER_HEADER] = positions.to_header(after)
+        if call.strong:
+            headers[STRONG_HEADER] = "1"
         if self._link.service_id:
             headers[SERVICE_HEADER] = self._link.service_id
         return headers

@@ -10,17 +10,19 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.position import Horizon
 from chelonia.hosting.calls import call_of
 from chelonia.hosting.http_messages import Answer, Request, Whole, error_answer, read_whole, text_answer
 from chelonia.hosting.logging_setup import AUDIT_LOGGER
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.registry import Registry
-from chelonia.wire import soap
+from chelonia.wire import positions, soap
+from chelonia.wire.headers import POSITION_HEADER
 from chelonia.wire.operations import Service
 from chelonia.wire.wsdl import wsdl
 
@@ -34,10 +36,11 @@ _REFUSALS = (Kind.DENIED, Kind.UNTRUSTED, Kind.WRONG_CLUSTER, Kind.BAD_TICKET)
 
 @dataclass(frozen=True, slots=True)
 class SoapParts:
-    """What every SOAP door of a node shares."""
+    """What every SOAP door of a node shares. `horizon`: answers tell its newest position, at or after their own."""
 
     registry: Registry
     metrics: Metrics
+    horizon: Horizon = field(default_factory=Horizon)
 
 
 class LargeBodies:
@@ -100,7 +103,11 @@ class SoapDoor:
         if request.method != "POST":
             return text_answer(405, "this is a SOAP endpoint: POST\n", (("Allow", "GET, HEAD, POST"),))
         with self._large.one() as large:
-            return await self._post(request, Whole(bounds.SOAP_BODY_BYTES_MAX, large=large))
+            answer = await self._post(request, Whole(bounds.SOAP_BODY_BYTES_MAX, large=large))
+        newest = self._parts.horizon.newest
+        if newest is None:
+            return answer
+        return replace(answer, headers=(*answer.headers, (POSITION_HEADER, positions.to_header(newest))))
 
     async def _post(self, request: Request, how: Whole) -> Answer:
         started = time.perf_counter()

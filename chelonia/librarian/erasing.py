@@ -11,10 +11,11 @@ import logging
 from collections.abc import Iterable
 
 from chelonia.core import bounds
-from chelonia.core.ahash import ChangeType, Element, Position
+from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SHEPHERD_PREFIX, Ms, ServiceId, shepherd_object
+from chelonia.core.position import Position
 from chelonia.core.shepherd import Authority
 from chelonia.librarian.elements import drop, outbox_reference
 from chelonia.librarian.guard import Backoff
@@ -34,7 +35,7 @@ class Erasers:
     def __init__(self, records: Records, nodes: Nodes, identity: Identity, world: World) -> None:
         self._records = records
         self._nodes = nodes
-        self._call = identity.call()
+        self._call = identity.call().strongly()  # an order of the past would be obeyed like one of today
         self._world = world
         self._due: dict[ServiceId, Ms] = {}
         self._after: dict[ServiceId, str] = {}

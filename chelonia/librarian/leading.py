@@ -66,7 +66,7 @@ class Leading:
     async def keep(self, now: Ms) -> None:
         """Take, keep or notice the loss of the lease."""
         records, call = self._on.records, self._on.call
-        self._leadership.observe(leader.parse(await records.one(call, REPAIR_OBJECT)), now)
+        self._leadership.observe(leader.parse(await records.one(call.strongly(), REPAIR_OBJECT)), now)
         bid = self._leadership.bid(now, self._on.wall)
         if bid is not None and (await records.attempt(call, Draft(bid.elements()))).applied:
             self._leadership.won(bid)

@@ -6,15 +6,17 @@ few times. Only the caller's own expectations (`elements.EXPECT`) are never retr
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from chelonia.core import bounds
-from chelonia.core.ahash import AHash, Element, ObjectPage, Page, Position, TransactOutcome, Walk, WalkOutcome
+from chelonia.core.ahash import AHash, Element, ObjectPage, Page, TransactOutcome, Walk, WalkOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.position import Position
 from chelonia.librarian.elements import EXPECT
 
 TRIES = 8
@@ -92,7 +94,8 @@ class Records:
 
     async def recall(self, call: Call) -> TransactOutcome | None:
         """The stored outcome under the call's request key."""
-        return await self._ahash.recall(self._identity.call(call), call.request_key) if call.request_key else None
+        key = _scoped(call)
+        return await self._ahash.recall(self._identity.call(call), key) if key else None
 
     async def refresh_position(self, call: Call) -> Position:
         """Ask the A-Hash where it stands."""
@@ -102,8 +105,7 @@ class Records:
     async def attempt(self, call: Call, draft: Draft) -> TransactOutcome:
         """One transact under the call's request key; listeners hear of it when it applied (now, not in the past)."""
         elements = tuple(draft.elements)
-        key = RequestKey(call.request_key)
-        outcome = await self._ahash.transact(self._identity.call(call), key, elements, draft.memo)
+        outcome = await self._ahash.transact(self._identity.call(call), _scoped(call), elements, draft.memo)
         self._saw(outcome.position)
         if outcome.applied and not outcome.recalled:
             for listener in self._listeners:
@@ -137,3 +139,15 @@ class Records:
 
     def _saw(self, position: Position) -> None:
         self._position = max(self._position, position) if position.cluster == self._position.cluster else position
+
+
+def _scoped(call: Call) -> RequestKey:
+    """The request key as the A-Hash gets it: all Librarians share their keys there, their callers must not.
+
+    Bartenders share theirs too (each is bound to its user before it gets here), so that a retry finds its first try
+    whichever Bartender and Librarian it comes through; nobody can be answered by a key that a Shepherd chose.
+    """
+    if not call.request_key:
+        return RequestKey("")
+    text = f"{call.key_scope(Role.BARTENDER)}\0{call.request_key}"
+    return RequestKey(hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())

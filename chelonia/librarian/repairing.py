@@ -84,7 +84,9 @@ class Repairing:
         self._work.paged(shepherd, after, found.items[-1][0] if found.more and found.items else "")
 
     async def _plan(self, batch: Sequence[BlobId]) -> None:
-        stored = await self._on.records.get(self._on.call, [blob_object(blob) for blob in batch])
+        # The leader trims on what it reads here.
+        call = self._on.call.strongly() if self._leading.now else self._on.call
+        stored = await self._on.records.get(call, [blob_object(blob) for blob in batch])
         found = {blob_of(blob): blob for blob in stored if blob.exists}
         for blob in batch:
             if blob not in found:

@@ -290,6 +290,7 @@ class Nodes:
         if report.store and recorded and report.store != recorded:
             cause = f"the cluster knows it with store {recorded}, this report is of store {report.store}"
             raise CheloniaError(Kind.DENIED, "report", report.shepherd, cause)
+        call = call.strongly()  # what is told to be unknown is set aside
         obj, needed = shepherd_object(report.shepherd), reports.records_needed(report)
         answer = ReportAnswer(0, self._world.settings.lease_ms)
 
@@ -336,6 +337,7 @@ class Nodes:
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
         """A page of what the namespace believes to be on a Shepherd."""
         limit = min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
+        call = call.strongly()  # what is not in it is set aside
         page = await self._records.scan(call, shepherd_object(shepherd), "file", after, limit)
         ids = list(dict.fromkeys(blob_object(BlobId(blob)) for _, blob in page.items))
         found = {obj.id: obj for obj in await self._records.get(call, ids, (Needed("locations"),))}

@@ -71,6 +71,7 @@ class Uploads:
     async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
         """Turn a pending upload into a file; asked again, answer as the first time."""
         self._check_receipts(call, receipts)
+        call = call.strongly()  # the Shepherd has not seen the answer that told of the name
 
         async def build() -> Draft:
             pending = Pending(await self._records.one(call, entry_id(guid)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chelonia.core.ahash import Position
+from chelonia.core.position import Position
 from chelonia.core.shepherd import Authority, State
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from chelonia.core.ahash import Position
 from chelonia.core.ids import ROOT, BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.wire.schema import INT, Child, Children, Form, Listed, Metadata, Part, Record, Text, record, shaped
 

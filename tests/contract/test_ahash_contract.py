@@ -238,13 +238,13 @@ async def test_a_retry_applies_once_and_is_answered_as_the_first_try(ahash: AHas
     assert await ahash.recall(LIBRARIAN, key) == again
 
 
-async def test_a_key_belongs_to_its_caller(ahash: AHashService) -> None:
+async def test_a_key_is_shared_by_all_librarians(ahash: AHashService) -> None:
     key, element = RequestKey("k"), add("o", "s", "n", 1)
-    await ahash.transact(LIBRARIAN, key, (element,))
-    assert await ahash.recall(OTHER_LIBRARIAN, key) is None
-    outcome = await ahash.transact(OTHER_LIBRARIAN, key, (element,))
-    assert (outcome.applied, outcome.recalled) == (True, False)
-    assert await sections(ahash, "o") == {"s": {"n": "2"}}
+    first = await ahash.transact(LIBRARIAN, key, (element,), "note")
+    assert await ahash.recall(OTHER_LIBRARIAN, key) == replace(first, recalled=True)
+    again = await ahash.transact(OTHER_LIBRARIAN, key, (element,))
+    assert again == replace(first, recalled=True)
+    assert await sections(ahash, "o") == {"s": {"n": "1"}}
 
 
 async def test_an_unmet_condition_is_not_kept_under_the_key(ahash: AHashService) -> None:

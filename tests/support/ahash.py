@@ -8,14 +8,16 @@ from pathlib import Path
 
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store import Store
-from chelonia.ahash.store_bdb import BdbSettings, BdbStore
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.ids import Dn, Ms, ObjectId
+from tests.support.replicas import GroupOfOne
 
-ENGINES = ("memory", "bdb")
+ENGINES = ("memory", "bdb", "replicated")
 SMALL = BdbSettings(cache_bytes=8 << 20, log_file_bytes=4 << 20, log_buffer_bytes=1 << 20)
 LIBRARIAN = Call(Dn("/O=Grid/CN=librarian"), (Role.LIBRARIAN,))
 OTHER_LIBRARIAN = Call(Dn("/O=Grid/CN=librarian two"), (Role.LIBRARIAN,))
@@ -51,7 +53,12 @@ def no_panic(reason: str) -> None:
 
 def open_store(engine: str, directory: Path) -> Store:
     """A store of this engine; a Berkeley DB's files are in `directory`."""
-    return MemoryStore() if engine == "memory" else BdbStore(directory / "ahash", SMALL, no_panic)
+    match engine:
+        case "memory":
+            return MemoryStore()
+        case "replicated":
+            return GroupOfOne(directory / "ahash", SMALL)
+    return BdbStore(directory / "ahash", SMALL, no_panic)
 
 
 @asynccontextmanager

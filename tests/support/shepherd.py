@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
-from chelonia.core.ahash import Position
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
@@ -21,6 +20,7 @@ from chelonia.core.librarian import (
     Report,
     ReportAnswer,
 )
+from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
 from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, StoreIdentity, TurlOutcome, Upload, Uploaded
 from chelonia.shepherd.blobs_memory import MemoryBlobs

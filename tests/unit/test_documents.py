@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from chelonia.ahash import layout, meta
-from chelonia.ahash.store_bdb import BdbSettings, BdbStore
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.core.errors import Kind
 from chelonia.hosting.cheloniad import _parser as cheloniad_parser
 from chelonia.hosting.config import parse_config

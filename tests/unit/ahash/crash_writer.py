@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store_bdb import BdbSettings, BdbStore
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.core.ids import RequestKey
 from tests.support.ahash import LIBRARIAN, HandClock, put

@@ -9,7 +9,7 @@ from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Tr
 from chelonia.ahash.store_memory import MemoryStore
 from chelonia.core.ahash import ChangeStatus, Element, TransactOutcome
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
+from chelonia.core.ids import Ms, ObjectId, RequestKey
 from tests.support.ahash import add, check, is_set, put
 
 NOW = Ms(1_000_000)
@@ -38,7 +38,7 @@ def made(store: MemoryStore) -> Committer:
 
 
 def job(*elements: Element, key: str = "") -> TransactJob:
-    return TransactJob(Dn("d"), RequestKey(key), elements)
+    return TransactJob("librarian", RequestKey(key), elements)
 
 
 def test_a_batch_is_one_commit_and_one_position() -> None:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from chelonia.ahash import layout
 from chelonia.ahash.layout import KeptOutcome, StoreState
-from chelonia.ahash.store_bdb import format_slot
+from chelonia.ahash.store_bdb_files import format_slot
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
+from chelonia.core.ids import Ms, ObjectId, RequestKey
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "store.md"
 OBJECT = ObjectId("0")
-DIGEST = layout.request_digest(Dn("/O=Grid/CN=joe"), RequestKey("put/1"))
+DIGEST = layout.request_digest("librarian", RequestKey("put/1"))
 
 GOLDEN = {
     "header key": layout.header_key(OBJECT),

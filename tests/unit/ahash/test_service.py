@@ -9,9 +9,9 @@ import pytest
 
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
-from chelonia.core.ahash import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.position import Position
 from tests.support.ahash import LIBRARIAN, HandClock, add, check, is_set, open_store, put, serving
 
 T = TypeVar("T")

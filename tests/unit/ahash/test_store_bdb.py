@@ -14,10 +14,12 @@ import pytest
 from chelonia.ahash import layout, meta
 from chelonia.ahash.committer import CommitLimits, Committer, TransactJob
 from chelonia.ahash.service import AHashSettings
-from chelonia.ahash.store_bdb import BdbSettings, BdbStore, CommitCounter, format_slot, parse_slot
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import BdbSettings
+from chelonia.ahash.store_bdb_files import CommitCounter, format_slot, parse_slot
 from chelonia.core.ahash import TransactOutcome
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
+from chelonia.core.ids import Ms, ObjectId, RequestKey
 from tests.support.ahash import LIBRARIAN, SMALL, HandClock, add, no_panic, open_store, put, serving
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +37,7 @@ def committer(store: BdbStore) -> Committer:
 
 def write(writer: Committer, turn: int) -> None:
     element = put("o", "entries", f"{turn:05}", "x" * 100)
-    (outcome,) = writer.commit((TransactJob(Dn("d"), NO_KEY, (element,)),), Ms(turn))
+    (outcome,) = writer.commit((TransactJob("librarian", NO_KEY, (element,)),), Ms(turn))
     assert isinstance(outcome, TransactOutcome)
     assert outcome.applied
 
@@ -366,7 +368,7 @@ def test_a_disk_that_fills_up_loses_nothing_and_stays_readable(small_disk: Path)
     told: set[str] = set()
     failures: list[Kind] = []
     for turn in range(1000):
-        job = TransactJob(Dn("d"), NO_KEY, (put("o", "entries", f"{turn:05}", "x" * 60_000),))
+        job = TransactJob("librarian", NO_KEY, (put("o", "entries", f"{turn:05}", "x" * 60_000),))
         (outcome,) = writer.commit((job,), Ms(0))
         if isinstance(outcome, TransactOutcome):
             told.add(f"{turn:05}")

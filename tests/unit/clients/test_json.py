@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from chelonia.core.ahash import Position
 from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
 from chelonia.core.librarian import HealthSummary, Librarian
+from chelonia.core.position import Position
 from chelonia_clients import connect
 from chelonia_clients.client import Client
 from tests.support.bartender import FakeBartender

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chelonia.core import bounds
-from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
+from chelonia.core.ahash import AHashStatus, ChangeType, Condition, ConditionType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.librarian import ServiceRecord
+from chelonia.core.position import Horizon, Position
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.http_client import ClientLimits, HttpClient, Received, Sending
 from chelonia.hosting.http_messages import Peer, Request, Whole, read_whole
@@ -26,6 +28,7 @@ from chelonia.hosting.rpc_client import Channel, Link, Patience, RemoteAHash
 from chelonia.hosting.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.tls import ClientCertificate
 from chelonia.wire import soap
+from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
 from tests.support.ahash import open_store, serving
 from tests.unit.hosting.grid import JANE, Grid
@@ -310,3 +313,79 @@ async def test_a_message_that_takes_too_long_is_cut_off() -> None:
     with pytest.raises(CheloniaError) as caught:
         await read_whole(request, Whole(1000, deadline_ms=50))
     assert caught.value.kind is Kind.TIMEOUT
+
+
+# --- positions ----------------------------------------------------------------------------------------------------
+
+
+class Told:
+    """A port that notes how fresh its callers want to read, and answers from where it is told to stand."""
+
+    def __init__(self, horizon: Horizon) -> None:
+        self.horizon = horizon
+        self.stands: Position | None = None
+        self.calls: list[Call] = []
+
+    async def status(self, call: Call) -> AHashStatus:
+        self.calls.append(call)
+        if self.stands is not None:
+            self.horizon.saw(self.stands)
+        return AHashStatus(self.stands or Position("c", 1, 0), "master", True, 0, 0)
+
+
+@asynccontextmanager
+async def telling(service: Service = AHASH) -> AsyncIterator[tuple[Told, Channel, HttpClient, str]]:
+    """A port at the end of a channel, whose calls can also be made by hand."""
+    told = Told(Horizon())
+    door = SoapDoor(service, told, "https://x/AHash", replace(parts(), horizon=told.horizon))
+    async with plain(door.serve) as server, client_of(None) as client:
+        url = f"http://127.0.0.1:{server.port}/AHash"
+        yield told, Channel(link(client), service, (url,)), client, url
+
+
+async def test_a_session_reads_after_the_newest_answer_it_has_seen() -> None:
+    async with telling() as (told, channel, _, _):
+        for told.stands in (None, Position("c", 1, 7), Position("c", 1, 9), Position("c", 2, 1)):
+            await channel.call(Call(), "status")
+        await channel.call(Call(), "status")
+    wanted = [call.read_after for call in told.calls]
+    assert wanted == [None, None, Position("c", 1, 7), Position("c", 1, 9), Position("c", 2, 1)]
+
+
+async def test_a_call_that_carries_a_later_position_sends_that_one_and_only_for_itself() -> None:
+    async with telling() as (told, channel, _, _):
+        told.stands = Position("c", 1, 7)
+        for after in (None, Position("c", 1, 99), Position("c", 1, 3), Position("d", 9, 9)):
+            await channel.call(Call(read_after=after), "status")
+    wanted = [call.read_after for call in told.calls]
+    assert wanted == [None, Position("c", 1, 99), Position("c", 1, 7), Position("c", 1, 7)]
+
+
+async def test_what_a_caller_claims_is_told_to_nobody_else() -> None:
+    async with telling() as (told, _, client, url):
+        told.stands = Position("c", 1, 7)
+        absurd = {"Chelonia-Read-After": "9.999999999999999999.c"}
+        answer = await client.request(Sending("POST", url, absurd | {"Content-Type": "text/xml"}, STATUS))
+        assert answer.headers["Chelonia-Position"] == "1.7.c"
+    assert told.calls[0].read_after == Position("c", 9, 999999999999999999)
+
+
+async def test_a_strong_call_arrives_strong() -> None:
+    async with telling() as (told, channel, _, _):
+        await channel.call(Call(), "status")
+        await channel.call(Call().strongly(), "status")
+    assert [call.strong for call in told.calls] == [False, True]
+
+
+async def test_a_malformed_position_is_refused() -> None:
+    answer = await post(Port(never), STATUS, Content_Type="text/xml", Chelonia_Read_After="soon")
+    assert fault(answer).kind is Kind.BAD_REQUEST
+
+
+async def test_shepherds_are_not_believed_about_positions() -> None:
+    shepherds = replace(AHASH, name="shepherd")
+    async with telling(shepherds) as (told, channel, _, _):
+        told.stands = Position("c", 9, 99)
+        await channel.call(Call(), "status")
+        await channel.call(Call(), "status")
+    assert [call.read_after for call in told.calls] == [None, None]

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import AHash, Position
+from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, CopyOrder, DeleteOutcome, PutRequest, StatOutcome, TurlOutcome
 from chelonia.librarian.elements import put
@@ -114,6 +115,7 @@ class PaperShepherd:
     ) -> tuple[DeleteOutcome, ...]:
         self._check(call)
         assert authority is not None
+        assert call.strong, "outbox and authority are read for this very call"
         self.authorities.append(authority.position)
         if self.broken == "delete":
             return tuple(DeleteOutcome(name, "nosuchfile: an older authority") for name, _ in references)

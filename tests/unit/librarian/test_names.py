@@ -7,7 +7,7 @@ import pytest
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT, Dn, Guid
+from chelonia.core.ids import ROOT, BlobId, Dn, Guid, ServiceId
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
@@ -23,7 +23,22 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import parse_ln
-from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, JOE, Bench, bench, keyed
+from chelonia.librarian.records import Identity
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.world import World
+from tests.support.librarian import (
+    ADMIN,
+    BARTENDER,
+    EVE,
+    HOUR,
+    JOE,
+    Bench,
+    PaperVerifier,
+    SequentialIds,
+    bench,
+    keyed,
+    shepherd_call,
+)
 
 NOWHERE = Guid("ffffffff-0000-4000-8000-000000000000")
 
@@ -104,6 +119,28 @@ async def test_a_revoked_right_is_not_used() -> None:
         with fails(Kind.CONFLICT):
             await b.service.make_entry(BARTENDER, MakeEntry(ROOT, "a", TYPE_COLLECTION, JOE, {}, ((ROOT, seen),)))
         assert await b.names() == {}
+
+
+async def test_a_retry_may_come_through_another_bartender_and_librarian() -> None:
+    async with bench() as b:
+        request = MakeEntry(ROOT, "a", TYPE_COLLECTION, JOE, {})
+        made = await b.service.make_entry(keyed("k"), request)
+        world = World(b.directory, PaperVerifier(), b.clock, SequentialIds(7), b.settings)  # type: ignore[arg-type]
+        other = LibrarianService(b.ahash, Identity(Dn("/CN=librarian two"), ServiceId("https://l2/Librarian")), world)
+        again = replace(keyed("k"), dn=Dn("/CN=bartender two"), service_id=ServiceId("https://b2/Bartender"))
+        assert await other.make_entry(again, request) == made
+        assert await other.recall(again) == made
+
+
+async def test_a_key_that_a_shepherd_chose_answers_nobody_else() -> None:
+    async with bench() as b:
+        begun = await b.service.begin_put(BARTENDER, b.begin("f", named=True))
+        receipts = tuple(b.receipt(begun.blob, shepherd) for shepherd in b.shepherds[:2])
+        first, _, third = (replace(shepherd_call(s), request_key=keyed("k").request_key) for s in b.shepherds)
+        await b.service.commit_put(first, begun.guid, receipts)
+        assert await b.service.recall(keyed("k")) is None
+        with fails(Kind.NOT_FOUND):
+            await b.service.commit_put(third, NOWHERE, (b.receipt(BlobId(NOWHERE), b.shepherds[2]),))
 
 
 async def test_a_repeated_request_applies_once_and_answers_the_same() -> None:

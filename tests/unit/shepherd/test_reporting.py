@@ -2,10 +2,10 @@
 
 import pytest
 
-from chelonia.core.ahash import Position
 from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.librarian import InventoryItem
+from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import GetRequest, Purpose
 from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual

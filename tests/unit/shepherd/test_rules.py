@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.core.ahash import Position
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import ReportedReplica
+from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.core.shepherd import Authority, State, StoredReplica
 from chelonia.shepherd import authority, lifecycle, scrub

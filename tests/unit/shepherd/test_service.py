@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import Position
 from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.librarian import InventoryItem
+from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, CopyOrder, Upload
 from tests.support.shepherd import (

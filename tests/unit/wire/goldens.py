@@ -12,7 +12,6 @@ from chelonia.core.ahash import (
     Condition,
     ConditionType,
     Element,
-    Position,
     TransactOutcome,
     Unmet,
 )
@@ -31,6 +30,7 @@ from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, Reque
 from chelonia.core.librarian import Report, ReportAnswer, ReportedReplica, Traversal, TraversedStep
 from chelonia.core.metadata import Needed, StoredObject, Triple
 from chelonia.core.names import LogicalName
+from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import Authority, DeleteOutcome, GetRequest, Purpose, PutRequest, TurlOutcome
 from chelonia.core.shepherd import StatOutcome as Described

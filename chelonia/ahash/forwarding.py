@@ -1,0 +1,180 @@
+"""Calls of the A-Hash port carried from the replica that was asked to the master: one hop, over the links of replicas.
+
+A request is the method, the caller's context and the arguments; an answer is a result, an error, or "not master", which
+says that nothing was carried out. The forms are those of the port itself (`core.ahash.AHash`), as MessagePack; unknown
+fields are passed over and missing ones have their defaults, so neighbouring versions understand each other. A replica
+is believed about its caller's roles: it has checked them as the master would.
+Invariants: an outstanding call ends once: by its answer, its peer's loss, or its deadline; an answer that nobody waits
+for is dropped; who asked is never told that a change failed when it may have been carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from chelonia.core import bounds
+from chelonia.core.ahash import AHash
+from chelonia.core.caller import Call
+from chelonia.core.clock import Clock, within
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.position import Position
+
+METHODS: Final = ("get", "change", "transact", "recall", "walk", "scan", "status")
+"""What is forwarded: the whole port."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Decoders of one method's arguments and of its result."""
+
+    arguments: msgspec.msgpack.Decoder[tuple[Any, ...]]
+    result: msgspec.msgpack.Decoder[Any]
+
+
+def _form(method: str) -> _Form:
+    hints = get_type_hints(getattr(AHash, method))
+    result = hints.pop("return")
+    arguments = tuple(hint for name, hint in hints.items() if name != "call")
+    return _Form(msgspec.msgpack.Decoder(tuple[arguments]), msgspec.msgpack.Decoder(result))  # type: ignore[valid-type]
+
+
+_FORMS: Final = {method: _form(method) for method in METHODS}
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_REQUEST: Final = msgspec.msgpack.Decoder(tuple[str, Call, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call of the port on its way to the master."""
+
+    method: str
+    call: Call
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A `CheloniaError` on its way back."""
+
+    kind: str
+    op: str
+    subject: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a forwarded call. `carried_out` False: the peer is not master, nothing was done."""
+
+    carried_out: bool
+    position: Position | None = None
+    refusal: Refusal | None = None
+    result: bytes = b"\xc0"
+
+
+_ANSWER: Final = msgspec.msgpack.Decoder(Answer)
+NOT_MASTER: Final = _ENCODER.encode(Answer(carried_out=False))
+
+
+class NotCarriedOut(CheloniaError):
+    """A forwarded call that was certainly not carried out: it may be made again, keyed or not."""
+
+
+def encode_request(asked: Asked) -> bytes:
+    """Raises: BAD_REQUEST for text that is not UTF-8."""
+    try:
+        return _ENCODER.encode((asked.method, asked.call, asked.arguments))
+    except UnicodeEncodeError as error:
+        raise CheloniaError(Kind.BAD_REQUEST, asked.method, cause="all text is valid UTF-8") from error
+
+
+def decode_request(data: bytes) -> Asked:
+    """Raises: BAD_REQUEST."""
+    try:
+        method, call, arguments = _REQUEST.decode(data)
+        return Asked(method, call, _FORMS[method].arguments.decode(arguments))
+    except (msgspec.DecodeError, KeyError) as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "forward", cause=f"not a forwarded call: {error}") from error
+
+
+def encode_result(result: Any, position: Position | None) -> bytes:
+    """A result and where it stands."""
+    return _ENCODER.encode(Answer(True, position, None, _ENCODER.encode(result)))
+
+
+def encode_error(error: CheloniaError, position: Position | None) -> bytes:
+    """An error that the service raised."""
+    return _ENCODER.encode(Answer(True, position, Refusal(error.kind.value, error.op, error.subject, error.cause)))
+
+
+def decode_answer(method: str, data: bytes) -> tuple[Any, Position | None]:
+    """The result and where it stands. Raises: what the service raised; `NotCarriedOut`; INTERNAL when unreadable."""
+    try:
+        answer = _ANSWER.decode(data)
+        if not answer.carried_out:
+            raise NotCarriedOut(Kind.UNAVAILABLE, method, cause="the replica asked is not master: retry")
+        if answer.refusal is not None:
+            said = answer.refusal
+            raise CheloniaError(kind_from_wire(said.kind), said.op, said.subject, said.cause)
+        return _FORMS[method].result.decode(answer.result), answer.position
+    except msgspec.DecodeError as error:
+        raise CheloniaError(Kind.INTERNAL, method, cause=f"the master's answer cannot be read: {error}") from error
+
+
+Send = Callable[[int, int, bytes], bool]
+"""Send a request (peer, number, bytes); False: there is no connection, nothing was sent."""
+
+
+class Forwarder:
+    """The calls of this replica that a master has in hand."""
+
+    def __init__(self, send: Send, clock: Clock) -> None:
+        self._send = send
+        self._clock = clock
+        self._last = 0
+        self._outstanding: dict[int, tuple[int, asyncio.Future[bytes]]] = {}
+
+    async def ask(self, peer: int, asked: Asked, timeout_ms: int) -> tuple[Any, Position | None]:
+        """Have `peer` carry out a call.
+
+        Raises: what it raised; `NotCarriedOut`; OUTCOME_UNKNOWN when its answer did not come.
+        """
+        body = encode_request(asked)
+        if len(self._outstanding) >= bounds.FORWARDED_MAX:
+            raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause="too many calls wait for the master: retry")
+        self._last += 1
+        number, future = self._last, asyncio.get_running_loop().create_future()
+        self._outstanding[number] = peer, future
+        try:
+            if not self._send(peer, number, body):
+                raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause=f"no connection to replica {peer}: retry")
+            return decode_answer(asked.method, await within(self._clock, timeout_ms, _result(future)))
+        except CheloniaError as error:
+            if error.kind is Kind.TIMEOUT and not future.done():
+                cause = f"replica {peer} did not answer in {timeout_ms} ms: retry with the same request key"
+                raise CheloniaError(Kind.OUTCOME_UNKNOWN, asked.method, cause=cause) from error
+            raise
+        finally:
+            del self._outstanding[number]
+
+    def answered(self, peer: int, number: int, data: bytes) -> None:
+        """An answer came. One that nobody waits for, or that is not from who was asked, is dropped."""
+        asked, future = self._outstanding.get(number, (0, None))
+        if future is not None and asked == peer and not future.done():
+            future.set_result(data)
+
+    def lost(self, peer: int) -> None:
+        """The connection to `peer` is gone: what it had in hand may or may not have been carried out."""
+        for asked, future in self._outstanding.values():
+            if asked == peer and not future.done():
+                cause = f"the connection to replica {peer} broke: retry with the same request key"
+                future.set_exception(CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", cause=cause))
+
+
+async def _result(future: asyncio.Future[bytes]) -> bytes:
+    return await asyncio.shield(future)  # a deadline passed must be told from an answer that says "timeout"

@@ -1,0 +1,71 @@
+"""Leases on monotonic clocks: how long a master may answer alone, and how long a follower is bound to it.
+
+A master stamps each beat with its own clock; a follower echoes the stamp and is bound for `lease_ms` from the moment it
+received it. So the master's lease - counted from the stamps a majority echoed, and shorter by a margin - ends before
+the first of these followers is free. Only the rates of the clocks are compared, never their readings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.ahash.membership import Quorum
+
+MARGIN_PER_MILLE: Final = 50
+"""By how much a master's lease is shorter than the grants: two clocks may differ in rate by almost 5 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The periods of the protocol, in milliseconds.
+
+    Args:
+        beat_ms: between a master's beats, and between the words of a replica that stands for election.
+        dead_ms: a master without the echoes of a majority for so long steps down.
+        lease_ms: how long an echo binds a follower.
+        stale_ms: without word from the master for so long a follower answers no reads.
+        mandate_ms: an election won longer ago is void.
+        backoff_ms: base of the pause after an election that failed.
+        tell_ms: beats that tell of a higher watermark are no closer together.
+        stuck_ms: a master whose oldest commit waits for so long under a live lease steps down: something is wrong that a
+            new term may cure.
+        announce_ms: a follower that is not synchronised announces itself again after so long.
+    """
+
+    beat_ms: int = 50
+    dead_ms: int = 300
+    lease_ms: int = 400
+    stale_ms: int = 1000
+    mandate_ms: int = 200
+    backoff_ms: int = 10
+    tell_ms: int = 5
+    stuck_ms: int = 3000
+    announce_ms: int = 2000
+
+    def __post_init__(self) -> None:
+        """A master is gone before a replica that lost its disk, or forgot its grants, counts again."""
+        assert self.beat_ms < self.dead_ms < self.held_ms, "beat_ms < dead_ms < lease_ms less its margin"
+
+    @property
+    def held_ms(self) -> int:
+        """How long a master's lease lasts from the stamp echoed."""
+        return self.lease_ms - self.lease_ms * MARGIN_PER_MILLE // 1000
+
+
+class Lease:
+    """The lease of one term: the newest stamp that each follower echoed. `own` counts as always echoed."""
+
+    def __init__(self, own: int, pace: Pace) -> None:
+        self._own = own
+        self._pace = pace
+        self._echoed: dict[int, int] = {}
+
+    def echoed(self, replica: int, sent_ms: int) -> None:
+        """Register the echo of a beat that we sent at `sent_ms`, our clock."""
+        self._echoed[replica] = max(sent_ms, self._echoed.get(replica, sent_ms))
+
+    def until(self, quorum: Quorum, now_ms: int) -> int | None:
+        """When the lease ends; None: there was none yet."""
+        stamp = quorum.agreed({**self._echoed, self._own: now_ms})
+        return None if stamp is None else stamp + self._pace.held_ms

@@ -1,0 +1,756 @@
+"""The replication protocol of one replica: who is followed, what is durable, who may answer. Pure; time is passed in.
+
+A `Replica` takes messages of its peers, events of its engine and the passing of time, and returns effects: what to
+send, what to hand to the engine, what became of terms. It never reads a clock, a socket or the store. `now_ms` is
+always the process's monotonic clock.
+Invariants: a term is open only when a majority has its first commit on stable storage, and nothing is answered before;
+a replica follows only whom `standing.may_join` and its own grant allow, and acknowledges only in the term it follows;
+leases of two open terms never overlap; a replica that lost its disk counts for nothing until it is synchronised.
+Why these suffice, whatever elections do: docs/design/009-replication.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from chelonia.ahash import membership as records
+from chelonia.ahash.effects import (
+    Admission,
+    Announce,
+    AskElection,
+    Durable,
+    Effect,
+    Effects,
+    FollowerSees,
+    OpenTerm,
+    PeerStatus,
+    Process,
+    ReplicaStatus,
+    Role,
+    Send,
+    StepDown,
+    TermEnded,
+    TermOpened,
+    Trusted,
+)
+from chelonia.ahash.engine_port import (
+    Committed,
+    Demoted,
+    ElectionFailed,
+    Event,
+    Failed,
+    Flushed,
+    MasterHere,
+    MasterThere,
+    Ready,
+    Refilling,
+    WantElection,
+)
+from chelonia.ahash.lease import Lease, Pace
+from chelonia.ahash.membership import Membership, Quorum
+from chelonia.ahash.peer_messages import Ack, Beat, Echo, EngineFrame, Message, Resign, Stand
+from chelonia.ahash.standing import LogEnd, TermMark, Vouched, may_join
+from chelonia.ahash.watermark import Watermark
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+
+STAND_BEATS: Final = 3
+"""For how many beats the word of a replica that stands for election counts."""
+ELECTION_MS: Final = 1000
+"""An election that the engine tells nothing about for so long is taken for lost."""
+NEVER_MS: Final = 1 << 62
+"""No timer runs."""
+
+
+@dataclass(slots=True)
+class _Reign:
+    """Our own term."""
+
+    mark: TermMark
+    watermark: Watermark
+    lease: Lease
+    began_ms: int
+    opened_ms: int | None = None
+    beat_due_ms: int = 0
+    beat_ms: int = 0
+    told: int = 0
+    refused: dict[int, Vouched] = field(default_factory=dict)
+    acked: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def term(self) -> int:
+        return self.mark.term
+
+    def waiting_since(self) -> int | None:
+        return self.began_ms if self.opened_ms is None else self.watermark.waiting_since()
+
+
+@dataclass(slots=True)
+class _Following:
+    """The master we follow. `need`: what we have to hold before we count again."""
+
+    master: int
+    term: int
+    first: int
+    base: Vouched
+    heard_ms: int
+    durable: int = 0
+    head: int = 0
+    need: int | None = None
+    announce_ms: int = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.term, self.master)
+
+
+@dataclass(slots=True)
+class _Held:
+    """Frames held back from one peer, all of one term."""
+
+    term: int
+    frames: list[EngineFrame] = field(default_factory=list)
+    size: int = 0
+
+
+@dataclass(slots=True)
+class _Stood:
+    """When a peer last said that it stands, and what it said."""
+
+    at_ms: int
+    word: Stand
+
+
+class Replica:
+    """One replica of a group. Every method that takes `now_ms` may change it and returns what has to be done, in order.
+
+    Args:
+        own: our id.
+        membership: the newest record in our log (or, for a log without one, the one we were set up with).
+        pace: the periods.
+        end: where our log ends, read from the store after recovery.
+        trusted: whether the log holds all that we ever acknowledged (`ReplicatedEngine.trusted`).
+    """
+
+    def __init__(
+        self, own: int, membership: Membership, pace: Pace, now_ms: int, *, end: LogEnd, trusted: bool
+    ) -> None:
+        self._own = own
+        self._membership = membership
+        self._pace = pace
+        self._trusted = trusted
+        self._vouched = end.vouched
+        self._unproven = end.unproven
+        self._newest = end.newest
+        self._connected: set[int] = set()
+        self._reign: _Reign | None = None
+        self._engine_master = False
+        self._engine_follows: tuple[int, int] | None = None
+        self._engine_ready = False
+        self._following: _Following | None = None
+        self._flushed: Ack | None = None
+        # A crash forgets what was granted: behave as if one grant had been given just before it.
+        self._bound_until_ms = now_ms if membership.voters == (own,) else now_ms + pace.lease_ms
+        self._trust_after_ms = now_ms + pace.lease_ms
+        self._stood: dict[int, _Stood] = {}
+        self._stand_due_ms = now_ms
+        self._electing_until_ms: int | None = None
+        self._elect_after_ms = now_ms
+        self._held: dict[int, _Held] = {}
+        self._effects: list[Effect] = []
+
+    # ------------------------------------------------------------------------------------------------------ questions
+
+    @property
+    def role(self) -> Role:
+        """What we are."""
+        if self._reign is not None:
+            return Role.OPENING if self._reign.opened_ms is None else Role.MASTER
+        return Role.ALONE if self._following is None else Role.FOLLOWER
+
+    @property
+    def master(self) -> int | None:
+        """The master of an open term that we know of: ourselves, or whom we follow."""
+        if self.role is Role.MASTER:
+            return self._own
+        return self._following.master if self._following is not None and self._following.durable else None
+
+    @property
+    def term(self) -> int:
+        """The term we hold or follow; 0: none."""
+        held = self._reign or self._following
+        return held.term if held is not None else 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether we count: for votes, acknowledgements and leases."""
+        return self._trusted
+
+    @property
+    def membership(self) -> Membership:
+        """The record in force."""
+        return self._membership
+
+    @property
+    def durable_sequence(self) -> int:
+        """Sequence up to which the present term is known to be durable; 0: unknown."""
+        if self._reign is not None:
+            return self._reign.told
+        return self._following.durable if self._following is not None else 0
+
+    def covers(self, term: int, sequence: int) -> bool:
+        """Whether what was read or committed here at `sequence`, in `term`, is durable. Every answer asks this.
+
+        Raises: OUTCOME_UNKNOWN when `term` is not the present one, or at the master when the sequence is not one of
+        its commits: whoever waits has to ask again.
+        """
+        if self._reign is not None and self._reign.term == term:
+            return self._reign.watermark.covers(sequence) and self._reign.opened_ms is not None
+        if self._following is not None and self._following.term == term:
+            return sequence <= self._following.durable
+        raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(sequence), f"term {term} has ended here: ask again")
+
+    def may_answer_strong(self, now_ms: int) -> bool:
+        """Whether a value read here before this call, and covered, may be told as the newest there is."""
+        return self.role is Role.MASTER and now_ms < self._lease_until(now_ms)
+
+    def may_write(self, now_ms: int) -> bool:
+        """Whether changes are taken: not while the oldest one waits for longer than a lease."""
+        if self._reign is None or self._reign.opened_ms is None:
+            return False
+        since = self._reign.watermark.waiting_since()
+        return since is None or now_ms - since < self._pace.lease_ms
+
+    def may_read_here(self, now_ms: int) -> bool:
+        """Whether reads without a claim to be newest are answered here; their answer still waits for `covers`."""
+        if self._reign is not None:
+            return self.may_answer_strong(now_ms)
+        found = self._following
+        if found is None or not (self._trusted and self._ready and found.durable):
+            return False
+        return now_ms - found.heard_ms < self._pace.stale_ms
+
+    def admits(self, peer: int, frame: EngineFrame, now_ms: int) -> Admission:
+        """What `received` will do with an engine frame of `peer` now."""
+        if self._membership.member(peer) is None:
+            return Admission.DROP
+        if self._engine_master:
+            if frame.master:
+                return Admission.HOLD
+            return Admission.PASS if self._reign and frame.term <= self._reign.term else Admission.DROP
+        found = self._following
+        if frame.master:
+            followed = found is not None and found.key == (frame.term, peer)
+            return Admission.PASS if followed else Admission.HOLD
+        if now_ms < self._bound_until_ms and (found is None or found.master != peer):
+            return Admission.DROP
+        return Admission.PASS
+
+    def next_wake(self, now_ms: int) -> int:
+        """When `tick` has to be called at the latest; never in the past."""
+        return max(now_ms, min(self._timers()))
+
+    def status(self, now_ms: int) -> ReplicaStatus:
+        """All this at a glance."""
+        reign, found = self._reign, self._following
+        acked = reign.acked if reign else {}
+        peers = (PeerStatus(each, each in self._connected, acked.get(each, 0)) for each in self._others())
+        return ReplicaStatus(
+            role=self.role,
+            master=self.master,
+            term=self.term,
+            trusted=self._trusted,
+            ready=self._trusted if reign else self._ready,
+            durable=self.durable_sequence,
+            head=reign.watermark.last if reign else found.head if found else 0,
+            lease_ms=max(0, self._lease_until(now_ms) - now_ms) if reign else 0,
+            membership=self._membership.number,
+            peers=tuple(peers),
+        )
+
+    # ------------------------------------------------------------------------------------------------- what happens
+
+    def connected(self, peer: int, now_ms: int) -> Effects:
+        """A connection to `peer` stands, its HELLO checked. What it acknowledged over another one is asked for anew."""
+        self._lapse(now_ms)
+        self._connected.add(peer)
+        self._held.pop(peer, None)
+        self._effects.append(Announce(peer))
+        if self._reign is not None:
+            self._reign.watermark.forget(peer)
+            self._send(peer, self._beat(self._reign, now_ms))
+        elif self._stands(now_ms):
+            self._send(peer, Stand(self._vouched, self._unproven))
+        return self._done(now_ms)
+
+    def disconnected(self, peer: int, now_ms: int) -> Effects:
+        """The connection to `peer` is gone."""
+        self._lapse(now_ms)
+        self._connected.discard(peer)
+        self._stood.pop(peer, None)
+        self._held.pop(peer, None)
+        return self._done(now_ms)
+
+    def received(self, peer: int, message: Message, now_ms: int) -> Effects:
+        """`peer` said `message`. Only of members; HELLO, calls and goodbyes are the shell's."""
+        self._lapse(now_ms)
+        if self._membership.member(peer) is not None:
+            match message:
+                case EngineFrame():
+                    self._engine_frame(peer, message, now_ms)
+                case Beat():
+                    self._hear(peer, message, now_ms)
+                case Ack():
+                    self._acked(peer, message)
+                case Echo():
+                    self._echoed(peer, message)
+                case Stand():
+                    self._stood_by(peer, message, now_ms)
+                case Resign(term):
+                    self._resigned(peer, term, now_ms)
+                case _:
+                    pass
+        return self._done(now_ms)
+
+    def event(self, event: Event, now_ms: int) -> Effects:
+        """The engine told `event`. `MasterHere` goes to `mastered` instead."""
+        self._lapse(now_ms)
+        match event:
+            case Committed():
+                self._committed(event, now_ms)
+            case Flushed():
+                self._on_flushed(event, now_ms)
+            case MasterHere():
+                raise AssertionError("the end of the log has to be read first: call mastered")
+            case MasterThere(replica, term):
+                self._electing_until_ms = None
+                if self._engine_follows != (term, replica):
+                    self._engine_follows, self._engine_ready = (term, replica), False
+            case Ready():
+                self._engine_ready = True
+            case Refilling():
+                self._distrust()
+            case Demoted():
+                self._engine_master = False
+                self._end_reign("the engine was demoted", step_down=False)
+            case WantElection():
+                self._stand_due_ms = now_ms
+            case ElectionFailed():
+                self._electing_until_ms = None
+                self._elect_after_ms = now_ms + self._pace.backoff_ms * (1 + self._own)
+            case Failed(reason):
+                self._end_reign(reason, step_down=False)
+            case _:
+                assert_never(event)
+        return self._done(now_ms)
+
+    def mastered(self, term: int, end: LogEnd, now_ms: int) -> Effects:
+        """The engine told `MasterHere(term)`, and its log, to which nobody else writes now, ends at `end`.
+
+        Our term begins - or the mandate came too late, or where it must not be used, and we step down at once.
+        """
+        self._lapse(now_ms)
+        self._engine_master = True
+        self._engine_follows = None
+        self._electing_until_ms = None
+        self._vouched, self._unproven = end.vouched, end.unproven
+        reason = self._why_not_master(term, now_ms)
+        self._newest = max(self._newest, (term, self._own))
+        if reason:
+            self._effects.append(StepDown(reason))
+            return self._done(now_ms)
+        self._following = None
+        self._stood.clear()
+        mark = TermMark(term, self._own, end.sequence + 1, end.vouched)
+        watermark = Watermark(self._own, term, mark.first, self._quorum)
+        self._reign = _Reign(mark, watermark, Lease(self._own, self._pace), now_ms, beat_due_ms=now_ms)
+        self._effects.append(OpenTerm(mark))
+        return self._done(now_ms)
+
+    def tick(self, now_ms: int) -> Effects:
+        """Time has passed."""
+        self._lapse(now_ms)
+        return self._done(now_ms)
+
+    def resign(self, reason: str, now_ms: int) -> Effects:
+        """Give up our term, if we have one: a planned hand-over. The caller has stopped taking changes before."""
+        self._lapse(now_ms)
+        self._end_reign(reason, step_down=True)
+        return self._done(now_ms)
+
+    # ----------------------------------------------------------------------------------------------- membership
+
+    def adopt(self, membership: Membership, now_ms: int) -> Effects:
+        """Our log now holds this record (as a follower: read from the store after it was applied, or rolled back)."""
+        self._lapse(now_ms)
+        assert self._reign is None, "a master changes the record by propose and finish"
+        self._membership = membership
+        return self._done(now_ms)
+
+    def propose(self, membership: Membership) -> None:
+        """As master: go by this record from now on; the caller commits it next, or resigns when that fails.
+
+        Raises: UNAVAILABLE (no open term here), CONFLICT (not a valid next step).
+        """
+        self._need_open_term()
+        records.check_successor(self._membership, membership)
+        if self._membership.former:
+            raise CheloniaError(Kind.CONFLICT, "membership", "", "a change under way is ended by finish")
+        self._decide_by(membership)
+
+    def finish(self, sequence: int) -> Membership:
+        """As master: end the change whose record was committed at `sequence` (or before our term: its first commit).
+
+        Returns: the record in force from now on; the caller commits it next.
+        Raises: UNAVAILABLE, CONFLICT (none under way, or its record is not durable yet), OUTCOME_UNKNOWN.
+        """
+        reign = self._need_open_term()
+        if not self._membership.former or not reign.watermark.covers(sequence):
+            raise CheloniaError(Kind.CONFLICT, "membership", "", "the change before is not durable yet")
+        self._decide_by(records.finish(self._membership))
+        return self._membership
+
+    def _need_open_term(self) -> _Reign:
+        if self._reign is None or self._reign.opened_ms is None:
+            raise CheloniaError(Kind.UNAVAILABLE, "membership", "", "this replica is not the master: ask the master")
+        return self._reign
+
+    def _decide_by(self, membership: Membership) -> None:
+        assert self._reign is not None
+        self._membership = membership
+        self._reign.watermark.decide_by(self._quorum)
+
+    # ------------------------------------------------------------------------------------------------------ as master
+
+    @property
+    def _quorum(self) -> Quorum:
+        return self._membership.quorum
+
+    def _why_not_master(self, term: int, now_ms: int) -> str:
+        if not self._trusted:
+            return "this replica lost what it had acknowledged and is not synchronised"
+        if self._own not in self._membership.voters:
+            return "this replica has no vote"
+        if now_ms < self._bound_until_ms:
+            return "the election is older than our grant to another master"
+        if (term, self._own) <= self._newest:
+            return f"term {term} is not newer than term {self._newest[0]} of replica {self._newest[1]}"
+        return ""
+
+    def _lease_until(self, now_ms: int) -> int:
+        """When our lease ends; with no lease yet, long ago."""
+        until = self._reign.lease.until(self._quorum, now_ms) if self._reign is not None else None
+        return until if until is not None else now_ms - 1
+
+    def _beat(self, reign: _Reign, now_ms: int) -> Beat:
+        mark, watermark = reign.mark, reign.watermark
+        return Beat(now_ms, mark.term, mark.first, mark.base, reign.told, watermark.last)
+
+    def _committed(self, event: Committed, now_ms: int) -> None:
+        reign = self._reign
+        if reign is None or reign.term != event.token.term:
+            return
+        first = event.sequence == reign.mark.first
+        assert first or reign.opened_ms is not None, "a commit before the term is open"
+        reign.watermark.committed(event.sequence, event.token, now_ms)
+        self._remember(reign.mark, event.sequence)
+
+    def _acked(self, peer: int, ack: Ack) -> None:
+        reign = self._reign
+        if reign is not None and ack.token.term == reign.term:
+            reign.watermark.acked(peer, ack.token)
+            reign.acked[peer] = max(ack.sequence, reign.acked.get(peer, 0))
+
+    def _echoed(self, peer: int, echo: Echo) -> None:
+        reign = self._reign
+        if reign is None or echo.term != reign.term or not echo.trusted:
+            return
+        reign.refused.pop(peer, None)
+        reign.lease.echoed(peer, echo.sent_ms)
+        if echo.ack is not None:
+            self._acked(peer, echo.ack)
+
+    def _reigning(self, now_ms: int) -> None:
+        """What a master owes at any moment: open its term, tell the watermark, beat, or give up."""
+        reign = self._reign
+        assert reign is not None
+        if reign.refused and reign.opened_ms is None and not self._quorum.reached(self._agreeing(reign)):
+            self._end_reign(f"replicas {sorted(reign.refused)} hold more than this one", step_down=True)
+            return
+        durable = reign.watermark.durable
+        if reign.opened_ms is None and durable and now_ms < self._lease_until(now_ms):
+            reign.opened_ms = now_ms
+            self._effects.append(TermOpened(reign.term))
+        if reign.opened_ms is not None and reign.told < durable:
+            reign.told = durable
+            self._effects.append(Durable(reign.term, durable))
+            reign.beat_due_ms = min(reign.beat_due_ms, reign.beat_ms + self._pace.tell_ms)
+        if now_ms >= reign.beat_due_ms:
+            self._send_beats(reign, now_ms)
+
+    def _agreeing(self, reign: _Reign) -> list[int]:
+        return [voter for voter in self._quorum.voters() if voter not in reign.refused]
+
+    def _send_beats(self, reign: _Reign, now_ms: int) -> None:
+        reign.beat_ms, reign.beat_due_ms = now_ms, now_ms + self._pace.beat_ms
+        beat = self._beat(reign, now_ms)
+        for peer in self._others():
+            self._send(peer, beat)
+
+    def _end_reign(self, reason: str, *, step_down: bool) -> None:
+        reign = self._reign
+        if reign is None:
+            return
+        self._reign = None
+        self._effects.append(TermEnded(reign.term, reason))
+        for peer in self._others():
+            self._send(peer, Resign(reign.term))
+        if step_down:
+            self._effects.append(StepDown(reason))
+
+    # ---------------------------------------------------------------------------------------------------- as follower
+
+    def _hear(self, peer: int, beat: Beat, now_ms: int) -> None:
+        """A master's beat: follow it, go on following it, refuse it, or pay no heed."""
+        found = self._following
+        if found is None or found.key != (beat.term, peer):
+            if not self._may_follow(peer, beat, now_ms):
+                self._refuse(peer, beat, now_ms)
+                return
+            found = self._follow(peer, beat, now_ms)
+        found.heard_ms = now_ms
+        found.head = max(found.head, beat.head)
+        self._bound_until_ms = now_ms + self._pace.lease_ms
+        if beat.durable > found.durable:
+            found.durable = beat.durable
+            self._effects.append(FollowerSees(peer, beat.term, beat.durable))
+        if not self._trusted and self._ready and found.need is None:
+            found.need = beat.head
+        self._regain(found, now_ms)
+        self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, self._flushed if self._trusted else None))
+
+    def _may_follow(self, peer: int, beat: Beat, now_ms: int) -> bool:
+        newer = (beat.term, peer)
+        if self._engine_master or newer < self._newest or peer == self._own:
+            return False
+        if beat.durable:
+            return True  # a majority joined it, so no lease and no grant of ours stands against it
+        if now_ms < self._bound_until_ms or not self._trusted:
+            return False
+        return newer == self._newest or may_join(self._vouched, beat.base, opened=False)
+
+    def _follow(self, peer: int, beat: Beat, now_ms: int) -> _Following:
+        found = _Following(peer, beat.term, beat.first, beat.base, now_ms, announce_ms=now_ms + self._pace.announce_ms)
+        self._following = found
+        if self._newest != found.key:
+            self._newest, self._flushed = found.key, None
+        self._stood.clear()
+        self._electing_until_ms = None
+        if not beat.durable:
+            self._effects.append(FollowerSees(peer, beat.term, 0))
+        held = self._held.get(peer)
+        self._held = {}
+        if held is not None and held.term == beat.term:
+            self._effects.extend(Process(peer, frame.control, frame.record) for frame in held.frames)
+        return found
+
+    def _refuse(self, peer: int, beat: Beat, now_ms: int) -> None:
+        """Tell a would-be master what keeps us; give way to one that a majority has joined."""
+        reign = self._reign
+        if reign is not None and beat.durable and (beat.term, peer) > (reign.term, self._own):
+            self._end_reign(f"replica {peer} has opened term {beat.term}", step_down=True)
+        elif reign is None and self._trusted and not beat.durable and not self._bound_elsewhere(peer, now_ms):
+            self._send(peer, Stand(self._vouched, self._unproven))
+
+    def _bound_elsewhere(self, peer: int, now_ms: int) -> bool:
+        return now_ms < self._bound_until_ms and (self._following is None or self._following.master != peer)
+
+    @property
+    def _ready(self) -> bool:
+        """Whether our engine is synchronised with the master that we follow."""
+        found = self._following
+        return self._engine_ready and found is not None and self._engine_follows == found.key
+
+    def _on_flushed(self, event: Flushed, now_ms: int) -> None:
+        """Acknowledge, in the term we follow and no other, what its master sent and we hold."""
+        found, token = self._following, event.token
+        if found is None or token.term != found.term or self._engine_follows != found.key:
+            return
+        self._flushed = Ack(token, event.sequence)
+        if self._trusted:
+            self._acknowledge(found, self._flushed)
+        else:
+            self._regain(found, now_ms)
+
+    def _acknowledge(self, found: _Following, ack: Ack) -> None:
+        if ack.sequence >= found.first:
+            self._remember(TermMark(found.term, found.master, found.first, found.base), ack.sequence)
+        self._send(found.master, ack)
+
+    def _remember(self, mark: TermMark, sequence: int) -> None:
+        """Our log reaches `sequence` in this term: never follow anybody who began with less."""
+        end = LogEnd(mark, sequence)
+        self._vouched = max(self._vouched, end.vouched)
+        self._unproven = end.unproven
+
+    def _distrust(self) -> None:
+        """The engine replaces our log by a copy of the master's: until that is done we hold nothing."""
+        self._trusted = self._engine_ready = False
+        self._flushed = None
+        if self._following is not None:
+            self._following.need = None
+
+    def _regain(self, found: _Following, now_ms: int) -> None:
+        """Count again once we hold all that the master of an open term had after we were synchronised.
+
+        Not before a lease has passed since our start: what we promised before we lost our disk has lapsed by then.
+        """
+        if self._trusted or found.need is None or not found.durable or now_ms < self._trust_after_ms:
+            return
+        if self._flushed is not None and self._flushed.sequence >= max(found.need, found.first):
+            self._trusted = True
+            self._vouched = Vouched(0, 0, 0)
+            self._effects.append(Trusted())
+            self._acknowledge(found, self._flushed)
+
+    def _resigned(self, peer: int, term: int, now_ms: int) -> None:
+        found = self._following
+        if found is not None and (found.master, found.term) == (peer, term):
+            self._following = None
+            self._bound_until_ms = now_ms
+            self._stand_due_ms = now_ms
+
+    def _obeying(self, now_ms: int) -> None:
+        """What a follower owes: announce itself while it is not synchronised."""
+        found = self._following
+        assert found is not None
+        if not self._ready and now_ms >= found.announce_ms:
+            found.announce_ms = now_ms + self._pace.announce_ms
+            self._effects.append(Announce(found.master))
+
+    # ------------------------------------------------------------------------------------------------------- elections
+
+    def _stands(self, now_ms: int) -> bool:
+        """Whether we may take part in an election: bound to nobody, and somebody to count on."""
+        free = self._reign is None and not self._engine_master and self._following is None
+        return free and self._trusted and now_ms >= self._bound_until_ms and self._own in self._quorum.voters()
+
+    def _stood_by(self, peer: int, word: Stand, now_ms: int) -> None:
+        reign = self._reign
+        if reign is not None:
+            if word.vouched > reign.mark.base:
+                reign.refused[peer] = word.vouched
+        elif self._following is None:
+            if peer not in self._stood:
+                self._stand_due_ms = now_ms
+            self._stood[peer] = _Stood(now_ms, word)
+
+    def _standing(self, now_ms: int) -> None:
+        """Tell the others that we stand, and ask for an election when enough of them do."""
+        if now_ms >= self._stand_due_ms:
+            self._stand_due_ms = now_ms + self._pace.beat_ms
+            for peer in self._others():
+                self._send(peer, Stand(self._vouched, self._unproven))
+        if self._electing_until_ms is not None and now_ms < self._electing_until_ms:
+            return
+        if now_ms >= self._elect_after_ms:
+            self._ask_election(now_ms)
+
+    def _ask_election(self, now_ms: int) -> None:
+        """An election is a proposal, so its only aim is a master whom the others may follow.
+
+        Berkeley DB elects the log with the newest term in it, proven or not. A replica with an unproven term that
+        vouches for less than another could win and would be refused: it stays away, and its vote is not asked for.
+        """
+        words = self._words(now_ms)
+        if not self._quorum.reached(words):
+            return
+        best = max(word.vouched for word in words.values())
+        taking_part = [peer for peer, word in words.items() if not word.unproven or word.vouched == best]
+        if self._own not in taking_part:
+            return
+        votes = min(max(records.majority(len(voters)) for voters in self._quorum.sets), len(taking_part))
+        self._electing_until_ms = now_ms + ELECTION_MS
+        self._elect_after_ms = now_ms + self._pace.backoff_ms * (1 + self._own)
+        self._effects.append(AskElection(len(taking_part), votes, self._pace.mandate_ms))
+
+    def _words(self, now_ms: int) -> dict[int, Stand]:
+        since_ms = now_ms - STAND_BEATS * self._pace.beat_ms
+        voters = self._quorum.voters()
+        words = {peer: stood.word for peer, stood in self._stood.items() if stood.at_ms > since_ms and peer in voters}
+        words[self._own] = Stand(self._vouched, self._unproven)
+        return words
+
+    # --------------------------------------------------------------------------------------------------- engine frames
+
+    def _engine_frame(self, peer: int, frame: EngineFrame, now_ms: int) -> None:
+        match self.admits(peer, frame, now_ms):
+            case Admission.PASS:
+                self._effects.append(Process(peer, frame.control, frame.record))
+            case Admission.HOLD:
+                self._hold(peer, frame)
+            case Admission.DROP:
+                self._overtaken(peer, frame, now_ms)
+
+    def _hold(self, peer: int, frame: EngineFrame) -> None:
+        held = self._held.get(peer)
+        if held is None or held.term != frame.term:
+            held = self._held[peer] = _Held(frame.term)
+        held.frames.append(frame)
+        held.size += len(frame.control) + len(frame.record)
+        if len(held.frames) > bounds.HELD_FRAMES_MAX or held.size > bounds.HELD_BYTES_MAX:
+            del self._held[peer]
+
+    def _overtaken(self, peer: int, frame: EngineFrame, now_ms: int) -> None:
+        """A follower's engine has seen a newer term than ours and ignores us: only a term above it brings it back."""
+        reign = self._reign
+        if reign is None or reign.opened_ms is None or frame.term <= reign.term:
+            return
+        if now_ms - reign.opened_ms >= self._pace.lease_ms:
+            reason = f"the engine of replica {peer} has seen term {frame.term}: a term above it is needed"
+            self._end_reign(reason, step_down=True)
+
+    # ------------------------------------------------------------------------------------------------------------ ends
+
+    def _others(self) -> tuple[int, ...]:
+        """Members whom we are connected to, in order."""
+        return tuple(each for each in self._membership.replicas if each in self._connected and each != self._own)
+
+    def _send(self, peer: int, message: Message) -> None:
+        if peer in self._connected:
+            self._effects.append(Send(peer, message))
+
+    def _timers(self) -> list[int]:
+        if self._reign is not None:
+            return [self._reign.beat_due_ms]
+        if self._following is not None:
+            return [self._bound_until_ms] if self._ready else [self._bound_until_ms, self._following.announce_ms]
+        if not self._trusted or self._engine_master or self._own not in self._quorum.voters():
+            return [NEVER_MS]
+        return [max(self._bound_until_ms, self._stand_due_ms)]
+
+    def _lapse(self, now_ms: int) -> None:
+        """Let time end what it ends, before anything that arrives late can prolong it."""
+        reign = self._reign
+        if reign is not None:
+            waiting_ms = reign.waiting_since()
+            if now_ms - max(reign.began_ms, self._lease_until(now_ms)) >= self._pace.dead_ms:
+                self._end_reign("no majority answers", step_down=True)
+            elif waiting_ms is not None and now_ms - waiting_ms >= self._pace.stuck_ms:
+                self._end_reign("a majority answers but does not acknowledge", step_down=True)
+        elif self._following is not None and now_ms >= self._bound_until_ms:
+            self._following = None
+            self._stand_due_ms = now_ms
+
+    def _done(self, now_ms: int) -> Effects:
+        """Let what follows from the new state happen, and hand out the effects."""
+        if self._reign is not None:
+            self._reigning(now_ms)
+        elif self._following is not None:
+            self._obeying(now_ms)
+        elif self._stands(now_ms):
+            self._standing(now_ms)
+        effects = tuple(self._effects)
+        self._effects.clear()
+        return effects

@@ -1,0 +1,158 @@
+"""What every Berkeley DB store of ours shares: settings of the environment, its tree, reading, errors, copying.
+
+Settings and reasons: `docs/design/003`. Nothing here holds a lock or decides when something is durable: that is the
+business of the stores (`store_bdb.py` alone, `store_bdb_replicated.py` in a group).
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from berkeleydb import db as bdb
+
+from chelonia.ahash.store_bdb_files import make_private, sync_path
+from chelonia.core.errors import CheloniaError, Kind
+
+PAGE_BYTES: Final = 8192
+"""Two disk blocks: about fifty entries of a collection."""
+LOCKS_MAX: Final = 50_000
+"""Locks, lockers and locked pages: a full batch (5 000 elements) touches far fewer pages."""
+TREE: Final = "store.db"
+"""The file of the one B-tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class BdbSettings:
+    """Args:
+    cache_bytes: page cache; a quarter of the memory of a dedicated host.
+    log_file_bytes, log_buffer_bytes: size of one log file and of the buffer before it.
+    checkpoint_log_bytes, checkpoint_interval_ms: a checkpoint follows so much log, or so long after a change.
+    log_kept_bytes: log that a replica keeps, so that another which was away so long need not be copied anew.
+    """
+
+    cache_bytes: int = 256 * 1024 * 1024
+    log_file_bytes: int = 16 * 1024 * 1024
+    log_buffer_bytes: int = 2 * 1024 * 1024
+    checkpoint_log_bytes: int = 4 * 1024 * 1024
+    checkpoint_interval_ms: int = 30_000
+    log_kept_bytes: int = 256 * 1024 * 1024
+
+
+def make_environment(settings: BdbSettings, on_event: Callable[[Any, int, Any], None]) -> Any:
+    """An environment with our settings, not yet opened."""
+    env = bdb.DBEnv()
+    env.set_get_returns_none(2)
+    env.set_event_notify(on_event)
+    size = settings.cache_bytes
+    env.set_cachesize(size >> 30, size & ((1 << 30) - 1), 1)
+    env.set_lg_bsize(settings.log_buffer_bytes)
+    env.set_lg_max(settings.log_file_bytes)
+    env.set_lk_detect(bdb.DB_LOCK_MINWRITE)
+    env.set_lk_max_locks(LOCKS_MAX)
+    env.set_lk_max_objects(LOCKS_MAX)
+    env.set_lk_max_lockers(LOCKS_MAX)
+    return env
+
+
+def new_tree(env: Any) -> Any:
+    """A handle for our tree, not yet opened."""
+    tree = bdb.DB(env)
+    tree.set_get_returns_none(2)
+    tree.set_pagesize(PAGE_BYTES)
+    tree.set_flags(bdb.DB_CHKSUM)
+    return tree
+
+
+def scan(tree: Any, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+    """At most `limit` (key, value) with start <= key < end, in order."""
+    found: list[tuple[bytes, bytes]] = []
+    cursor = tree.cursor()
+    try:
+        row = cursor.set_range(start) if limit else None
+        while row is not None and row[0] < end:
+            found.append(row)
+            row = cursor.next() if len(found) < limit else None
+    finally:
+        cursor.close()
+    return found
+
+
+def write(tree: Any, txn: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    """Put and delete within a transaction, in the order of keys; deleting an absent key is no error."""
+    for key in sorted(puts):
+        tree.put(key, puts[key], txn=txn)
+    for key in sorted(deletes):
+        _delete(tree, key, txn)
+
+
+def copy_environment(env: Any, target: Path) -> None:
+    """Write a copy that recovers to at least the present into `target`, marked as restored, all of it synced."""
+    make_private(target)
+    env.backup(str(target / "db"), bdb.DB_CREATE | bdb.DB_EXCL)
+    (target / "restored").touch(mode=0o600)
+    for path in (*sorted((target / "db").iterdir()), target / "db", target):
+        sync_path(path)
+
+
+def write_backup(target: str, copy: Callable[[Path], None]) -> None:
+    """Have `copy` fill a directory beside `target` and give it its name when it is whole. See `Store.backup`."""
+    final = Path(target)
+    partial = final.with_name(final.name + ".partial")
+    if final.exists() or partial.exists():
+        cause = "it exists: name a new directory, and remove what an interrupted backup left (.partial)"
+        raise CheloniaError(Kind.EXISTS, "backup", target, cause)
+    try:
+        copy(partial)
+        partial.rename(final)
+        sync_path(final.parent)
+    except (CheloniaError, OSError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, CheloniaError):
+            raise
+        kind = Kind.NO_SPACE if error.errno == errno.ENOSPC else Kind.INTERNAL
+        raise CheloniaError(kind, "backup", target, f"cannot write the copy: {error}") from error
+
+
+class Errors:
+    """Turns Berkeley DB's exceptions into ours: `failed` for most, `full` when there is no space; a panic is told."""
+
+    __slots__ = ("_failed", "_full", "_panic")
+
+    def __init__(self, panic: Callable[[str], None], failed: Kind = Kind.INTERNAL, full: Kind = Kind.READ_ONLY) -> None:
+        self._panic = panic
+        self._failed = failed
+        self._full = full
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (bdb.DBError, MemoryError)):
+            raise translate(error, self._panic, self._failed, self._full) from error
+
+
+def translate(
+    error: BaseException, panic: Callable[[str], None], failed: Kind = Kind.INTERNAL, full: Kind = Kind.READ_ONLY
+) -> CheloniaError:
+    """Turn an exception of Berkeley DB into ours; `panic` is told when only a new process can go on."""
+    if isinstance(error, bdb.DBRunRecoveryError):
+        panic(f"Berkeley DB: {error}")
+        kind = Kind.OUTCOME_UNKNOWN if failed is Kind.OUTCOME_UNKNOWN else Kind.UNAVAILABLE
+        cause = "the engine panicked; the process restarts: retry with the same request key"
+        return CheloniaError(kind, "ahash", "store", cause)
+    if isinstance(error, bdb.DBNoSpaceError):
+        cause = "no space left on the metadata disk: free space or enlarge it; reading goes on"
+        return CheloniaError(full, "ahash", "store", cause)
+    return CheloniaError(failed, "ahash", "store", f"Berkeley DB: {error}")
+
+
+def _delete(tree: Any, key: bytes, txn: Any) -> None:
+    try:
+        tree.delete(key, txn=txn)
+    except bdb.DBNotFoundError:
+        return

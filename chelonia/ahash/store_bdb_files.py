@@ -1,0 +1,138 @@
+"""Files beside a Berkeley DB environment: the lock that gives it to one process, the commit counter, whose it is.
+
+The counter is a witness kept outside the log: a log that recovers to less than it says has lost acknowledged commits.
+Layouts: `docs/formats/store.md`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+
+
+class CommitCounter:
+    """The number of the last commit, kept outside the environment, to notice a log that lost its end.
+
+    Two slots of 64 bytes, written in turn and in place, each one line: `chelonia-commits 1 <generation> <sequence>
+    <CRC-32 of what stands before it>`. The larger valid one counts. Written after every commit, synced at checkpoints:
+    after a power loss it may be behind, never ahead. A replica counts by term instead of generation (file `acked`).
+    """
+
+    SLOT_BYTES: Final = 64
+    SECTOR_BYTES: Final = 512
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._next = 0
+        self.value = (0, 0)
+        found = [parse_slot(os.pread(self._file, self.SLOT_BYTES, n * self.SECTOR_BYTES)) for n in (0, 1)]
+        if os.fstat(self._file).st_size == 0:
+            os.pwrite(self._file, b"\0" * 2 * self.SECTOR_BYTES, 0)
+            self.sync()
+        for slot, value in enumerate(found):
+            if value is not None and value >= self.value:
+                self.value, self._next = value, 1 - slot
+
+    def note(self, generation: int, sequence: int) -> None:
+        """Write the number of a commit that is synced."""
+        if (generation, sequence) != self.value:
+            os.pwrite(self._file, format_slot(generation, sequence), self._next * self.SECTOR_BYTES)
+            self.value, self._next = (generation, sequence), 1 - self._next
+
+    def sync(self) -> None:
+        """Put the counter on stable storage."""
+        if self._file >= 0:
+            os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def format_slot(generation: int, sequence: int) -> bytes:
+    """One slot of the counter, padded with blanks to 64 bytes."""
+    text = f"chelonia-commits 1 {generation} {sequence} "
+    return f"{text}{zlib.crc32(text.encode()):08x}\n".encode().ljust(CommitCounter.SLOT_BYTES)
+
+
+def parse_slot(data: bytes) -> tuple[int, int] | None:
+    """The (generation, sequence) of a slot, None when it is empty or damaged."""
+    words = data.split()
+    if len(words) != 5 or not (words[2].isdigit() and words[3].isdigit()):
+        return None
+    generation, sequence = int(words[2]), int(words[3])
+    return (generation, sequence) if format_slot(generation, sequence) == data else None
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory that only its owner may enter."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+
+
+def take_lock(path: Path) -> int:
+    """Lock the file until the descriptor returned is closed. Raises: UNAVAILABLE, naming the process that has it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(lock)
+        cause = f"process {owner} has this directory open: stop it, or give each A-Hash its own directory"
+        raise CheloniaError(Kind.UNAVAILABLE, "ahash", str(path.parent), cause) from error
+    os.pwrite(lock, f"{os.getpid():<31}\n".encode(), 0)
+    return lock
+
+
+def sync_path(path: Path) -> None:
+    """Put a file or a directory on stable storage."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaIdentity:
+    """Which replica of which cluster, under which name, a directory belongs to."""
+
+    replica: int
+    cluster: str
+    dn: Dn
+
+
+def claim_directory(path: Path, own: ReplicaIdentity) -> None:
+    """Write who owns the directory of the file `path`, or check it. Raises: BAD_CONFIG when it is another replica."""
+    text = f"chelonia-replica 1\n{own.replica}\n{own.cluster}\n{own.dn}\n"
+    try:
+        found = path.read_text()
+    except FileNotFoundError:
+        _write_whole(path, text)
+        return
+    if found != text:
+        owner = ", ".join(found.splitlines()[1:])
+        cause = (
+            f"the directory belongs to replica {owner}, this is {own.replica}, {own.cluster}, {own.dn}:"
+            f" point each replica at its own directory, or remove {path} if this replica was renamed"
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", str(path.parent), cause)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    partial.chmod(0o600)
+    sync_path(partial)
+    partial.rename(path)
+    sync_path(path.parent)

@@ -1,0 +1,723 @@
+"""The replicated Berkeley DB engine: one environment, its replication thread, its election thread.
+
+Carries out what the protocol decides (`engine_port.py`) by the base replication API, over links that are not its own.
+Directory: as that of `store_bdb.py`, and `replica` (whose it is), `acked` (term and sequence of the newest commit that
+this replica vouched for). Order of calls, and why: `docs/design/009`.
+Invariants, each of which has cost acknowledged commits where it was broken:
+- What stands here is vouched for (`Committed`, `Flushed`) only after it was synced here, and in the term in which it
+  came; what a new master may have rolled back never is.
+- It votes only when electable, and only with whole contents: the library counts the log of an unelectable voter for
+  nothing. So it neither votes nor vouches before its first synchronisation (`Ready`).
+- Master it becomes in the replication thread alone, before any further frame, on an election that is young, and only if
+  no other master was seen since.
+- Roles change only when nobody is inside the library (`store_bdb_gate.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from berkeleydb import db as bdb
+
+from chelonia.ahash import layout
+from chelonia.ahash import store_bdb_environment as environment
+from chelonia.ahash.engine_port import (
+    Committed,
+    Demoted,
+    ElectionFailed,
+    Event,
+    Failed,
+    Flushed,
+    MasterHere,
+    MasterThere,
+    Ready,
+    Refilling,
+    Send,
+    Token,
+    WantElection,
+    frame_term,
+)
+from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
+from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
+from chelonia.ahash.store_bdb_frames import SYNCHRONISING, FrameKind, frame_kind
+from chelonia.ahash.store_bdb_gate import Gate
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ELECTION_TIMEOUT_US: Final = 100_000
+"""How long each of an election's two phases waits for silent replicas; it looks every tenth of it."""
+OUTCOME_MS: Final = 2 * ELECTION_TIMEOUT_US // 1000
+"""How long after our vote the winner may take to say so before the election counts as failed."""
+ANNOUNCE_MS: Final = 250
+"""A follower that is not synchronised announces itself again after so long without a frame: answers may be lost."""
+ELECTABLE: Final = 100
+"""Berkeley DB's priority of a voter; contents decide first, so all voters have the same."""
+TRIES_MAX: Final = 5
+"""Attempts at one use of the tree: each may find a handle that a synchronisation made useless, or lose a deadlock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A frame of another replica's engine."""
+
+    sender: int
+    control: bytes
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Election:
+    """An election asked for."""
+
+    sites: int
+    votes: int
+    valid_ms: int
+
+
+class _Mark(threading.local):
+    """What the transport callback leaves for the thread that called into the library."""
+
+    token: Token | None = None
+    """Of the last record sent that asks to be made permanent: our own commit's."""
+    holds_turn = False
+    """This thread keeps the replication thread out, until its vote has gone out."""
+
+    def take(self) -> Token | None:
+        """Read the token and forget it: none is ever told twice."""
+        token, self.token = self.token, None
+        return token
+
+
+class ReplicatedStore:
+    """A `ReplicatedEngine` on Berkeley DB. Opening recovers; nothing is taken before `start`.
+
+    Args: `before_office` is called between the election's check and becoming master; for tests, which stop the
+    process there.
+    Raises: UNAVAILABLE (another process has the directory), BAD_CONFIG (another replica's), INTERNAL (recovery failed).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: BdbSettings,
+        identity: ReplicaIdentity,
+        before_office: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._own = identity.replica
+        self._before_office = before_office
+        self._turnstile, self._state = threading.Lock(), threading.Lock()
+        self._turn = threading.Lock()
+        self._logs_kept = threading.Lock()
+        self._gate = Gate()
+        self._mark = _Mark()
+        self._work: queue.SimpleQueue[_Frame | Callable[[], None] | None] = queue.SimpleQueue()
+        self._elections: queue.SimpleQueue[_Election | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._post: Callable[[Event], None] = lambda event: None
+        self._send: Send = lambda peer, control, record: None
+        self._panicked = self._closed = False
+        # the replication thread's own, read elsewhere
+        self._master: int | None = None
+        self._term = 0
+        self._ready = self._copied = False
+        self._pending: Token | None = None
+        self._frame_term = 0
+        self._complaint = ""
+        # set by several threads, each one assignment
+        self._voter = self._electing = self._initialising = False
+        self._won: tuple[float, int] | None = None
+        self._valid_ms = 0
+        self._decided = threading.Event()
+        self._applied = 0
+        self._log_bytes = 0
+        self._checkpoint_s = time.monotonic()
+        self._env: Any = None
+        self._tree: Any = None
+        make_private(directory)
+        make_private(directory / "db")
+        self._lock = take_lock(directory / "lock")
+        try:
+            claim_directory(directory / "replica", identity)
+            self._acked = CommitCounter(directory / "acked")
+            self._open_environment()
+            self._trusted = self._find_trust()
+        except BaseException:
+            self._release()
+            raise
+
+    # --- what the protocol asks ------------------------------------------------------------------------------------
+
+    def start(self, events: Callable[[Event], None], send: Send) -> None:
+        """Begin as a follower. See `ReplicatedEngine.start`."""
+        loop = asyncio.get_running_loop()
+
+        def post(event: Event) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(events, event)
+
+        self._post, self._send = post, send
+        self._work.put(self._follow)
+        self._threads = [
+            threading.Thread(target=self._replicate, name="ahash-replication", daemon=True),
+            threading.Thread(target=self._elect_all, name="ahash-election", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def found(self) -> None:
+        """Become master without an election."""
+
+        def take() -> None:
+            self._trusted = True
+            self._take_office()
+
+        self._work.put(take)
+
+    def process(self, sender: int, control: bytes, record: bytes) -> None:
+        """Take a frame; dropped when too many wait, the library asks again."""
+        if frame_kind(control) != FrameKind.DUPMASTER and self._work.qsize() < bounds.REPLICA_FRAMES_QUEUED_MAX:
+            self._work.put(_Frame(sender, control, record))
+
+    def peer_up(self, peer: int) -> None:
+        """Announce ourselves, unless we are master."""
+        del peer  # the announcement goes to all: one who knows us already answers with nothing new
+        self._work.put(self._announce)
+
+    def elect(self, sites: int, votes: int, valid_ms: int) -> None:
+        """Hold an election."""
+        if not self._electing and self._won is None:
+            self._electing = True
+            self._elections.put(_Election(sites, votes, valid_ms))
+
+    def step_down(self) -> None:
+        """Become a follower."""
+        self._work.put(self._leave_office)
+
+    def set_voter(self, voter: bool) -> None:
+        """Whether this replica may be elected, and votes."""
+        self._voter = voter
+        self._work.put(lambda: self._env.rep_set_priority(ELECTABLE if voter else 0))
+
+    def applied(self) -> int:
+        """Sequence of the last commit visible to readers here, as of the last one vouched for."""
+        return self._applied
+
+    def trusted(self) -> bool:
+        """Whether everything vouched for is here."""
+        return self._trusted
+
+    # --- Store -----------------------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under `key`, or None."""
+
+        def read(tree: Any) -> bytes | None:
+            value: bytes | None = tree.get(key)
+            return value
+
+        return self._use(read)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values in the order of `keys`."""
+
+        def read(tree: Any) -> list[bytes | None]:
+            return [tree.get(key) for key in keys]
+
+        return self._use(read)
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most `limit` (key, value) with start <= key < end, in order."""
+        return self._use(lambda tree: environment.scan(tree, start, end, limit))
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold one state."""
+        with self._turnstile:  # who changes the state waits holding it, so that readers in turn cannot starve them
+            pass
+        with self._state:
+            yield
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._turnstile:
+            self._state.acquire()
+        try:
+            yield
+        finally:
+            self._state.release()
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """Apply all or nothing, synced here when it returns, and told as `Committed`; in whatever term is ours."""
+        self._change(None, puts, deletes)
+
+    def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """`commit`, but only as master of this term. See `ReplicatedEngine.commit_in`."""
+        self._change(term, puts, deletes)
+
+    def _change(self, term: int | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        deletes = tuple(deletes)
+
+        def work(tree: Any) -> None:
+            if self._master != self._own or term not in (None, self._term):
+                cause = "this replica is not the master (of that term) any more: ask the master"
+                raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", cause)
+            self._commit(tree, puts, deletes)
+
+        with self._changing():
+            self._use(work)
+        self._log_bytes += sum(map(len, puts)) + sum(map(len, puts.values()))
+
+    def _commit(self, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """Within the gate: no change of role can come between the commit and its `Committed`."""
+        state = puts.get(layout.META_STATE)
+        sequence = self._applied if state is None else layout.decode_state(state).sequence
+        txn = self._env.txn_begin()
+        try:
+            environment.write(tree, txn, puts, deletes)
+        except BaseException:
+            txn.abort()
+            raise
+        self._mark.take()
+        with Errors(self._panic, Kind.OUTCOME_UNKNOWN, Kind.OUTCOME_UNKNOWN):
+            txn.commit(bdb.DB_TXN_SYNC)
+        token = self._mark.take()
+        if token is not None:  # else it changed nothing
+            self._applied = sequence
+            self._vouch(sequence)
+            self._post(Committed(sequence, token))
+
+    def upkeep_due(self) -> bool:
+        """Whether a checkpoint is due; only a master writes them, followers take them from its log."""
+        if not self._log_bytes or self._master != self._own or self._env is None:
+            return False
+        idle_ms = (time.monotonic() - self._checkpoint_s) * 1000
+        return (
+            self._log_bytes >= self._settings.checkpoint_log_bytes or idle_ms >= self._settings.checkpoint_interval_ms
+        )
+
+    def upkeep(self) -> None:
+        """Write a checkpoint, remove logs beyond those kept, sync the witness."""
+        self._checkpoint_s, self._log_bytes = time.monotonic(), 0
+        with Errors(self._panic), self._gate:
+            if self._open_env() and self._master == self._own:
+                self._env.txn_checkpoint()
+        self._remove_logs()
+
+    def backup(self, target: str) -> None:
+        """Write a complete copy into the new directory `target`. See `Store.backup`."""
+        environment.write_backup(target, self._copy)
+
+    def _copy(self, partial: Path) -> None:
+        with self._logs_kept, Errors(self._panic, full=Kind.NO_SPACE):
+            environment.copy_environment(self._open_env(), partial)
+
+    def free_bytes(self) -> int:
+        """Free space of the file system, for whoever is not root."""
+        space = os.statvfs(self._directory)
+        return space.f_bavail * space.f_frsize
+
+    def close(self) -> None:
+        """Stop the threads and release everything; safe to call twice."""
+        self._closed = True
+        self._work.put(None)
+        self._elections.put(None)
+        self._decided.set()
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join()
+        with self._state, self._gate.exclusive():
+            self._release()
+
+    # --- opening and closing ---------------------------------------------------------------------------------------
+
+    def _open_environment(self) -> None:
+        env = self._env = environment.make_environment(self._settings, self._on_event)
+        env.set_flags(bdb.DB_TXN_NOSYNC, 1)  # the library would sync at every commit it applies; we sync once per drain
+        env.rep_set_transport(self._own, self._transport)
+        env.rep_set_priority(0)
+        env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, ELECTION_TIMEOUT_US)
+        env.rep_set_timeout(bdb.DB_REP_CHECKPOINT_DELAY, 0)  # else a change of role waits 30 s for a checkpoint
+        env.rep_set_config(bdb.DB_REP_CONF_NOWAIT, 1)
+        env.rep_set_config(bdb.DB_REP_CONF_AUTOINIT, 1)
+        env.rep_set_config(bdb.DB_REP_CONF_BULK, 0)
+        flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK
+        flags |= bdb.DB_INIT_REP | bdb.DB_RECOVER | bdb.DB_THREAD
+        with Errors(self._panic):
+            env.open(str(self._directory / "db"), flags, 0o600)
+
+    def _find_trust(self) -> bool:
+        """Whether recovery found what this replica vouched for; an empty directory is never trusted."""
+        self._open_tree(create=False)
+        self._applied = self._sequence(self._tree)
+        if self._applied < self._acked.value[1]:
+            _LOG.warning(
+                "ahash replica %d recovered commit %d, but vouched for %d: it takes part again when synchronised",
+                self._own, self._applied, self._acked.value[1],
+            )  # fmt: skip
+        return self._tree is not None and self._applied >= self._acked.value[1]
+
+    def _drop_tree(self) -> None:
+        """Close the handle; the next use opens another.
+
+        What a synchronisation replaced must not be read through an old handle. The library tells a dead one by a time
+        in whole seconds: one opened in the same second passes for alive, and reads a file that is gone.
+        """
+        old, self._tree = self._tree, None
+        if old is not None:
+            with suppress(bdb.DBError):  # a dead one says so in any call
+                old.close()
+
+    def _open_tree(self, create: bool) -> None:
+        """Open the tree where it exists, or `create` it."""
+        self._drop_tree()
+        tree = environment.new_tree(self._env)
+        flags = bdb.DB_THREAD | bdb.DB_AUTO_COMMIT | (bdb.DB_CREATE if create else 0)
+        try:
+            tree.open(environment.TREE, dbtype=bdb.DB_BTREE, flags=flags, mode=0o600)
+        except bdb.DBNoSuchFileError:
+            tree.close()
+        except bdb.DBError:
+            with suppress(bdb.DBError):
+                tree.close()
+            raise
+        else:
+            self._tree = tree
+
+    def _release(self) -> None:
+        for handle in (self._tree, self._env):
+            try:
+                if handle is not None:
+                    handle.close()
+            except bdb.DBError as error:
+                _LOG.log(logging.INFO if self._panicked else logging.WARNING, "closing Berkeley DB: %s", error)
+        self._tree = self._env = None
+        if hasattr(self, "_acked"):
+            self._acked.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # --- using the tree --------------------------------------------------------------------------------------------
+
+    def _use(self, work: Callable[[Any], T]) -> T:
+        """Run `work` on the tree within the gate; a dead handle is replaced, a lost deadlock tried again."""
+        for _ in range(TRIES_MAX):
+            with Errors(self._panic), self._gate:
+                self._open_env()
+                tree = self._tree
+                try:
+                    if tree is not None:
+                        return work(tree)
+                except bdb.DBRepHandleDeadError:
+                    pass
+                except bdb.DBLockDeadlockError:
+                    continue
+                except bdb.DBRepLockoutError:
+                    break
+            self._replace(tree)
+            if self._tree is None:
+                break
+        raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", "this replica is being synchronised: retry")
+
+    def _replace(self, dead: Any) -> None:
+        """Open the tree again unless somebody else just did."""
+        with self._gate.exclusive():
+            if self._tree is dead and self._env is not None and not self._panicked:
+                with suppress(bdb.DBRepLockoutError, bdb.DBRepHandleDeadError, bdb.DBLockDeadlockError):
+                    self._open_tree(create=False)
+
+    def _open_env(self) -> Any:
+        if self._env is None or self._panicked:
+            cause = "the store is closed or its engine panicked; the process restarts: retry"
+            raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", cause)
+        return self._env
+
+    @staticmethod
+    def _sequence(tree: Any) -> int:
+        data = None if tree is None else tree.get(layout.META_STATE)
+        return 0 if data is None else layout.decode_state(data).sequence
+
+    def _visible(self) -> int:
+        """The sequence that readers see, read from the tree."""
+        try:
+            return self._use(self._sequence)
+        except CheloniaError:
+            return 0
+
+    def _vouch(self, sequence: int) -> None:
+        """Write down that we say of this commit that it stands here; only a witness, so a failure is no error."""
+        try:
+            self._acked.note(self._term, sequence)
+        except OSError as error:
+            _LOG.warning("the witness of what was acknowledged could not be written: %s", error)
+
+    def _remove_logs(self) -> None:
+        """Remove logs that recovery does not need, but for those kept for replicas that were away; sync the witness."""
+        kept = max(1, self._settings.log_kept_bytes // self._settings.log_file_bytes)
+        with self._gate:
+            names = []
+            with suppress(bdb.DBError):  # while it synchronises, the library keeps all
+                names = sorted(os.fsdecode(name) for name in self._open_env().log_archive())
+        if names[:-kept] and self._logs_kept.acquire(blocking=False):  # a backup in progress still needs them
+            try:
+                for name in names[:-kept]:
+                    (self._directory / "db" / Path(name).name).unlink(missing_ok=True)
+            finally:
+                self._logs_kept.release()
+        self._acked.sync()
+
+    # --- the replication thread ------------------------------------------------------------------------------------
+
+    def _replicate(self) -> None:
+        """Take frames and commands in turn; sync and vouch once for all that waited."""
+        try:
+            while not self._closed:
+                self._drain()
+                self._take_office_if_won()
+                self._flush()
+                self._look_after_logs()
+        except (bdb.DBRunRecoveryError, CheloniaError) as error:
+            self._panic(f"Berkeley DB: {error}")
+
+    def _drain(self) -> None:
+        try:
+            item = self._work.get(timeout=ANNOUNCE_MS / 1000)
+        except queue.Empty:
+            if self._master != self._own and not self._ready:
+                self._announce()
+            return
+        for _ in range(bounds.REPLICA_FRAMES_PER_FLUSH_MAX):
+            if item is None:
+                return
+            self._carry_out(item)
+            self._take_office_if_won()
+            try:
+                item = self._work.get_nowait()
+            except queue.Empty:
+                return
+        self._carry_out(item) if item is not None else None
+
+    def _carry_out(self, item: _Frame | Callable[[], None]) -> None:
+        try:
+            if isinstance(item, _Frame):
+                self._process(item)
+            else:
+                item()
+        except bdb.DBRunRecoveryError:
+            raise
+        except (bdb.DBError, MemoryError) as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                _LOG.error("ahash replication: %s", error)
+
+    def _process(self, frame: _Frame) -> None:
+        self._frame_term = frame_term(frame.control)
+        kind = frame_kind(frame.control)
+        was_ready = self._ready
+        with self._turn:
+            if self._master == self._own:
+                answer = self._apply(frame)
+            else:
+                with self._changing():
+                    if self._ready and kind not in SYNCHRONISING:
+                        answer = self._apply(frame)
+                    else:
+                        with self._gate.exclusive():
+                            self._drop_tree()
+                            answer = self._apply(frame)
+        self._obey(answer)
+        if self._copied:
+            self._copied = False
+            self._ready = self._ready or bool(self._env.rep_stat()["startup_complete"])
+        if self._ready and not was_ready:
+            self._synchronised()
+
+    def _apply(self, frame: _Frame) -> tuple[Any, Any]:
+        answer: tuple[Any, Any] = self._env.rep_process_message(frame.control, frame.record, frame.sender)
+        return answer
+
+    def _obey(self, answer: tuple[Any, Any]) -> None:
+        result, lsn = answer
+        if result == bdb.DB_REP_ISPERM:
+            token = Token(self._frame_term, int(lsn[0]), int(lsn[1]))
+            if token.term == self._term and self._master not in (None, self._own):
+                self._pending = token
+        elif result == bdb.DB_REP_DUPMASTER:
+            self._leave_office()
+            self._post(WantElection())
+        elif result == bdb.DB_REP_HOLDELECTION:
+            self._post(WantElection())
+        elif result == bdb.DB_REP_JOIN_FAILURE:
+            _LOG.error("ahash replica %d cannot be synchronised by Berkeley DB", self._own)
+
+    def _synchronised(self) -> None:
+        self._env.log_flush()
+        self._initialising = False
+        self._trusted = True
+        self._applied = self._visible()
+        self._vouch(self._applied)
+        self._post(Ready())
+
+    def _flush(self) -> None:
+        """Sync what was applied and vouch for it, unless it may be gone."""
+        token = self._pending
+        if token is None or not self._ready:
+            return
+        self._pending = None
+        if token.term != self._term:
+            return
+        self._env.log_flush()
+        self._applied = self._visible()
+        self._vouch(self._applied)
+        self._post(Flushed(token, self._applied))
+
+    def _look_after_logs(self) -> None:
+        """Followers: old logs go now and then. (The master's checkpoints are the committer's.)"""
+        if self._master == self._own:
+            return
+        if (time.monotonic() - self._checkpoint_s) * 1000 >= self._settings.checkpoint_interval_ms:
+            self._checkpoint_s = time.monotonic()
+            self._remove_logs()
+
+    def _follow(self) -> None:
+        with self._changing(), self._gate.exclusive():
+            self._env.rep_start(bdb.DB_REP_CLIENT)
+
+    def _announce(self) -> None:
+        if self._master != self._own:
+            self._env.rep_start(bdb.DB_REP_CLIENT)
+
+    def _leave_office(self) -> None:
+        if self._master != self._own:
+            return
+        self._follow()
+        self._master, self._ready, self._pending = None, False, None
+        _LOG.info("ahash replica %d is no longer master of term %d", self._own, self._term)
+        self._post(Demoted())
+
+    def _take_office_if_won(self) -> None:
+        won, self._won = self._won, None
+        if won is None:
+            return
+        since, valid_ms = won
+        age_ms = (time.monotonic() - since) * 1000
+        if age_ms > valid_ms:
+            self._post(ElectionFailed(f"it was won {age_ms:.0f} ms ago: too late to become master"))
+            return
+        self._before_office()
+        self._take_office()
+
+    def _take_office(self) -> None:
+        with self._changing(), self._gate.exclusive():
+            self._env.rep_start(bdb.DB_REP_MASTER)
+            found = self._env.rep_stat()
+            if found["status"] != bdb.DB_REP_MASTER:
+                self._post(ElectionFailed("Berkeley DB was busy and did not become master"))
+                return
+            self._master, self._term, self._ready, self._pending = self._own, found["gen"], True, None
+            self._open_tree(create=True)
+            self._applied = self._sequence(self._tree)
+        self._initialising = False
+        self._vouch(self._applied)
+        _LOG.info("ahash replica %d is master of term %d from commit %d", self._own, self._term, self._applied)
+        self._post(MasterHere(self._term))
+
+    # --- the election thread ---------------------------------------------------------------------------------------
+
+    def _elect_all(self) -> None:
+        while (order := self._elections.get()) is not None:
+            reason = self._refusal() or self._elect(order)
+            self._electing = False
+            if reason and not self._closed:
+                self._post(ElectionFailed(reason))
+
+    def _refusal(self) -> str:
+        """Why this replica must not vote now; empty: it may."""
+        if not self._voter:
+            return "this replica has no vote"
+        if not self._trusted:
+            return "this replica has no vote until it is synchronised"
+        if self._initialising:
+            self._panic("the master was lost during the first synchronisation: only a new process may vote")
+            return "the process ends"
+        return ""
+
+    def _elect(self, order: _Election) -> str:
+        """Hold the election; returns why nothing came of it, empty when a master did."""
+        self._decided.clear()
+        self._valid_ms = order.valid_ms
+        self._turn.acquire()
+        self._mark.holds_turn = True
+        try:
+            self._env.rep_elect(order.sites, order.votes)
+        except bdb.DBRepUnavailError:
+            return "not enough votes"
+        except bdb.DBError as error:
+            return f"Berkeley DB: {error}"
+        finally:
+            self._release_turn()
+        if not self._decided.wait(OUTCOME_MS / 1000):
+            return "no master came of it"
+        return ""
+
+    def _release_turn(self) -> None:
+        if self._mark.holds_turn:
+            self._mark.holds_turn = False
+            self._turn.release()
+
+    # --- called by the library, on any thread; may not call it ------------------------------------------------------
+
+    def _transport(self, env: Any, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> int:
+        """Pass a frame on. Returns 0 always: whether a majority has a commit is not this callback's to say."""
+        del env
+        self._release_turn()  # the vote goes out: apply is locked out by the library itself from here
+        kind = frame_kind(control)
+        if flags & bdb.DB_REP_PERMANENT:
+            self._mark.token = Token(frame_term(control), lsn[0], lsn[1])
+        if kind == FrameKind.UPDATE_REQ:
+            self._initialising, self._ready = True, False
+        elif kind == FrameKind.PAGE_REQ and self._trusted:
+            self._trusted = False
+            self._post(Refilling())
+        if kind != FrameKind.DUPMASTER:  # it would depose every master, also the newer one of the two
+            self._send(None if peer == bdb.DB_EID_BROADCAST else peer, control, record)
+        return 0
+
+    def _on_event(self, env: Any, event: int, info: Any) -> None:
+        del env
+        if event == bdb.DB_EVENT_REP_ELECTED:
+            self._won = (time.monotonic(), self._valid_ms)
+            self._decided.set()
+            self._work.put(lambda: None)  # wakes the replication thread
+        elif event == bdb.DB_EVENT_REP_NEWMASTER and info != self._own:
+            self._won = None
+            self._master, self._term, self._ready, self._pending = info, self._frame_term, False, None
+            self._decided.set()
+            self._post(MasterThere(info, self._term))
+        elif event == bdb.DB_EVENT_REP_STARTUPDONE:
+            self._ready = True
+        elif event == bdb.DB_EVENT_REP_INIT_DONE:
+            self._copied = True
+        elif event == bdb.DB_EVENT_PANIC:
+            self._panic("Berkeley DB panicked: restart, recovery runs at start")
+
+    def _panic(self, reason: str) -> None:
+        """Refuse everything from now on and say so, once."""
+        if not self._panicked:
+            self._panicked = True
+            self._post(Failed(reason))

@@ -1,0 +1,322 @@
+"""The replicated engine: three in one process, wired directly. Links and protocol have tests of their own."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chelonia.ahash import layout
+from chelonia.ahash.engine_port import (
+    Committed,
+    Demoted,
+    ElectionFailed,
+    Failed,
+    Flushed,
+    MasterHere,
+    MasterThere,
+    Ready,
+    Token,
+    WantElection,
+)
+from chelonia.ahash.layout import StoreState
+from chelonia.ahash.store_bdb_environment import BdbSettings
+from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity
+from chelonia.ahash.store_bdb_frames import FrameKind, frame_kind
+from chelonia.ahash.store_bdb_replicated import ReplicatedStore
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from tests.support.ahash import SMALL
+from tests.support.polling import poll
+from tests.support.replicas import Wired
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Wired]:
+    wired = Wired(tmp_path, SMALL)
+    wired.engines[1].found()
+    wired.wait(1, MasterHere)
+    for replica in (2, 3):
+        wired.wait(replica, Ready)
+    yield wired
+    wired.close_all()
+
+
+def put(engine: ReplicatedStore, sequence: int, value: bytes = b"v") -> None:
+    state = layout.encode_state(StoreState(sequence, 0))
+    engine.commit({b"k%06d" % sequence: value, layout.META_STATE: state}, [])
+
+
+def last_token(wired: Wired, replica: int) -> Token:
+    kinds = (Committed, Flushed)
+    return next(event.token for event in reversed(wired.seen[replica]) if isinstance(event, kinds))
+
+
+def sequence_at(engine: ReplicatedStore) -> int:
+    data = engine.get(layout.META_STATE)
+    return 0 if data is None else layout.decode_state(data).sequence
+
+
+def caught_up(wired: Wired, sequence: int) -> None:
+    poll(lambda: all(sequence_at(engine) == sequence for engine in wired.engines.values()), what=f"commit {sequence}")
+
+
+def vote_for_each_other(wired: Wired, *replicas: int) -> int:
+    """Hold an election among these; returns who won, when it has won."""
+    before = {replica: len(wired.seen[replica]) for replica in replicas}
+    for replica in replicas:
+        wired.engines[replica].elect(len(replicas), len(replicas), 200)
+
+    def winner() -> int:
+        for replica in replicas:
+            if any(isinstance(event, MasterHere) for event in wired.seen[replica][before[replica] :]):
+                return replica
+            if any(isinstance(event, ElectionFailed) for event in wired.seen[replica][before[replica] :]):
+                before[replica] = len(wired.seen[replica])
+                wired.engines[replica].elect(len(replicas), len(replicas), 200)
+        return 0
+
+    return poll(winner, what="a winner")
+
+
+# --- replication -----------------------------------------------------------------------------------------------------
+
+
+def test_followers_vouch_for_what_the_master_committed(group: Wired) -> None:
+    for sequence in range(1, 101):
+        put(group.engines[1], sequence)
+    caught_up(group, 100)
+    here = poll(lambda: (e := [event for event in group.seen[1] if isinstance(event, Committed)])[99:] and e)
+    assert [event.sequence for event in here] == list(range(1, 101))
+    assert [event.token for event in here] == sorted({event.token for event in here})
+    for replica in (2, 3):
+        poll(lambda replica=replica: last_token(group, replica) == here[-1].token, what="everything vouched for")
+        told = [event.token for event in group.seen[replica] if isinstance(event, Flushed)]
+        assert told == sorted(set(told))
+
+
+def test_a_follower_takes_no_commit(group: Wired) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        put(group.engines[2], 1)
+    assert caught.value.kind is Kind.UNAVAILABLE
+
+
+def test_a_commit_for_another_term_is_refused(group: Wired) -> None:
+    engine = group.engines[1]
+    with pytest.raises(CheloniaError) as caught:
+        engine.commit_in(2, {b"k": b"v"}, [])
+    assert caught.value.kind is Kind.UNAVAILABLE
+    engine.commit_in(1, {b"k": b"v"}, [])
+    assert engine.get(b"k") == b"v"
+
+
+def test_the_longer_log_wins_and_the_term_rises(group: Wired) -> None:
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    group.cut = {3}
+    put(group.engines[1], 2)
+    poll(lambda: sequence_at(group.engines[2]) == 2)
+    group.close(1)
+    group.cut = set()
+    assert vote_for_each_other(group, 2, 3) == 2
+    put(group.engines[2], 3)
+    caught_up(group, 3)
+    assert last_token(group, 2).term == last_token(group, 3).term == 2
+    assert group.wait(3, MasterThere, group.seen[3].index(MasterThere(1, 1)) + 1) == MasterThere(2, 2)
+
+
+def test_a_master_that_returns_follows_and_what_it_alone_had_is_gone(group: Wired) -> None:
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    group.cut = {1}
+    put(group.engines[1], 2, b"alone")
+    winner = vote_for_each_other(group, 2, 3)
+    put(group.engines[winner], 2, b"together")
+    group.cut = set()
+    group.engines[1].step_down()
+    group.wait(1, Demoted)
+    group.engines[1].peer_up(winner)
+    group.wait(1, Ready)
+    poll(lambda: group.engines[1].get(b"k000002") == b"together", what="the group's commit in the place of its own")
+    assert last_token(group, 1).term == 2
+
+
+def test_of_two_masters_the_older_gives_way(group: Wired) -> None:
+    group.cut = {1}
+    newer = vote_for_each_other(group, 2, 3)
+    group.cut = set()
+    for replica in (2, 3):
+        group.engines[replica].peer_up(1)
+    group.engines[1].peer_up(newer)
+    put(group.engines[newer], 1)
+    group.wait(1, Demoted)
+    group.wait(1, WantElection)
+    group.wait(1, Ready)
+    caught_up(group, 1)
+    assert not any(isinstance(event, Demoted) for event in group.seen[newer])
+
+
+# --- elections -------------------------------------------------------------------------------------------------------
+
+
+def test_an_election_won_too_long_ago_is_void(group: Wired) -> None:
+    group.close(1)
+    for replica in (2, 3):
+        group.engines[replica].elect(2, 2, -1)
+    failures = [group.wait(replica, ElectionFailed) for replica in (2, 3)]
+    assert any("too late" in str(failure) for failure in failures)
+    assert not any(isinstance(event, MasterHere) for replica in (2, 3) for event in group.seen[replica])
+    vote_for_each_other(group, 2, 3)
+
+
+def test_who_has_no_vote_holds_no_election(group: Wired) -> None:
+    group.engines[2].set_voter(False)
+    group.engines[2].elect(2, 2, 200)
+    assert group.wait(2, ElectionFailed) == ElectionFailed("this replica has no vote")
+
+
+# --- trust -----------------------------------------------------------------------------------------------------------
+
+
+def identity(replica: int = 1, dn: str = "/CN=1") -> ReplicaIdentity:
+    return ReplicaIdentity(replica, "test", Dn(dn))
+
+
+@pytest.mark.parametrize("other", [identity(2), identity(dn="/CN=2"), ReplicaIdentity(1, "other", Dn("/CN=1"))])
+def test_the_directory_of_another_replica_is_refused(tmp_path: Path, other: ReplicaIdentity) -> None:
+    ReplicatedStore(tmp_path / "a", SMALL, identity()).close()
+    with pytest.raises(CheloniaError, match="belongs to replica 1, test, /CN=1") as caught:
+        ReplicatedStore(tmp_path / "a", SMALL, other)
+    assert caught.value.kind is Kind.BAD_CONFIG
+    ReplicatedStore(tmp_path / "a", SMALL, identity()).close()
+
+
+def test_an_empty_directory_is_trusted_only_when_synchronised(group: Wired, tmp_path: Path) -> None:
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    group.close(2)
+    shutil.rmtree(tmp_path / "2")
+    group.cut = {2}
+    engine = group.open(2)
+    assert not engine.trusted()
+    engine.elect(2, 2, 200)
+    assert "until it is synchronised" in str(group.wait(2, ElectionFailed))
+    group.cut = set()
+    engine.peer_up(1)
+    group.wait(2, Ready)
+    assert engine.trusted()
+    assert engine.get(b"k000001") == b"v"
+
+
+@pytest.mark.expect_log("replica 2 recovered commit 1, but vouched for 9")
+def test_what_recovers_to_less_than_it_vouched_for_is_not_trusted(group: Wired, tmp_path: Path) -> None:
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    group.close(2)
+    witness = CommitCounter(tmp_path / "2" / "acked")
+    witness.note(1, 9)
+    witness.close()
+    group.cut = {2}
+    engine = group.open(2)
+    assert not engine.trusted()
+    group.cut = set()
+    engine.peer_up(1)
+    group.wait(2, Ready)
+    assert engine.trusted()
+    for sequence in range(2, 10):
+        put(group.engines[1], sequence)
+    caught_up(group, 9)
+    group.close(2)
+    assert group.open(2).trusted()
+
+
+def test_a_replica_that_was_only_restarted_is_trusted(group: Wired) -> None:
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    group.close(3)
+    group.cut = {3}
+    assert group.open(3).trusted()
+
+
+def test_losing_the_master_within_the_first_synchronisation_ends_the_process(group: Wired) -> None:
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    group.close(3)
+    group.sent = lambda sender, peer, control: peer != 3 or frame_kind(control) != FrameKind.UPDATE
+    engine = group.open(3)
+    poll(lambda: engine._initialising, what="it asks for a copy")
+    engine.elect(2, 2, 200)
+    group.wait(3, Failed)
+
+
+# --- logs ------------------------------------------------------------------------------------------------------------
+
+LOGS = BdbSettings(
+    8 << 20, 1 << 20, 128 << 10, checkpoint_log_bytes=1 << 20, checkpoint_interval_ms=100, log_kept_bytes=4 << 20
+)
+
+
+@pytest.fixture
+def logging(tmp_path: Path) -> Iterator[tuple[Wired, list[int]]]:
+    """A group with small logs, and the kinds of all frames sent."""
+    wired = Wired(tmp_path, LOGS)
+    kinds: list[int] = []
+
+    def note(sender: int, peer: int, control: bytes) -> bool:
+        kinds.append(frame_kind(control))
+        return True
+
+    wired.sent = note
+    wired.engines[1].found()
+    for replica in (2, 3):
+        wired.wait(replica, Ready)
+    yield wired, kinds
+    wired.close_all()
+
+
+def fill(wired: Wired, start: int, count: int) -> None:
+    engine = wired.engines[1]
+    for sequence in range(start, start + count):
+        put(engine, sequence, b"x" * 50_000)
+        if engine.upkeep_due():
+            engine.upkeep()
+
+
+def logs_of(directory: Path) -> int:
+    return len(list((directory / "db").glob("log.*")))
+
+
+def test_logs_are_bounded_and_who_was_away_briefly_takes_what_it_missed(
+    logging: tuple[Wired, list[int]], tmp_path: Path
+) -> None:
+    wired, kinds = logging
+    fill(wired, 1, 200)
+    caught_up(wired, 200)
+    for replica in (2, 3):
+        poll(lambda replica=replica: logs_of(tmp_path / str(replica)) <= 7, what=f"few logs at {replica}")
+    wired.close(3)
+    fill(wired, 201, 20)
+    kinds.clear()
+    wired.open(3)
+    caught_up(wired, 220)
+    assert FrameKind.PAGE_REQ not in kinds, "it was not copied anew"
+
+
+@pytest.mark.slow
+def test_who_was_away_for_longer_than_logs_are_kept_is_copied_anew(
+    logging: tuple[Wired, list[int]], tmp_path: Path
+) -> None:
+    wired, kinds = logging
+    wired.close(3)
+
+    def master_removed_logs() -> bool:  # Berkeley DB keeps them for half a minute after a replica was synchronised
+        fill(wired, sequence_at(wired.engines[1]) + 1, 25)
+        return logs_of(tmp_path / "1") <= 8
+
+    fill(wired, 1, 200)
+    poll(master_removed_logs, 60, interval=1)
+    kinds.clear()
+    wired.open(3)
+    wired.wait(3, Ready)
+    caught_up(wired, sequence_at(wired.engines[1]))
+    assert FrameKind.PAGE_REQ in kinds
