@@ -28,8 +28,8 @@ class Pace:
         mandate_ms: an election won longer ago is void.
         backoff_ms: base of the pause after an election that failed.
         tell_ms: beats that tell of a higher watermark are no closer together.
-        stuck_ms: a master whose oldest commit waits for so long under a live lease steps down: something is wrong that a
-            new term may cure.
+        stuck_ms: a master whose oldest commit waits for so long under a live lease steps down: something is wrong that
+            a new term may cure.
         announce_ms: a follower that is not synchronised announces itself again after so long.
     """
 

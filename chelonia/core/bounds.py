@@ -65,6 +65,9 @@ CONNECTIONS_MAX: Final = 2000
 RANGES_MAX: Final = 256
 """Byte ranges of one GET, after merging."""
 
+COMPACT_CALLS_MAX: Final = 512
+"""Calls of one service connection in flight at once in the compact encoding; beyond it the connection is not read."""
+
 # --- A-Hash ---
 TRANSACT_ELEMENTS_MAX: Final = 2000
 """Elements of one transact: a transaction's locks stay far under the environment's limit."""

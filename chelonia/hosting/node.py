@@ -30,6 +30,8 @@ from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.core.position import Horizon
 from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.compact_client import CompactClient
+from chelonia.hosting.compact_server import CompactDoor, CompactParts, Offered, offer
 from chelonia.hosting.config import NodeConfig, read_secret, trusted
 from chelonia.hosting.data_door import DataDoor
 from chelonia.hosting.directory import ShepherdDirectory
@@ -56,6 +58,7 @@ from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.store_state import StateFile
+from chelonia.wire import compact
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER
 from chelonia.wire.operations_librarian import LIBRARIAN
@@ -89,12 +92,14 @@ class Node:
         context = self._tls.client_context()
         self._client = HttpClient(lambda: context, config.client)
         self._horizon = Horizon()
-        self._link = Link(self._client, self._clock, self._ids, horizon=self._horizon)
+        self._compact = CompactClient(self._tls.client_context(speaks=compact.PROTOCOL), self._clock)
+        self._link = Link(self._client, self._clock, self._ids, horizon=self._horizon, compact=self._compact)
         self._directory = ShepherdDirectory(self._link)
         self._readiness = Readiness()
         self._ahash: AHash | None = None
         self._librarian: Librarian | None = None
         self._doors: dict[str, Door] = {}
+        self._offered: dict[str, Offered] = {}
         self._servers: list[HttpServer] = []
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -144,7 +149,9 @@ class Node:
             listener = Listener(section.host, section.port, context, section.client_certificate == "required")
             doors = {name: self._doors[name] for name in section.serves if name in self._doors}
             routes = Routes(doors, self._readiness, self._metrics if "metrics" in section.serves else None)
-            parts = ServerParts(self._clock, self._ids, self._tls.identify, observer(self._metrics))
+            offered = {name: port for name, port in self._offered.items() if name in section.serves}
+            door = CompactDoor(offered, CompactParts(self._registry, self._horizon, self._metrics.operation))
+            parts = ServerParts(self._clock, self._ids, self._tls.identify, observer(self._metrics), door)
             server = HttpServer(routes.serve, listener, parts, self._config.limits)
             await server.start()
             self._servers.append(server)
@@ -159,6 +166,7 @@ class Node:
         self._keep("ahash", ahash.run())
         self._ahash = ahash
         self._doors["ahash"] = SoapDoor(AHASH, ahash, section.id, self._parts).serve
+        self._offered |= offer(AHASH, ahash)
         call = self._own(Role.LIBRARIAN, section.id)
 
         async def check() -> None:
@@ -413,5 +421,6 @@ class Node:
                     await close()
             except (CheloniaError, TimeoutError) as error:
                 self._failure = self._failure or f"closing failed: {error!r}"
+        await self._compact.close()
         await self._client.close()
         log.info("stopped")

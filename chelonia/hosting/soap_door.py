@@ -17,8 +17,8 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.position import Horizon
 from chelonia.hosting.calls import call_of
+from chelonia.hosting.faults import note_fault
 from chelonia.hosting.http_messages import Answer, Request, Whole, error_answer, read_whole, text_answer
-from chelonia.hosting.logging_setup import AUDIT_LOGGER
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.registry import Registry
 from chelonia.wire import positions, soap
@@ -27,7 +27,6 @@ from chelonia.wire.operations import Service
 from chelonia.wire.wsdl import wsdl
 
 log = logging.getLogger("chelonia.soap")
-audit = logging.getLogger(AUDIT_LOGGER)
 
 Done = Callable[[Request, str, Sequence[Any]], None]
 
@@ -126,7 +125,7 @@ class SoapDoor:
             return _xml(200, soap.encode_response(self._service, message, result))
         except CheloniaError as error:
             kind = error.kind.value
-            self._note(request, operation, error)
+            note_fault(self._service.name, operation, request.request_id, request.peer, error)
             return _fault(error)
         except Exception:
             kind = Kind.INTERNAL.value
@@ -139,13 +138,6 @@ class SoapDoor:
     async def _information(self) -> bytes:
         capacity = await self._capacity() if self._capacity is not None else None
         return soap.encode_lidi(self._service, serving=True, capacity=capacity)
-
-    def _note(self, request: Request, operation: str, error: CheloniaError) -> None:
-        fields = (self._service.name, operation, request.request_id, request.peer.dn, str(error))
-        log.info("fault service=%s op=%s request=%s who=%r error=%r", *fields)
-        if error.kind in _REFUSALS:
-            line = "refused service=%s op=%s request=%s who=%r address=%s error=%r"
-            audit.info(line, *fields[:4], request.peer.address, str(error))
 
 
 def _xml(status: int, body: bytes) -> Answer:
