@@ -33,6 +33,8 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("librarian", "commitFile"): (_B,),
     ("librarian", "unlink"): (_B,),
     ("librarian", "delete"): (_B,),
+    ("librarian", "undelete"): (_B,),
+    ("librarian", "trash"): (_B, _A),
     ("librarian", "unmake"): (_B,),
     ("librarian", "move"): (_B,),
     ("librarian", "setWanted"): (_B,),
@@ -63,7 +65,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
 BARTENDER_FOR_EVERYONE = frozenset(
     {
         "stat", "list", "makeCollection", "unmakeCollection", "makeMountpoint", "unmakeMountpoint", "move", "putFile",
-        "getFile", "delFile", "unlink", "modify", "startPut", "commitPut",
+        "getFile", "delFile", "unlink", "undelete", "listDeleted", "modify", "startPut", "commitPut",
     }
 )  # fmt: skip
 

@@ -29,6 +29,8 @@ TYPE_COLLECTION = "collection"
 TYPE_MOUNTPOINT = "mountpoint"
 TYPE_PENDING = "pending"
 """`entry/type` of an upload that is not complete: seen by nobody."""
+TYPE_TRASHED = "trashed"
+"""`entry/type` of a deleted file that is kept for a while: seen by nobody, unless asked for in the trash."""
 
 
 # --- the original's operations -------------------------------------------------------------------------------------
@@ -217,7 +219,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Unlink:
-    """Drop one name. The last name of a file takes the file and its replicas with it."""
+    """Drop one name. The last name of a file takes the file with it, as `Delete` does."""
 
     parent: Guid
     name: str
@@ -227,10 +229,43 @@ class Unlink:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a file or mount point, all its names and all its replicas."""
+    """Remove a file or mount point with all its names. A file is kept in the trash for a while, then erased."""
 
     guid: Guid
     expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Undelete:
+    """Bring a file back from the trash under one name; its other former names are free for others."""
+
+    guid: Guid
+    parent: Guid
+    name: str
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trashed:
+    """A file in the trash, under one of its former names: `name` in `parent`, which may be gone. `until_ms`: when it is
+    erased; `size` -1 when not known."""
+
+    guid: Guid
+    owner: Dn
+    parent: Guid
+    name: str
+    size: int
+    deleted_ms: Ms
+    until_ms: Ms
+
+
+@dataclass(frozen=True, slots=True)
+class TrashPage:
+    """A page of the trash, ordered by former parent and name, of one name in the order of deletion. `after` continues
+    it; empty when this is the last page."""
+
+    entries: tuple[Trashed, ...]
+    after: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,6 +548,18 @@ class Librarian(Protocol):
 
     async def move(self, call: Call, request: Move) -> None:
         """Raises: NOT_FOUND, EXISTS, INVALID_TARGET (a cycle), CONFLICT."""
+        ...
+
+    async def undelete(self, call: Call, request: Undelete) -> None:
+        """Raises: NOT_FOUND (not in the trash), EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
+        ...
+
+    async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
+        """A page of the deleted files that are kept.
+
+        `under`: "" for all, `<GUID>/` for what was in a collection, `<GUID>/<name>/` for what was called so there, and
+        a bare GUID for that file.
+        """
         ...
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:

@@ -256,6 +256,14 @@ class RemoteLibrarian:
         """See the port."""
         await self._channel.call(call, "move", request, _as=Any)
 
+    async def undelete(self, call: Call, request: librarian.Undelete) -> None:
+        """See the port."""
+        await self._channel.call(call, "undelete", request, _as=Any)
+
+    async def trash(self, call: Call, under: str, after: str, limit: int) -> librarian.TrashPage:
+        """See the port."""
+        return await self._channel.call(call, "trash", under, after, limit)
+
     async def set_wanted(self, call: Call, request: librarian.SetWanted) -> None:
         """See the port."""
         await self._channel.call(call, "set_wanted", request, _as=Any)
@@ -423,6 +431,18 @@ class RemoteBartender:
     async def unlink(self, call: Call, requests: tuple[bartender.NameRequest, ...]) -> tuple[bartender.Outcome, ...]:
         """See the port."""
         return await self._channel.call(call, "unlink", requests)
+
+    async def undelete(
+        self, call: Call, requests: tuple[bartender.UndeleteRequest, ...]
+    ) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "undelete", requests)
+
+    async def list_deleted(
+        self, call: Call, requests: tuple[bartender.ListRequest, ...]
+    ) -> tuple[bartender.ListDeletedOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "list_deleted", requests)
 
     async def modify(self, call: Call, requests: tuple[bartender.ModifyRequest, ...]) -> tuple[bartender.Outcome, ...]:
         """See the port."""

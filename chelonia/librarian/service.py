@@ -44,7 +44,9 @@ from chelonia.core.librarian import (
     ReportAnswer,
     ServiceRecord,
     SetWanted,
+    TrashPage,
     Traversal,
+    Undelete,
     Unlink,
     Unmake,
 )
@@ -221,6 +223,16 @@ class LibrarianService:
         """Rename, move or hard-link."""
         check_access(call, "librarian", "move")
         await self._names.move(call, request)
+
+    async def undelete(self, call: Call, request: Undelete) -> None:
+        """Bring a file back from the trash."""
+        check_access(call, "librarian", "undelete")
+        await self._names.undelete(call, request)
+
+    async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
+        """Return a page of the deleted files that are kept."""
+        check_access(call, "librarian", "trash")
+        return await self._names.trash(call, under, after, limit)
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
         """Change a file's number of wanted replicas."""

@@ -46,8 +46,11 @@ from chelonia.core.librarian import (
     ServiceRecord,
     SetWanted,
     Severity,
+    Trashed,
+    TrashPage,
     Traversal,
     TraversedStep,
+    Undelete,
     Unlink,
     Unmake,
 )
@@ -266,6 +269,18 @@ _MOVE = record(
     Text("keep", "keep", BOOL),
     _EXPECT,
 )
+_UNDELETE = record(Undelete, _GUID, Text("parent", "parent"), Text("name", "name"), _EXPECT)
+_TRASHED = record(
+    Trashed,
+    _GUID,
+    Text("owner", "owner"),
+    Text("parent", "parent"),
+    Text("name", "name"),
+    Text("size", "size", INT),
+    Text("deletedMs", "deleted_ms", INT),
+    Text("untilMs", "until_ms", INT),
+)
+_TRASH_PAGE = record(TrashPage, Listed("entryList", Children("entry", "entries", _TRASHED)), Text("after", "after"))
 _SET_WANTED = record(SetWanted, _GUID, Text("wanted", "wanted", INT), _EXPECT)
 _ENTRY = record(Entry, Text("name", "name"), Child("object", "object", _OBJECT))
 _ENTRY_PAGE = record(EntryPage, Listed("entryList", Children("entry", "entries", _ENTRY)), Text("after", "after"))
@@ -440,6 +455,13 @@ LIBRARIAN: Final = service(
         _command("delete", _L.delete, _DELETE),
         _command("unmake", _L.unmake, _UNMAKE),
         _command("move", _L.move, _MOVE),
+        _command("undelete", _L.undelete, _UNDELETE),
+        Spec(
+            "trash",
+            _L.trash,
+            arguments(_L.trash, extra("under", "under"), extra("after", "after"), Text("limit", "limit", INT)),
+            _TRASH_PAGE,
+        ),
         _command("setWanted", _L.set_wanted, _SET_WANTED),
         Spec(
             "entries",
