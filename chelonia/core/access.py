@@ -47,6 +47,8 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("librarian", "services"): (_B, _L, _S, _A),
     ("librarian", "approve"): (_A,),
     ("librarian", "maintenance"): (_A,),
+    ("librarian", "drain"): (_A,),
+    ("librarian", "forget"): (_A,),
     ("librarian", "health"): (_B, _L, _A),
     ("librarian", "fsck"): (_A,),
     ("librarian", "mend"): (_A,),

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from chelonia.core.ahash import Position
 from chelonia.core.caller import Call, Role
-from chelonia.core.healing import Word
+from chelonia.core.healing import ForgetPage, Word
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
@@ -356,13 +356,15 @@ REFUSED_STORE = "store"
 """`HeartbeatAnswer.refused`: the cluster knows this Shepherd with another store; an administrator must decide."""
 REFUSED_TWIN = "twin"
 """`HeartbeatAnswer.refused`: another process is alive under this identity; asking again may succeed later."""
+REFUSED_FORGOTTEN = "forgotten"
+"""`HeartbeatAnswer.refused`: an administrator has declared this Shepherd lost for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
     `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen; `refused`:
-    `REFUSED_STORE` or `REFUSED_TWIN` when it does not count as this Shepherd's heartbeat, and `cause` why."""
+    a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why."""
 
     lease_ms: int
     known: bool
@@ -376,6 +378,7 @@ class HeartbeatAnswer:
 class NodeView:
     """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved).
 
+    `drain`: `draining` while its copies are to leave, `drained` once none is left and it may go; "" otherwise.
     `trouble`: what a person should know of it: its disk is gone, a second process claims its name, its store changed.
     """
 
@@ -393,6 +396,7 @@ class NodeView:
     store: str = ""
     reclaimable_bytes: int = 0
     trouble: str = ""
+    drain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,12 +418,13 @@ class InventoryPage:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
-    """A registered service identity."""
+    """A registered service identity. `forgotten`: it was declared lost for good and is never accepted again."""
 
     role: Role
     dn: Dn
     service_id: ServiceId
     approved: bool
+    forgotten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -601,6 +606,26 @@ class Librarian(Protocol):
 
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
         """Announce planned absence: no repair for this node before `until_ms` (0 ends it). Administrators only."""
+        ...
+
+    async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
+        """Have all copies leave a Shepherd, which takes no new ones (or, with `on` False, no longer). Administrators
+        only. Raises: NOT_FOUND."""
+        ...
+
+    async def forget(
+        self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
+    ) -> ForgetPage:
+        """Declare a Shepherd lost for good, a page at a time: its locations go, what it was ordered to erase, and at
+        the end its identity, which is never accepted again. Administrators only.
+
+        Args:
+            after: where the page before ended; "" to begin.
+            check_only: change nothing, only say what would be lost.
+            accept_loss: go on with files of which it has the only verified copy within reach; without it they are
+                kept, and the Shepherd with them.
+        Raises: NOT_FOUND; CONFLICT while it is alive.
+        """
         ...
 
     async def health(self, call: Call) -> HealthSummary:

@@ -16,7 +16,7 @@ from chelonia.core import ahash, bartender, librarian, shepherd
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import Word
+from chelonia.core.healing import ForgetPage, Word
 from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
@@ -304,6 +304,16 @@ class RemoteLibrarian:
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
         """See the port."""
         await self._channel.call(call, "maintenance", shepherd, until_ms, _as=Any)
+
+    async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
+        """See the port."""
+        await self._channel.call(call, "drain", shepherd, on, _as=Any)
+
+    async def forget(
+        self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
+    ) -> ForgetPage:
+        """See the port."""
+        return await self._channel.call(call, "forget", shepherd, after, check_only, accept_loss)
 
     async def health(self, call: Call) -> librarian.HealthSummary:
         """See the port."""

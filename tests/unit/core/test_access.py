@@ -20,7 +20,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
         "undelete": {B}, "trash": {B, A},
         "unmake": {B}, "move": {B}, "setWanted": {B}, "entries": {B, A}, "recall": {B}, "heartbeat": {S},
         "hearing": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A}, "approve": {A},
-        "maintenance": {A},
+        "maintenance": {A}, "drain": {A}, "forget": {A},
         "health": {B, L, A}, "fsck": {A}, "mend": {A},
     },
     "shepherd": {
