@@ -33,6 +33,8 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("librarian", "commitFile"): (_B,),
     ("librarian", "unlink"): (_B,),
     ("librarian", "delete"): (_B,),
+    ("librarian", "undelete"): (_B,),
+    ("librarian", "trash"): (_B, _A),
     ("librarian", "unmake"): (_B,),
     ("librarian", "move"): (_B,),
     ("librarian", "setWanted"): (_B,),
@@ -45,6 +47,8 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("librarian", "services"): (_B, _L, _S, _A),
     ("librarian", "approve"): (_A,),
     ("librarian", "maintenance"): (_A,),
+    ("librarian", "drain"): (_A,),
+    ("librarian", "forget"): (_A,),
     ("librarian", "health"): (_B, _L, _A),
     ("librarian", "fsck"): (_A,),
     ("librarian", "mend"): (_A,),
@@ -63,7 +67,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
 BARTENDER_FOR_EVERYONE = frozenset(
     {
         "stat", "list", "makeCollection", "unmakeCollection", "makeMountpoint", "unmakeMountpoint", "move", "putFile",
-        "getFile", "delFile", "unlink", "modify", "startPut", "commitPut",
+        "getFile", "delFile", "unlink", "undelete", "listDeleted", "modify", "startPut", "commitPut",
     }
 )  # fmt: skip
 

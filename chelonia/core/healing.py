@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core.ids import BlobId, Ms, ServiceId
+from chelonia.core.ids import BlobId, Guid, Ms, ServiceId
 
 
 class Word(enum.Enum):
@@ -119,3 +119,31 @@ class HealStatus:
     forecast_ms: int
     queue: tuple[Endangered, ...] = ()
     cursors: tuple[NodeCursor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A file that has no verified copy within reach but on a Shepherd that is to be forgotten.
+
+    `name`: its Logical Name when it was written; `elsewhere`: Shepherds out of reach that have a verified copy, so that
+    it is lost only if they never come back; none: it is lost.
+    """
+
+    guid: Guid
+    name: str
+    blob: BlobId
+    elsewhere: tuple[ServiceId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPage:
+    """One step of forgetting a Shepherd.
+
+    `looked_at`: replicas in this step; `losses`: what would be lost, or, once that was accepted, is; `after`: continues
+    it, "" when all was looked at; `forgotten`: the Shepherd is no more.
+    """
+
+    looked_at: int
+    losses: tuple[Loss, ...]
+    after: str
+    forgotten: bool

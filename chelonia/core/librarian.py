@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from chelonia.core.caller import Call, Role
-from chelonia.core.healing import Word
+from chelonia.core.healing import ForgetPage, Word
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
@@ -29,6 +29,8 @@ TYPE_COLLECTION = "collection"
 TYPE_MOUNTPOINT = "mountpoint"
 TYPE_PENDING = "pending"
 """`entry/type` of an upload that is not complete: seen by nobody."""
+TYPE_TRASHED = "trashed"
+"""`entry/type` of a deleted file that is kept for a while: seen by nobody, unless asked for in the trash."""
 
 
 # --- the original's operations -------------------------------------------------------------------------------------
@@ -217,7 +219,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Unlink:
-    """Drop one name. The last name of a file takes the file and its replicas with it."""
+    """Drop one name. The last name of a file takes the file with it, as `Delete` does."""
 
     parent: Guid
     name: str
@@ -227,10 +229,43 @@ class Unlink:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a file or mount point, all its names and all its replicas."""
+    """Remove a file or mount point with all its names. A file is kept in the trash for a while, then erased."""
 
     guid: Guid
     expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Undelete:
+    """Bring a file back from the trash under one name; its other former names are free for others."""
+
+    guid: Guid
+    parent: Guid
+    name: str
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trashed:
+    """A file in the trash, under one of its former names: `name` in `parent`, which may be gone. `until_ms`: when it is
+    erased; `size` -1 when not known."""
+
+    guid: Guid
+    owner: Dn
+    parent: Guid
+    name: str
+    size: int
+    deleted_ms: Ms
+    until_ms: Ms
+
+
+@dataclass(frozen=True, slots=True)
+class TrashPage:
+    """A page of the trash, ordered by former parent and name, of one name in the order of deletion. `after` continues
+    it; empty when this is the last page."""
+
+    entries: tuple[Trashed, ...]
+    after: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,13 +356,15 @@ REFUSED_STORE = "store"
 """`HeartbeatAnswer.refused`: the cluster knows this Shepherd with another store; an administrator must decide."""
 REFUSED_TWIN = "twin"
 """`HeartbeatAnswer.refused`: another process is alive under this identity; asking again may succeed later."""
+REFUSED_FORGOTTEN = "forgotten"
+"""`HeartbeatAnswer.refused`: an administrator has declared this Shepherd lost for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
     `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen; `refused`:
-    `REFUSED_STORE` or `REFUSED_TWIN` when it does not count as this Shepherd's heartbeat, and `cause` why."""
+    a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why."""
 
     lease_ms: int
     known: bool
@@ -341,6 +378,7 @@ class HeartbeatAnswer:
 class NodeView:
     """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved).
 
+    `drain`: `draining` while its copies are to leave, `drained` once none is left and it may go; "" otherwise.
     `trouble`: what a person should know of it: its disk is gone, a second process claims its name, its store changed.
     """
 
@@ -358,6 +396,7 @@ class NodeView:
     store: str = ""
     reclaimable_bytes: int = 0
     trouble: str = ""
+    drain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,12 +418,13 @@ class InventoryPage:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
-    """A registered service identity."""
+    """A registered service identity. `forgotten`: it was declared lost for good and is never accepted again."""
 
     role: Role
     dn: Dn
     service_id: ServiceId
     approved: bool
+    forgotten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,6 +555,18 @@ class Librarian(Protocol):
         """Raises: NOT_FOUND, EXISTS, INVALID_TARGET (a cycle), CONFLICT."""
         ...
 
+    async def undelete(self, call: Call, request: Undelete) -> None:
+        """Raises: NOT_FOUND (not in the trash), EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
+        ...
+
+    async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
+        """A page of the deleted files that are kept.
+
+        `under`: "" for all, `<GUID>/` for what was in a collection, `<GUID>/<name>/` for what was called so there, and
+        a bare GUID for that file.
+        """
+        ...
+
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
         """Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
         ...
@@ -554,6 +606,26 @@ class Librarian(Protocol):
 
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
         """Announce planned absence: no repair for this node before `until_ms` (0 ends it). Administrators only."""
+        ...
+
+    async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
+        """Have all copies leave a Shepherd, which takes no new ones (or, with `on` False, no longer). Administrators
+        only. Raises: NOT_FOUND."""
+        ...
+
+    async def forget(
+        self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
+    ) -> ForgetPage:
+        """Declare a Shepherd lost for good, a page at a time: its locations go, what it was ordered to erase, and at
+        the end its identity, which is never accepted again. Administrators only.
+
+        Args:
+            after: where the page before ended; "" to begin.
+            check_only: change nothing, only say what would be lost.
+            accept_loss: go on with files of which it has the only verified copy within reach; without it they are
+                kept, and the Shepherd with them.
+        Raises: NOT_FOUND; CONFLICT while it is alive.
+        """
         ...
 
     async def health(self, call: Call) -> HealthSummary:

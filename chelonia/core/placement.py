@@ -19,6 +19,9 @@ NODE_OFFLINE = "offline"
 NODE_MAINTENANCE = "maintenance"
 NODE_WAITING = "waiting"
 """The states of `NodeView.state`."""
+DRAINING = "draining"
+DRAINED = "drained"
+"""The words of `NodeView.drain`."""
 
 Place = tuple[str, ...]
 """Where a Shepherd stands, coarsest first: the components of its domain, then its host."""

@@ -18,7 +18,7 @@ from chelonia.core import ahash, bartender, librarian, shepherd
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import Word
+from chelonia.core.healing import ForgetPage, Word
 from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
@@ -310,6 +310,14 @@ class RemoteLibrarian:
         """See the port."""
         await self._channel.call(call, "move", request, _as=Any)
 
+    async def undelete(self, call: Call, request: librarian.Undelete) -> None:
+        """See the port."""
+        await self._channel.call(call, "undelete", request, _as=Any)
+
+    async def trash(self, call: Call, under: str, after: str, limit: int) -> librarian.TrashPage:
+        """See the port."""
+        return await self._channel.call(call, "trash", under, after, limit)
+
     async def set_wanted(self, call: Call, request: librarian.SetWanted) -> None:
         """See the port."""
         await self._channel.call(call, "set_wanted", request, _as=Any)
@@ -350,6 +358,16 @@ class RemoteLibrarian:
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
         """See the port."""
         await self._channel.call(call, "maintenance", shepherd, until_ms, _as=Any)
+
+    async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
+        """See the port."""
+        await self._channel.call(call, "drain", shepherd, on, _as=Any)
+
+    async def forget(
+        self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
+    ) -> ForgetPage:
+        """See the port."""
+        return await self._channel.call(call, "forget", shepherd, after, check_only, accept_loss)
 
     async def health(self, call: Call) -> librarian.HealthSummary:
         """See the port."""
@@ -477,6 +495,18 @@ class RemoteBartender:
     async def unlink(self, call: Call, requests: tuple[bartender.NameRequest, ...]) -> tuple[bartender.Outcome, ...]:
         """See the port."""
         return await self._channel.call(call, "unlink", requests)
+
+    async def undelete(
+        self, call: Call, requests: tuple[bartender.UndeleteRequest, ...]
+    ) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "undelete", requests)
+
+    async def list_deleted(
+        self, call: Call, requests: tuple[bartender.ListRequest, ...]
+    ) -> tuple[bartender.ListDeletedOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "list_deleted", requests)
 
     async def modify(self, call: Call, requests: tuple[bartender.ModifyRequest, ...]) -> tuple[bartender.Outcome, ...]:
         """See the port."""

@@ -17,7 +17,16 @@ from chelonia.core import bounds
 from chelonia.core.ahash import Page, Walk
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import SHEPHERD_PREFIX, Guid, ObjectId, ServiceId, blob_object, is_guid
+from chelonia.core.ids import (
+    PENDING_OBJECT,
+    SHEPHERD_PREFIX,
+    TRASH_OBJECT,
+    Guid,
+    ObjectId,
+    ServiceId,
+    blob_object,
+    is_guid,
+)
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, Needed, StoredObject
 from chelonia.librarian import invariants
@@ -32,7 +41,8 @@ from chelonia.librarian.world import World
 T = TypeVar("T")
 
 NARROW: Final[Filter] = tuple(
-    Needed(section) for section in ("entry", "parents", "blobs", "states", "put", "blob", "locations", "claims")
+    Needed(section)
+    for section in ("entry", "parents", "blobs", "states", "put", "trashed", "blob", "locations", "claims")
 )
 """What the rules read of an object itself."""
 OBJECTS_MIN: Final = 1000
@@ -243,6 +253,9 @@ class Fsck:
                 case "pending":
                     reserved = invariants.reservation_rules(look, obj, items)
                     return (*reserved, *invariants.reservation_work(obj, items, now))
+                case "due" | "formerly":
+                    keys = [key for key, _ in items]
+                    return (*invariants.index_rules(look, obj, keys), *invariants.index_work(obj, keys, now))
                 case _:
                     return (*invariants.order_rules(look, shepherd, items), *invariants.order_work(shepherd, items))
 
@@ -340,7 +353,7 @@ class Fsck:
 
     async def _again(self, call: Call, finding: Finding) -> list[Finding]:
         """The finding itself, if one more look still finds it."""
-        obj, section = finding.object, _SECTION_OF.get(finding.rule, "")
+        obj, section = finding.object, _section_of(finding)
         found: Iterable[Finding]
         if not section:
             found = await self._objects(call, (obj,))
@@ -364,14 +377,24 @@ def _after(page: Page) -> str:
     return page.items[-1][0] if page.more and page.items else ""
 
 
+def _section_of(finding: Finding) -> str:
+    """The wide section of which the finding's subject is a property, "" for a finding about the object itself."""
+    if finding.object in _INDEXES:
+        return "formerly" if "/" in finding.subject else "due"
+    return _SECTION_OF.get(finding.rule, "")
+
+
 def _first_section(obj: StoredObject) -> str:
     """The first wide section that an object of this kind has."""
+    if obj.id in _INDEXES:
+        return "due"
     if obj.id.startswith(SHEPHERD_PREFIX):
         return "file"
     return "entries" if type_of(obj) == TYPE_COLLECTION else ""
 
 
-_NEXT_SECTION: Final = {"entries": "pending", "file": "erase"}
+_INDEXES: Final = (TRASH_OBJECT, PENDING_OBJECT)
+_NEXT_SECTION: Final = {"entries": "pending", "file": "erase", "due": "formerly"}
 _SECTION_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (invariants.NAME_DANGLING, invariants.NAME_FORM, invariants.NAME_TWICE, invariants.NAME_UNKNOWN), "entries"

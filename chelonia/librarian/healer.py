@@ -2,8 +2,8 @@
 
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
 blobs. This file hears of events and keeps the loops going; its parts each have one duty: `leading` (lease, who is
-away), `repairing` (plan and act), `copies` (what runs), `trimming`, `erasing` (outboxes), `surveying`, `balancing`,
-`tally`.
+away), `repairing` (plan and act), `copies` (what runs), `trimming`, `erasing` (outboxes), `expiring` (trash),
+`surveying`, `balancing`, `tally`.
 
 Invariants: no byte moves and nothing is erased without a transact before it; the erasure outbox is the only thing
 that erases; whatever fails is planned again from what is stored, never from memory.
@@ -27,6 +27,7 @@ from chelonia.librarian.copies import Copies
 from chelonia.librarian.copying import Copier
 from chelonia.librarian.detecting import Detecting
 from chelonia.librarian.erasing import Erasers
+from chelonia.librarian.expiring import Expiring
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.planning import Planning, policy_of
@@ -63,6 +64,7 @@ class Healer:
         self._balancing = Balancing(on, parts, self._repairing.act)
         self._surveying = Surveying(on, planning, self._leading, self._tally, self._found)
         self._erasers = Erasers(records, nodes, identity, world)
+        self._expiring = Expiring(on, self._leading)
         records.listen(self._applied)
         nodes.listen(self._node_changed)
 
@@ -155,6 +157,7 @@ class Healer:
             self._every(self._on.settings.tick_ms, self._erase),
             self._surveying.run(self._tolerant),
             self._every(self._on.settings.tick_ms, self._balancing.step),
+            self._every(self._on.settings.sweep_interval_ms, self._expiring.sweep),
         )
         tasks = [asyncio.create_task(loop) for loop in loops]
         try:

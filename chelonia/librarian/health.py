@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from chelonia.core.healing import Word
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat, NodeView
-from chelonia.core.placement import NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
+from chelonia.core.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
 from chelonia.librarian.doubts import Doubts
 
 
@@ -27,6 +27,7 @@ class StoredNode:
     """What the A-Hash says of a Shepherd (`node` section); `state` is "" when nothing was ever written.
 
     `left_until_ms`: it ended by itself, saying so, and is waited for until then, as in maintenance.
+    `drain_ms`: since when its copies are to leave, 0 when they are not.
     """
 
     dn: Dn = Dn("")
@@ -37,6 +38,7 @@ class StoredNode:
     verify_key: str = ""
     approved: bool = True
     left_until_ms: Ms = Ms(0)
+    drain_ms: Ms = Ms(0)
 
     @property
     def excused_until_ms(self) -> Ms:
@@ -154,7 +156,7 @@ class HealthTable:
         returned = not self.present(beat.shepherd, now)
         new_boot = node.beat is not None and beat.boot != node.beat.boot
         compared = bool(beat.compared) and (node.beat is None or node.beat.compared != beat.compared)
-        if returned or new_boot:
+        if (returned or new_boot) and not (node.beat is not None and node.beat.leaving):
             node.returns.append(now)
         if beat.leaving:
             self.doubts.left(beat.shepherd, now)
@@ -278,6 +280,7 @@ class HealthTable:
             since_ms=stored.since_ms,
             domain=stored.domain,
             maintenance_until_ms=stored.excused_until_ms,
+            drain=DRAINING if stored.drain_ms else "",
         )
         if not stored.approved:
             return replace(view, state=NODE_WAITING)
@@ -294,7 +297,7 @@ class HealthTable:
             free_bytes=beat.free_bytes,
             total_bytes=beat.total_bytes,
             replicas=beat.replicas,
-            accepting=beat.accepting,
+            accepting=beat.accepting and not stored.drain_ms,
             domain=beat.domain,
         )
 

@@ -14,8 +14,10 @@ from typing import Final, Protocol
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import (
     BLOB_PREFIX,
+    PENDING_OBJECT,
     ROOT,
     SHEPHERD_PREFIX,
+    TRASH_OBJECT,
     BlobId,
     Guid,
     Ms,
@@ -26,10 +28,11 @@ from chelonia.core.ids import (
     is_guid,
     shepherd_object,
 )
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, Finding, Severity
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding, Severity
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import entry_name
 from chelonia.core.replicas import Location, ReplicaState
+from chelonia.librarian import trash
 from chelonia.librarian.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.elements import outbox_reference
 from chelonia.librarian.tree import blobs_of, expired, key_for, names_of, type_of
@@ -46,6 +49,8 @@ UNREACHABLE: Final = "unreachable"
 TYPELESS: Final = "typeless"
 RESERVATION_DANGLING: Final = "reservation-dangling"
 UNRESERVED: Final = "unreserved"
+DUE_MISSING: Final = "due-missing"
+DUE_DANGLING: Final = "due-dangling"
 BLOB_MISSING: Final = "blob-missing"
 BLOB_UNOWNED: Final = "blob-unowned"
 BLOB_LOST: Final = "blob-lost"
@@ -68,7 +73,7 @@ SEVERITY: Final[Mapping[str, Severity]] = {
     **dict.fromkeys((NAME_DANGLING, NAME_UNKNOWN, NAME_FORM, NAME_TWICE, PARENT_DANGLING, ORPHAN, UNREACHABLE), _D),
     **dict.fromkeys((TYPELESS, RESERVATION_DANGLING, UNRESERVED, BLOB_UNOWNED, WANTED_DIFFERS), _D),
     **dict.fromkeys((LOCATION_UNRECORDED, CLAIM_MISSING, CLAIM_STRAY, RECORD_ORPHAN, ERASE_LISTED, ERASE_OTHER), _D),
-    **dict.fromkeys((MALFORMED, STRANGE), _D),
+    **dict.fromkeys((DUE_MISSING, DUE_DANGLING, MALFORMED, STRANGE), _D),
 }
 """Every rule and how bad it is to break it."""
 
@@ -101,8 +106,8 @@ class Look(Protocol):
 def entry_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
     """What is wrong with an entry's own sections (`entry parents blobs states put`)."""
     kind = type_of(entry)
-    if kind == TYPE_PENDING:
-        yield from _pending_rules(look, entry)
+    if kind in (TYPE_PENDING, TYPE_TRASHED):
+        yield from (_pending_rules if kind == TYPE_PENDING else _trashed_rules)(look, entry)
         return
     if not kind:
         yield _finding(entry.id, TYPELESS, "", "no entry/type")
@@ -124,6 +129,15 @@ def _pending_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
     reserved = look.value(ObjectId(parent), "pending", name) if parent and name else ""
     if reserved.partition(" ")[0] != entry.id:
         yield _finding(entry.id, UNRESERVED, "", f"an upload without its reservation {parent}/{name}")
+    elif not look.value(PENDING_OBJECT, "due", trash.reserved_key(reserved)):
+        yield _finding(entry.id, DUE_MISSING, "", "no index says when its reservation expires")
+
+
+def _trashed_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
+    until = int(entry.value("trashed", "until_ms"))
+    if not look.value(TRASH_OBJECT, "due", trash.due_key(until, entry.id)):
+        yield _finding(entry.id, DUE_MISSING, "", "no index says when it leaves the trash")
+    yield from _file_rules(look, entry)
 
 
 def _file_rules(look: Look, file: StoredObject) -> Iterator[Finding]:
@@ -154,7 +168,7 @@ def name_rules(look: Look, collection: ObjectId, names: Iterable[Item]) -> Itera
         kind = look.section(child, "entry").get("type", "")
         if look.value(collection, "entries", name if key.endswith("/") else name + "/"):
             yield _finding(collection, NAME_TWICE, key, f"two entries are called {name!r}")
-        if kind in ("", TYPE_PENDING):
+        if kind in ("", TYPE_PENDING, TYPE_TRASHED):
             yield _finding(collection, NAME_DANGLING, key, f"{name!r} leads to {guid}, which is no entry")
         elif key != key_for(name, kind):
             yield _finding(collection, NAME_FORM, key, f"{name!r} is stored as {key!r}, but is a {kind}")
@@ -176,6 +190,22 @@ def reservation_work(collection: ObjectId, reservations: Iterable[Item], now: Ms
     for name, value in reservations:
         if expired(value, now):
             yield _finding(collection, EXPIRED, name, f"the reservation of {name!r} has expired")
+
+
+def index_rules(look: Look, index: ObjectId, keys: Iterable[str]) -> Iterator[Finding]:
+    """What is wrong with a page of an index of what is kept for a while (`due`, `formerly`)."""
+    for key in keys:
+        guid = ObjectId(trash.parse_former(key)[2] if "/" in key else trash.parse_due(key)[1])
+        kind = look.section(guid, "entry").get("type", "")
+        if kind != (TYPE_TRASHED if index == TRASH_OBJECT else TYPE_PENDING):
+            yield _finding(index, DUE_DANGLING, key, f"leads to {guid}, which is not kept here")
+
+
+def index_work(index: ObjectId, keys: Iterable[str], now: Ms) -> Iterator[Finding]:
+    """What is kept although its time is over."""
+    for key in keys:
+        if "/" not in key and trash.parse_due(key)[0] <= now:
+            yield _finding(index, EXPIRED, key, f"the time of {trash.parse_due(key)[1]} is over")
 
 
 # --- the bytes ------------------------------------------------------------------------------------------------------
@@ -342,6 +372,9 @@ def broken(snapshot: Snapshot) -> tuple[Finding, ...]:
         found += reservation_rules(snapshot, entry.id, entry.sections.get("pending", {}).items())
     for shepherd in snapshot.shepherds():
         found += _shepherd_rules(snapshot, shepherd)
+    for index in (TRASH_OBJECT, PENDING_OBJECT):
+        for section in ("due", "formerly"):
+            found += index_rules(snapshot, index, snapshot.section(index, section))
     return tuple(found)
 
 

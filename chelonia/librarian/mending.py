@@ -15,8 +15,10 @@ from typing import Final
 from chelonia.core.ahash import Element
 from chelonia.core.ids import (
     BLOB_PREFIX,
+    PENDING_OBJECT,
     ROOT,
     SHEPHERD_PREFIX,
+    TRASH_OBJECT,
     TREE_OBJECT,
     BlobId,
     Guid,
@@ -27,10 +29,10 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, Finding
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding
 from chelonia.core.names import entry_name
 from chelonia.core.replicas import Location, ReplicaState, parse_location
-from chelonia.librarian import invariants
+from chelonia.librarian import invariants, trash
 from chelonia.librarian.blobs import FIRST_ORDINAL
 from chelonia.librarian.elements import (
     add,
@@ -101,7 +103,7 @@ def _name_dangling(finding: Finding, bench: Bench) -> Mend | None:
     key = finding.subject
     guid = bench.look.value(finding.object, "entries", key)
     kind = bench.entry(ObjectId(guid)).get("type", "")
-    if not guid or kind not in ("", TYPE_PENDING):
+    if not guid or kind not in ("", TYPE_PENDING, TYPE_TRASHED):
         return None
     still = check(ObjectId(guid), as_read("entry", "type", kind))
     dropped = drop(finding.object, "entries", key, is_("entries", key, guid))
@@ -217,7 +219,31 @@ def _unreserved(finding: Finding, bench: Bench) -> Mend | None:
     return Mend(tuple(elements), "the upload, which could not be completed, was given up")
 
 
+def _due_missing(finding: Finding, bench: Bench) -> Mend | None:
+    """Put what is kept for a while where the sweep will find it."""
+    kind, entry = bench.entry(finding.object).get("type", ""), finding.object
+    still = check(entry, is_("entry", "type", kind))
+    if kind == TYPE_TRASHED:
+        until = bench.look.section(entry, "trashed").get("until_ms", "0")
+        indexed = put(TRASH_OBJECT, "due", trash.due_key(int(until), entry), "-")
+        return Mend((indexed, still), "its time is known again")
+    facts = bench.look.section(entry, "put")
+    parent, name = ObjectId(facts.get("parent", "")), facts.get("name", "")
+    reservation = bench.look.value(parent, "pending", name)
+    return Mend((trash.expect_upload(reservation, parent, name), still), "its time is known again")
+
+
+def _due_dangling(finding: Finding, bench: Bench) -> Mend | None:
+    key = finding.subject
+    former = "/" in key
+    guid = ObjectId(trash.parse_former(key)[2] if former else trash.parse_due(key)[1])
+    still = check(guid, as_read("entry", "type", bench.entry(guid).get("type", "")))
+    return Mend((drop(finding.object, "formerly" if former else "due", key), still), "struck off")
+
+
 def _expired(finding: Finding, bench: Bench) -> Mend | None:
+    if finding.object in (TRASH_OBJECT, PENDING_OBJECT):
+        return None
     value = bench.look.value(finding.object, "pending", finding.subject)
     swept = sweep_reservations(finding.object, ((finding.subject, value),), bench.now)
     return Mend(tuple(swept), "the reservation was dropped")
@@ -370,6 +396,8 @@ _MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
     invariants.RESERVATION_DANGLING: _reservation_dangling,
     invariants.UNRESERVED: _unreserved,
     invariants.EXPIRED: _expired,
+    invariants.DUE_MISSING: _due_missing,
+    invariants.DUE_DANGLING: _due_dangling,
     invariants.WANTED_DIFFERS: _wanted_differs,
     invariants.BLOB_UNOWNED: _blob_unowned,
     invariants.LOCATION_UNRECORDED: _location_unrecorded,

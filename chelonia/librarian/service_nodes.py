@@ -24,6 +24,7 @@ from chelonia.core.ids import (
     shepherd_object,
 )
 from chelonia.core.librarian import (
+    REFUSED_FORGOTTEN,
     REFUSED_STORE,
     Heartbeat,
     HeartbeatAnswer,
@@ -49,6 +50,11 @@ _LOG = logging.getLogger(__name__)
 
 SERVICE_ID_BYTES_MAX = 1000
 """A service id is a URL; with a DN it must fit into one property name."""
+BURNT = (
+    "this Shepherd was declared lost for good (admin node forget) and is never accepted again under this name; "
+    "to use the machine again, start it with an empty disk and another id"
+)
+"""Why a forgotten identity is refused."""
 ASK_RECONCILIATION = -1
 """`next_report_ms` that asks a Shepherd for its differences, as in the original."""
 
@@ -117,11 +123,20 @@ class Nodes:
         approved = (r.service_id for r in self._registry.records if r.role is Role.LIBRARIAN and r.approved)
         return tuple(dict.fromkeys(approved))
 
+    @property
+    def registry(self) -> Registry:
+        """The registry as last read."""
+        return self._registry
+
     async def approve(self, call: Call, record: ServiceRecord) -> None:
         """Approve or withdraw an identity."""
         _check_identity(record)
 
         async def build() -> Draft:
+            await self.refresh(call)
+            known = self._registry.find(record.role, record.service_id, record.dn)
+            if known is not None and known.forgotten:
+                raise CheloniaError(Kind.DENIED, "approve", record.service_id, BURNT)
             return Draft((registry.set_record(record),), memo=record.service_id)
 
         await self._records.apply(call, build)
@@ -158,6 +173,9 @@ class Nodes:
         found = self._registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
         if found is None:
             await self._wait_for_approval(call, beat.shepherd)
+        if found is not None and found.forgotten:
+            lease_ms, position = self._world.settings.lease_ms, self._records.position
+            return HeartbeatAnswer(lease_ms, False, 0, position, REFUSED_FORGOTTEN, BURNT)
         if found is None or not found.approved:
             return HeartbeatAnswer(self._world.settings.lease_ms, False, 0, self._records.position)
         turned_away = await self._identified(call, beat)
@@ -274,7 +292,11 @@ class Nodes:
             return Draft((element,), memo=shepherd)
 
         await self._records.apply(call, build)
-        self.table.store(shepherd, replace(stored, maintenance_until_ms=until_ms))
+        self.decided(shepherd, replace(stored, maintenance_until_ms=until_ms))
+
+    def decided(self, shepherd: ServiceId, stored: StoredNode) -> None:
+        """An administrator has decided about a Shepherd, and it is written."""
+        self.table.store(shepherd, stored)
         self._changed(shepherd)
 
     # --- reports ----------------------------------------------------------------------------------------------------
@@ -356,6 +378,7 @@ def _stored_node(record: ServiceRecord, obj: StoredObject) -> StoredNode:
         since_ms=Ms(int(obj.value("node", "since_ms", "0"))),
         maintenance_until_ms=Ms(int(obj.value("node", "maintenance_until_ms", "0"))),
         left_until_ms=Ms(int(obj.value("node", "left_until_ms", "0"))),
+        drain_ms=Ms(int(obj.value("node", "drain_ms", "0"))),
         domain=obj.value("node", "domain"),
         verify_key=obj.value("node", "verify_key"),
         approved=record.approved,

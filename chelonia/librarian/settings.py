@@ -32,6 +32,8 @@ class LibrarianSettings:
             its own are replaced, until it has been steady for the window.
         trim_grace_ms: how long a surplus (`thirdwheel`) or damaged (`invalid`) copy is kept before it is erased.
         claim_ms: how long a copy may take to begin; `claim_bytes_per_s_min` adds time by size.
+        trash_keep_ms: how long a deleted file can be brought back before its bytes are erased; 0: not at all.
+        sweep_interval_ms: how often what has expired is looked for (trash, uploads that were never completed).
         outbox_interval_ms: how often every Shepherd's erasure outbox is looked at without being asked.
         survey_interval_ms: one slow pass over all known blobs (the survey) starts this often.
         survey_page_ms: pause between two pages of that pass.
@@ -58,6 +60,8 @@ class LibrarianSettings:
     trim_grace_ms: int = 300_000
     claim_ms: int = 120_000
     claim_bytes_per_s_min: int = 1_000_000
+    trash_keep_ms: int = 24 * 3_600_000
+    sweep_interval_ms: int = 10_000
     outbox_interval_ms: int = 30_000
     survey_interval_ms: int = 6 * 3_600_000
     survey_page_ms: int = 500
@@ -86,6 +90,8 @@ class LibrarianSettings:
             flap_window_ms=10_000,
             trim_grace_ms=3_000,
             claim_ms=15_000,
+            trash_keep_ms=0,
+            sweep_interval_ms=1_000,
             outbox_interval_ms=1_000,
             survey_interval_ms=10_000,
             survey_page_ms=50,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Role
-from chelonia.core.healing import Word
+from chelonia.core.healing import ForgetPage, Loss, Word
 from chelonia.core.ids import BlobId, Guid, ReferenceId
 from chelonia.core.librarian import (
     BeginPut,
@@ -46,8 +46,11 @@ from chelonia.core.librarian import (
     ServiceRecord,
     SetWanted,
     Severity,
+    Trashed,
+    TrashPage,
     Traversal,
     TraversedStep,
+    Undelete,
     Unlink,
     Unmake,
 )
@@ -266,6 +269,18 @@ _MOVE = record(
     Text("keep", "keep", BOOL),
     _EXPECT,
 )
+_UNDELETE = record(Undelete, _GUID, Text("parent", "parent"), Text("name", "name"), _EXPECT)
+_TRASHED = record(
+    Trashed,
+    _GUID,
+    Text("owner", "owner"),
+    Text("parent", "parent"),
+    Text("name", "name"),
+    Text("size", "size", INT),
+    Text("deletedMs", "deleted_ms", INT),
+    Text("untilMs", "until_ms", INT),
+)
+_TRASH_PAGE = record(TrashPage, Listed("entryList", Children("entry", "entries", _TRASHED)), Text("after", "after"))
 _SET_WANTED = record(SetWanted, _GUID, Text("wanted", "wanted", INT), _EXPECT)
 _ENTRY = record(Entry, Text("name", "name"), Child("object", "object", _OBJECT))
 _ENTRY_PAGE = record(EntryPage, Listed("entryList", Children("entry", "entries", _ENTRY)), Text("after", "after"))
@@ -317,6 +332,21 @@ _NODE = record(
     extra("store", "store"),
     extra("reclaimableBytes", "reclaimable_bytes", 0, form=INT),
     extra("trouble", "trouble"),
+    extra("drain", "drain"),
+)
+_LOSS = record(
+    Loss,
+    _GUID,
+    Text("LN", "name"),
+    Text("blob", "blob"),
+    Listed("elsewhereList", Texts("serviceID", "elsewhere")),
+)
+_FORGET_PAGE = record(
+    ForgetPage,
+    Text("lookedAt", "looked_at", INT),
+    Listed("lossList", Children("loss", "losses", _LOSS)),
+    Text("after", "after"),
+    Text("forgotten", "forgotten", BOOL),
 )
 _INVENTORY_ITEM = record(
     InventoryItem,
@@ -333,6 +363,7 @@ _SERVICE = record(
     Text("dn", "dn"),
     Text("serviceID", "service_id"),
     Text("approved", "approved", BOOL),
+    extra("forgotten", "forgotten", False, form=BOOL),
 )
 _TALLY = shaped(lambda *pair: pair, lambda pair: pair, Text("state", "state"), Text("number", "number", INT))
 
@@ -440,6 +471,13 @@ LIBRARIAN: Final = service(
         _command("delete", _L.delete, _DELETE),
         _command("unmake", _L.unmake, _UNMAKE),
         _command("move", _L.move, _MOVE),
+        _command("undelete", _L.undelete, _UNDELETE),
+        Spec(
+            "trash",
+            _L.trash,
+            arguments(_L.trash, extra("under", "under"), extra("after", "after"), Text("limit", "limit", INT)),
+            _TRASH_PAGE,
+        ),
         _command("setWanted", _L.set_wanted, _SET_WANTED),
         Spec(
             "entries",
@@ -476,6 +514,24 @@ LIBRARIAN: Final = service(
             _L.maintenance,
             arguments(_L.maintenance, Text("serviceID", "shepherd"), Text("untilMs", "until_ms", INT)),
             NOTHING,
+        ),
+        Spec(
+            "drain",
+            _L.drain,
+            arguments(_L.drain, Text("serviceID", "shepherd"), Text("on", "on", BOOL)),
+            NOTHING,
+        ),
+        Spec(
+            "forget",
+            _L.forget,
+            arguments(
+                _L.forget,
+                Text("serviceID", "shepherd"),
+                extra("after", "after"),
+                Text("checkOnly", "check_only", BOOL),
+                Text("acceptLoss", "accept_loss", BOOL),
+            ),
+            _FORGET_PAGE,
         ),
         Spec("health", _L.health, arguments(_L.health), _HEALTH),
         Spec("fsck", _L.fsck, arguments(_L.fsck, extra("GUID", "below"), extra("cursor", "cursor")), _FSCK),

@@ -18,6 +18,8 @@ from typing import Protocol, TypeVar
 from chelonia.core import bounds
 from chelonia.core.bartender import (
     Bartender,
+    DeletedEntry,
+    ListDeletedOutcome,
     ListedEntry,
     ListOutcome,
     ListRequest,
@@ -26,6 +28,7 @@ from chelonia.core.bartender import (
     MoveRequest,
     NameRequest,
     Outcome,
+    UndeleteRequest,
 )
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
@@ -220,14 +223,36 @@ class Client:
         return _done("move", source, answer)
 
     async def del_file(self, ln: str) -> str:
-        """Remove a file under all its names. Raises: NOT_FOUND, DENIED."""
+        """Remove a file under all its names; `undelete` brings it back for a while. Raises: NOT_FOUND, DENIED."""
         answer = await self.settled(lambda call: self.bartender.del_file(call, (NameRequest("0", ln),)))
         return _done("delFile", ln, answer)
 
     async def unlink(self, ln: str) -> str:
-        """Drop one name; the last name of a file takes its bytes with it. Raises: NOT_FOUND, DENIED."""
+        """Drop one name; the last one takes the file with it, as `del_file` does. Raises: NOT_FOUND, DENIED."""
         answer = await self.settled(lambda call: self.bartender.unlink(call, (NameRequest("0", ln),)))
         return _done("unlink", ln, answer)
+
+    async def undelete(self, ln: str, target: str = "") -> str:
+        """Bring a deleted file back under the name it had, or as `target`. Raises: NOT_FOUND, EXISTS, DENIED."""
+        request = UndeleteRequest("0", ln, target)
+        answer = await self.settled(lambda call: self.bartender.undelete(call, (request,)))
+        return _done("undelete", ln, answer)
+
+    async def list_deleted(self, ln: str = "") -> AsyncGenerator[DeletedEntry, None]:
+        """Yield the user's deleted files that are kept: of one collection, or all. Raises: NOT_FOUND."""
+        after = ""
+        while True:
+            answer = await self._deleted_page(ListRequest("0", ln, after, bounds.PAGE_ENTRIES_MAX))
+            if answer.status != "found":
+                raise _error("listDeleted", ln, Outcome("0", answer.status, answer.kind, answer.cause))
+            for entry in answer.entries:
+                yield entry
+            after = answer.after
+            if not after:
+                return
+
+    async def _deleted_page(self, request: ListRequest) -> ListDeletedOutcome:
+        return await self.settled(lambda call: self.bartender.list_deleted(call, (request,)))
 
     async def modify(self, ln: str, change_type: str, triple: Triple) -> str:
         """Change one property (`set unset add setifvalue=<v>`). Raises: NOT_FOUND, DENIED, CONFLICT."""

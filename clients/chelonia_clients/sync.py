@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from chelonia.core.bartender import DeletedEntry
 from chelonia.core.bounds import PAGE_ENTRIES_MAX
 from chelonia.core.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Triple
@@ -102,6 +103,14 @@ class SyncClient:
     def unlink(self, ln: str) -> str:
         """See `Client.unlink`."""
         return self._wait(self._client.unlink(ln))
+
+    def undelete(self, ln: str, target: str = "") -> str:
+        """See `Client.undelete`."""
+        return self._wait(self._client.undelete(ln, target))
+
+    def list_deleted(self, ln: str = "") -> Iterator[DeletedEntry]:
+        """See `Client.list_deleted`; pages are fetched as they are needed."""
+        return self._each(self._client.list_deleted(ln))
 
     def modify(self, ln: str, change_type: str, triple: Triple) -> str:
         """See `Client.modify`."""

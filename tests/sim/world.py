@@ -293,7 +293,7 @@ class World:
             self.harm(shepherd, reference)
 
     async def empty_disk(self, shepherd: SimShepherd, *, state_too: bool) -> None:
-        """Take all from the disk of a Shepherd that is down, with or without its state file; its administrator knows."""
+        """Take all from the disk of a Shepherd that is down, its state file too or not; its administrator knows."""
         self.note(f"EMPTY {shepherd.node.name} state={state_too}")
         self.harm_all(shepherd)
         accepted = StoreIdentity(self.ids.uuid(), shepherd.service_id, replaces=True)

@@ -30,7 +30,7 @@ from tests.support.librarian import (
     shepherd_call,
     shepherd_id,
 )
-from tests.unit.librarian.test_healing import LoopClock
+from tests.support.paper import LoopClock
 
 A, B = shepherd_id(1), shepherd_id(2)
 H, S, G, U = Word.HEARD, Word.SILENT, Word.GONE, Word.UNKNOWN

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT, BlobId, Guid, ObjectId, RequestKey, shepherd_object
-from chelonia.core.librarian import Finding, Mended, Severity
+from chelonia.core.ids import PENDING_OBJECT, ROOT, TRASH_OBJECT, BlobId, Guid, ObjectId, RequestKey, shepherd_object
+from chelonia.core.librarian import Delete, Finding, Mended, Severity
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian import fsck, invariants
 from chelonia.librarian.elements import drop, erase, put
 from chelonia.librarian.mending import LOST_FOUND
+from chelonia.librarian.settings import LibrarianSettings
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, HOUR, JOE, Bench, bench
 
@@ -38,6 +39,10 @@ class Stage:
     async def stored(self, object_id: str) -> StoredObject:
         return await self.bench.stored(object_id)
 
+    async def trash(self) -> None:
+        """Delete the file, which is kept."""
+        await self.bench.service.delete(BARTENDER, Delete(self.file))
+
     @property
     def blob_object(self) -> ObjectId:
         return ObjectId(f"blob:{self.blob}")
@@ -53,7 +58,7 @@ class Stage:
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
-    async with bench() as made:
+    async with bench(settings=replace(LibrarianSettings.dev(ADMIN.dn), trash_keep_ms=HOUR)) as made:
         data = await made.collection("data")
         await made.collection("deeper", data)
         file, blob = await made.file("f", data)
@@ -200,6 +205,30 @@ async def _erase_other(s: Stage) -> None:
     await s.write(put(s.shepherd, "file", STRAY, STRAY), put(s.shepherd, "erase", f"0000000000001 {STRAY}", "b x"))
 
 
+async def _due_missing(s: Stage) -> None:
+    [(key, _)] = (await s.bench.ahash.scan(LIBRARIAN, PENDING_OBJECT, "due")).items
+    await s.write(drop(PENDING_OBJECT, "due", key))
+
+
+async def _trash_due_missing(s: Stage) -> None:
+    await s.trash()
+    [(key, _)] = (await s.bench.ahash.scan(LIBRARIAN, TRASH_OBJECT, "due")).items
+    await s.write(drop(TRASH_OBJECT, "due", key))
+
+
+async def _due_dangling(s: Stage) -> None:
+    await s.write(
+        put(TRASH_OBJECT, "due", f"9999999999999 {s.file}", "-"),
+        put(TRASH_OBJECT, "formerly", f"0/f/0000000000001 {STRAY}", STRAY),
+        put(PENDING_OBJECT, "due", f"9999999999999 {STRAY}", "-"),
+    )
+
+
+async def _name_of_the_trashed(s: Stage) -> None:
+    await s.trash()
+    await s.write(put(ObjectId(s.data), "entries", "f", s.file))
+
+
 BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
     "a name leads to nothing": (_name_dangling, {invariants.NAME_DANGLING}),
     "a file does not know its name": (_name_unknown, {invariants.NAME_UNKNOWN}),
@@ -227,6 +256,10 @@ BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
     "a record is of no blob": (_record_of_no_blob, {invariants.RECORD_ORPHAN}),
     "what is to be erased is listed": (_erase_listed, {invariants.ERASE_LISTED}),
     "what is to be erased is another's": (_erase_other, {invariants.ERASE_OTHER}),
+    "nothing says when an upload expires": (_due_missing, {invariants.DUE_MISSING}),
+    "nothing says when a deleted file goes": (_trash_due_missing, {invariants.DUE_MISSING}),
+    "an index leads to what is not kept": (_due_dangling, {invariants.DUE_DANGLING}),
+    "a name leads to a deleted file": (_name_of_the_trashed, {invariants.NAME_DANGLING}),
 }  # fmt: skip
 
 
@@ -408,6 +441,7 @@ async def test_work_in_hand_is_no_fault(stage: Stage) -> None:
     found = await findings(stage.bench)
     assert {(f.rule, f.severity, f.object) for f in found} == {
         (invariants.COPIES, Severity.WORK, s), (invariants.EXPIRED, Severity.WORK, ObjectId(ROOT)),
+        (invariants.EXPIRED, Severity.WORK, PENDING_OBJECT),
     }  # fmt: skip
 
 

@@ -11,8 +11,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from chelonia.core.librarian import Heartbeat, HeartbeatAnswer
 from chelonia.shepherd.beats import Beats
+from tests.support.paper import LoopClock
 from tests.support.shepherd import virtual
-from tests.unit.librarian.test_healing import LoopClock
 
 BEAT = Heartbeat(ServiceId("https://s1/Shepherd"), 1, 0, 1, 1, 0, True, "", "")
 
