@@ -60,6 +60,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("shepherd", "copy"): (_L,),
     ("shepherd", "scrub"): (_L, _A),
     ("shepherd", "status"): (_B, _L, _A),
+    ("shepherd", "records"): (_L, _A),
     ("bartender", "addReplica"): (_S,),
 }
 """Service operations and the roles that may call each. Other Bartender operations are for everyone."""

@@ -123,3 +123,15 @@ ERASURES_PER_CALL_MAX: Final = 200
 """Erasures handed to a Shepherd in one call."""
 ERASURES_UNASKED_PER_MIN_MAX: Final = 1000
 """Trims per minute without a user's deletion behind them; beyond it trimming stops and alarms."""
+
+# --- snapshots ---
+SNAPSHOT_SEGMENT_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of one segment of a namespace snapshot, about: it is held in memory while it is written and read."""
+SNAPSHOT_INFLATED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""A page or manifest when inflated: a manifest of a hundred million objects fits."""
+SNAPSHOT_BLOB_BYTES_MAX: Final = 256 * 1024 * 1024
+"""A blob of a snapshot as a rebuild reads it into memory."""
+SNAPSHOTS_KEPT: Final = 3
+"""Snapshots that can be read back: one that was damaged or torn does not cost the namespace."""
+SNAPSHOT_LIVE_SHARE_MIN: Final = 0.5
+"""A segment of whose bytes less is still used is not referred to again: its pages are written anew."""

@@ -14,7 +14,7 @@ from typing import Protocol
 from chelonia.core.caller import Call
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
+from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
 
 PROTOCOL_HTTP = "http"
 """The protocol name of every TURL we hand out, as in the original also for https."""
@@ -139,6 +139,29 @@ class ShepherdStatus:
     trouble: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaRecord:
+    """What a Shepherd's disk says of one replica, for a rebuild.
+
+    `state`: `alive` (whole, by its length) or `invalid`; `committed`: a transact has named its blob; `aside`: it is in
+    quarantine; `facts` None: its record is missing or damaged.
+    """
+
+    reference: ReferenceId
+    state: ReplicaState
+    committed: bool
+    aside: bool
+    facts: ReplicaFacts | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """A page of a Shepherd's records. `after` continues it; empty when this is the last page."""
+
+    items: tuple[ReplicaRecord, ...]
+    after: str
+
+
 class Shepherd(Protocol):
     """Control operations of a storage node."""
 
@@ -174,6 +197,10 @@ class Shepherd(Protocol):
 
     async def status(self, call: Call) -> ShepherdStatus:
         """Describe this node."""
+        ...
+
+    async def records(self, call: Call, after: str, limit: int) -> RecordPage:
+        """A page of what stands beside the replicas, those in quarantine last. Librarians, administrators."""
         ...
 
 
@@ -405,6 +432,18 @@ class Transfers(Protocol):
 
     async def offset(self, turl: str) -> int:
         """How many bytes the other side kept of an interrupted push; -1 when it is complete."""
+        ...
+
+
+class Carrier(Protocol):
+    """Moves whole small blobs to and from Shepherds, for services that keep bytes of their own there."""
+
+    async def put(self, turl: str, body: bytes) -> tuple[Receipt, ...]:
+        """PUT `body` to `turl`; returns the receipts. Raises: what the other side answered, NETWORK, TIMEOUT."""
+        ...
+
+    async def get(self, turl: str, size_max: int) -> bytes:
+        """GET all of `turl`. Raises: TOO_LARGE beyond `size_max` bytes, and as `put`."""
         ...
 
 

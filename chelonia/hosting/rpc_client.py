@@ -421,6 +421,10 @@ class RemoteShepherd:
         """See the port."""
         return await self._copying.call(call, "scrub", references)
 
+    async def records(self, call: Call, after: str, limit: int) -> shepherd.RecordPage:
+        """See the port."""
+        return await self._channel.call(call, "records", after, limit)
+
     async def status(self, call: Call) -> shepherd.ShepherdStatus:
         """See the port."""
         return await self._channel.call(call, "status")

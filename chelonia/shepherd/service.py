@@ -24,6 +24,7 @@ from chelonia.core.shepherd import (
     Download,
     GetRequest,
     PutRequest,
+    RecordPage,
     ShepherdStatus,
     StatOutcome,
     TurlOutcome,
@@ -35,6 +36,7 @@ from chelonia.shepherd import lifecycle
 from chelonia.shepherd.downloads import Downloads, checksum_of
 from chelonia.shepherd.forwarding import push_copy
 from chelonia.shepherd.node import Node, ShepherdPorts
+from chelonia.shepherd.recounting import records_page
 from chelonia.shepherd.reporting import Reporting
 from chelonia.shepherd.scrubber import Scrubber
 from chelonia.shepherd.settings import ShepherdSettings
@@ -243,6 +245,11 @@ class ShepherdService:
             store=node.disk.identity.store,
             trouble=node.disk.trouble or node.disk.refused,
         )
+
+    async def records(self, call: Call, after: str, limit: int) -> RecordPage:
+        """A page of what stands beside the replicas. Raises: DENIED, BAD_REQUEST."""
+        check_access(call, "shepherd", "records")
+        return await records_page(self._node, after, min(max(limit, 1), bounds.REFERENCES_PAGE))
 
     # --- the data plane -------------------------------------------------------------------------------------------
 

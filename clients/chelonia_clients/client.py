@@ -33,6 +33,7 @@ from chelonia.core.bartender import (
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.healing import ForgetPage
 from chelonia.core.ids import Ms, RequestKey, ServiceId
 from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Needed, Triple, from_triples
@@ -308,6 +309,23 @@ class Client:
         until = Ms(self.clock.now_ms() + duration_ms if duration_ms else 0)
         await self.librarian.maintenance(new_call(), ServiceId(shepherd), until)
         return until
+
+    async def drain(self, shepherd: str, *, on: bool) -> None:
+        """Have a Shepherd emptied, or no longer. Raises: as `nodes`, NOT_FOUND."""
+        await self.librarian.drain(new_call(), ServiceId(shepherd), on)
+
+    async def forget(self, shepherd: str, *, check_only: bool, accept_loss: bool) -> AsyncGenerator[ForgetPage, None]:
+        """Declare a Shepherd lost for good, page by page, or only say what would be lost with it.
+
+        The last page says whether it is `forgotten`. Raises: as `nodes`, NOT_FOUND, CONFLICT while it is alive.
+        """
+        after = ""
+        while True:
+            page = await self.librarian.forget(new_call(), ServiceId(shepherd), after, check_only, accept_loss)
+            yield page
+            after = page.after
+            if not after:
+                return
 
 
 def merge_actions(stored: str, changes: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from chelonia.core.bartender import DeletedEntry
 from chelonia.core.bounds import PAGE_ENTRIES_MAX
+from chelonia.core.healing import ForgetPage
 from chelonia.core.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Triple
 from chelonia_clients import connect
@@ -172,6 +173,14 @@ class SyncClient:
     def maintenance(self, shepherd: str, duration_ms: int) -> int:
         """See `Client.maintenance`."""
         return self._wait(self._client.maintenance(shepherd, duration_ms))
+
+    def drain(self, shepherd: str, *, on: bool) -> None:
+        """See `Client.drain`."""
+        self._wait(self._client.drain(shepherd, on=on))
+
+    def forget(self, shepherd: str, *, check_only: bool, accept_loss: bool) -> Iterator[ForgetPage]:
+        """See `Client.forget`."""
+        return self._each(self._client.forget(shepherd, check_only=check_only, accept_loss=accept_loss))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
