@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import depth
+import freeze
 import heal
 import multiuser
 import plan
@@ -33,6 +34,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "plan": plan.run,
     "stream": stream.run,
     "heal": heal.run,
+    "freeze": freeze.run,
 }
 OUT = ROOT / "build" / "bench"
 

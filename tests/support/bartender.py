@@ -5,6 +5,7 @@ Rights are not modelled but by `deny`; `failures` are outcomes to answer first; 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -38,11 +39,14 @@ class Entry:
 
 @dataclass(slots=True)
 class Fault:
-    """How one request to the store goes wrong: after `after` bytes with `kind`, or with `flip` changed bytes."""
+    """How one request to the store goes wrong: after `after` bytes with `kind`, with `flip` changed bytes, or it is
+    never answered (`stall`; of an upload, when `after` bytes have been taken)."""
 
     after: int = 0
     kind: Kind | None = None
     flip: bool = False
+    stall: bool = False
+    stall_s: float = 3600.0
 
 
 class FakeStore:
@@ -51,6 +55,7 @@ class FakeStore:
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.faults: list[Fault] = []
+        self.frozen: list[str] = []
         self.asked: list[tuple[str, str, str]] = []
         self.closed = False
 
@@ -58,8 +63,13 @@ class FakeStore:
         self.closed = True
 
     async def request(self, sending: Sending) -> Received:
-        assert sending.method == "PUT"
         host, blob = _parts(sending.url)
+        if sending.method == "HEAD":
+            self.asked.append(("HEAD", host, ""))
+            if host in self.frozen:
+                await asyncio.Event().wait()
+            return Received(200, {}, b"")
+        assert sending.method == "PUT"
         self.asked.append(("PUT", host, ""))
         fault = self.faults.pop(0) if self.faults else Fault()
         data = b""
@@ -69,6 +79,8 @@ class FakeStore:
             data += chunk
             if fault.kind is not None and len(data) >= fault.after:
                 raise CheloniaError(fault.kind, cause=f"{host} broke the connection")
+            if fault.stall and len(data) >= fault.after:
+                await asyncio.sleep(fault.stall_s)
         assert sending.length in (-1, len(data))
         self.blobs[blob] = data
         told = data + b"!" if fault.flip else data
@@ -80,6 +92,8 @@ class FakeStore:
         wanted = (sending.headers or {}).get("Range", "")
         self.asked.append(("GET", host, wanted))
         fault = self.faults.pop(0) if self.faults else Fault()
+        if fault.stall:
+            await asyncio.Event().wait()
         offset = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
         data = self.blobs[blob]
         if fault.flip:

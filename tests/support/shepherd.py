@@ -181,12 +181,14 @@ class FakeLibrarian:
 
 @dataclass
 class FakeTransfers:
-    """Carries pushes to other Shepherds of the test. `down`: bases that refuse; `frozen`: bases that take no byte;
+    """Carries pushes to other Shepherds of the test. `down`: bases that refuse; `frozen`: bases that take no byte and
+    answer nothing; `slow`: bases that answer a push so many ms later;
     `cut_after`: bases whose next push breaks after so many bytes; `lose_answer`: bases whose next answer is lost."""
 
     peers: dict[str, ShepherdService] = field(default_factory=dict)
     down: list[str] = field(default_factory=list)
     frozen: list[str] = field(default_factory=list)
+    slow: dict[str, int] = field(default_factory=dict)
     cut_after: dict[str, int] = field(default_factory=dict)
     lose_answer: list[str] = field(default_factory=list)
     pushes: list[tuple[str, int]] = field(default_factory=list)
@@ -201,6 +203,7 @@ class FakeTransfers:
         total = offset + length if offset else -1
         upload = Upload(parts.ticket, self._wire(parts.base, body), length, offset, total)
         answer = await self.peers[parts.base].receive(PEER, upload)
+        await asyncio.sleep(self.slow.get(parts.base, 0) / 1000)
         if parts.base in self.lose_answer:
             self.lose_answer.remove(parts.base)
             raise CheloniaError(Kind.NETWORK, "push", "answer lost")
@@ -210,6 +213,8 @@ class FakeTransfers:
         parts = tickets.parse_turl(turl)
         if parts.base in self.down:
             raise CheloniaError(Kind.NETWORK, "offset", parts.base)
+        if parts.base in self.frozen:
+            await asyncio.Event().wait()
         return await self.peers[parts.base].offset(PEER, parts.ticket)
 
     async def _wire(self, base: str, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
