@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import depth
+import freeze
+import heal
 import multiuser
+import plan
 import stream
 import uvloop
 import width
@@ -28,7 +31,10 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "depth": depth.run,
     "width": width.run,
     "multiuser": multiuser.run,
+    "plan": plan.run,
     "stream": stream.run,
+    "heal": heal.run,
+    "freeze": freeze.run,
 }
 OUT = ROOT / "build" / "bench"
 

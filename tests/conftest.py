@@ -23,7 +23,7 @@ SMOKE_SEEDS = "1..20"
 
 # Saved examples are kept under a test's name, not its parameters: replayed in another case they mean nothing, and
 # hypothesis takes what they draw there for a flaky strategy.
-hypothesis.settings.register_profile("chelonia", database=None)
+hypothesis.settings.register_profile("chelonia", database=None, deadline=None)  # machines are shared: no timed tests
 hypothesis.settings.load_profile("chelonia")
 
 GUARD = pytest.StashKey[LogGuard]()

@@ -32,6 +32,8 @@ META_TERM: Final = b"M\0term"
 META_MEMBERS: Final = b"M\0members"
 """The newest membership record in this log (`membership.Membership`); only in a store that is one of a group."""
 EXPIRY_PREFIX: Final = b"X\0"
+HEADERS: Final = (b"H\0", b"H\1")
+"""Range [start, end) of the headers of all objects."""
 
 T = TypeVar("T")
 MutableSections = dict[str, dict[str, str]]
@@ -58,6 +60,11 @@ class KeptOutcome:
 def header_key(object_id: ObjectId) -> bytes:
     """Key of an object's header."""
     return b"H\0" + object_id.encode()
+
+
+def header_id(key: bytes) -> ObjectId:
+    """The object that a header's key names."""
+    return ObjectId(key[2:].decode())
 
 
 def wide_key(object_id: ObjectId, section: str, prop: str) -> bytes:

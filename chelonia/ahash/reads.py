@@ -9,7 +9,7 @@ from __future__ import annotations
 from chelonia.ahash import layout
 from chelonia.ahash.store import Reader
 from chelonia.core import bounds
-from chelonia.core.ahash import Page, Walk, WalkOutcome, WalkStep
+from chelonia.core.ahash import ObjectPage, Page, Walk, WalkOutcome, WalkStep
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, StoredObject, selects
@@ -61,6 +61,13 @@ def read_page(reader: Reader, object_id: ObjectId, section: str, after: str, lim
         later = [item for item in properties.items() if item[0].encode() > edge]
         items = sorted(later, key=lambda item: item[0].encode())
     return Page(tuple(items[:limit]), len(items) > limit)
+
+
+def read_ids(reader: Reader, after: str, limit: int) -> ObjectPage:
+    """Read the page of all object ids after `after` (exclusive), in byte order."""
+    start = layout.header_key(ObjectId(after)) + b"\0" if after else layout.HEADERS[0]
+    rows = reader.scan(start, layout.HEADERS[1], limit + 1)
+    return ObjectPage(tuple(layout.header_id(key) for key, _ in rows[:limit]), len(rows) > limit)
 
 
 def _select(sections: layout.MutableSections, needed: Filter) -> layout.MutableSections:

@@ -30,6 +30,7 @@ from chelonia.core.ahash import (
     AHashStatus,
     ChangeOutcome,
     Element,
+    ObjectPage,
     Page,
     ReplicaView,
     TransactOutcome,
@@ -131,6 +132,11 @@ class ReplicatedAHash:
     ) -> Page:
         """See `core.ahash.AHash.scan`."""
         page: Page = await self._read(Asked("scan", call, (object_id, section, after, limit)))
+        return page
+
+    async def objects(self, call: Call, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX) -> ObjectPage:
+        """See `core.ahash.AHash.objects`."""
+        page: ObjectPage = await self._read(Asked("objects", call, (after, limit)))
         return page
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:

@@ -20,7 +20,16 @@ from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Ou
 from chelonia.ahash.store import Durability, Executor, LocalDurability, Store
 from chelonia.core import bounds
 from chelonia.core.access import check_access
-from chelonia.core.ahash import AHashStatus, ChangeOutcome, Element, Page, TransactOutcome, Walk, WalkOutcome
+from chelonia.core.ahash import (
+    AHashStatus,
+    ChangeOutcome,
+    Element,
+    ObjectPage,
+    Page,
+    TransactOutcome,
+    Walk,
+    WalkOutcome,
+)
 from chelonia.core.caller import Call, Role
 from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind
@@ -213,6 +222,16 @@ class AHashService:
         outcome = await self._submit(RecordJob(key, value), 1)
         assert isinstance(outcome, TransactOutcome)
         return outcome.position
+
+    async def objects(self, call: Call, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX) -> ObjectPage:
+        """See `core.ahash.AHash.objects`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
+        check_access(call, "ahash", "objects")
+        if after:
+            engine.check_text(after, bounds.PROPERTY_BYTES_MAX, "an object id")
+        if limit < 1:
+            raise CheloniaError(Kind.BAD_REQUEST, "objects", after[:80], "a page has at least one id")
+        size = min(limit, bounds.PAGE_ENTRIES_MAX)
+        return await self._read(lambda: reads.read_ids(self._store, after, size))
 
     async def status(self, call: Call) -> AHashStatus:
         """See `core.ahash.AHash.status`."""

@@ -61,8 +61,11 @@ ELECTION_TIMEOUT_US: Final = 100_000
 """How long each of an election's two phases waits for silent replicas; it looks every tenth of it."""
 OUTCOME_MS: Final = 2 * ELECTION_TIMEOUT_US // 1000
 """How long after our vote the winner may take to say so before the election counts as failed."""
-ANNOUNCE_MS: Final = 250
-"""A follower that is not synchronised announces itself again after so long without a frame: answers may be lost."""
+ANNOUNCE_MS: Final = 100
+"""A follower announces itself again after so long without a frame, while it is not synchronised or newly connected."""
+ANNOUNCED_MS: Final = 1000
+"""How long a connection is new. A master answers an announcement with where its log ends, but the library compares that
+with its own log only now and then; what a broken connection lost would not be asked for until there is more."""
 ELECTABLE: Final = 100
 """Berkeley DB's priority of a voter; contents decide first, so all voters have the same."""
 TRIES_MAX: Final = 5
@@ -135,6 +138,7 @@ class ReplicatedStore:
         self._master: int | None = None
         self._term = 0
         self._ready = self._copied = False
+        self._readable = True
         self._pending: Token | None = None
         self._frame_term = 0
         self._complaint = ""
@@ -142,6 +146,7 @@ class ReplicatedStore:
         self._voter = self._electing = self._initialising = False
         self._won: tuple[float, int] | None = None
         self._valid_ms = 0
+        self._new_until_s = 0.0
         self._decided = threading.Event()
         self._applied = 0
         self._log_bytes = 0
@@ -196,6 +201,7 @@ class ReplicatedStore:
     def peer_up(self, peer: int) -> None:
         """Announce ourselves, unless we are master."""
         del peer  # the announcement goes to all: one who knows us already answers with nothing new
+        self._new_until_s = time.monotonic() + ANNOUNCED_MS / 1000
         self._work.put(self._announce)
 
     def elect(self, sites: int, votes: int, valid_ms: int) -> None:
@@ -419,6 +425,8 @@ class ReplicatedStore:
         for _ in range(TRIES_MAX):
             with Errors(self._panic), self._gate:
                 self._open_env()
+                if not self._readable:
+                    break
                 tree = self._tree
                 try:
                     if tree is not None:
@@ -435,9 +443,9 @@ class ReplicatedStore:
         raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", "this replica is being synchronised: retry")
 
     def _replace(self, dead: Any) -> None:
-        """Open the tree again unless somebody else just did."""
+        """Open the tree again unless somebody else just did; never while it is synchronised: the library would wait."""
         with self._gate.exclusive():
-            if self._tree is dead and self._env is not None and not self._panicked:
+            if self._tree is dead and self._readable and self._env is not None and not self._panicked:
                 with suppress(bdb.DBRepLockoutError, bdb.DBRepHandleDeadError, bdb.DBLockDeadlockError):
                     self._open_tree(create=False)
 
@@ -498,7 +506,7 @@ class ReplicatedStore:
         try:
             item = self._work.get(timeout=ANNOUNCE_MS / 1000)
         except queue.Empty:
-            if self._master != self._own and not self._ready:
+            if not self._ready or time.monotonic() < self._new_until_s:
                 self._announce()
             return
         for _ in range(bounds.REPLICA_FRAMES_PER_FLUSH_MAX):
@@ -567,6 +575,7 @@ class ReplicatedStore:
 
     def _synchronised(self) -> None:
         self._env.log_flush()
+        self._readable = True
         self._initialising = False
         self._trusted = True
         self._applied = self._visible()
@@ -632,7 +641,7 @@ class ReplicatedStore:
             self._master, self._term, self._ready, self._pending = self._own, found["gen"], True, None
             self._open_tree(create=True)
             self._applied = self._sequence(self._tree)
-        self._initialising = False
+        self._initialising, self._readable = False, True
         self._vouch(self._applied)
         _LOG.info("ahash replica %d is master of term %d from commit %d", self._own, self._term, self._applied)
         self._post(MasterHere(self._term))
@@ -690,7 +699,7 @@ class ReplicatedStore:
         if flags & bdb.DB_REP_PERMANENT:
             self._mark.token = Token(frame_term(control), lsn[0], lsn[1])
         if kind == FrameKind.UPDATE_REQ:
-            self._initialising, self._ready = True, False
+            self._initialising, self._ready, self._readable = True, False, False
         elif kind == FrameKind.PAGE_REQ and self._trusted:
             self._trusted = False
             self._post(Refilling())
@@ -707,6 +716,7 @@ class ReplicatedStore:
         elif event == bdb.DB_EVENT_REP_NEWMASTER and info != self._own:
             self._won = None
             self._master, self._term, self._ready, self._pending = info, self._frame_term, False, None
+            self._readable = False
             self._decided.set()
             self._post(MasterThere(info, self._term))
         elif event == bdb.DB_EVENT_REP_STARTUPDONE:

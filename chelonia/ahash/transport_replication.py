@@ -112,11 +112,11 @@ class Links:
         """Link to these members from now on, and to nobody else."""
         self._membership = membership
         for replica, (member, task) in list(self._diallers.items()):
-            if membership.member(replica) != member:
+            if not _same(membership.member(replica), member):
                 task.cancel()
                 del self._diallers[replica]
         for link in list(self._open):
-            if link.member is not None and membership.member(link.member.replica) != link.member:
+            if link.member is not None and not _same(membership.member(link.member.replica), link.member):
                 link.refuse("it is no member any more, or has another name or address")
         for member in membership.members:
             if member.replica < self._own.replica and member.replica not in self._diallers:
@@ -268,7 +268,7 @@ class _Link(asyncio.Protocol):
         except CheloniaError as error:
             self._refuse_unknown(str(error))
             return
-        if self._expected is not None and self.member != self._expected:
+        if self._expected is not None and not _same(self.member, self._expected):
             self._refuse_unknown(f"it shows the certificate of replica {self.member.replica}")
             return
         self._hurry = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.refuse, "it said no HELLO")
@@ -338,7 +338,7 @@ class _Link(asyncio.Protocol):
         except CheloniaError as error:
             self.refuse(str(error))
         else:
-            if found != self.member:
+            if not _same(found, self.member):
                 self.refuse("its certificate is another member's now")
 
     def _refuse_unknown(self, reason: str) -> None:
@@ -405,6 +405,11 @@ class _Link(asyncio.Protocol):
         if self._hurry is not None:
             self._hurry.cancel()
             self._hurry = None
+
+
+def _same(one: Member | None, other: Member) -> bool:
+    """Whether it is the same replica at the same place; its vote does not matter here."""
+    return one is not None and (one.replica, one.dn, one.address) == (other.replica, other.dn, other.address)
 
 
 def _tune(raw: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from chelonia.bartender import audit, listing, modify, names, transfers
+from chelonia.bartender import audit, deleted, listing, modify, names, transfers
 from chelonia.bartender.bulk import Operation, Turn, answer_all
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
@@ -20,6 +20,7 @@ from chelonia.core.bartender import (
     AddReplicaRequest,
     CommitPutRequest,
     GetFileRequest,
+    ListDeletedOutcome,
     ListOutcome,
     ListRequest,
     MakeRequest,
@@ -32,6 +33,7 @@ from chelonia.core.bartender import (
     StartPutRequest,
     StatOutcome,
     TransferOutcome,
+    UndeleteRequest,
 )
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids
@@ -147,6 +149,24 @@ class BartenderService:
         operation = _naming("unlink", partial(names.unlink, self._ports))
         return await answer_all(self._ports, call, operation, requests)
 
+    async def undelete(self, call: Call, requests: tuple[UndeleteRequest, ...]) -> tuple[Outcome, ...]:
+        """Bring deleted files back."""
+        operation: Operation[UndeleteRequest, Outcome] = Operation(
+            "undelete",
+            partial(deleted.undelete, self._ports),
+            lambda request, text, error: _refused(request.request_id, text, error),
+            lambda request: f"{request.ln}\0{request.target_ln}",
+            recalled=lambda request: Outcome(request.request_id, status.success("undelete")),
+            ordered=lambda _: "/",
+        )
+        return await answer_all(self._ports, call, operation, requests)
+
+    async def list_deleted(self, call: Call, requests: tuple[ListRequest, ...]) -> tuple[ListDeletedOutcome, ...]:
+        """List deleted files that are kept."""
+        act = partial(deleted.list_deleted, self._ports)
+        operation = Operation("listDeleted", act, _list_deleted_refused, _list_ln)
+        return await answer_all(self._ports, call, operation, requests)
+
     async def modify(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[Outcome, ...]:
         """Change whitelisted metadata, states and policies."""
         operation: Operation[ModifyRequest, Outcome] = Operation(
@@ -233,3 +253,7 @@ def _no_start(request: StartPutRequest, text: str, error: CheloniaError) -> Star
 
 def _list_refused(request: ListRequest, text: str, error: CheloniaError) -> ListOutcome:
     return ListOutcome(request.request_id, text, kind=error.kind.value, cause=_cause(error))
+
+
+def _list_deleted_refused(request: ListRequest, text: str, error: CheloniaError) -> ListDeletedOutcome:
+    return ListDeletedOutcome(request.request_id, text, kind=error.kind.value, cause=_cause(error))

@@ -21,7 +21,9 @@ class BartenderSettings:
         put_lifetime_ms: how long an upload may take; a pending name expires with it.
         get_lifetime_ms: how long a read TURL is good.
         nodes_cache_ms: how old the list of Shepherds may be.
-        shepherd_timeout_ms: how long a Shepherd may take to answer before the next is asked.
+        hedge_ms: a Shepherd that has not answered after so long has the next one asked beside it.
+        silent_ms: one that has let somebody wait in vain is asked last for so long.
+        shepherd_timeout_ms: how long a Shepherd may take to answer at all.
         fallback_grace_ms: how long getFile waits for further replicas once it has one.
     """
 
@@ -35,6 +37,8 @@ class BartenderSettings:
     put_lifetime_ms: int = 60 * 60 * 1000
     get_lifetime_ms: int = 10 * 60 * 1000
     nodes_cache_ms: int = 500
+    hedge_ms: int = 150
+    silent_ms: int = 5000
     shepherd_timeout_ms: int = 3000
     fallback_grace_ms: int = 100
 

@@ -1,28 +1,31 @@
 """The Shepherds as a Bartender uses them: which there are, and tickets to read and write.
 
 A Shepherd that does not answer, or refuses, is passed over for the next; only when too few are left does the caller
-hear `NO_SHEPHERD` or `NO_REPLICA`. The list of nodes is kept for a moment only: nothing here outlives a restart.
+hear `NO_SHEPHERD` or `NO_REPLICA`. Nobody waits for a silent one: the next is asked beside it after `hedge_ms`, and it
+is asked last for a while. The list of nodes is kept for a moment only: nothing here outlives a restart.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids, within
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.fleet import Fleet
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import Librarian, NodeView
-from chelonia.core.placement import NODE_ALIVE, Demand, choose, shared
+from chelonia.core.placement import NODE_ALIVE, Demand, shared
 from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,29 @@ class UploadPlan:
     spares: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """Shepherds to be asked for one upload, best first; those that have refused it; and how long each may take."""
+
+    nodes: list[NodeView]
+    refused: list[NodeView]
+    patience_ms: int
+
+
 class Shepherds:
     """Asks Shepherds for tickets."""
 
-    __slots__ = ("_clock", "_directory", "_fetched_ms", "_ids", "_librarian", "_nodes", "_settings")
+    __slots__ = (
+        "_clock",
+        "_directory",
+        "_fetched_ms",
+        "_fleet",
+        "_ids",
+        "_librarian",
+        "_nodes",
+        "_settings",
+        "_silent",
+    )
 
     def __init__(
         self, librarian: Librarian, directory: Directory, clock: Clock, ids: Ids, settings: BartenderSettings
@@ -50,41 +72,57 @@ class Shepherds:
         self._ids = ids
         self._settings = settings
         self._nodes: tuple[NodeView, ...] = ()
+        self._fleet = Fleet(())
         self._fetched_ms = -1
+        self._silent: dict[ServiceId, int] = {}
 
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
         """All Shepherds known, at most `nodes_cache_ms` old."""
         now_ms = self._clock.monotonic_ms()
         if self._fetched_ms < 0 or now_ms - self._fetched_ms >= self._settings.nodes_cache_ms:
             self._nodes = await self._librarian.nodes(call)
+            self._fleet = Fleet(self._nodes)
             self._fetched_ms = now_ms
         return self._nodes
 
     async def candidates(self, call: Call, demand: Demand, at_least: int) -> tuple[NodeView, ...]:
         """Choose Shepherds for new bytes, best first. Raises: NO_SHEPHERD when fewer than `at_least` can take them."""
-        chosen = self._chosen(await self.nodes(call), demand)
+        chosen = await self._chosen(call, demand)
         if len(chosen) < at_least:
             self._fetched_ms = -1  # one may have come up since
-            chosen = self._chosen(await self.nodes(call), demand)
+            chosen = await self._chosen(call, demand)
         if len(chosen) < at_least:
             cause = (
                 f"{len(chosen)} Shepherds can take it now, {at_least} are needed; start or approve more, or free space"
             )
             raise CheloniaError(Kind.NO_SHEPHERD, cause=cause)
-        return chosen
+        return tuple(sorted(chosen, key=lambda node: self._is_silent(node.shepherd)))
 
-    def _chosen(self, nodes: Sequence[NodeView], demand: Demand) -> tuple[NodeView, ...]:
-        by_id = {node.shepherd: node for node in nodes}
-        return tuple(by_id[shepherd] for shepherd in choose(nodes, demand, self._ids.uniform))
+    async def _chosen(self, call: Call, demand: Demand) -> tuple[NodeView, ...]:
+        by_id = {node.shepherd: node for node in await self.nodes(call)}
+        return tuple(by_id[shepherd] for shepherd in self._fleet.choose(demand, self._ids.uniform))
+
+    def _is_silent(self, shepherd: ServiceId) -> bool:
+        """Whether a Shepherd has lately let somebody wait in vain."""
+        return self._clock.monotonic_ms() < self._silent.get(shepherd, 0)
 
     async def upload_turl(self, call: Call, plan: UploadPlan, candidates: Sequence[NodeView]) -> str:
         """Get write tickets: forwards and spares first, bound to the first Shepherd's DN, then the first one's own.
 
+        First with little patience for each, then, without those that refused, with all there is.
         Returns: the TURL for the user. Raises: NO_SHEPHERD when too few Shepherds give tickets.
         """
-        pool = list(candidates)
-        while len(pool) >= plan.durable:
-            first = pool.pop(0)
+        for patience_ms in (2 * self._settings.hedge_ms, self._settings.shepherd_timeout_ms):
+            refused: list[NodeView] = []
+            turl = await self._upload_turl(call, plan, _Pool(list(candidates), refused, patience_ms))
+            if turl:
+                return turl
+            candidates = [node for node in candidates if node not in refused]
+        raise CheloniaError(Kind.NO_SHEPHERD, cause="too few Shepherds answered; try again in a moment")
+
+    async def _upload_turl(self, call: Call, plan: UploadPlan, pool: _Pool) -> str:
+        while len(pool.nodes) >= plan.durable:
+            first = pool.nodes.pop(0)
             turls = await self._turls_for(call, plan, first, pool)
             if len(turls) < plan.durable - 1:
                 break
@@ -95,10 +133,18 @@ class Shepherds:
                 spare=tuple(turls[plan.durable - 1 :]),
                 durable=plan.durable,
             )
-            turl = await self.put(call, first.shepherd, request)
-            if turl:
-                return turl
-        raise CheloniaError(Kind.NO_SHEPHERD, cause="too few Shepherds answered; try again in a moment")
+            outcome = await self._put(call, first, request, pool)
+            if outcome.turl:
+                return outcome.turl
+        return ""
+
+    async def _put(self, call: Call, node: NodeView, request: PutRequest, pool: _Pool) -> TurlOutcome:
+        """Ask one Shepherd of the pool for a write ticket, and note when it refuses."""
+        port = self._directory.shepherd(node.shepherd)
+        outcome = await self._ask(node.shepherd, lambda: port.put(call, (request,)), pool.patience_ms)
+        if not outcome.turl and outcome.kind != Kind.TIMEOUT.value:
+            pool.refused.append(node)
+        return outcome
 
     async def replica_turl(self, call: Call, plan: UploadPlan, candidates: Sequence[NodeView]) -> str:
         """Get one write ticket from the first candidate that gives one. Raises: NO_SHEPHERD."""
@@ -120,8 +166,10 @@ class Shepherds:
         """
         order = await self._nearest(call, locations)
         width = 1 + self._settings.fallback_turls
-        for start in range(0, len(order), width):
-            asked = [self._read(call, location, dn) for location in order[start : start + width]]
+        talking = [location for location in order if not self._is_silent(location.shepherd)]
+        silent = [location for location in order if location not in talking]
+        for batch in [*_batched(talking, width), *_batched(silent, width)]:
+            asked = [self._read(call, location, dn) for location in batch]
             answers = tuple(answer for answer in await self._soon(asked) if answer.turl)
             if answers:
                 return answers
@@ -140,21 +188,46 @@ class Shepherds:
         ranked = [(distance(location), self._ids.uniform(), location) for location in sorted(locations)]
         return [location for _, _, location in sorted(ranked)]
 
-    async def _turls_for(self, call: Call, plan: UploadPlan, first: NodeView, pool: list[NodeView]) -> list[str]:
-        """Ticket the other durable Shepherds and spares for `first`; those that refuse leave the pool."""
+    async def _turls_for(self, call: Call, plan: UploadPlan, first: NodeView, pool: _Pool) -> list[str]:
+        """Ticket the other durable Shepherds and spares for `first`; those that give none leave the pool.
+
+        As many are asked at once as are wanted, and one more for each that refuses or keeps silent for `hedge_ms`. When
+        nobody is left to be asked, spares are not waited for any longer; the silent are asked only if they are needed.
+        """
         request = self._put_request(plan, first.dn)
-        given: list[str] = []
-        waiting = list(pool)
-        wanted = plan.durable - 1 + plan.spares
-        while waiting and len(given) < wanted:
-            batch, waiting = waiting[: wanted - len(given)], waiting[wanted - len(given) :]
-            turls = await asyncio.gather(*(self.put(call, node.shepherd, request) for node in batch))
-            for node, turl in zip(batch, turls, strict=True):
-                if turl:
-                    given.append(turl)
-                else:
-                    pool.remove(node)
-        return given
+        running: dict[asyncio.Task[TurlOutcome], NodeView] = {}
+        needed, wanted = plan.durable - 1, plan.durable - 1 + plan.spares
+        talking = [node for node in pool.nodes if not self._is_silent(node.shepherd)]
+        waiting, given = talking if len(talking) >= needed else list(pool.nodes), dict[ServiceId, str]()
+        more = wanted
+        try:
+            while len(given) < wanted and (running or waiting):
+                for node in _taken(waiting, more):
+                    running[asyncio.ensure_future(self._put(call, node, request, pool))] = node
+                ended = await self._ended(running)
+                if not ended and not waiting and len(given) >= needed:
+                    break
+                more = 0 if ended else 1
+                for task in ended:
+                    node = running.pop(task)
+                    if task.result().turl:
+                        given[node.shepherd] = task.result().turl
+                    else:
+                        pool.nodes.remove(node)
+                        more += 1
+        finally:
+            for task in running:
+                task.cancel()
+        return [given[node.shepherd] for node in pool.nodes if node.shepherd in given][:wanted]
+
+    async def _ended(self, running: Iterable[asyncio.Task[TurlOutcome]]) -> list[asyncio.Task[TurlOutcome]]:
+        """Those that have ended, after one has or `hedge_ms` are over."""
+        timer = asyncio.ensure_future(self._clock.sleep(self._settings.hedge_ms))
+        try:
+            await asyncio.wait([*running, timer], return_when=asyncio.FIRST_COMPLETED)
+            return [task for task in running if task.done()]
+        finally:
+            timer.cancel()
 
     def _put_request(self, plan: UploadPlan, dn: Dn) -> PutRequest:
         return PutRequest(
@@ -179,17 +252,32 @@ class Shepherds:
         )
 
     async def _ask(
-        self, shepherd: ServiceId, ask: Callable[[], Coroutine[Any, Any, tuple[TurlOutcome, ...]]]
+        self,
+        shepherd: ServiceId,
+        ask: Callable[[], Coroutine[Any, Any, tuple[TurlOutcome, ...]]],
+        patience_ms: int = 0,
     ) -> TurlOutcome:
         """One Shepherd's answer within the timeout; without a TURL when it gives none, for whatever reason."""
+        asked_ms = self._clock.monotonic_ms()
         try:
-            (answer,) = await within(self._clock, self._settings.shepherd_timeout_ms, ask())
+            (answer,) = await within(self._clock, patience_ms or self._settings.shepherd_timeout_ms, ask())
+            self._silent.pop(shepherd, None)
+        except asyncio.CancelledError:
+            self._note_silence(shepherd, asked_ms)
+            raise
         except CheloniaError as error:
+            self._note_silence(shepherd, asked_ms)
             _log.info("shepherd passed over shepherd=%s error=%s", shepherd, error)
             return TurlOutcome("", error=str(error), kind=error.kind.value)
         if not answer.turl:
             _log.info("shepherd passed over shepherd=%s error=%s", shepherd, answer.error)
         return answer
+
+    def _note_silence(self, shepherd: ServiceId, asked_ms: int) -> None:
+        """It has not answered: if it had the time to, it is asked last for a while."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - asked_ms >= min(self._settings.hedge_ms, self._settings.fallback_grace_ms):
+            self._silent[shepherd] = now_ms + self._settings.silent_ms
 
     async def _soon(self, asked: Sequence[Coroutine[Any, Any, TurlOutcome]]) -> list[TurlOutcome]:
         """Answers in the order asked: all until the first with a TURL is in, then what comes within the grace."""
@@ -206,3 +294,15 @@ class Shepherds:
         finally:
             for task in [*tasks, *([timer] if timer else [])]:
                 task.cancel()
+
+
+def _taken(waiting: list[NodeView], count: int) -> list[NodeView]:
+    """The first so many, taken off the list."""
+    taken, waiting[:] = waiting[:count], waiting[count:]
+    return taken
+
+
+def _batched(items: Sequence[T], width: int) -> Iterator[Sequence[T]]:
+    """The items in order, at most `width` at a time."""
+    for start in range(0, len(items), width):
+        yield items[start : start + width]

@@ -19,6 +19,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("ahash", "recall"): (_L,),
     ("ahash", "walk"): (_L, _A),
     ("ahash", "scan"): (_L, _A),
+    ("ahash", "objects"): (_L, _A),
     ("ahash", "status"): (_L, _A),
     ("librarian", "new"): (_B,),
     ("librarian", "get"): (_B, _A),
@@ -32,18 +33,25 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("librarian", "commitFile"): (_B,),
     ("librarian", "unlink"): (_B,),
     ("librarian", "delete"): (_B,),
+    ("librarian", "undelete"): (_B,),
+    ("librarian", "trash"): (_B, _A),
     ("librarian", "unmake"): (_B,),
     ("librarian", "move"): (_B,),
     ("librarian", "setWanted"): (_B,),
     ("librarian", "entries"): (_B, _A),
     ("librarian", "recall"): (_B,),
     ("librarian", "heartbeat"): (_S,),
+    ("librarian", "hearing"): (_L, _A),
     ("librarian", "inventory"): (_S, _A),
     ("librarian", "nodes"): (_B, _L, _A),
     ("librarian", "services"): (_B, _L, _S, _A),
     ("librarian", "approve"): (_A,),
     ("librarian", "maintenance"): (_A,),
+    ("librarian", "drain"): (_A,),
+    ("librarian", "forget"): (_A,),
     ("librarian", "health"): (_B, _L, _A),
+    ("librarian", "fsck"): (_A,),
+    ("librarian", "mend"): (_A,),
     ("shepherd", "get"): (_B, _L),
     ("shepherd", "put"): (_B, _L),
     ("shepherd", "stat"): (_B, _L, _A),
@@ -52,6 +60,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("shepherd", "copy"): (_L,),
     ("shepherd", "scrub"): (_L, _A),
     ("shepherd", "status"): (_B, _L, _A),
+    ("shepherd", "records"): (_L, _A),
     ("bartender", "addReplica"): (_S,),
 }
 """Service operations and the roles that may call each. Other Bartender operations are for everyone."""
@@ -59,7 +68,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
 BARTENDER_FOR_EVERYONE = frozenset(
     {
         "stat", "list", "makeCollection", "unmakeCollection", "makeMountpoint", "unmakeMountpoint", "move", "putFile",
-        "getFile", "delFile", "unlink", "modify", "startPut", "commitPut",
+        "getFile", "delFile", "unlink", "undelete", "listDeleted", "modify", "startPut", "commitPut",
     }
 )  # fmt: skip
 

@@ -153,6 +153,14 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectPage:
+    """An ordered page of the ids of all objects, in byte order, and whether more follow."""
+
+    ids: tuple[ObjectId, ...]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaView:
     """One replica of a group as another sees it.
 
@@ -226,6 +234,14 @@ class AHash(Protocol):
 
     async def scan(self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = 1000) -> Page:
         """Return the page of `section` that follows the property `after` (exclusive; empty: from the start)."""
+        ...
+
+    async def objects(self, call: Call, after: str = "", limit: int = 1000) -> ObjectPage:
+        """Return the page of all ids that follows the id `after` (exclusive; empty: from the start).
+
+        For audits and snapshots. What is made or deleted meanwhile may or may not be in a later page; what exists
+        throughout is in exactly one.
+        """
         ...
 
     async def status(self, call: Call) -> AHashStatus:

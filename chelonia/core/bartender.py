@@ -77,6 +77,40 @@ class ListOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class UndeleteRequest:
+    """undelete: the name that a deleted file had (of several the last deleted), or `<GUID>`; `target_ln` "": the name
+    it had."""
+
+    request_id: str
+    ln: str
+    target_ln: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedEntry:
+    """A deleted file that is kept until `until_ms`. `name`: relative to the listed collection, else a Logical Name."""
+
+    name: str
+    guid: str
+    owner: str
+    size: int
+    deleted_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListDeletedOutcome:
+    """`status` as of `list`; `after` continues a paged listing, "" at its end (a page may be empty before it)."""
+
+    request_id: str
+    status: str
+    entries: tuple[DeletedEntry, ...] = ()
+    after: str = ""
+    kind: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MakeRequest:
     """makeCollection, or makeMountpoint when `url` is not empty."""
 
@@ -240,6 +274,14 @@ class Bartender(Protocol):
 
     async def del_file(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
         """Remove files under all their names."""
+        ...
+
+    async def undelete(self, call: Call, requests: tuple[UndeleteRequest, ...]) -> tuple[Outcome, ...]:
+        """Bring deleted files back. Their owners, and administrators."""
+        ...
+
+    async def list_deleted(self, call: Call, requests: tuple[ListRequest, ...]) -> tuple[ListDeletedOutcome, ...]:
+        """List the caller's deleted files that are kept: of collections, or with an empty name all."""
         ...
 
     async def unlink(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:

@@ -65,6 +65,9 @@ CONNECTIONS_MAX: Final = 2000
 RANGES_MAX: Final = 256
 """Byte ranges of one GET, after merging."""
 
+COMPACT_CALLS_MAX: Final = 512
+"""Calls of one service connection in flight at once in the compact encoding; beyond it the connection is not read."""
+
 # --- A-Hash ---
 TRANSACT_ELEMENTS_MAX: Final = 2000
 """Elements of one transact: a transaction's locks stay far under the environment's limit."""
@@ -112,11 +115,27 @@ RECEIPTS_MAX: Final = 32
 """Receipts in one commit."""
 
 # --- healing ---
+BOOTS_KEPT: Final = 8
+"""Earlier starts that a Shepherd's heartbeat names: more starts within one lease wait until the lease is over."""
 REPORT_ENTRIES_MAX: Final = 500
 """Replica changes in one report: with two changes each it stays one small transaction."""
+REFERENCES_PAGE: Final = 500
+"""References read at once when all replicas of a Shepherd are gone through: their blobs are read in one call."""
 COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 4
 """Concurrent repair copies that one Shepherd sends or takes."""
 ERASURES_PER_CALL_MAX: Final = 200
 """Erasures handed to a Shepherd in one call."""
 ERASURES_UNASKED_PER_MIN_MAX: Final = 1000
 """Trims per minute without a user's deletion behind them; beyond it trimming stops and alarms."""
+
+# --- snapshots ---
+SNAPSHOT_SEGMENT_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of one segment of a namespace snapshot, about: it is held in memory while it is written and read."""
+SNAPSHOT_INFLATED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""A page or manifest when inflated: a manifest of a hundred million objects fits."""
+SNAPSHOT_BLOB_BYTES_MAX: Final = 256 * 1024 * 1024
+"""A blob of a snapshot as a rebuild reads it into memory."""
+SNAPSHOTS_KEPT: Final = 3
+"""Snapshots that can be read back: one that was damaged or torn does not cost the namespace."""
+SNAPSHOT_LIVE_SHARE_MIN: Final = 0.5
+"""A segment of whose bytes less is still used is not referred to again: its pages are written anew."""

@@ -88,5 +88,9 @@ TREE_OBJECT = ObjectId("sys:tree")
 """Section `epoch`, property `tree`: bumped by every move or link of a collection."""
 REPAIR_OBJECT = ObjectId("sys:repair")
 """Section `lease`: `holder`, `until_ms`: which Librarian leads repair."""
+TRASH_OBJECT = ObjectId("sys:trash")
+"""Deleted files that are kept: `due` by when they go, `formerly` by where they were."""
+PENDING_OBJECT = ObjectId("sys:pending")
+"""Uploads that are not complete: `due` by when their reservation ends."""
 CLUSTER_OBJECT = ObjectId("sys:cluster")
 """Section `cluster`: `id`, `generation`, `created_ms`, `record_key` (signs replica records)."""

@@ -8,12 +8,14 @@ Stored layout of every object: `docs/formats/metadata.md`.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from chelonia.core.caller import Call, Role
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.healing import ForgetPage, Word
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.position import Position
@@ -27,6 +29,8 @@ TYPE_COLLECTION = "collection"
 TYPE_MOUNTPOINT = "mountpoint"
 TYPE_PENDING = "pending"
 """`entry/type` of an upload that is not complete: seen by nobody."""
+TYPE_TRASHED = "trashed"
+"""`entry/type` of a deleted file that is kept for a while: seen by nobody, unless asked for in the trash."""
 
 
 # --- the original's operations -------------------------------------------------------------------------------------
@@ -123,12 +127,14 @@ class Report:
     """What changed on one Shepherd since report `number` - 1 of the same incarnation (`boot`).
 
     Report 1 of a new boot follows anything of an older boot. `number` 0: an unnumbered heartbeat of the old form.
+    `store`: the store it speaks of, "" from older software; a report of another store than the recorded one is refused.
     """
 
     shepherd: ServiceId
     boot: int
     number: int
     replicas: tuple[ReportedReplica, ...]
+    store: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Unlink:
-    """Drop one name. The last name of a file takes the file and its replicas with it."""
+    """Drop one name. The last name of a file takes the file with it, as `Delete` does."""
 
     parent: Guid
     name: str
@@ -223,10 +229,43 @@ class Unlink:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a file or mount point, all its names and all its replicas."""
+    """Remove a file or mount point with all its names. A file is kept in the trash for a while, then erased."""
 
     guid: Guid
     expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Undelete:
+    """Bring a file back from the trash under one name; its other former names are free for others."""
+
+    guid: Guid
+    parent: Guid
+    name: str
+    expect: Expect = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trashed:
+    """A file in the trash, under one of its former names: `name` in `parent`, which may be gone. `until_ms`: when it is
+    erased; `size` -1 when not known."""
+
+    guid: Guid
+    owner: Dn
+    parent: Guid
+    name: str
+    size: int
+    deleted_ms: Ms
+    until_ms: Ms
+
+
+@dataclass(frozen=True, slots=True)
+class TrashPage:
+    """A page of the trash, ordered by former parent and name, of one name in the order of deletion. `after` continues
+    it; empty when this is the last page."""
+
+    entries: tuple[Trashed, ...]
+    after: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +325,12 @@ class Heartbeat:
     (PEM) that checks its receipts; `version` is the software's; `compared` is the generation of the metadata with
     which this boot has compared its inventory and reported every difference (0: not yet): until then what the
     metadata says of its replicas is hearsay, and no other copy is given up for it.
+
+    Who speaks: `store` is the id of its store ("" from older software), `boots` the boots before this one on the same
+    disk, newest first, `replaces` that an administrator has put this store in the place of another. `trouble` says
+    why it can tell nothing of its replicas now: such a Shepherd counts as away. `leaving`: this is the last one of this
+    boot. `reclaimable_bytes`: of quarantine,
+    unfinished uploads and what waits to be erased.
     """
 
     shepherd: ServiceId
@@ -299,22 +344,43 @@ class Heartbeat:
     verify_key: str
     version: str = ""
     compared: int = 0
+    store: str = ""
+    boots: tuple[int, ...] = ()
+    replaces: bool = False
+    trouble: str = ""
+    reclaimable_bytes: int = 0
+    leaving: bool = False
+
+
+REFUSED_STORE = "store"
+"""`HeartbeatAnswer.refused`: the cluster knows this Shepherd with another store; an administrator must decide."""
+REFUSED_TWIN = "twin"
+"""`HeartbeatAnswer.refused`: another process is alive under this identity; asking again may succeed later."""
+REFUSED_FORGOTTEN = "forgotten"
+"""`HeartbeatAnswer.refused`: an administrator has declared this Shepherd lost for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
-    `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen."""
+    `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen; `refused`:
+    a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why."""
 
     lease_ms: int
     known: bool
     accepted: int
     position: Position
+    refused: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved)."""
+    """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved).
+
+    `drain`: `draining` while its copies are to leave, `drained` once none is left and it may go; "" otherwise.
+    `trouble`: what a person should know of it: its disk is gone, a second process claims its name, its store changed.
+    """
 
     shepherd: ServiceId
     dn: Dn
@@ -327,6 +393,10 @@ class NodeView:
     accepting: bool = False
     domain: str = ""
     maintenance_until_ms: Ms = Ms(0)
+    store: str = ""
+    reclaimable_bytes: int = 0
+    trouble: str = ""
+    drain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,12 +418,13 @@ class InventoryPage:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
-    """A registered service identity."""
+    """A registered service identity. `forgotten`: it was declared lost for good and is never accepted again."""
 
     role: Role
     dn: Dn
     service_id: ServiceId
     approved: bool
+    forgotten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +444,53 @@ class HealthSummary:
     copying: int
     erasing: int
     replicas: Mapping[str, int] = field(default_factory=dict)
+
+
+class Severity(enum.Enum):
+    """How bad a finding of fsck is."""
+
+    DAMAGE = "damage"
+    """Something is lost: bytes without a good copy, a file without its blob. Nothing here can bring it back."""
+    DISAGREEMENT = "disagreement"
+    """Records that should agree do not: no interrupted operation leaves this behind."""
+    WORK = "work"
+    """What healing has still to do: not a fault, and gone by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that fsck found: which invariant (`rule`) is broken at which object, and there at which `subject`
+    (a name, a location, a reference; "" for the object itself). `mendable`: a safe repair is known."""
+
+    object: ObjectId
+    rule: str
+    subject: str
+    severity: Severity
+    text: str
+    mendable: bool = False
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.object}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class FsckPage:
+    """What a piece of fsck found. `cursor` continues it, "" at the end; `examined`: objects looked at in this piece;
+    `objects`: about how many there are (0: not known, as below a collection)."""
+
+    findings: tuple[Finding, ...]
+    cursor: str
+    examined: int
+    objects: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What became of a finding that was to be repaired: `done` and what was done, or why nothing was."""
+
+    done: bool
+    what: str
 
 
 class Librarian(Protocol):
@@ -437,6 +555,18 @@ class Librarian(Protocol):
         """Raises: NOT_FOUND, EXISTS, INVALID_TARGET (a cycle), CONFLICT."""
         ...
 
+    async def undelete(self, call: Call, request: Undelete) -> None:
+        """Raises: NOT_FOUND (not in the trash), EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
+        ...
+
+    async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
+        """A page of the deleted files that are kept.
+
+        `under`: "" for all, `<GUID>/` for what was in a collection, `<GUID>/<name>/` for what was called so there, and
+        a bare GUID for that file.
+        """
+        ...
+
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
         """Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
         ...
@@ -451,6 +581,11 @@ class Librarian(Protocol):
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives."""
+        ...
+
+    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
+        """Say of each of these Shepherds, in order, what this Librarian knows by itself; each is looked at again
+        first. For other Librarians, and administrators."""
         ...
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
@@ -473,6 +608,38 @@ class Librarian(Protocol):
         """Announce planned absence: no repair for this node before `until_ms` (0 ends it). Administrators only."""
         ...
 
+    async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
+        """Have all copies leave a Shepherd, which takes no new ones (or, with `on` False, no longer). Administrators
+        only. Raises: NOT_FOUND."""
+        ...
+
+    async def forget(
+        self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
+    ) -> ForgetPage:
+        """Declare a Shepherd lost for good, a page at a time: its locations go, what it was ordered to erase, and at
+        the end its identity, which is never accepted again. Administrators only.
+
+        Args:
+            after: where the page before ended; "" to begin.
+            check_only: change nothing, only say what would be lost.
+            accept_loss: go on with files of which it has the only verified copy within reach; without it they are
+                kept, and the Shepherd with them.
+        Raises: NOT_FOUND; CONFLICT while it is alive.
+        """
+        ...
+
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""
+        ...
+
+    async def fsck(self, call: Call, below: Guid, cursor: str) -> FsckPage:
+        """Check the invariants of a piece of the metadata, reading only. Administrators only.
+
+        `below`: an entry, for it and what is below it; "" for everything. Goes on while changes do: what it reports it
+        has seen twice. Raises: NOT_FOUND, BAD_REQUEST (a cursor that is none).
+        """
+        ...
+
+    async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
+        """Repair what `fsck` found and a safe repair is known for, each in one conditional transact. Administrators."""
         ...

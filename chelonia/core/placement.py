@@ -1,16 +1,14 @@
-"""Where bytes go: the choice of Shepherds for new copies and for repair, pure and replayable.
+"""Where bytes go: what a place is, how close two are, who takes new bytes. The choice itself stands in `fleet`.
 
-Decides among nodes only by what they announced; it never calls one. A failure domain is a path like
-`site/rack/node`: two nodes are as close as the components their domains share from the left, so another site is
-better than another rack, and another rack better than another node. An empty domain is a domain of its own.
-
-Invariants: never two copies on one node; never a node that is full, not accepting, away or in maintenance; never a
-closer domain while a farther one is free. Among equally far nodes chance decides, weighted by free space.
+Decides by what nodes announced; it never calls one. The place of a Shepherd is its failure domain, a
+path like `site/rack`, and below it its node: the host its service id names. Two Shepherds are as close as the leading
+components their places share, so another site is better than another rack, and another rack better than another host.
+A Shepherd without a domain stands for itself: only what is on its own host is close to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from chelonia.core.ids import ServiceId
@@ -21,13 +19,22 @@ NODE_OFFLINE = "offline"
 NODE_MAINTENANCE = "maintenance"
 NODE_WAITING = "waiting"
 """The states of `NodeView.state`."""
+DRAINING = "draining"
+DRAINED = "drained"
+"""The words of `NodeView.drain`."""
+
+Place = tuple[str, ...]
+"""Where a Shepherd stands, coarsest first: the components of its domain, then its host."""
+Crowding = tuple[int, ...]
+"""How close a place is to others, to be compared: how many components it shares at most, how many of the others share
+as many, how many share at least one fewer, and so on to those that share one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What is to be placed: `count` copies of `size` bytes (-1: not known).
 
-    `holders` have a copy (or will) and are not chosen again, but their domains count; `avoid` are taken only when
+    `holders` have a copy (or will) and are not chosen again, but their places count; `avoid` are taken only when
     nothing else is left (a node with a damaged copy); `exclude` never.
     """
 
@@ -38,27 +45,6 @@ class Demand:
     exclude: tuple[ServiceId, ...] = ()
 
 
-def choose(nodes: Sequence[NodeView], demand: Demand, uniform: Callable[[], float]) -> tuple[ServiceId, ...]:
-    """Choose Shepherds for a demand, best first.
-
-    Args:
-        nodes: every node known, in any order (the result does not depend on it).
-        uniform: source of numbers in [0, 1).
-    Returns: at most `demand.count` distinct Shepherds; fewer when there are not enough.
-    """
-    ordered = sorted(nodes, key=lambda node: node.shepherd)
-    barred = {*demand.holders, *demand.exclude}
-    free = [node for node in ordered if takes(node, demand.size) and node.shepherd not in barred]
-    held = [node.domain for node in ordered if node.shepherd in demand.holders]
-    chosen: list[ServiceId] = []
-    while free and len(chosen) < demand.count:
-        node = _best(free, held, demand.avoid, uniform)
-        chosen.append(node.shepherd)
-        held.append(node.domain)
-        free.remove(node)
-    return tuple(chosen)
-
-
 def takes(node: NodeView, size: int) -> bool:
     """Whether a node can take a new copy of `size` bytes (-1: not known, then any free space will do)."""
     return node.state == NODE_ALIVE and node.accepting and node.free_bytes > max(size, 0)
@@ -66,37 +52,39 @@ def takes(node: NodeView, size: int) -> bool:
 
 def shared(one: str, other: str) -> int:
     """How many leading components two failure domains share; an empty domain shares none."""
+    return _shared(_parts(one), _parts(other))
+
+
+def place_of(node: NodeView) -> Place:
+    """Where a Shepherd stands."""
+    return (*_parts(node.domain), host_of(node.shepherd))
+
+
+def host_of(shepherd: ServiceId) -> str:
+    """The host a service id names; an id that is no URL is a host of its own."""
+    _, slashes, rest = shepherd.partition("//")
+    if not slashes:
+        return shepherd
+    authority = rest.partition("/")[0]
+    host, colon, port = authority.rpartition(":")
+    return host if colon and port.isdecimal() else authority
+
+
+def crowding(place: Place, held: Iterable[Place]) -> Crowding:
+    """How close a place is to those held."""
+    depths = [_shared(place, other) for other in held]
+    closest = max(depths, default=0)
+    return (closest, *(sum(depth >= level for depth in depths) for level in range(closest, 0, -1)))
+
+
+def _shared(one: Sequence[str], other: Sequence[str]) -> int:
     count = 0
-    for left, right in zip(_parts(one), _parts(other), strict=False):
+    for left, right in zip(one, other, strict=False):
         if left != right:
             break
         count += 1
     return count
 
 
-def crowding(domain: str, held: Iterable[str]) -> tuple[int, int]:
-    """How close `domain` is to those held: (most components shared with any, how many share that many)."""
-    depths = [shared(domain, other) for other in held]
-    closest = max(depths, default=0)
-    return closest, depths.count(closest) if closest else 0
-
-
 def _parts(domain: str) -> list[str]:
     return [part for part in domain.split("/") if part]
-
-
-def _best(
-    free: Sequence[NodeView], held: Sequence[str], avoid: Sequence[ServiceId], uniform: Callable[[], float]
-) -> NodeView:
-    ranked = [((node.shepherd in avoid, *crowding(node.domain, held)), node) for node in free]
-    least = min(rank for rank, _ in ranked)
-    return _weighted([node for rank, node in ranked if rank == least], uniform)
-
-
-def _weighted(nodes: Sequence[NodeView], uniform: Callable[[], float]) -> NodeView:
-    mark = uniform() * sum(node.free_bytes for node in nodes)
-    for node in nodes:
-        mark -= node.free_bytes
-        if mark < 0:
-            return node
-    return nodes[-1]

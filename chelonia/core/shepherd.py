@@ -14,7 +14,7 @@ from typing import Protocol
 from chelonia.core.caller import Call
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
+from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
 
 PROTOCOL_HTTP = "http"
 """The protocol name of every TURL we hand out, as in the original also for https."""
@@ -121,7 +121,10 @@ class CopyOrder:
 
 @dataclass(frozen=True, slots=True)
 class ShepherdStatus:
-    """State of one Shepherd, for administrators and tests."""
+    """State of one Shepherd, for administrators and tests.
+
+    `store`: id of its store; `trouble`: why it is not ready, "" when it is.
+    """
 
     shepherd: ServiceId
     boot: int
@@ -132,6 +135,31 @@ class ShepherdStatus:
     quarantined: int
     scrubbed: int = 0
     damaged: int = 0
+    store: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRecord:
+    """What a Shepherd's disk says of one replica, for a rebuild.
+
+    `state`: `alive` (whole, by its length) or `invalid`; `committed`: a transact has named its blob; `aside`: it is in
+    quarantine; `facts` None: its record is missing or damaged.
+    """
+
+    reference: ReferenceId
+    state: ReplicaState
+    committed: bool
+    aside: bool
+    facts: ReplicaFacts | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """A page of a Shepherd's records. `after` continues it; empty when this is the last page."""
+
+    items: tuple[ReplicaRecord, ...]
+    after: str
 
 
 class Shepherd(Protocol):
@@ -169,6 +197,10 @@ class Shepherd(Protocol):
 
     async def status(self, call: Call) -> ShepherdStatus:
         """Describe this node."""
+        ...
+
+    async def records(self, call: Call, after: str, limit: int) -> RecordPage:
+        """A page of what stands beside the replicas, those in quarantine last. Librarians, administrators."""
         ...
 
 
@@ -300,8 +332,39 @@ class StoredReplica:
     committed: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class StoreIdentity:
+    """Whose replicas a disk holds: written when the store is made, read again to see that it is still there.
+
+    Args:
+        store: id of the store, a UUID; never changes.
+        service: the Shepherd it belongs to.
+        cluster: the cluster that has taken it in, "" until one has.
+        replaces: an administrator has said that it takes the place of whatever store this Shepherd had before.
+    """
+
+    store: str
+    service: ServiceId
+    cluster: str = ""
+    replaces: bool = False
+
+
 class BlobStore(Protocol):
     """Where replicas' bytes are. One contract suite runs on every engine."""
+
+    async def identity(self) -> StoreIdentity | None:
+        """Read from the medium whose store this is; None when nothing says so (a fresh, emptied or unmounted disk).
+        Raises: UNAVAILABLE when the medium fails, BAD_CONFIG when what is there cannot be read."""
+        ...
+
+    async def identify(self, identity: StoreIdentity) -> None:
+        """Write durably whose store this is."""
+        ...
+
+    async def probe(self) -> None:
+        """Write to the medium and back, not to a cache. Raises: UNAVAILABLE, READ_ONLY when it fails; a full one does
+        not."""
+        ...
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
         """Open a writer; with `resume` continue what `suspend` kept (offset 0 when nothing is there)."""
@@ -369,6 +432,18 @@ class Transfers(Protocol):
 
     async def offset(self, turl: str) -> int:
         """How many bytes the other side kept of an interrupted push; -1 when it is complete."""
+        ...
+
+
+class Carrier(Protocol):
+    """Moves whole small blobs to and from Shepherds, for services that keep bytes of their own there."""
+
+    async def put(self, turl: str, body: bytes) -> tuple[Receipt, ...]:
+        """PUT `body` to `turl`; returns the receipts. Raises: what the other side answered, NETWORK, TIMEOUT."""
+        ...
+
+    async def get(self, turl: str, size_max: int) -> bytes:
+        """GET all of `turl`. Raises: TOO_LARGE beyond `size_max` bytes, and as `put`."""
         ...
 
 

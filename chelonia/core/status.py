@@ -117,6 +117,8 @@ PHRASES: dict[str, Phrases] = {
             _K.IN_MOUNTPOINT: GATEWAY_ABSENT,
         },
     ),
+    "undelete": Phrases("restored", _FAILED, _GONE | {_K.EXISTS: "LN exists", _K.NO_PARENT: "parent does not exist"}),
+    "listDeleted": Phrases("found", _FAILED, {_K.NOT_FOUND: "not found", _K.BAD_NAME: "not found"}),
     "unlink": Phrases(
         "unset",
         _FAILED,

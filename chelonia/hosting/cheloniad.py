@@ -20,7 +20,7 @@ from typing import Any
 import uvloop
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting import cli_ca
+from chelonia.hosting import cli_ca, cli_store
 from chelonia.hosting.config import load_config, problems_of, render_config
 from chelonia.hosting.dev import DevCluster, DevOptions
 from chelonia.hosting.logging_setup import LogSettings, configure
@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(act=_print_config)
 
     cli_ca.add_to(verbs)
+    cli_store.add_to(verbs)
     return parser
 
 

@@ -84,6 +84,8 @@ PORT_TRIES, PORT_RETRY_S = 30, 0.1
 STOP_MS: Final = 30_000
 PROXY_LIFETIME_S: Final = 7 * 24 * 3600
 EVERYONE: Final[Mapping[str, str]] = {"ALL": "+read +addEntry"}
+TRASH_KEEP_MS: Final = 10_000
+"""Deleted files of a development cluster can be brought back for so long: space is soon free again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +333,12 @@ class DevCluster:
 
     def _front(self, node: NodeConfig, place: Place) -> NodeConfig:
         owner = dn_of(self._file("admin-cert"), self._file("admin-key"))
-        quick = replace(LibrarianSettings.dev(owner), root_policy=EVERYONE, root_default_policy=EVERYONE)
+        quick = replace(
+            LibrarianSettings.dev(owner),
+            root_policy=EVERYONE,
+            root_default_policy=EVERYONE,
+            trash_keep_ms=TRASH_KEEP_MS,
+        )
         durable = max(1, min(2, self._options.shepherds))
         return replace(
             node,

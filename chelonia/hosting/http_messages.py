@@ -7,7 +7,7 @@ back-pressure. Whatever a door raises as CheloniaError becomes an answer by `err
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from chelonia.core import bounds
@@ -26,6 +26,14 @@ class Peer:
     address: str = ""
 
 
+WhenClosed = Callable[[Hashable, Callable[[], None]], None]
+"""Has a function called when the connection has closed; of those with the same key only the last."""
+
+
+def _never(key: Hashable, told: Callable[[], None]) -> None:
+    """What does not go over a connection closes none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request. `path` is decoded; `headers` is case-insensitive; `length` is -1 when not declared."""
@@ -39,6 +47,7 @@ class Request:
     length: int
     request_id: str
     certificate_required: bool = False
+    when_closed: WhenClosed = _never
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,8 +27,10 @@ from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.hosting.buffered import SLICE_BYTES, Buffered
-from chelonia.hosting.http_messages import Answer, Door, Peer, Request, error_answer
+from chelonia.hosting.compact_server import CompactConnection, CompactDoor
+from chelonia.hosting.http_messages import Answer, Door, Peer, Request, WhenClosed, error_answer
 from chelonia.hosting.identity import Identity, TlsObject
+from chelonia.wire import compact
 from chelonia.wire.headers import REQUEST_ID_HEADER
 
 log = logging.getLogger("chelonia.http.server")
@@ -75,6 +77,8 @@ class ServerParts:
     ids: Ids
     identify: Identify
     observe: Observe = lambda request, status, sent, ms: None
+    compact: CompactDoor | None = None
+    """What connections that agree on the compact encoding speak to; the listener's TLS has to offer it."""
 
 
 class HttpServer:
@@ -89,7 +93,9 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._stopping = False
         self._idle = asyncio.Event()
+        self._idle.set()
         self._active: dict[int, web.BaseRequest] = {}
+        self.compact_connections: set[CompactConnection] = set()
 
     @property
     def port(self) -> int:
@@ -100,7 +106,7 @@ class HttpServer:
     @property
     def connections(self) -> int:
         """Open connections."""
-        return len(self._acceptor.connections) if self._acceptor else 0
+        return len(self._acceptor.connections) + len(self.compact_connections) if self._acceptor else 0
 
     async def start(self) -> None:
         """Listen. Raises: OSError when the address is taken."""
@@ -120,7 +126,7 @@ class HttpServer:
         )
         timeout = limits.handshake_ms / 1000 if context else None
         self._server = await asyncio.get_running_loop().create_server(
-            self._acceptor.protocol,
+            self._protocol,
             self._listener.host,
             self._listener.port,
             ssl=context,
@@ -139,12 +145,18 @@ class HttpServer:
         for connection in self._acceptor.connections:
             if id(connection) not in busy:
                 connection.force_close()
-        if self._active:
-            try:
-                async with asyncio.timeout(deadline_ms / 1000):
-                    await self._idle.wait()
-            except TimeoutError:
-                log.warning("requests cut off at the stop deadline count=%d", len(self._active))
+        for compact_connection in self.compact_connections:
+            compact_connection.finish()
+        self._mind_idle()
+        try:
+            async with asyncio.timeout(deadline_ms / 1000):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning(
+                "requests cut off at the stop deadline count=%d", len(self._active) + len(self.compact_connections)
+            )
+            for compact_connection in self.compact_connections:
+                compact_connection.cut()
         # The last answer is still on its way out of the transport.
         await self._acceptor.shutdown(1.0)
 
@@ -157,8 +169,35 @@ class HttpServer:
             return await self._exchange(raw)
         finally:
             del self._active[id(raw)]
-            if not self._active:
-                self._idle.set()
+            self._mind_idle()
+
+    def _mind_idle(self) -> None:
+        """Idle is when no request is being answered; a compact connection has ended when it is finished."""
+        if self._active or self.compact_connections:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    # --- connections that are not HTTP ---
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        assert self._acceptor is not None
+        http = self._acceptor.protocol()
+        door = self._parts.compact
+        return http if door is None or self._listener.tls is None else _Greeter(http, lambda: self._agreed(door))
+
+    def _agreed(self, door: CompactDoor) -> CompactConnection:
+        """A new connection in the compact encoding."""
+        connection = CompactConnection(door, self._parts.identify, self._forget)
+        self.compact_connections.add(connection)
+        if self.connections > self._limits.connections_max or self._stopping:
+            log.info("connection refused: %d are open", self._limits.connections_max)
+            asyncio.get_running_loop().call_soon(connection.cut)
+        return connection
+
+    def _forget(self, connection: CompactConnection) -> None:
+        self.compact_connections.discard(connection)
+        self._mind_idle()
 
     async def _exchange(self, raw: web.BaseRequest) -> web.StreamResponse:
         started = self._parts.clock.monotonic_ms()
@@ -190,8 +229,18 @@ class HttpServer:
         ):
             request_id = self._parts.ids.token(8).hex()
         body = _body(raw, self._limits, self._parts.clock)
-        required = self._listener.certificate_required
-        return Request(raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, required)
+        required, closing = self._listener.certificate_required, self._when_closed(raw)
+        return Request(raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, required, closing)
+
+    def _when_closed(self, raw: web.BaseRequest) -> WhenClosed:
+        """Lets a door be told of the end of a connection that is open now."""
+        acceptor, connection = self._acceptor, raw.protocol
+
+        def when_closed(key: Hashable, told: Callable[[], None]) -> None:
+            if acceptor is not None and connection in acceptor.connections:
+                acceptor.closing.setdefault(id(connection), {})[key] = told
+
+        return when_closed
 
     def _peer(self, raw: web.BaseRequest) -> Peer:
         address = raw.remote or ""
@@ -279,12 +328,30 @@ class HttpServer:
             waiting.cancel()
 
 
+class _Greeter(asyncio.BufferedProtocol):
+    """Meets a new connection, and leaves it to whatever was agreed on in the TLS handshake."""
+
+    def __init__(self, http: Buffered, agreed: Callable[[], asyncio.Protocol]) -> None:
+        self._http = http
+        self._agreed = agreed
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hand the connection over."""
+        ssl_object = transport.get_extra_info("ssl_object")
+        chosen: asyncio.BaseProtocol = self._http
+        if ssl_object is not None and ssl_object.selected_alpn_protocol() == compact.PROTOCOL:
+            chosen = self._agreed()
+        transport.set_protocol(chosen)
+        chosen.connection_made(transport)
+
+
 class _Acceptor(web.Server):
     """aiohttp's server with a cap on connections, and who is at the other end of each."""
 
     def __init__(self, handler: Any, connections_max: int, **options: Any) -> None:
         super().__init__(handler, **options)
         self.identities: dict[int, tuple[Dn, int]] = {}
+        self.closing: dict[int, dict[Hashable, Callable[[], None]]] = {}
         self._connections_max = connections_max
         self._options = options
         self._buffer = bytearray(SLICE_BYTES)
@@ -308,6 +375,8 @@ class _Acceptor(web.Server):
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         self.identities.pop(id(handler), None)
         super().connection_lost(handler, exc)
+        for told in self.closing.pop(id(handler), {}).values():
+            told()
 
 
 class _Connection(RequestHandler):

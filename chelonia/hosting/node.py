@@ -31,6 +31,8 @@ from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.core.position import Horizon
 from chelonia.hosting.ahash_replica import Surroundings, host_replica, tell, unready
 from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.compact_client import CompactClient
+from chelonia.hosting.compact_server import CompactDoor, CompactParts, Offered, offer
 from chelonia.hosting.config import AHashSection, NodeConfig, read_secret, trusted
 from chelonia.hosting.data_door import DataDoor
 from chelonia.hosting.directory import ShepherdDirectory
@@ -38,6 +40,7 @@ from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.http_messages import Door
 from chelonia.hosting.http_server import HttpServer, Listener, ServerParts
 from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
 from chelonia.hosting.registry import Registry, Source
 from chelonia.hosting.routes import Readiness, Routes, observer
 from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
@@ -56,6 +59,7 @@ from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.store_state import StateFile
+from chelonia.wire import compact
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER
 from chelonia.wire.operations_librarian import LIBRARIAN
@@ -66,6 +70,8 @@ log = logging.getLogger("chelonia.node")
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
+GOODBYE_MS: Final = 1_000
+"""What telling the Librarians that a Shepherd ends may take."""
 START_RETRY_MS: Final = 500
 """Pause before a Librarian whose A-Hash does not answer yet tries to start again."""
 STORES_CLOSE_MS: Final = 20_000
@@ -88,15 +94,18 @@ class Node:
         context = self._tls.client_context()
         self._client = HttpClient(lambda: context, config.client)
         self._horizon = Horizon()
-        self._link = Link(self._client, self._clock, self._ids, horizon=self._horizon)
+        self._compact = CompactClient(self._tls.client_context(speaks=compact.PROTOCOL), self._clock)
+        self._link = Link(self._client, self._clock, self._ids, horizon=self._horizon, compact=self._compact)
         self._directory = ShepherdDirectory(self._link)
         self._readiness = Readiness()
         self._ahash: AHash | None = None
         self._librarian: Librarian | None = None
         self._doors: dict[str, Door] = {}
+        self._offered: dict[str, Offered] = {}
         self._servers: list[HttpServer] = []
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._farewells: list[Callable[[], Awaitable[None]]] = []
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._failure = ""
@@ -143,7 +152,9 @@ class Node:
             listener = Listener(section.host, section.port, context, section.client_certificate == "required")
             doors = {name: self._doors[name] for name in section.serves if name in self._doors}
             routes = Routes(doors, self._readiness, self._metrics if "metrics" in section.serves else None)
-            parts = ServerParts(self._clock, self._ids, self._tls.identify, observer(self._metrics))
+            offered = {name: port for name, port in self._offered.items() if name in section.serves}
+            door = CompactDoor(offered, CompactParts(self._registry, self._horizon, self._metrics.operation))
+            parts = ServerParts(self._clock, self._ids, self._tls.identify, observer(self._metrics), door)
             server = HttpServer(routes.serve, listener, parts, self._config.limits)
             await server.start()
             self._servers.append(server)
@@ -158,6 +169,7 @@ class Node:
             ahash = await self._host_alone(section)
         self._ahash = ahash
         self._doors["ahash"] = SoapDoor(AHASH, ahash, section.id, self._parts).serve
+        self._offered |= offer(AHASH, ahash)
         call = self._own(Role.LIBRARIAN, section.id)
 
         async def check() -> None:
@@ -210,7 +222,8 @@ class Node:
         admins = self._config.trust.administrators
         tuning.setdefault("root_owner", Dn(admins[0] if admins else ""))
         settings = LibrarianSettings(bootstrap=trusted(self._config), **tuning)
-        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings)
+        neighbours = HttpNeighbours(self._link)
+        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings, neighbours)
         ahash = self._ahash or RemoteAHash(self._link, section.ahash)
         librarian = LibrarianService(ahash, Identity(self._dn, ServiceId(section.id)), world)
         if not await self._persist("librarian", librarian.start):
@@ -218,7 +231,8 @@ class Node:
         self._closers.append(librarian.stop)
         self._keep("librarian", librarian.run())
         self._librarian = librarian
-        self._doors["librarian"] = SoapDoor(LIBRARIAN, librarian, section.id, self._parts).serve
+        ended = heartbeats_end(librarian.suspect)
+        self._doors["librarian"] = SoapDoor(LIBRARIAN, librarian, section.id, self._parts, done=ended).serve
         call = self._own(Role.LIBRARIAN, section.id)
 
         async def check() -> None:
@@ -267,9 +281,11 @@ class Node:
             worker=worker,
             clock=self._clock,
             ids=self._ids,
+            each_librarian=self._each_librarian(section.librarians, own_id),
         )
         shepherd = ShepherdService(ports, settings)
         await shepherd.start()
+        self._farewells.append(shepherd.leave)
 
         async def close() -> None:
             await shepherd.stop()
@@ -287,6 +303,11 @@ class Node:
 
         async def check() -> None:
             status = await shepherd.status(call)
+            self._metrics.gauge(
+                "shepherd_disk_present", "Whether this Shepherd's store is there and its own.", not status.trouble
+            )
+            if status.trouble:
+                raise CheloniaError(Kind.UNAVAILABLE, "shepherd", own_id, status.trouble)
             self._metrics.gauge("shepherd_replicas", "Replicas on this Shepherd.", status.replicas)
             self._metrics.gauge("shepherd_free_bytes", "Space left for replicas.", status.free_bytes)
             self._metrics.gauge("shepherd_quarantined", "Replicas set aside.", status.quarantined)
@@ -305,6 +326,12 @@ class Node:
     def _remote_librarians(self, urls: tuple[str, ...], own_id: ServiceId) -> RemoteLibrarian:
         """A failing-over stub; a Shepherd retries in its own loops, so the stub itself asks each once."""
         return RemoteLibrarian(replace(self._link, service_id=own_id), urls, Patience(retry_ms=0, read_ms=10_000))
+
+    def _each_librarian(self, urls: tuple[str, ...], own_id: ServiceId) -> tuple[Librarian, ...]:
+        """All Librarians, each by itself: the one in this process, and those that are named."""
+        own = self._config.librarian
+        others = tuple(self._remote_librarians((url,), own_id) for url in urls if own is None or url != own.id)
+        return others if self._librarian is None else (self._librarian, *others)
 
     def _registry_source(self) -> Source | None:
         config = self._config
@@ -360,10 +387,10 @@ class Node:
         if task.cancelled() or not name:
             return
         error = task.exception()
-        if error is not None:
+        if error is not None and not isinstance(error, CheloniaError):  # those say themselves what is wrong
             log.error("background work failed: %s", name, exc_info=error)
         if not self._stop.is_set():
-            self._fail(f"{name} ended: {error!r}")
+            self._fail(f"{name} ended: {error or 'it should go on for ever'}")
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason
@@ -391,8 +418,17 @@ class Node:
             except CheloniaError as error:
                 log.error("certificates not reloaded, the old ones stay error=%s", error)
 
+    async def _say_goodbye(self) -> None:
+        """Tell the cluster that this node ends, before it refuses anybody."""
+        try:
+            async with asyncio.timeout(GOODBYE_MS / 1000):
+                await asyncio.gather(*(leave() for leave in self._farewells))
+        except (CheloniaError, TimeoutError) as error:
+            log.info("the cluster finds out by itself that this node ends error=%r", error)
+
     async def _shut_down(self) -> None:
         self._readiness.stopping = True
+        await self._say_goodbye()
         deadline = self._config.node.stop_deadline_ms
         await asyncio.gather(*(server.stop(deadline) for server in self._servers))
         tasks = [task for task, name in self._tasks.items() if name != "ahash"]
@@ -406,5 +442,6 @@ class Node:
                     await close()
             except (CheloniaError, TimeoutError) as error:
                 self._failure = self._failure or f"closing failed: {error!r}"
+        await self._compact.close()
         await self._client.close()
         log.info("stopped")

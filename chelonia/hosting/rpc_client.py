@@ -18,13 +18,15 @@ from chelonia.core import ahash, bartender, librarian, shepherd
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import ForgetPage, Word
 from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.position import Horizon, later
 from chelonia.core.replicas import Receipt
+from chelonia.hosting.compact_client import Asking, CompactClient
 from chelonia.hosting.http_client import HttpClient, Received, Sending, Unreachable, raise_for_status, target_of
-from chelonia.wire import positions, soap
+from chelonia.wire import compact, positions, soap
 from chelonia.wire.headers import (
     POSITION_HEADER,
     READ_AFTER_HEADER,
@@ -55,6 +57,11 @@ KEYED: Final = frozenset(
 """Changes that get a request key of their own when the caller gave none, because a retry must apply once."""
 
 
+COMPACT: Final = frozenset({AHASH.name})
+"""Services asked in the compact encoding where they offer it: a profile shows XML as their cost, and they check
+every count and size themselves (SOAP's codec checks them for others)."""
+COMPACT_MS: Final = 60_000
+"""How long an answer in the compact encoding is waited for."""
 COPY_MS: Final = 15 * 60 * 1000
 """How long the answer to `copy` and `scrub` is waited for: they move or read whole replicas."""
 
@@ -77,7 +84,8 @@ class Link:
     """What every channel of a process shares.
 
     `service_id`: the caller's own, where its certificate serves several; `trouble`: told target and reason of each
-    failure after which a call is repeated; `horizon`: the newest position that services told this process.
+    failure after which a call is repeated; `horizon`: the newest position that services told this process;
+    `compact`: asks in the compact encoding where it is offered.
     """
 
     client: HttpClient
@@ -86,6 +94,7 @@ class Link:
     service_id: ServiceId = ServiceId("")
     trouble: Callable[[str, str], None] | None = None
     horizon: Horizon = field(default_factory=Horizon)
+    compact: CompactClient | None = None
 
 
 class Channel:
@@ -101,18 +110,18 @@ class Channel:
         start = int(link.ids.uniform() * len(urls))
         self._urls = [*urls[start:], *urls[:start]]
         self._current = 0
+        self._compact = compact.methods(service) if link.compact is not None and service.name in COMPACT else {}
 
     async def call(self, call: Call, method: str, *args: Any, _as: type[T] | None = None) -> T:
         """Make one call of the port method `method`. Raises: what the service raised, NETWORK, TIMEOUT, UNTRUSTED."""
         if method in KEYED and not call.request_key:
             call = replace(call, request_key=RequestKey(self._link.ids.uuid()))
-        body = soap.encode_request(self._service, method, args)
         give_up = self._link.clock.monotonic_ms() + self._patience.retry_ms
         tried = hopeless = 0
         while True:
             current = self._current
             try:
-                answer: T = await self._once(self._urls[current], call, method, body)
+                answer: T = await self._once(self._urls[current], call, method, args)
                 return answer
             except CheloniaError as error:
                 tried += 1
@@ -133,7 +142,27 @@ class Channel:
             return error.kind in AGAIN or error.kind is Kind.UNTRUSTED
         return error.kind in AGAIN and self._link.clock.monotonic_ms() + self._patience.pause_ms < give_up
 
-    async def _once(self, url: str, call: Call, method: str, body: bytes) -> Any:
+    async def _once(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+        client, known = self._link.compact, self._compact.get(method)
+        if client is None or known is None or not client.speaks(url):
+            return await self._by_soap(url, call, method, args)
+        after = later(call.read_after, self._link.horizon.newest)
+        read_ms = self._patience.read_ms or COMPACT_MS
+        packed = compact.encode_args(args)
+        asking = Asking(self._service.name, known, call, packed, after, self._link.service_id, read_ms)
+        try:
+            answered = await client.ask(url, asking)
+            if answered.position is not None:
+                self._link.horizon.saw(answered.position)
+            return compact.decode_result(known, answered)
+        except CheloniaError as error:
+            if error.kind is not Kind.NOT_SUPPORTED or error.op != "compact":
+                raise
+            client.by_soap(url)
+            return await self._by_soap(url, call, method, args)
+
+    async def _by_soap(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+        body = soap.encode_request(self._service, method, args)
         sending = Sending("POST", url, self._headers(call), body, read_idle_ms=self._patience.read_ms)
         received = await self._link.client.request(sending)
         self._note_position(received)
@@ -206,6 +235,10 @@ class RemoteAHash:
         """See the port."""
         return await self._channel.call(call, "scan", object_id, section, after, limit)
 
+    async def objects(self, call: Call, after: str = "", limit: int = 1000) -> ahash.ObjectPage:
+        """See the port."""
+        return await self._channel.call(call, "objects", after, limit)
+
     async def status(self, call: Call) -> ahash.AHashStatus:
         """See the port."""
         return await self._channel.call(call, "status")
@@ -277,6 +310,14 @@ class RemoteLibrarian:
         """See the port."""
         await self._channel.call(call, "move", request, _as=Any)
 
+    async def undelete(self, call: Call, request: librarian.Undelete) -> None:
+        """See the port."""
+        await self._channel.call(call, "undelete", request, _as=Any)
+
+    async def trash(self, call: Call, under: str, after: str, limit: int) -> librarian.TrashPage:
+        """See the port."""
+        return await self._channel.call(call, "trash", under, after, limit)
+
     async def set_wanted(self, call: Call, request: librarian.SetWanted) -> None:
         """See the port."""
         await self._channel.call(call, "set_wanted", request, _as=Any)
@@ -293,6 +334,10 @@ class RemoteLibrarian:
     async def heartbeat(self, call: Call, beat: librarian.Heartbeat) -> librarian.HeartbeatAnswer:
         """See the port."""
         return await self._channel.call(call, "heartbeat", beat)
+
+    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
+        """See the port."""
+        return await self._channel.call(call, "hearing", shepherds)
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> librarian.InventoryPage:
         """See the port."""
@@ -314,9 +359,27 @@ class RemoteLibrarian:
         """See the port."""
         await self._channel.call(call, "maintenance", shepherd, until_ms, _as=Any)
 
+    async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
+        """See the port."""
+        await self._channel.call(call, "drain", shepherd, on, _as=Any)
+
+    async def forget(
+        self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
+    ) -> ForgetPage:
+        """See the port."""
+        return await self._channel.call(call, "forget", shepherd, after, check_only, accept_loss)
+
     async def health(self, call: Call) -> librarian.HealthSummary:
         """See the port."""
         return await self._channel.call(call, "health")
+
+    async def fsck(self, call: Call, below: Guid, cursor: str) -> librarian.FsckPage:
+        """See the port."""
+        return await self._channel.call(call, "fsck", below, cursor)
+
+    async def mend(self, call: Call, findings: tuple[librarian.Finding, ...]) -> tuple[librarian.Mended, ...]:
+        """See the port."""
+        return await self._channel.call(call, "mend", findings)
 
 
 class RemoteShepherd:
@@ -357,6 +420,10 @@ class RemoteShepherd:
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """See the port."""
         return await self._copying.call(call, "scrub", references)
+
+    async def records(self, call: Call, after: str, limit: int) -> shepherd.RecordPage:
+        """See the port."""
+        return await self._channel.call(call, "records", after, limit)
 
     async def status(self, call: Call) -> shepherd.ShepherdStatus:
         """See the port."""
@@ -432,6 +499,18 @@ class RemoteBartender:
     async def unlink(self, call: Call, requests: tuple[bartender.NameRequest, ...]) -> tuple[bartender.Outcome, ...]:
         """See the port."""
         return await self._channel.call(call, "unlink", requests)
+
+    async def undelete(
+        self, call: Call, requests: tuple[bartender.UndeleteRequest, ...]
+    ) -> tuple[bartender.Outcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "undelete", requests)
+
+    async def list_deleted(
+        self, call: Call, requests: tuple[bartender.ListRequest, ...]
+    ) -> tuple[bartender.ListDeletedOutcome, ...]:
+        """See the port."""
+        return await self._channel.call(call, "list_deleted", requests)
 
     async def modify(self, call: Call, requests: tuple[bartender.ModifyRequest, ...]) -> tuple[bartender.Outcome, ...]:
         """See the port."""

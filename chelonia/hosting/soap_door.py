@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.position import Horizon
 from chelonia.hosting.calls import call_of
+from chelonia.hosting.faults import note_fault
 from chelonia.hosting.http_messages import Answer, Request, Whole, error_answer, read_whole, text_answer
-from chelonia.hosting.logging_setup import AUDIT_LOGGER
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.registry import Registry
 from chelonia.wire import positions, soap
@@ -26,7 +27,8 @@ from chelonia.wire.operations import Service
 from chelonia.wire.wsdl import wsdl
 
 log = logging.getLogger("chelonia.soap")
-audit = logging.getLogger(AUDIT_LOGGER)
+
+Done = Callable[[Request, str, Sequence[Any]], None]
 
 _REFUSALS = (Kind.DENIED, Kind.UNTRUSTED, Kind.WRONG_CLUSTER, Kind.BAD_TICKET)
 
@@ -68,7 +70,11 @@ class LargeBodies:
 
 
 class SoapDoor:
-    """Serves one service. `url`: its public address, for the WSDL; `capacity`: a Shepherd's disk, for LIDI."""
+    """Serves one service.
+
+    `url`: its public address, for the WSDL; `capacity`: a Shepherd's disk, for LIDI; `done`: told of each operation
+    that succeeded: the request, the operation's name, its arguments.
+    """
 
     def __init__(
         self,
@@ -77,12 +83,14 @@ class SoapDoor:
         url: str,
         parts: SoapParts,
         capacity: Callable[[], Awaitable[soap.Capacity]] | None = None,
+        done: Done | None = None,
     ) -> None:
         self._service = service
         self._port = port
         self._url = url
         self._parts = parts
         self._capacity = capacity
+        self._done = done
         self._large = LargeBodies()
 
     async def serve(self, request: Request) -> Answer:
@@ -112,10 +120,12 @@ class SoapDoor:
             operation = message.operation.name
             call = await call_of(request, self._parts.registry)
             result = await getattr(self._port, message.operation.method)(call, *message.args)
+            if self._done is not None:
+                self._done(request, operation, message.args)
             return _xml(200, soap.encode_response(self._service, message, result))
         except CheloniaError as error:
             kind = error.kind.value
-            self._note(request, operation, error)
+            note_fault(self._service.name, operation, request.request_id, request.peer, error)
             return _fault(error)
         except Exception:
             kind = Kind.INTERNAL.value
@@ -128,13 +138,6 @@ class SoapDoor:
     async def _information(self) -> bytes:
         capacity = await self._capacity() if self._capacity is not None else None
         return soap.encode_lidi(self._service, serving=True, capacity=capacity)
-
-    def _note(self, request: Request, operation: str, error: CheloniaError) -> None:
-        fields = (self._service.name, operation, request.request_id, request.peer.dn, str(error))
-        log.info("fault service=%s op=%s request=%s who=%r error=%r", *fields)
-        if error.kind in _REFUSALS:
-            line = "refused service=%s op=%s request=%s who=%r address=%s error=%r"
-            audit.info(line, *fields[:4], request.peer.address, str(error))
 
 
 def _xml(status: int, body: bytes) -> Answer:

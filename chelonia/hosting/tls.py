@@ -53,7 +53,10 @@ from chelonia.hosting.identity import (
     subject_dn,
 )
 from chelonia.hosting.tls_handshake import TellingObject
+from chelonia.wire import compact
 
+HTTP: Final = "http/1.1"
+"""What is spoken after a handshake unless both ends agree on something else (RFC 7301)."""
 DAY_MS: Final = 24 * 3600 * 1000
 TRUST_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 """One file of a trust directory: the largest CRLs of grid CAs are a few MiB."""
@@ -216,15 +219,16 @@ class TlsStore:
         """
         return self._live(client_certificate, ssl.PROTOCOL_TLS_SERVER)
 
-    def client_context(self, expected_dn: str | None = None) -> ssl.SSLContext:
-        """A context for a client, good for the life of the process.
+    def client_context(self, expected_dn: str | None = None, *, speaks: str = HTTP) -> ssl.SSLContext:
+        """A context for a client, good for the life of the process; `speaks` is what it asks to speak afterwards.
 
         Its handshakes check the server's name against the SAN, its chain against CRLs and signing policies and, if
         given, its end-entity subject against `expected_dn` (slash form). Failures are `ssl.SSLCertVerificationError`;
         `handshake_error` makes them readable.
         Raises: BAD_REQUEST if `expected_dn` is no DN.
         """
-        return self._live(None if expected_dn is None else canonical_dn(expected_dn), ssl.PROTOCOL_TLS_CLIENT)
+        expected = None if expected_dn is None else canonical_dn(expected_dn)
+        return self._live(_Client(expected, speaks), ssl.PROTOCOL_TLS_CLIENT)
 
     def reload(self) -> None:
         """Read all files again and use them for new handshakes and for the next request of open connections.
@@ -277,13 +281,20 @@ class TlsStore:
         """Make the context for one listener sort or one kind of client."""
         if isinstance(key, ClientCertificate):
             return make_server_context(self._settings, trust, key)
-        expected_dn: Dn | None = key
-        inspect = functools.partial(_inspect_server, self._identities, expected_dn)
-        return make_client_context(self._settings, trust, inspect)
+        inspect = functools.partial(_inspect_server, self._identities, key.expected_dn)
+        return make_client_context(self._settings, trust, inspect, speaks=key.speaks)
 
 
-_Key = ClientCertificate | Dn | None
-"""What a context is for: a listener, a client that expects a DN, a client that expects none."""
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """A kind of client: whom it expects (None: anyone the CAs vouch for), and what it speaks."""
+
+    expected_dn: Dn | None
+    speaks: str
+
+
+_Key = ClientCertificate | _Client
+"""What a context is for: a listener, or a kind of client."""
 
 
 def make_server_context(settings: TlsSettings, trust: Trust, client_certificate: ClientCertificate) -> ssl.SSLContext:
@@ -293,12 +304,14 @@ def make_server_context(settings: TlsSettings, trust: Trust, client_certificate:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sslobject_class = TellingObject
     context.verify_mode = client_certificate.value
-    _furnish(context, settings, trust)
+    # The compact encoding is for services, which show a certificate.
+    spoken = (HTTP, compact.PROTOCOL) if client_certificate is ClientCertificate.REQUIRED else (HTTP,)
+    _furnish(context, settings, trust, spoken)
     return context
 
 
 def make_client_context(
-    settings: TlsSettings, trust: Trust, inspect: Callable[[TlsObject], None] | None = None
+    settings: TlsSettings, trust: Trust, inspect: Callable[[TlsObject], None] | None = None, *, speaks: str = HTTP
 ) -> ssl.SSLContext:
     """Build a client's context; `inspect` looks at the peer as the last step of each handshake.
 
@@ -307,7 +320,7 @@ def make_client_context(
     context = _InspectingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.inspect = inspect
     context.hostname_checks_common_name = False
-    _furnish(context, settings, trust)
+    _furnish(context, settings, trust, (speaks,))
     return context
 
 
@@ -517,12 +530,12 @@ def _inspect_server(identities: IdentityCache, expected_dn: Dn | None, tls: TlsO
         raise CheloniaError(Kind.UNTRUSTED, "connect", identity.dn, cause)
 
 
-def _furnish(context: ssl.SSLContext, settings: TlsSettings, trust: Trust) -> None:
-    """Set what both ends share."""
+def _furnish(context: ssl.SSLContext, settings: TlsSettings, trust: Trust, protocols: Sequence[str]) -> None:
+    """Set what both ends share; `protocols` to be spoken, the first that both know (ALPN)."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_flags |= ssl.VerifyFlags.VERIFY_ALLOW_PROXY_CERTS
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(list(protocols))
     context.load_verify_locations(cadata=b"".join(cert.public_bytes(serialization.Encoding.DER) for cert in trust.cas))
     if settings.own_files is None:
         return

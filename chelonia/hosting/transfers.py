@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.replicas import Receipt
 from chelonia.core.shepherd import ByteRange, Uploaded
 from chelonia.hosting.http_client import HttpClient, Received, Sending, raise_for_status
 from chelonia.wire import receipts
@@ -51,6 +53,30 @@ class HttpTransfers:
         answer = await self._client.request(Sending("HEAD", turl))
         raise_for_status(answer.status, answer.headers, answer.body, "HEAD")
         return _offset(answer)
+
+
+class HttpCarrier:
+    """`core.shepherd.Carrier` over the pooled client."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+        self._transfers = HttpTransfers(client)
+
+    async def put(self, turl: str, body: bytes) -> tuple[Receipt, ...]:
+        """PUT `body` to `turl`; returns the receipts. Raises: what the other side answered, NETWORK, TIMEOUT."""
+        return (await self._transfers.push(turl, _chunks(body), len(body))).receipts
+
+    async def get(self, turl: str, size_max: int) -> bytes:
+        """GET all of `turl`. Raises: TOO_LARGE beyond `size_max` bytes, and as `put`."""
+        async with self._client.stream(Sending("GET", turl)) as answer:
+            body = await answer.read(size_max)
+            raise_for_status(answer.status, answer.headers, body, "GET")
+            return body
+
+
+async def _chunks(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), CHUNK_BYTES):
+        yield body[start : start + CHUNK_BYTES]
 
 
 def _offset(answer: Received) -> int:

@@ -62,8 +62,9 @@ class Copier:
         self._world = world
         self._policy = policy
 
-    def _copy_ms(self, blob: StoredObject) -> int:
-        return self._policy.copy_ms(facts_of(blob).size)
+    def copy_ms(self, size: int) -> int:
+        """How long a copy of so many bytes may take, in milliseconds."""
+        return self._policy.copy_ms(size)
 
     async def copy(self, job: CopyJob) -> ServiceId | None:
         """Make the copy. Returns None, or the Shepherd that is to be spared for a while."""
@@ -72,7 +73,7 @@ class Copier:
         except CheloniaError as error:
             return await self._give_up(job, job.target.shepherd, error)
         try:
-            receipt = await within(self._world.clock, self._copy_ms(job.blob), self._push(job, turl))
+            receipt = await within(self._world.clock, self.copy_ms(facts_of(job.blob).size), self._push(job, turl))
         except CheloniaError as error:
             blame = job.target if error.kind in (Kind.NO_SPACE, Kind.BAD_TICKET, Kind.CHECKSUM) else job.source
             return await self._give_up(job, blame.shepherd, error)
@@ -87,7 +88,7 @@ class Copier:
             purpose=Purpose.REPLICA,
             protocols=(PROTOCOL_HTTP,),
             reference=job.target.reference,
-            lifetime_ms=self._copy_ms(job.blob),
+            lifetime_ms=self.copy_ms(facts_of(job.blob).size),
         )
         shepherd = self._world.directory.shepherd(job.target.shepherd)
         answer = (await shepherd.put(self._call, (request,)))[0]

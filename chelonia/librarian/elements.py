@@ -6,12 +6,14 @@ erasure outbox. Layout: `docs/formats/metadata.md`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
 from chelonia.core.ids import BlobId, Ms, ObjectId, ReferenceId, shepherd_object
 from chelonia.core.librarian import Expect
+from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location
 
 EXPECT: Final = "expect"
@@ -78,6 +80,13 @@ def empty(section: str) -> Condition:
 def version(number: int) -> Condition:
     """The object has exactly this version (0: it does not exist)."""
     return Condition(ConditionType.VERSION, value=str(number))
+
+
+def on_version(elements: Sequence[Element], read: StoredObject) -> list[Element]:
+    """The same change, of an object as it was read: what was decided on is what is changed."""
+    first = elements[0]
+    assert first.object == read.id, "a change of an object begins with the object"
+    return [replace(first, conditions=(*first.conditions, version(read.version))), *elements[1:]]
 
 
 def as_read(section: str, prop: str, value: str) -> Condition:

@@ -32,6 +32,22 @@ class RateGuard:
         return True
 
 
+class Pace:
+    """So many bytes a second, on average since the last pause. 0 is none at all."""
+
+    def __init__(self, bytes_per_s_max: int) -> None:
+        self._per_s = bytes_per_s_max
+        self._free_ms = Ms(0)
+
+    def wait_ms(self, now: Ms) -> int:
+        """How long to wait before the next bytes may go."""
+        return max(0, self._free_ms - now)
+
+    def spend(self, size: int, now: Ms) -> None:
+        """So many bytes go now."""
+        self._free_ms = Ms(max(now, self._free_ms) + size * 1000 // max(self._per_s, 1))
+
+
 class Slots:
     """Copies in flight, bounded per Shepherd and in all."""
 

@@ -5,22 +5,30 @@ itself; only the leader's word is written (`node/state`). Who has heard a Shephe
 who has not believes what is stored, except the leader, who after a whole lease of listening says that it is away.
 
 Invariants: nobody is called away before one lease has passed since this Librarian started and since it began to lead;
-a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others.
+a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others; a
+Shepherd that comes and goes takes nothing new until it has been steady for a while.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from chelonia.core.healing import Word
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat, NodeView
-from chelonia.core.placement import NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
+from chelonia.core.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
+from chelonia.librarian.doubts import Doubts
 
 
 @dataclass(frozen=True, slots=True)
 class StoredNode:
-    """What the A-Hash says of a Shepherd (`node` section); `state` is "" when nothing was ever written."""
+    """What the A-Hash says of a Shepherd (`node` section); `state` is "" when nothing was ever written.
+
+    `left_until_ms`: it ended by itself, saying so, and is waited for until then, as in maintenance.
+    `drain_ms`: since when its copies are to leave, 0 when they are not.
+    """
 
     dn: Dn = Dn("")
     state: str = ""
@@ -29,6 +37,13 @@ class StoredNode:
     domain: str = ""
     verify_key: str = ""
     approved: bool = True
+    left_until_ms: Ms = Ms(0)
+    drain_ms: Ms = Ms(0)
+
+    @property
+    def excused_until_ms(self) -> Ms:
+        """Until when its absence is announced, by an administrator or by itself."""
+        return max(self.maintenance_until_ms, self.left_until_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +59,64 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A stored state to be written: `state` is `alive` or `offline`."""
+    """A stored state to be written: `state` is `alive` or `offline`. `left`: it has said itself that it ends."""
 
     shepherd: ServiceId
     state: str
     before: str
+    left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FlapRule:
+    """A Shepherd that has come back `returns_max` times within `window_ms` is not steady until the window is over."""
+
+    returns_max: int = 3
+    window_ms: int = 600_000
+
+
+def steady_from(returns: Sequence[Ms], rule: FlapRule) -> Ms:
+    """From when on a Shepherd counts as steady that came back at these times (ordered); 0 when it always did."""
+    if len(returns) < rule.returns_max:
+        return Ms(0)
+    return Ms(returns[-rule.returns_max] + rule.window_ms)
+
+
+def unsteady(returns: Mapping[ServiceId, Sequence[Ms]], rule: FlapRule, now: Ms) -> frozenset[ServiceId]:
+    """The Shepherds that come and go: what they hold is replaced as if they were away, and they take nothing new.
+
+    Args:
+        returns: of every Shepherd, when it came back, ordered.
+    Returns: nobody when more than half of all would be: then it is the network, or this Librarian, and to distrust
+        everybody would stop all writing.
+    """
+    found = {shepherd for shepherd, at in returns.items() if now < steady_from(at, rule)}
+    return frozenset() if 2 * len(found) > len(returns) else frozenset(found)
 
 
 @dataclass(slots=True)
 class _Node:
     stored: StoredNode
+    returns: deque[Ms]
     beat: Heartbeat | None = None
     heard_ms: Ms | None = None
+
+    def take(self, stored: StoredNode) -> None:
+        """Take over what is stored; a goodbye counts also while it is not yet written."""
+        if self.beat is not None and self.beat.leaving:
+            stored = replace(stored, left_until_ms=max(stored.left_until_ms, self.stored.left_until_ms))
+        self.stored = stored
 
 
 class HealthTable:
     """The Shepherds as one Librarian sees them."""
 
-    def __init__(self, lease_ms: int, started_ms: Ms) -> None:
+    def __init__(self, lease_ms: int, started_ms: Ms, rule: FlapRule = FlapRule()) -> None:
         self._lease_ms = lease_ms
+        self._rule = rule
         self._listening_since = started_ms
         self._leading = False
+        self.doubts = Doubts(lease_ms)
         self._nodes: dict[ServiceId, _Node] = {}
 
     # --- what is told to it -----------------------------------------------------------------------------------------
@@ -73,14 +125,16 @@ class HealthTable:
         """Take over what the A-Hash says now; Shepherds that are no longer registered are forgotten."""
         fresh = {}
         for shepherd in sorted(stored):
-            known = self._nodes.get(shepherd)
-            beat, heard = (known.beat, known.heard_ms) if known else (None, None)
-            fresh[shepherd] = _Node(stored[shepherd], beat, heard)
+            known = fresh[shepherd] = self._nodes.get(shepherd) or self._new(stored[shepherd])
+            known.take(stored[shepherd])
         self._nodes = fresh
 
     def store(self, shepherd: ServiceId, stored: StoredNode) -> None:
         """Take over what was just written of one Shepherd."""
-        self._nodes.setdefault(shepherd, _Node(stored)).stored = stored
+        self._nodes.setdefault(shepherd, self._new(stored)).take(stored)
+
+    def _new(self, stored: StoredNode) -> _Node:
+        return _Node(stored, deque(maxlen=self._rule.returns_max))
 
     def lead(self, now: Ms) -> None:
         """This Librarian leads repair from now on: it listens for a whole lease before it calls anybody away."""
@@ -92,18 +146,30 @@ class HealthTable:
         self._leading = False
 
     def beat(self, beat: Heartbeat, now: Ms) -> Heard | None:
-        """Note a heartbeat. Returns None when the Shepherd is not approved or the message is of an older boot."""
+        """Note a heartbeat. Returns None when the Shepherd is not approved or the message is of an older boot (of the
+        same store: those of another know nothing of its boots)."""
         node = self._nodes.get(beat.shepherd)
         if node is None or not node.stored.approved:
             return None
-        if node.beat is not None and beat.boot < node.beat.boot:
+        if node.beat is not None and (_older(beat, node.beat) or _after_farewell(beat, node.beat)):
             return None
         returned = not self.present(beat.shepherd, now)
-        new_boot = node.beat is not None and beat.boot > node.beat.boot
+        new_boot = node.beat is not None and beat.boot != node.beat.boot
         compared = bool(beat.compared) and (node.beat is None or node.beat.compared != beat.compared)
+        if (returned or new_boot) and not (node.beat is not None and node.beat.leaving):
+            node.returns.append(now)
+        if beat.leaving:
+            self.doubts.left(beat.shepherd, now)
+        else:
+            self.doubts.heard(beat.shepherd)
         node.beat, node.heard_ms = beat, now
         announced = (beat.domain, beat.verify_key)
         return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key), compared)
+
+    def excuse(self, shepherd: ServiceId, until_ms: Ms) -> None:
+        """It has said goodbye: it is waited for until then, from now on and not only once that is written."""
+        node = self._nodes[shepherd]
+        node.stored = replace(node.stored, left_until_ms=until_ms)
 
     # --- what it knows ----------------------------------------------------------------------------------------------
 
@@ -128,17 +194,61 @@ class HealthTable:
         node = self._nodes.get(shepherd)
         if node is None or not node.stored.approved:
             return False
-        if self._fresh(node, now):
+        if self._fresh(shepherd, node, now):
             return True
+        if self.doubts.is_away(shepherd, now):
+            return False
         return node.stored.state == NODE_ALIVE and not (self._leading and self._overdue(now))
 
     def proven(self, shepherd: ServiceId, now: Ms, generation: int) -> bool:
         """Whether a Shepherd was heard within the lease, by this Librarian, and has compared its inventory in its
         present boot with the metadata of this generation."""
         node = self._nodes.get(shepherd)
-        if node is None or not node.stored.approved or node.beat is None or not self._fresh(node, now):
+        if node is None or not node.stored.approved or node.beat is None or not self._heard(node, now):
             return False
-        return node.beat.compared == generation
+        return node.beat.compared == generation and not self.doubts.is_gone(shepherd)
+
+    def heard_ms(self, shepherd: ServiceId) -> Ms | None:
+        """When a Shepherd was last heard, None when it never was."""
+        node = self._nodes.get(shepherd)
+        return node.heard_ms if node else None
+
+    def word(self, shepherd: ServiceId, now: Ms) -> Word:
+        """What this Librarian knows of a Shepherd by itself."""
+        node = self._nodes.get(shepherd)
+        if node is None or not node.stored.approved:
+            return Word.UNKNOWN
+        if self.doubts.is_gone(shepherd):
+            return Word.GONE
+        if self._heard(node, now):
+            return Word.HEARD
+        return Word.SILENT if self._overdue(now) else Word.UNKNOWN
+
+    def missed(self, now: Ms, margin_ms: int) -> tuple[ServiceId, ...]:
+        """Who is stored as alive, but will not have been heard within the lease in `margin_ms` from now: others are to
+        be asked before it is called away. Ordered by service id."""
+        soon = Ms(now + margin_ms)
+        return tuple(
+            shepherd
+            for shepherd, node in self._nodes.items()
+            if node.stored.state == NODE_ALIVE
+            and not self.doubts.is_away(shepherd, now)
+            and self.word(shepherd, soon) in (Word.SILENT, Word.GONE)
+        )
+
+    def unheard(self, now: Ms) -> tuple[ServiceId, ...]:
+        """Who is away as far as this Librarian hears: somebody may hear it again. Ordered by service id."""
+        return tuple(s for s in self.shepherds() if self.word(s, now) in (Word.SILENT, Word.GONE))
+
+    def unsteady(self, now: Ms) -> frozenset[ServiceId]:
+        """The approved Shepherds that come and go."""
+        returns = {shepherd: node.returns for shepherd, node in self._nodes.items() if node.stored.approved}
+        return unsteady(returns, self._rule, now)
+
+    def steady_from(self, shepherd: ServiceId) -> Ms:
+        """From when on a Shepherd counts as steady, if it does not come back once more; 0 when it is not known."""
+        node = self._nodes.get(shepherd)
+        return steady_from(node.returns, self._rule) if node else Ms(0)
 
     def transitions(self, now: Ms) -> tuple[Transition, ...]:
         """The states a leader should write, ordered by service id."""
@@ -147,16 +257,19 @@ class HealthTable:
             stored = node.stored.state
             if not node.stored.approved:
                 continue
-            if self._fresh(node, now):
+            if self._fresh(shepherd, node, now):
                 if stored != NODE_ALIVE:
                     out.append(Transition(shepherd, NODE_ALIVE, stored))
-            elif stored == NODE_ALIVE and self._overdue(now):
-                out.append(Transition(shepherd, NODE_OFFLINE, stored))
+            elif stored == NODE_ALIVE and (self.doubts.is_away(shepherd, now) or self._overdue(now)):
+                left = node.beat is not None and node.beat.leaving
+                out.append(Transition(shepherd, NODE_OFFLINE, stored, left))
         return tuple(out)
 
     def views(self, now: Ms, wall: Ms) -> tuple[NodeView, ...]:
         """All Shepherds, ordered by service id."""
-        return tuple(self._view(shepherd, node, now, wall) for shepherd, node in self._nodes.items())
+        shaky = self.unsteady(now)
+        views = (self._view(shepherd, node, now, wall) for shepherd, node in self._nodes.items())
+        return tuple(replace(view, accepting=False) if view.shepherd in shaky else view for view in views)
 
     def _view(self, shepherd: ServiceId, node: _Node, now: Ms, wall: Ms) -> NodeView:
         stored = node.stored
@@ -166,13 +279,14 @@ class HealthTable:
             state=NODE_ALIVE if self.present(shepherd, now) else NODE_OFFLINE,
             since_ms=stored.since_ms,
             domain=stored.domain,
-            maintenance_until_ms=stored.maintenance_until_ms,
+            maintenance_until_ms=stored.excused_until_ms,
+            drain=DRAINING if stored.drain_ms else "",
         )
         if not stored.approved:
             return replace(view, state=NODE_WAITING)
         if view.state == NODE_OFFLINE and stored.state == NODE_ALIVE:
             view = replace(view, since_ms=wall)  # noticed just now, not yet written
-        if stored.maintenance_until_ms > wall:
+        if stored.excused_until_ms > wall:
             view = replace(view, state=NODE_MAINTENANCE)
         if node.beat is None:
             return view
@@ -183,12 +297,27 @@ class HealthTable:
             free_bytes=beat.free_bytes,
             total_bytes=beat.total_bytes,
             replicas=beat.replicas,
-            accepting=beat.accepting,
+            accepting=beat.accepting and not stored.drain_ms,
             domain=beat.domain,
         )
 
-    def _fresh(self, node: _Node, now: Ms) -> bool:
+    def _fresh(self, shepherd: ServiceId, node: _Node, now: Ms) -> bool:
+        if self.doubts.is_away(shepherd, now):
+            return False
+        return self._heard(node, now) or self.doubts.is_vouched(shepherd, now)
+
+    def _heard(self, node: _Node, now: Ms) -> bool:
         return node.heard_ms is not None and now - node.heard_ms < self._lease_ms
 
     def _overdue(self, now: Ms) -> bool:
         return now - self._listening_since >= self._lease_ms
+
+
+def _older(beat: Heartbeat, known: Heartbeat) -> bool:
+    """Whether this is a message of an earlier start on the same store."""
+    return beat.boot < known.boot and beat.store == known.store
+
+
+def _after_farewell(beat: Heartbeat, last: Heartbeat) -> bool:
+    """Whether a heartbeat was overtaken by the one that said goodbye."""
+    return last.leaving and beat.boot == last.boot and not beat.leaving

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from chelonia.core import bounds
-from chelonia.core.ahash import AHash, Element, Page, TransactOutcome, Walk, WalkOutcome
+from chelonia.core.ahash import AHash, Element, ObjectPage, Page, TransactOutcome, Walk, WalkOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
@@ -83,6 +83,14 @@ class Records:
     async def scan(self, call: Call, object_id: ObjectId, section: str, after: str, limit: int) -> Page:
         """Read a page of a wide section."""
         return await self._ahash.scan(self._identity.call(call), object_id, section, after, limit)
+
+    async def objects(self, call: Call, after: str, limit: int) -> ObjectPage:
+        """A page of the ids of all objects."""
+        return await self._ahash.objects(self._identity.call(call), after, limit)
+
+    async def count(self, call: Call) -> int:
+        """About how many objects there are."""
+        return (await self._ahash.status(self._identity.call(call))).objects_estimate
 
     async def recall(self, call: Call) -> TransactOutcome | None:
         """The stored outcome under the call's request key."""

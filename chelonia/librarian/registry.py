@@ -10,12 +10,14 @@ from chelonia.core.caller import Role
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import ServiceRecord
 from chelonia.core.metadata import StoredObject
-from chelonia.librarian.elements import put, unset
+from chelonia.librarian.elements import isnot, put, unset
 
 APPROVED = "approved"
 WAITING = "waiting"
 WITHDRAWN = "withdrawn"
 """An administrator said no: stays registered, so that neither the configuration nor a heartbeat brings it back."""
+FORGOTTEN = "forgotten"
+"""Declared lost for good: never accepted again, whatever an administrator or the configuration says."""
 NO_SERVICE = "-"
 """Stands for the service id of an administrator, who is a person."""
 
@@ -33,13 +35,19 @@ def parse(stored: StoredObject) -> tuple[ServiceRecord, ...]:
             service, blank, dn = prop.partition(" ")
             if blank:
                 service_id = ServiceId("" if service == NO_SERVICE else service)
-                out.append(ServiceRecord(role, Dn(dn), service_id, value == APPROVED))
+                out.append(ServiceRecord(role, Dn(dn), service_id, value == APPROVED, value == FORGOTTEN))
     return tuple(out)
 
 
 def set_record(record: ServiceRecord) -> Element:
-    """Write an identity as approved, or withdraw it."""
-    return put(SERVICES_OBJECT, record.role.value, property_of(record), APPROVED if record.approved else WITHDRAWN)
+    """Write an identity as approved, or withdraw it; not one that was forgotten."""
+    role, prop = record.role.value, property_of(record)
+    return put(SERVICES_OBJECT, role, prop, APPROVED if record.approved else WITHDRAWN, isnot(role, prop, FORGOTTEN))
+
+
+def forget_record(record: ServiceRecord) -> Element:
+    """Burn an identity."""
+    return put(SERVICES_OBJECT, record.role.value, property_of(record), FORGOTTEN)
 
 
 def add_record(record: ServiceRecord) -> Element:
@@ -63,16 +71,18 @@ class Registry:
         return next((r for r in self.records if (r.role, r.service_id, r.dn) == wanted), None)
 
     def shepherds(self) -> Mapping[ServiceId, ServiceRecord]:
-        """Shepherds by service id; an approved record counts before a waiting one."""
+        """Shepherds by service id, without those forgotten; an approved record counts before a waiting one."""
         out: dict[ServiceId, ServiceRecord] = {}
         for record in self.records:
-            if record.role is Role.SHEPHERD and (record.service_id not in out or record.approved):
+            if record.role is not Role.SHEPHERD or record.forgotten:
+                continue
+            if record.service_id not in out or record.approved:
                 out[record.service_id] = record
         return dict(sorted(out.items()))
 
     def refused(self, dn: Dn) -> int:
         """How many identities of this DN wait or were withdrawn."""
-        return sum(record.dn == dn and not record.approved for record in self.records)
+        return sum(record.dn == dn and not record.approved and not record.forgotten for record in self.records)
 
 
 def read(stored: StoredObject) -> Registry:

@@ -13,8 +13,9 @@ import asyncio
 
 from chelonia.core.access import check_access, own_shepherd
 from chelonia.core.ahash import AHash
-from chelonia.core.caller import Call
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import ForgetPage, Word
 from chelonia.core.ids import CLUSTER_OBJECT, ROOT, Guid, Ms, ServiceId
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
@@ -24,11 +25,14 @@ from chelonia.core.librarian import (
     Committed,
     Delete,
     EntryPage,
+    Finding,
+    FsckPage,
     HealthSummary,
     Heartbeat,
     HeartbeatAnswer,
     InventoryPage,
     MakeEntry,
+    Mended,
     ModifyOutcome,
     ModifyRequest,
     Move,
@@ -40,7 +44,9 @@ from chelonia.core.librarian import (
     ReportAnswer,
     ServiceRecord,
     SetWanted,
+    TrashPage,
     Traversal,
+    Undelete,
     Unlink,
     Unmake,
 )
@@ -48,7 +54,9 @@ from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Receipt
 from chelonia.librarian.elements import check, put_all, version
+from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.healer import Healer
+from chelonia.librarian.node_life import NodeLife
 from chelonia.librarian.records import Draft, Identity, Records
 from chelonia.librarian.service_names import Names, numbered
 from chelonia.librarian.service_nodes import Nodes
@@ -72,7 +80,9 @@ class LibrarianService:
         self._nodes = Nodes(self._records, world, world.clock.monotonic_ms())
         self._names = Names(self._records, world, self._nodes.present)
         self._uploads = Uploads(self._records, world, self._names, self._nodes.table.verify_key)
+        self._life = NodeLife(self._records, self._nodes, world)
         self._healer = Healer(self._records, self._nodes, self._uploads, identity, world)
+        self._fsck = Fsck(self._records, world)
         self._healing: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -216,6 +226,16 @@ class LibrarianService:
         check_access(call, "librarian", "move")
         await self._names.move(call, request)
 
+    async def undelete(self, call: Call, request: Undelete) -> None:
+        """Bring a file back from the trash."""
+        check_access(call, "librarian", "undelete")
+        await self._names.undelete(call, request)
+
+    async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
+        """Return a page of the deleted files that are kept."""
+        check_access(call, "librarian", "trash")
+        return await self._names.trash(call, under, after, limit)
+
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
         """Change a file's number of wanted replicas."""
         check_access(call, "librarian", "setWanted")
@@ -238,6 +258,15 @@ class LibrarianService:
         """Note that a Shepherd lives. Not in the access table's hands: an unknown identity is recorded as waiting."""
         return await self._nodes.heartbeat(call, beat)
 
+    def suspect(self, shepherd: ServiceId) -> None:
+        """The connection that a Shepherd's heartbeats came over has closed. Told by what serves connections."""
+        self._healer.suspect(shepherd)
+
+    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
+        """What this Librarian knows of Shepherds by itself."""
+        check_access(call, "librarian", "hearing")
+        return await self._healer.words(shepherds)
+
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
         """What the namespace believes to be on a Shepherd."""
         check_access(call, "librarian", "inventory")
@@ -247,7 +276,8 @@ class LibrarianService:
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
         """All Shepherds known, ordered by service id."""
         check_access(call, "librarian", "nodes")
-        return self._nodes.views()
+        views = self._nodes.views()
+        return await self._life.told(call, views) if call.has(Role.ADMINISTRATOR) else views
 
     async def services(self, call: Call) -> tuple[ServiceRecord, ...]:
         """All registered identities, ordered by role and id."""
@@ -265,7 +295,29 @@ class LibrarianService:
         check_access(call, "librarian", "maintenance")
         await self._nodes.maintenance(call, shepherd, until_ms)
 
+    async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
+        """Have a Shepherd emptied, or no longer."""
+        check_access(call, "librarian", "drain")
+        await self._life.drain(call, shepherd, on=on)
+
+    async def forget(
+        self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
+    ) -> ForgetPage:
+        """Declare a Shepherd lost for good, a page at a time."""
+        check_access(call, "librarian", "forget")
+        return await self._life.forget(call, shepherd, after, check_only=check_only, accept_loss=accept_loss)
+
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""
         check_access(call, "librarian", "health")
         return self._healer.summary()
+
+    async def fsck(self, call: Call, below: Guid, cursor: str) -> FsckPage:
+        """Check a piece of the metadata."""
+        check_access(call, "librarian", "fsck")
+        return await self._fsck.check(call, below, cursor)
+
+    async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
+        """Repair what fsck has found."""
+        check_access(call, "librarian", "mend")
+        return await self._fsck.mend(call, findings)

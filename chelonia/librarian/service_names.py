@@ -14,10 +14,23 @@ from chelonia.core import bounds
 from chelonia.core.ahash import Walk, WalkOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT, TREE_OBJECT, BlobId, Guid, Ms, ObjectId, RequestKey, blob_object, parse_guid
+from chelonia.core.ids import (
+    ROOT,
+    TRASH_OBJECT,
+    TREE_OBJECT,
+    BlobId,
+    Guid,
+    Ms,
+    ObjectId,
+    RequestKey,
+    blob_object,
+    is_guid,
+    parse_guid,
+)
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
+    TYPE_TRASHED,
     Delete,
     Entry,
     EntryPage,
@@ -29,14 +42,16 @@ from chelonia.core.librarian import (
     NewRequest,
     RemoveOutcome,
     SetWanted,
+    TrashPage,
     Traversal,
     TraversedStep,
+    Undelete,
     Unlink,
     Unmake,
 )
 from chelonia.core.metadata import Filter, Needed, StoredObject, from_triples
 from chelonia.core.names import LogicalName, check_name, entry_name
-from chelonia.librarian import tree, view
+from chelonia.librarian import trash, tree, view
 from chelonia.librarian.elements import drop, expectations, is_, put, unset
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.tree import Doomed, MoveView, Slot
@@ -162,7 +177,7 @@ class Names:
         async def build() -> Draft:
             child = await self._records.one(call, entry_id(request.child))
             doomed = await self._doomed(call, child, ((request.parent, request.name),))
-            draft = Draft(tree.unlink(request, doomed, self._now()), memo=request.child)
+            draft = Draft(tree.unlink(request, doomed, self._now(), self._keep_ms), memo=request.child)
             if tree.type_of(child) == TYPE_COLLECTION and len(tree.names_of(child)) <= 1:
                 await self._emptied(call, child)
             return draft
@@ -176,10 +191,35 @@ class Names:
             entry = await self._records.one(call, entry_id(request.guid))
             tree.check_removable(entry, "delete")
             doomed = await self._doomed(call, entry)
-            elements = expectations(request.expect) + tree.remove_entry(doomed, "deleted", self._now())
+            elements = expectations(request.expect) + tree.remove_entry(doomed, "deleted", self._now(), self._keep_ms)
             return Draft(elements, memo=request.guid)
 
         await self._records.apply(call, build)
+
+    async def undelete(self, call: Call, request: Undelete) -> None:
+        """Bring a file back from the trash."""
+
+        async def build() -> Draft:
+            trashed = await self._records.one(call, entry_id(request.guid))
+            slot = await self.slot(call, request.parent, request.name)
+            return Draft(tree.undelete(request, trashed, slot, self._now()), memo=request.guid)
+
+        await self._records.apply(call, build)
+
+    async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
+        """A page of the trash: all of it, what was in a collection or called so there, or one file."""
+        if is_guid(under):
+            file = await self._records.one(call, entry_id(Guid(under)))
+            names = tree.names_of(file)[:1] if tree.type_of(file) == TYPE_TRASHED else ()
+            return TrashPage(tuple(trash.described(file, parent, name) for parent, name in names), "")
+        limit = min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
+        page = await self._records.scan(call, TRASH_OBJECT, "formerly", max(after, under), limit)
+        keys = [key for key, _ in page.items if key.startswith(under)]
+        former = [trash.parse_former(key) for key in keys]
+        files = await self._records.get(call, [entry_id(guid) for _, _, guid in former])
+        pairs = zip(former, files, strict=True)
+        found = [trash.described(file, p, n) for (p, n, _), file in pairs if tree.type_of(file) == TYPE_TRASHED]
+        return TrashPage(tuple(found), keys[-1] if page.more and len(keys) == len(page.items) else "")
 
     async def unmake(self, call: Call, request: Unmake) -> None:
         """Remove an empty collection and its names."""
@@ -345,6 +385,10 @@ class Names:
     async def blobs(self, call: Call, file: StoredObject) -> tuple[StoredObject, ...]:
         """The blob objects of a file, in order."""
         return await self._records.get(call, [blob_object(blob) for blob in tree.blobs_of(file)])
+
+    @property
+    def _keep_ms(self) -> int:
+        return self._world.settings.trash_keep_ms
 
     def _now(self) -> Ms:
         return self._world.clock.now_ms()

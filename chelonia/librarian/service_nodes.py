@@ -24,6 +24,8 @@ from chelonia.core.ids import (
     shepherd_object,
 )
 from chelonia.core.librarian import (
+    REFUSED_FORGOTTEN,
+    REFUSED_STORE,
     Heartbeat,
     HeartbeatAnswer,
     InventoryItem,
@@ -36,8 +38,9 @@ from chelonia.core.librarian import (
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import registry, reports
-from chelonia.librarian.elements import put
-from chelonia.librarian.health import HealthTable, StoredNode, Transition
+from chelonia.librarian.elements import as_read, drop, put
+from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Transition
+from chelonia.librarian.identity import Voices
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.registry import Registry
 from chelonia.librarian.reports import Known, Reached
@@ -47,6 +50,11 @@ _LOG = logging.getLogger(__name__)
 
 SERVICE_ID_BYTES_MAX = 1000
 """A service id is a URL; with a DN it must fit into one property name."""
+BURNT = (
+    "this Shepherd was declared lost for good (admin node forget) and is never accepted again under this name; "
+    "to use the machine again, start it with an empty disk and another id"
+)
+"""Why a forgotten identity is refused."""
 ASK_RECONCILIATION = -1
 """`next_report_ms` that asks a Shepherd for its differences, as in the original."""
 
@@ -60,7 +68,9 @@ class Nodes:
     def __init__(self, records: Records, world: World, started_ms: Ms) -> None:
         self._records = records
         self._world = world
-        self.table = HealthTable(world.settings.lease_ms, started_ms)
+        rule = FlapRule(world.settings.flap_returns_max, world.settings.flap_window_ms)
+        self.table = HealthTable(world.settings.lease_ms, started_ms, rule)
+        self._voices = Voices(world.settings.lease_ms)
         self._registry = Registry()
         self._reached: dict[ServiceId, Reached] = {}
         self._listeners: list[Changed] = []
@@ -80,7 +90,11 @@ class Nodes:
 
     def views(self) -> tuple[NodeView, ...]:
         """All Shepherds, ordered by service id."""
-        return self.table.views(self._world.clock.monotonic_ms(), self._world.clock.now_ms())
+        now, voices = self._world.clock.monotonic_ms(), self._voices
+        return tuple(
+            replace(view, store=voices.store(view.shepherd), trouble=voices.trouble(view.shepherd, now))
+            for view in self.table.views(now, self._world.clock.now_ms())
+        )
 
     # --- the registry -----------------------------------------------------------------------------------------------
 
@@ -90,6 +104,8 @@ class Nodes:
         shepherds = self._registry.shepherds()
         ids = [shepherd_object(shepherd) for shepherd in shepherds]
         stored = await self._records.get(call, ids, (Needed("node"),))
+        for shepherd, obj in zip(shepherds, stored, strict=True):
+            self._voices.record(shepherd, obj.value("node", "store"))
         before = self.table.shepherds()
         self.table.load(
             {s: _stored_node(record, obj) for (s, record), obj in zip(shepherds.items(), stored, strict=True)}
@@ -102,11 +118,25 @@ class Nodes:
         """All registered identities, ordered by role and id."""
         return self._registry.records
 
+    def librarians(self) -> tuple[ServiceId, ...]:
+        """All approved Librarians."""
+        approved = (r.service_id for r in self._registry.records if r.role is Role.LIBRARIAN and r.approved)
+        return tuple(dict.fromkeys(approved))
+
+    @property
+    def registry(self) -> Registry:
+        """The registry as last read."""
+        return self._registry
+
     async def approve(self, call: Call, record: ServiceRecord) -> None:
         """Approve or withdraw an identity."""
         _check_identity(record)
 
         async def build() -> Draft:
+            await self.refresh(call)
+            known = self._registry.find(record.role, record.service_id, record.dn)
+            if known is not None and known.forgotten:
+                raise CheloniaError(Kind.DENIED, "approve", record.service_id, BURNT)
             return Draft((registry.set_record(record),), memo=record.service_id)
 
         await self._records.apply(call, build)
@@ -143,17 +173,76 @@ class Nodes:
         found = self._registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
         if found is None:
             await self._wait_for_approval(call, beat.shepherd)
+        if found is not None and found.forgotten:
+            lease_ms, position = self._world.settings.lease_ms, self._records.position
+            return HeartbeatAnswer(lease_ms, False, 0, position, REFUSED_FORGOTTEN, BURNT)
         if found is None or not found.approved:
             return HeartbeatAnswer(self._world.settings.lease_ms, False, 0, self._records.position)
-        heard = self.table.beat(beat, self._world.clock.monotonic_ms())
+        turned_away = await self._identified(call, beat)
+        if turned_away is not None:
+            return turned_away
+        heard = self.table.beat(beat, self._world.clock.monotonic_ms()) if not beat.trouble else None
         if heard is not None:
-            if heard.returned or heard.new_boot or heard.compared:
+            if beat.leaving:
+                _LOG.info("shepherd says goodbye id=%s boot=%d", beat.shepherd, beat.boot)
+                self.table.excuse(beat.shepherd, self.left_until_ms())
+                self._changed(beat.shepherd)
+            elif heard.returned or heard.new_boot or heard.compared:
                 _LOG.info("shepherd heard again id=%s boot=%d", beat.shepherd, beat.boot)
                 self._changed(beat.shepherd)
             if heard.changed:
                 await self._announce(call, beat)
         accepted = await self._accepted(call, beat)
         return HeartbeatAnswer(self._world.settings.lease_ms, True, accepted, self._records.position)
+
+    async def _identified(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer | None:
+        """Whether it is this Shepherd that speaks: None, or the answer for somebody else."""
+        now = self._world.clock.monotonic_ms()
+        judged = self._voices.judge(beat, now)
+        if judged.refused == REFUSED_STORE and await self._store_of(call, beat.shepherd, beat.store) == beat.store:
+            judged = self._voices.judge(beat, now)
+        if judged.refused:
+            level = logging.WARNING if self._voices.refused(beat, judged, now) else logging.INFO
+            _LOG.log(level, "heartbeat refused dn=%s: %s", call.dn, judged.cause)
+            lease_ms, position = self._world.settings.lease_ms, self._records.position
+            return HeartbeatAnswer(lease_ms, True, 0, position, judged.refused, judged.cause)
+        if judged.record:
+            await self._record_store(call, beat, judged.replaced)
+        if self._voices.taken(beat, now) and beat.trouble:
+            _LOG.warning(
+                "shepherd %s cannot tell anything of its replicas, it counts as away: %s", beat.shepherd, beat.trouble
+            )
+        return None
+
+    async def _store_of(self, call: Call, shepherd: ServiceId, named: str) -> str:
+        """The store on record; read again when it is not the one `named`: another Librarian may have taken it."""
+        recorded = self._voices.store(shepherd)
+        if named and recorded and named != recorded:
+            obj = await self._records.one(call, shepherd_object(shepherd), (Needed("node", "store"),))
+            self._voices.record(shepherd, recorded := obj.value("node", "store"))
+        return recorded
+
+    async def _record_store(self, call: Call, beat: Heartbeat, replaced: str) -> None:
+        """Write which store is this Shepherd's; the reports of another begin anew, whatever its boots were.
+
+        Raises: CONFLICT when another Librarian has just done so.
+        """
+        obj = shepherd_object(beat.shepherd)
+        elements = [put(obj, "node", "store", beat.store, as_read("node", "store", replaced))]
+        if replaced:
+            elements += [drop(obj, "report", "boot"), drop(obj, "report", "number")]
+        if not (await self._records.attempt(call, Draft(elements))).applied:
+            await self.refresh(call)
+            raise CheloniaError(Kind.CONFLICT, "heartbeat", beat.shepherd, "its store is being recorded; try again")
+        self._voices.record(beat.shepherd, beat.store)
+        self._reached.pop(beat.shepherd, None)
+        if replaced:
+            _LOG.warning(
+                "shepherd %s has store %s in the place of %s, as an administrator said; what the old one held is lost",
+                beat.shepherd, beat.store, replaced,
+            )  # fmt: skip
+        else:
+            _LOG.info("shepherd %s has store %s", beat.shepherd, beat.store)
 
     async def _announce(self, call: Call, beat: Heartbeat) -> None:
         """Keep a Shepherd's domain and key, so that they outlive this process."""
@@ -180,11 +269,16 @@ class Nodes:
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
-    def written(self, transition: Transition, since_ms: Ms) -> None:
+    def left_until_ms(self) -> Ms:
+        """Until when a Shepherd is waited for that says goodbye now: a restart starts no copies."""
+        return Ms(self._world.clock.now_ms() + self._world.settings.repair_delay_ms)
+
+    def written(self, transition: Transition, since_ms: Ms, left_until_ms: Ms) -> None:
         """A transition of this Librarian's was written."""
         stored = self.table.stored(transition.shepherd)
         if stored is not None:
-            self.table.store(transition.shepherd, replace(stored, state=transition.state, since_ms=since_ms))
+            fresh = replace(stored, state=transition.state, since_ms=since_ms, left_until_ms=left_until_ms)
+            self.table.store(transition.shepherd, fresh)
         self._changed(transition.shepherd)
 
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
@@ -198,7 +292,11 @@ class Nodes:
             return Draft((element,), memo=shepherd)
 
         await self._records.apply(call, build)
-        self.table.store(shepherd, replace(stored, maintenance_until_ms=until_ms))
+        self.decided(shepherd, replace(stored, maintenance_until_ms=until_ms))
+
+    def decided(self, shepherd: ServiceId, stored: StoredNode) -> None:
+        """An administrator has decided about a Shepherd, and it is written."""
+        self.table.store(shepherd, stored)
         self._changed(shepherd)
 
     # --- reports ----------------------------------------------------------------------------------------------------
@@ -210,6 +308,10 @@ class Nodes:
             raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
         if report.number == 0:
             return await self._old_report(call, report)
+        recorded = await self._store_of(call, report.shepherd, report.store)
+        if report.store and recorded and report.store != recorded:
+            cause = f"the cluster knows it with store {recorded}, this report is of store {report.store}"
+            raise CheloniaError(Kind.DENIED, "report", report.shepherd, cause)
         call = call.strongly()  # what is told to be unknown is set aside
         obj, needed = shepherd_object(report.shepherd), reports.records_needed(report)
         answer = ReportAnswer(0, self._world.settings.lease_ms)
@@ -275,6 +377,8 @@ def _stored_node(record: ServiceRecord, obj: StoredObject) -> StoredNode:
         state=obj.value("node", "state"),
         since_ms=Ms(int(obj.value("node", "since_ms", "0"))),
         maintenance_until_ms=Ms(int(obj.value("node", "maintenance_until_ms", "0"))),
+        left_until_ms=Ms(int(obj.value("node", "left_until_ms", "0"))),
+        drain_ms=Ms(int(obj.value("node", "drain_ms", "0"))),
         domain=obj.value("node", "domain"),
         verify_key=obj.value("node", "verify_key"),
         approved=record.approved,

@@ -23,19 +23,26 @@ class LibrarianSettings:
         root_owner: DN that owns the root when it is made at the first start.
         root_policy, root_default_policy: its `policy` and `defaultPolicy` at that moment.
         bootstrap: identities that are approved from the first start; withdrawing one later stays in force.
-        lease_ms: a Shepherd not heard of for so long is away.
+        lease_ms: a Shepherd not heard of for so long is away; one whose process has ended is at once.
         leader_lease_ms: a repair leader that cannot renew for so long is replaced.
         tick_ms: how often background work looks up (heartbeats late, lease, erasures, timers).
         repair_delay_ms: how long a Shepherd may be away before its copies are replaced (a blob down to one copy
             does not wait).
+        flap_returns_max, flap_window_ms: a Shepherd that came back so often within the window takes no new copies, and
+            its own are replaced, until it has been steady for the window.
         trim_grace_ms: how long a surplus (`thirdwheel`) or damaged (`invalid`) copy is kept before it is erased.
         claim_ms: how long a copy may take to begin; `claim_bytes_per_s_min` adds time by size.
+        trash_keep_ms: how long a deleted file can be brought back before its bytes are erased; 0: not at all.
+        sweep_interval_ms: how often what has expired is looked for (trash, uploads that were never completed).
         outbox_interval_ms: how often every Shepherd's erasure outbox is looked at without being asked.
-        audit_interval_ms: one slow pass over all known blobs starts this often.
-        audit_page_ms: pause between two pages of that pass.
+        survey_interval_ms: one slow pass over all known blobs (the survey) starts this often.
+        survey_page_ms: pause between two pages of that pass.
         backoff_ms: pause after a Shepherd refused or failed, doubled up to `backoff_max_ms`.
         services_interval_ms: how often the registry and the stored node states are read again.
         plan_batch: blobs read and planned together; copies_max: copies this Librarian runs at once.
+        balance_bytes_per_s_max: how fast uneven disks are evened out and copies moved to better domains; 0: never.
+        balance_hysteresis_percent: disks count as uneven when their used shares differ by more.
+        drain_bytes_per_s_max: how fast copies leave Shepherds that are being drained.
         waiting_max: unknown identities recorded for approval; more are refused.
         waiting_per_dn_max: of one DN, those withdrawn included: one stranger cannot take up all the room.
     """
@@ -44,21 +51,28 @@ class LibrarianSettings:
     root_policy: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     root_default_policy: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     bootstrap: tuple[ServiceRecord, ...] = ()
-    lease_ms: int = 30_000
+    lease_ms: int = 5_000
     leader_lease_ms: int = 15_000
     tick_ms: int = 1_000
-    repair_delay_ms: int = 600_000
+    repair_delay_ms: int = 300_000
+    flap_returns_max: int = 3
+    flap_window_ms: int = 600_000
     trim_grace_ms: int = 300_000
     claim_ms: int = 120_000
     claim_bytes_per_s_min: int = 1_000_000
+    trash_keep_ms: int = 24 * 3_600_000
+    sweep_interval_ms: int = 10_000
     outbox_interval_ms: int = 30_000
-    audit_interval_ms: int = 6 * 3_600_000
-    audit_page_ms: int = 500
+    survey_interval_ms: int = 6 * 3_600_000
+    survey_page_ms: int = 500
     backoff_ms: int = 1_000
     backoff_max_ms: int = 60_000
     services_interval_ms: int = 5_000
     plan_batch: int = 100
     copies_max: int = 32
+    balance_bytes_per_s_max: int = 20 * 1024 * 1024
+    balance_hysteresis_percent: int = 10
+    drain_bytes_per_s_max: int = 50 * 1024 * 1024
     waiting_max: int = 100
     waiting_per_dn_max: int = 8
 
@@ -73,11 +87,14 @@ class LibrarianSettings:
             leader_lease_ms=2_000,
             tick_ms=200,
             repair_delay_ms=0,
+            flap_window_ms=10_000,
             trim_grace_ms=3_000,
             claim_ms=15_000,
+            trash_keep_ms=0,
+            sweep_interval_ms=1_000,
             outbox_interval_ms=1_000,
-            audit_interval_ms=10_000,
-            audit_page_ms=50,
+            survey_interval_ms=10_000,
+            survey_page_ms=50,
             backoff_ms=200,
             backoff_max_ms=3_000,
             services_interval_ms=1_000,

@@ -24,13 +24,16 @@ from chelonia.core.librarian import (
     TYPE_FILE,
     TYPE_MOUNTPOINT,
     TYPE_PENDING,
+    TYPE_TRASHED,
     MakeEntry,
     Move,
     SetWanted,
+    Undelete,
     Unlink,
 )
 from chelonia.core.metadata import Filter, Needed, Sections, StoredObject
 from chelonia.core.names import check_name, entry_key
+from chelonia.librarian import trash
 from chelonia.librarian.blobs import discard_blob
 from chelonia.librarian.elements import (
     add,
@@ -48,6 +51,7 @@ from chelonia.librarian.elements import (
     unset,
     version,
 )
+from chelonia.librarian.trash import drop_reservation
 
 CLOSED_YES: Final = "yes"
 CLOSED_BROKEN: Final = "broken"
@@ -93,7 +97,7 @@ def type_of(entry: StoredObject) -> str:
 
 def visible(entry: StoredObject) -> bool:
     """Whether readers may see that this entry exists."""
-    return type_of(entry) not in ("", TYPE_PENDING)
+    return type_of(entry) not in ("", TYPE_PENDING, TYPE_TRASHED)
 
 
 def names_of(entry: StoredObject) -> tuple[tuple[Guid, str], ...]:
@@ -178,7 +182,7 @@ def supersede(slot: Slot, owner: str, now: Ms) -> list[Element]:
     if not mine and not expired(slot.reservation, now):
         cause = f"an upload by somebody else holds the name until {expires} ms"
         raise CheloniaError(Kind.EXISTS, subject=slot.name, cause=cause)
-    elements = [drop(slot.parent.id, "pending", slot.name, is_("pending", slot.name, slot.reservation))]
+    elements = drop_reservation(slot.parent.id, slot.name, slot.reservation)
     if slot.pending is not None and type_of(slot.pending) == TYPE_PENDING:
         elements.append(erase(ObjectId(guid), is_("entry", "type", TYPE_PENDING)))
     return elements
@@ -219,9 +223,10 @@ class Doomed:
     blobs: tuple[StoredObject, ...] = ()
 
 
-def unlink(request: Unlink, doomed: Doomed, now: Ms) -> list[Element]:
+def unlink(request: Unlink, doomed: Doomed, now: Ms, keep_ms: int = 0) -> list[Element]:
     """Drop one name; the last name takes the entry with it (a collection only when it is empty).
 
+    Args: `keep_ms`: how long a file is kept in the trash.
     Raises: NOT_FOUND.
     """
     slot = Slot(doomed.parents[request.parent], request.name)
@@ -230,30 +235,48 @@ def unlink(request: Unlink, doomed: Doomed, now: Ms) -> list[Element]:
     elements = expectations(request.expect)
     others = [pair for pair in names_of(doomed.entry) if pair != (request.parent, request.name)]
     if not others:
-        return elements + remove_entry(doomed, "unlinked", now)
+        return elements + remove_entry(doomed, "unlinked", now, keep_ms)
     elements += drop_name(slot, type_of(doomed.entry), request.child)
     parents_key = f"{request.parent}/{request.name}"
     elements.append(drop(doomed.entry.id, "parents", parents_key, version(doomed.entry.version)))
     return elements
 
 
-def remove_entry(doomed: Doomed, reason: str, now: Ms) -> list[Element]:
-    """Remove an entry, every name that still leads to it, and (through the outboxes) every replica of its blobs."""
+def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list[Element]:
+    """Remove an entry, every name that still leads to it, and (through the outboxes) every replica of its blobs.
+
+    A file is kept with its bytes in the trash for `keep_ms`, unless that is 0.
+    """
     entry, kind = doomed.entry, type_of(doomed.entry)
+    kept = kind == TYPE_FILE and keep_ms > 0
     conditions: list[Condition] = [version(entry.version)]
     if kind == TYPE_COLLECTION:
         conditions += [empty("entries"), empty("pending")]
-    elements = [erase(entry.id, *conditions)]
+    elements = trash.keep(entry, Ms(now + keep_ms), now) if kept else [erase(entry.id, *conditions)]
     for parent, name in names_of(entry):
         slot = Slot(doomed.parents.get(parent, StoredObject(ObjectId(parent), 0)), name)
         if slot.child == Guid(entry.id):
             elements += drop_name(slot, kind, Guid(entry.id))
-    for blob in doomed.blobs:
+    for blob in () if kept else doomed.blobs:
         elements += discard_blob(blob, reason, now)
     if len(elements) > bounds.TRANSACT_ELEMENTS_MAX:
         cause = f"removing it takes {len(elements)} changes; unlink some of its names first"
         raise CheloniaError(Kind.TOO_LARGE, subject=entry.id, cause=cause)
     return elements
+
+
+def undelete(request: Undelete, trashed: StoredObject, slot: Slot, now: Ms) -> list[Element]:
+    """Bring a file back from the trash under one name. Raises: NOT_FOUND, EXISTS, NO_PARENT, NOT_A_COLLECTION."""
+    kind = trashed.value("trashed", "type")
+    if type_of(trashed) != TYPE_TRASHED or not kind:
+        raise CheloniaError(Kind.NOT_FOUND, "undelete", request.guid, "no such file is kept in the trash")
+    elements = [*expectations(request.expect), *take_name(slot, trashed.value("entry", "owner"), now)]
+    elements.append(put(slot.parent.id, "entries", key_for(slot.name, kind), trashed.id))
+    elements.append(put(trashed.id, "entry", "type", kind, version(trashed.version)))
+    elements += [drop(trashed.id, "trashed", prop) for prop in sorted(trashed.sections.get("trashed", {}))]
+    name = f"{slot.parent.id}/{slot.name}"
+    elements += [drop(trashed.id, "parents", pair) for pair in trashed.sections.get("parents", {}) if pair != name]
+    return [*elements, put(trashed.id, "parents", name, "parent"), *trash.forget(trashed)]
 
 
 def drop_name(slot: Slot, entry_type: str, child: Guid) -> list[Element]:
@@ -288,7 +311,7 @@ def sweep_reservations(collection: ObjectId, reservations: Iterable[tuple[str, s
             cause = f"an upload holds the name {name!r} in it"
             raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection, cause)
         guid = value.partition(" ")[0]
-        elements.append(drop(collection, "pending", name, is_("pending", name, value)))
+        elements += drop_reservation(collection, name, value)
         elements.append(erase(ObjectId(guid), isnot("entry", "type", TYPE_FILE)))
     return elements
 

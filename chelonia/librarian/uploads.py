@@ -25,6 +25,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
 from chelonia.librarian.blobs import FIRST_ORDINAL, NewBlob, agreed, file_states, make_blob, measured, swap_blobs
 from chelonia.librarian.elements import check, drop, erase, expectations, is_, put, put_all, seconds, unset, version
+from chelonia.librarian.trash import drop_reservation, expect_upload
 from chelonia.librarian.tree import (
     Slot,
     check_collection,
@@ -34,6 +35,7 @@ from chelonia.librarian.tree import (
     supersede,
     take_name,
     type_of,
+    visible,
 )
 
 
@@ -44,7 +46,9 @@ def begin_put(request: BeginPut, begun: Begun, slot: Slot, now: Ms) -> list[Elem
     """
     elements = expectations(request.expect)
     elements += take_name(slot, request.owner, now) if not request.replaces else _hold_name(request, slot, now)
-    elements.append(put(slot.parent.id, "pending", slot.name, f"{begun.guid} {request.expires_ms}"))
+    reservation = f"{begun.guid} {request.expires_ms}"
+    elements.append(put(slot.parent.id, "pending", slot.name, reservation))
+    elements.append(expect_upload(reservation, slot.parent.id, slot.name))
     obj = ObjectId(begun.guid)
     own = {"type": TYPE_PENDING, "GUID": begun.guid, "owner": request.owner}
     sections = {"entry": own, "put": _put_section(request, begun), **given_sections(request.sections)}
@@ -155,7 +159,7 @@ def commit_new(pending: Pending, slot: Slot, new: NewBlob, now: Ms) -> list[Elem
         "blobs": {FIRST_ORDINAL: new.facts.blob},
     }
     elements += put_all(entry.id, sections)
-    elements += [*content_change(slot.parent), *_drop_reservation(slot)]
+    elements += [*content_change(slot.parent), *drop_reservation(slot.parent.id, slot.name, slot.reservation)]
     free = (unset("entries", slot.name), unset("entries", slot.name + "/"))
     elements.append(put(slot.parent.id, "entries", slot.name, entry.id, *free))
     return elements + make_blob(new)
@@ -164,19 +168,15 @@ def commit_new(pending: Pending, slot: Slot, new: NewBlob, now: Ms) -> list[Elem
 def commit_over(pending: Pending, slot: Slot, over: Overwritten, new: NewBlob, now: Ms) -> list[Element]:
     """Give the file that a pending entry replaces its new blob, and remove the pending entry."""
     entry = pending.entry
-    elements = [erase(entry.id, version(entry.version)), *_drop_reservation(slot)]
+    elements = [erase(entry.id, version(entry.version)), *drop_reservation(slot.parent.id, slot.name, slot.reservation)]
     return elements + overwrite(over, new, entry.sections, now)
-
-
-def _drop_reservation(slot: Slot) -> list[Element]:
-    return [drop(slot.parent.id, "pending", slot.name, is_("pending", slot.name, slot.reservation))]
 
 
 def overwrite(over: Overwritten, new: NewBlob, given: Mapping[str, Mapping[str, str]], now: Ms) -> list[Element]:
     """Swap a file's bytes in place; its states, modification time and given `metadata` follow. Raises: NOT_FOUND,
     NOT_A_FILE, CHECKSUM."""
     if type_of(over.file) != TYPE_FILE:
-        kind = Kind.NOT_A_FILE if type_of(over.file) else Kind.NOT_FOUND
+        kind = Kind.NOT_A_FILE if visible(over.file) else Kind.NOT_FOUND
         raise CheloniaError(kind, "commitPut", new.facts.name, "the file to overwrite is not there any more")
     elements = swap_blobs(over.file, over.blobs, new, now)
     times = {"modified": seconds(now), **given.get("timestamps", {})}

@@ -12,7 +12,7 @@ from itertools import islice
 from chelonia.core.ids import BlobId, Ms, ServiceId
 
 STUCK_MAX = 100_000
-"""Blobs remembered for want of a target; the audit finds any beyond."""
+"""Blobs remembered for want of a target; the survey finds any beyond."""
 
 
 class Worklist:

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from chelonia.core.clock import Clock, Ids
-from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
+from chelonia.core.librarian import Librarian
 from chelonia.core.shepherd import Directory, Verifier
 from chelonia.librarian.settings import LibrarianSettings
 
 
+class Neighbours(Protocol):
+    """The other services of the cluster, as one Librarian reaches them."""
+
+    def librarian(self, service: ServiceId) -> Librarian:
+        """Another Librarian. Calls raise NETWORK or TIMEOUT when it does not answer."""
+        ...
+
+    async def refused(self, service: ServiceId) -> bool:
+        """Whether nobody listens at a service's address: the process is not there. False when that cannot be told."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class World:
-    """Ports and settings of one Librarian."""
+    """Ports and settings of one Librarian. Without `neighbours` it neither knocks at doors nor asks other Librarians: a
+    Shepherd is away when its lease has run out here."""
 
     directory: Directory
     verifier: Verifier
     clock: Clock
     ids: Ids
     settings: LibrarianSettings
+    neighbours: Neighbours | None = None
 
     def owner(self, dn: str) -> Dn:
         """The owner to record for an entry whose maker gave none."""

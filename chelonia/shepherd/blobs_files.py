@@ -11,6 +11,7 @@ All blocking calls run in threads of this adapter.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -23,13 +24,16 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import ByteRange, StoredReplica
+from chelonia.core.shepherd import ByteRange, StoredReplica, StoreIdentity
+from chelonia.shepherd import store_state
 from chelonia.wire import records
 
 T = TypeVar("T")
 
 COMMITTED: Final = ".record"
 UNCOMMITTED: Final = ".uncommitted"
+ERASING: Final = ".erasing"
+"""What a record is called while its replica is erased: a start finishes what a crash interrupted."""
 SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
 """Written bytes are sent to the disk in the background this often, so that the last fsync is short."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -45,7 +49,7 @@ class FileBlobs:
         min_free_bytes: refused before the disk is really full.
         threads: concurrent blocking calls.
 
-    Raises: BAD_CONFIG when another process uses the directory.
+    Raises: BAD_CONFIG when another process uses the directory, or its replicas are gone.
     """
 
     def __init__(self, root: Path, *, min_free_bytes: int = 0, threads: int = 8) -> None:
@@ -53,8 +57,12 @@ class FileBlobs:
         self._min_free_bytes = min_free_bytes
         root.mkdir(parents=True, exist_ok=True)
         self._lock = _lock_directory(root)
+        try:
+            _prepare(root)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="blobs")
-        _prepare(root)
 
     def close(self) -> None:
         """Wait for running calls and let another process have the directory."""
@@ -62,6 +70,23 @@ class FileBlobs:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    async def identity(self) -> StoreIdentity | None:
+        """Read again whose store this is; None when nothing says so. Raises: UNAVAILABLE, BAD_CONFIG."""
+        return await self.run(lambda: store_state.read_identity(self._root))
+
+    async def identify(self, identity: StoreIdentity) -> None:
+        """Write durably whose store this is."""
+        await self.run(lambda: store_state.write_identity(self._root, identity))
+
+    async def probe(self) -> None:
+        """Write to the medium. Raises: UNAVAILABLE, READ_ONLY when it fails; a full one does not."""
+        path = self._root / "probe"
+        try:
+            await self.run(lambda: _write_durably(path, b"probe\n"))
+        except CheloniaError as error:
+            if error.kind is not Kind.NO_SPACE:
+                raise
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> FileWriter:
         """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
@@ -130,11 +155,20 @@ class FileBlobs:
         return await self.run(lambda: tuple(_scan_folder(folder)))
 
     async def scan(self) -> AsyncIterator[StoredReplica]:
-        """Every replica on disk, in order of reference."""
+        """Every replica on disk, in order of reference. Erasures and moves that a crash interrupted are finished."""
         for number in range(256):
             folder = self._root / "replicas" / f"{number:02x}"
             for stored in await self.run(lambda folder=folder: list(_scan_folder(folder))):  # type: ignore[misc]
-                yield stored
+                if stored.size >= 0 or not await self._follows_aside(stored.reference):
+                    yield stored
+
+    async def _follows_aside(self, reference: ReferenceId) -> bool:
+        """Whether a record was alone because its bytes are in quarantine; it is moved there too."""
+        source, target = self.replica(reference), self._root / "quarantine" / reference
+        if not await self.run(target.exists):
+            return False
+        await self.run(lambda: _move_aside(source, target))
+        return True
 
     async def space(self) -> tuple[int, int]:
         """(free, total) bytes usable for replicas; the reserve is not free."""
@@ -306,6 +340,16 @@ def _with(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold the directory as the engine would. Raises: BAD_CONFIG when a process uses it."""
+    fd = _lock_directory(root)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
 def _lock_directory(root: Path) -> int:
     fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -321,6 +365,12 @@ def _prepare(root: Path) -> None:
     """Make the folders and throw away uploads that a crash interrupted."""
     shards = [root / "replicas" / f"{number:02x}" for number in range(256)]
     fresh = not shards[-1].exists()
+    if not shards[0].parent.exists() and (root / store_state.IDENTITY).exists():
+        cause = (
+            "its replicas/ is gone: mount or put back what was there; if the replicas are lost for good, "
+            "`cheloniad accept-store` says so to the cluster"
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), cause)
     for folder in (root / "incoming", root / "quarantine", *shards):
         folder.mkdir(parents=True, exist_ok=True)
     if fresh:
@@ -384,11 +434,14 @@ def _read_record(path: Path) -> tuple[ReplicaFacts | None, bool]:
 
 def _scan_folder(folder: Path) -> Iterator[StoredReplica]:
     names = dict.fromkeys(sorted(os.listdir(folder)))
-    references = {name.removesuffix(COMMITTED).removesuffix(UNCOMMITTED): None for name in names}
+    references = {name.removesuffix(COMMITTED).removesuffix(UNCOMMITTED).removesuffix(ERASING): None for name in names}
     for reference in sorted(references):
         if not is_uuid(reference):
             continue
         path = folder / reference
+        if reference + ERASING in names:
+            _erase_at(path)
+            continue
         facts, committed = _read_record(path)
         yield StoredReplica(ReferenceId(reference), facts, path.stat().st_size if reference in names else -1, committed)
 
@@ -404,17 +457,26 @@ def _settle(paths: list[Path]) -> None:
 
 
 def _erase(kept: Path, places: tuple[Path, ...]) -> bool:
-    """Bytes go before their record, so that a crash in between leaves nothing that looks like a stranger's bytes."""
     found = kept.exists()
     kept.unlink(missing_ok=True)
     for place in places:
-        parts = [p for p in (place, _with(place, COMMITTED), _with(place, UNCOMMITTED)) if p.exists()]
-        for part in parts:
-            part.unlink()
-        if parts:
-            found = True
-            _fsync_directory(place.parent)
+        found = _erase_at(place) or found
     return found
+
+
+def _erase_at(place: Path) -> bool:
+    """The record is renamed first: it is the intent, and whoever finds it after a crash goes on here. Without a record
+    there is nothing to be mistaken about."""
+    intent = _with(place, ERASING)
+    for record in (_with(place, COMMITTED), _with(place, UNCOMMITTED)):
+        if record.exists():
+            os.replace(record, intent)
+    parts = [part for part in (place, intent) if part.exists()]
+    for part in parts:
+        part.unlink(missing_ok=True)
+    if parts:
+        _fsync_directory(place.parent)
+    return bool(parts)
 
 
 def _move_aside(source: Path, target: Path) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, parse_reference
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import ByteRange, StoredReplica
+from chelonia.core.shepherd import ByteRange, StoredReplica, StoreIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,18 @@ class _Kept:
 
 
 class MemoryBlobs:
-    """The memory engine. `capacity`: bytes it can hold."""
+    """The memory engine. `capacity`: bytes it can hold; `identity`: whose store it is from the beginning."""
 
-    def __init__(self, capacity: int = 1 << 40) -> None:
+    def __init__(self, capacity: int = 1 << 40, identity: StoreIdentity | None = None) -> None:
         self.capacity = capacity
         self._replicas: dict[ReferenceId, _Kept] = {}
         self._set_aside: dict[ReferenceId, _Kept] = {}
         self._suspended: dict[ReferenceId, bytes] = {}
         self._writers: dict[ReferenceId, MemoryWriter] = {}
+        self._identity = identity
+        self._gone: tuple[Any, ...] | None = None
+        self.broken = False
+        """What is read from a cache still comes, all else fails."""
 
     # --- faults ---------------------------------------------------------------------------------------------------
 
@@ -59,6 +64,16 @@ class MemoryBlobs:
         """Make a replica's record unreadable."""
         self._replicas[reference] = replace(self._replicas[reference], facts=None, committed=True)
 
+    def vanish(self) -> None:
+        """The disk is unmounted: an empty directory is in its place."""
+        self._gone = (self._replicas, self._set_aside, self._suspended, self._identity)
+        self._replicas, self._set_aside, self._suspended, self._identity = {}, {}, {}, None
+
+    def come_back(self) -> None:
+        """The disk is mounted again."""
+        assert self._gone is not None
+        (self._replicas, self._set_aside, self._suspended, self._identity), self._gone = self._gone, None
+
     def data(self, reference: ReferenceId) -> bytes:
         """The bytes on disk now."""
         return self._replicas[reference].data or b""
@@ -75,6 +90,19 @@ class MemoryBlobs:
 
     # --- the port -------------------------------------------------------------------------------------------------
 
+    async def identity(self) -> StoreIdentity | None:
+        """Whose store this is; None when nothing says so."""
+        return self._identity
+
+    async def identify(self, identity: StoreIdentity) -> None:
+        """Say whose store this is."""
+        self._identity = identity
+
+    async def probe(self) -> None:
+        """Write to the medium. Raises: UNAVAILABLE when it is `broken`."""
+        if self.broken:
+            raise CheloniaError(Kind.UNAVAILABLE, "disk", "", "the disk of this Shepherd failed")
+
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> MemoryWriter:
         """Open a writer; with `resume` continue what was kept."""
         kept = self._suspended.pop(parse_reference(reference), b"")
@@ -90,7 +118,7 @@ class MemoryBlobs:
         """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there."""
         offset, end = span.offset, span.offset + span.length
         while offset < end:
-            kept = self._replicas.get(parse_reference(reference))
+            kept = None if self.broken else self._replicas.get(parse_reference(reference))
             data = (kept.data if kept else None) or b""
             want = min(bounds.CHUNK_BYTES, end - offset)
             if len(data) < offset + want:

@@ -1,7 +1,9 @@
 """Copies to other Shepherds: written along with an upload (`Fanout`), or pushed from the stored replica (`push_copy`).
 
-A copy that takes no byte for `forward_stall_ms` is dropped; whoever asked for it is served by a spare. Nobody vouches
-for another's copy: a copy counts when the other Shepherd's own receipt names the same blob, size and checksums.
+A copy that takes no byte for `forward_stall_ms` is dropped; whoever asked for it is served by a spare. One that owes
+its receipt is asked, on another connection, whether it lives: a busy disk is waited for, a frozen process is not.
+Nobody vouches for another's copy: a copy counts when the other Shepherd's own receipt names the same blob, size and
+checksums.
 """
 
 from __future__ import annotations
@@ -92,8 +94,9 @@ class Leg:
         await settled(self.task)
 
     async def receipt(self, held: Held) -> Receipt | None:
-        """Wait for the other side's receipt; None when the leg failed."""
-        if not await within(self._node.ports.clock, self.task, self._node.settings.forward_finish_ms):
+        """Wait for the other side's receipt as long as it lives; None when the leg failed."""
+        if not await self._ended():
+            log.info("copy dropped: no receipt came reference=%s", held.reference)
             await settled(self.task)
         if self.task.cancelled():
             return None
@@ -106,6 +109,18 @@ class Leg:
         except CheloniaError as refusal:
             log.warning("copy refused reference=%s error=%s", held.reference, refusal)
             return None
+
+    async def _ended(self) -> bool:
+        """Whether it has ended in the time it has, and while the other side answers."""
+        clock, settings = self._node.ports.clock, self._node.settings
+        give_up_ms = clock.monotonic_ms() + settings.forward_finish_ms
+        while not await within(clock, self.task, settings.forward_stall_ms // 2):
+            question = asyncio.ensure_future(self._node.ports.transfers.offset(self.turl))
+            lives = await within(clock, question, settings.forward_stall_ms // 2)
+            await settled(question)
+            if not self.task.done() and (not lives or clock.monotonic_ms() >= give_up_ms):
+                return False
+        return True
 
     async def _body(self) -> AsyncIterator[bytes]:
         while (chunk := await self._queue.get()) is not None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.ids import ReferenceId, RequestKey
@@ -17,6 +18,7 @@ from chelonia.core.replicas import Location, Receipt
 from chelonia.core.shepherd import BlobStore, Signer, State, StateFile, Transfers
 from chelonia.shepherd import lifecycle
 from chelonia.shepherd.checksums import Worker
+from chelonia.shepherd.disk import Disk
 from chelonia.shepherd.index import Index
 from chelonia.shepherd.journal import Journal
 from chelonia.shepherd.lifecycle import Held
@@ -29,11 +31,14 @@ log = logging.getLogger(__name__)
 
 CURSOR = "scrub_cursor"
 """Where `State.extra` keeps how far the scrub's round has come."""
+BOOTS = "boots"
+"""Where `State.extra` keeps the boots before this one, newest first, with blanks between."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShepherdPorts:
-    """What a Shepherd needs from the world. `librarians`: one port that fails over among several."""
+    """What a Shepherd needs from the world. `librarians`: one port that fails over among several; `each_librarian`: all
+    of them, each by itself, for heartbeats (none: there is but that one port)."""
 
     blobs: BlobStore
     state_file: StateFile
@@ -43,6 +48,7 @@ class ShepherdPorts:
     worker: Worker
     clock: Clock
     ids: Ids
+    each_librarian: tuple[Librarian, ...] = ()
 
 
 class Node:
@@ -53,6 +59,7 @@ class Node:
         self.settings = settings
         self.id = settings.service_id
         self.index = Index()
+        self.disk = Disk(ports.blobs)
         self.state = State(boot=0, ticket_secret=b"")
         self.journal = Journal(self.id, 0)
         self.round = Round()
@@ -66,22 +73,34 @@ class Node:
     # --- durable state --------------------------------------------------------------------------------------------
 
     async def boot(self) -> None:
-        """Raise the boot number, durably, before anything is served.
+        """Raise the boot number, durably, before anything is served. Raises: BAD_CONFIG on another Shepherd's store.
 
         It follows the clock where that is ahead: a Shepherd whose disk was replaced must not be taken for its past
         self, nor an old disk that was put back for one from the past.
         """
+        await self.disk.open(self.id, self.ports.ids)
         old = await self.ports.worker.run(self.ports.state_file.load)
         clock_s = self.ports.clock.now_ms() // 1000
         if old is None:
-            await self.save(State(boot=max(1, clock_s), ticket_secret=self.ports.ids.token(32)))
-        else:
-            await self.save(replace(old, boot=max(old.boot + 1, clock_s)))
+            old = State(boot=0, ticket_secret=self.ports.ids.token(32))
+        if self.disk.identity.replaces:  # an administrator's word: whatever answers now is its cluster
+            old = replace(old, cluster="", generation=0, sequence=0)
+        elif not old.cluster:
+            old = replace(old, cluster=self.disk.identity.cluster)
+        boots = [str(old.boot), *old.extra.get(BOOTS, "").split()] if old.boot else []
+        extra = {**old.extra, BOOTS: " ".join(boots[: bounds.BOOTS_KEPT])}
+        await self.save(replace(old, boot=max(old.boot + 1, clock_s), extra=extra))
         self.journal = Journal(self.id, self.state.boot)
         self.round = Round(self.state.extra.get(CURSOR, ""))
 
+    @property
+    def boots(self) -> tuple[int, ...]:
+        """The boots before this one on this disk, newest first."""
+        return tuple(int(text) for text in self.state.extra.get(BOOTS, "").split())
+
     async def save(self, state: State) -> None:
-        """Make `state` the present one, durably."""
+        """Make `state` the present one, durably. Raises: UNAVAILABLE when the disk is gone or fails."""
+        await self.disk.require()  # never into the directory below a disk that is not mounted
         self.state = state
         async with self._saving:
             latest = self.state  # whoever waited for the lock writes what is newest

@@ -9,14 +9,24 @@ Nothing is reported to a Librarian of another cluster: what it does not know wou
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.librarian import Heartbeat, HeartbeatAnswer, InventoryItem, Report, ReportAnswer
+from chelonia.core.librarian import (
+    REFUSED_STORE,
+    Heartbeat,
+    HeartbeatAnswer,
+    InventoryItem,
+    Report,
+    ReportAnswer,
+)
 from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd import authority, lifecycle
+from chelonia.shepherd.beats import Beats
+from chelonia.shepherd.disk import CURE
 from chelonia.shepherd.lifecycle import Fate, Held
 from chelonia.shepherd.node import Node
 from chelonia.shepherd.uploads import Uploads
@@ -48,35 +58,70 @@ class Reporting:
         self._strangers: dict[ReferenceId, None] = {}
         self._alarmed = False
         self._compared = (0, 0)  # the generation compared with, and when (monotonic)
+        self._replaced = False
+        self._missing = 0
+        self._leaving = False
+        each = node.ports.each_librarian or (node.ports.librarians,)
+        self._beats = Beats(each, node.ports.clock, node.settings.heartbeat_ms)
+
+    async def leave(self) -> None:
+        """Say goodbye to every Librarian, as the last word of this boot."""
+        self._leaving = True
+        if self.on and self._linked:
+            await self._beats.send_all(self._node.own_call(), await self._beat())
+
+    async def stop(self) -> None:
+        """End heartbeats under way."""
+        await self._beats.stop()
 
     async def heartbeat_loop(self) -> None:
-        """Send signs of life for ever."""
+        """Send signs of life for ever. Raises: BAD_CONFIG when the cluster knows this Shepherd with another store."""
         while True:
-            if self.on:
+            if self.on and not self._leaving:
                 await self.beat()
             await self._node.ports.clock.sleep(self._node.settings.heartbeat_ms)
 
     async def report_loop(self) -> None:
         """Send what changed for ever, never more often than `report_ms`."""
         while True:
-            ready = self.on and self._linked
+            ready = self.on and self._linked and not self._node.disk.trouble
             if ready and await self.report_once():
                 await self._node.ports.clock.sleep(self._node.settings.report_ms)
                 continue
             await wake_or_sleep(self._node.ports.clock, self._node.news, self._pause_ms(ready))
 
     async def beat(self) -> None:
-        """Send one sign of life and learn from the answer; a failure is logged, the next beat tries again."""
+        """Send one sign of life and learn from the answer; a failure is logged, the next beat tries again.
+
+        Raises: BAD_CONFIG when the cluster knows this Shepherd with another store.
+        """
         node = self._node
         try:
-            answer = await node.ports.librarians.heartbeat(node.own_call(), await self._beat())
+            answer = await self._beats.send(node.own_call(), await self._beat())
+            if answer.refused:
+                return self._turned_away(answer)
             await self._learn(answer)
         except CheloniaError as error:
+            if error.kind is Kind.BAD_CONFIG:
+                raise
             log.info("heartbeat failed error=%s", error)
+
+    def _turned_away(self, answer: HeartbeatAnswer) -> None:
+        """This does not count as the Shepherd it says it is. Raises: BAD_CONFIG when asking again is no use."""
+        self._linked = False
+        if answer.refused == REFUSED_STORE:
+            cause = f"{answer.cause}; {CURE}"
+            raise CheloniaError(Kind.BAD_CONFIG, "open store", self._node.disk.identity.store, cause)
+        if not self._node.disk.refused:
+            log.error(
+                "refused by the cluster: %s; it is asked again, nothing is taken or reported until then", answer.cause
+            )
+        self._node.disk.refused = answer.cause
 
     async def _beat(self) -> Heartbeat:
         node = self._node
-        free, total = await node.ports.blobs.space()
+        here = await node.disk.look()
+        free, total = await node.ports.blobs.space() if here else (0, 0)
         return Heartbeat(
             shepherd=node.id,
             boot=node.state.boot,
@@ -84,11 +129,16 @@ class Reporting:
             free_bytes=free,
             total_bytes=total,
             replicas=len(node.index),
-            accepting=node.settings.accepting and free > 0,
+            accepting=node.settings.accepting and free > 0 and not node.disk.refused,
             domain=node.settings.domain,
             verify_key=node.ports.signer.verify_key(),
             version=node.settings.version,
             compared=self._proven_generation(),
+            store=node.disk.identity.store,
+            boots=node.boots,
+            replaces=node.disk.identity.replaces,
+            trouble=node.disk.trouble,
+            leaving=self._leaving,
         )
 
     def _proven_generation(self) -> int:
@@ -106,7 +156,8 @@ class Reporting:
             report = node.journal.take(node.ports.clock.monotonic_ms(), bounds.REPORT_ENTRIES_MAX, node.describe)
             if report is None:
                 return False
-            answer = await node.ports.librarians.report(node.own_call(), report)
+            spoken = replace(report, store=node.disk.identity.store)
+            answer = await node.ports.librarians.report(node.own_call(), spoken)
         except CheloniaError as error:
             log.info("report failed, it will be repeated error=%s", error)
             await node.ports.clock.sleep(node.settings.report_retry_ms)
@@ -139,10 +190,15 @@ class Reporting:
                     answer.position.cluster, node.state.cluster,
                 )  # fmt: skip
             self._linked = self._compare = False
+            node.disk.refused = f"cluster {answer.position.cluster} answers, this store belongs to {node.state.cluster}"
             return
+        node.disk.refused = ""
         if not answer.known and self._linked:
             log.info("this Shepherd is not approved (any more); an administrator approves it as %s", node.id)
         fresh = answer.known and not self._linked
+        if answer.known and not node.disk.trouble:
+            self._replaced = self._replaced or node.disk.identity.replaces
+            await node.disk.admit(answer.position.cluster)
         self._compare = self._compare or fresh or state.generation != node.state.generation
         self._linked = answer.known
         if state != node.state:
@@ -224,13 +280,19 @@ class Reporting:
     async def _compare_inventory(self) -> None:
         """Page through what the namespace believes to be here and report every difference."""
         node = self._node
+        await node.disk.require()
         asked, self._compare = self._compare, False  # whoever asks while it runs has it run again
+        self._missing = 0
         generation, node.in_doubt = node.state.generation, False
         try:
             await self._compare_pages()
         except BaseException:
             self._compare = self._compare or asked
             raise
+        if self._replaced and self._missing:
+            text = "this store takes the place of an earlier one: %d replicas it held are reported lost"
+            log.warning(text, self._missing)
+        self._replaced = False
         self._compared = (generation, node.ports.clock.monotonic_ms())
         log.info("inventory compared replicas=%d to_report=%d", len(node.index), len(node.journal))
 
@@ -255,8 +317,10 @@ class Reporting:
                 item.state and item.state is not ReplicaState.CREATING and self._uploads.pending(item.reference) is None
             ):
                 # `creating` is a claim whose bytes may be on their way here; it expires by itself.
-                # A `stalled` one was never whole: nothing is lost with it.
-                level = logging.INFO if item.state is ReplicaState.STALLED else logging.WARNING
+                # A `stalled` one was never whole (`core.replicas.TRANSITIONS`): nothing is lost with it.
+                quiet = self._replaced or item.state is ReplicaState.STALLED
+                level = logging.INFO if quiet else logging.WARNING
+                self._missing += 1
                 text = "replica missing reference=%s blob=%s state=%s; reported as deleted"
                 log.log(level, text, item.reference, item.blob, item.state.value)
                 node.journal.note_gone(item.reference, item.blob, node.ports.clock.monotonic_ms())

@@ -37,8 +37,10 @@ class Scrubber:
         last_ms = clock.monotonic_ms()
         while True:
             due_ms = last_ms + self._slot_ms()  # anew each time: replicas come and go
-            suspect = node.round.next_suspect(node.index)
-            if suspect is not None:
+            suspect = None if node.disk.trouble else node.round.next_suspect(node.index)
+            if node.disk.trouble:
+                await clock.sleep(scrub.nap_ms(self._pace))
+            elif suspect is not None:
                 await self._try(suspect, paced=False)
             elif clock.monotonic_ms() >= due_ms:
                 last_ms = clock.monotonic_ms()
@@ -63,6 +65,8 @@ class Scrubber:
         if before is None:
             return None
         damage = await self._damage(before, paced)
+        if damage and not await self._node.disk.look(hard=True):
+            raise CheloniaError(Kind.UNAVAILABLE, "check", reference, self._node.disk.trouble)
         held = self._node.index.get(reference)
         if held is None:
             return None
@@ -89,6 +93,9 @@ class Scrubber:
         try:
             await self.check(held.reference, paced=paced)
         except CheloniaError as error:
+            if self._node.disk.trouble:  # told once, by the disk
+                self._node.round.suspect(held.reference)
+                return
             log.warning("check impossible reference=%s error=%s", held.reference, error)
 
     def _slot_ms(self) -> int:

@@ -24,6 +24,7 @@ from chelonia.core.shepherd import (
     Download,
     GetRequest,
     PutRequest,
+    RecordPage,
     ShepherdStatus,
     StatOutcome,
     TurlOutcome,
@@ -35,6 +36,7 @@ from chelonia.shepherd import lifecycle
 from chelonia.shepherd.downloads import Downloads, checksum_of
 from chelonia.shepherd.forwarding import push_copy
 from chelonia.shepherd.node import Node, ShepherdPorts
+from chelonia.shepherd.recounting import records_page
 from chelonia.shepherd.reporting import Reporting
 from chelonia.shepherd.scrubber import Scrubber
 from chelonia.shepherd.settings import ShepherdSettings
@@ -94,11 +96,17 @@ class ShepherdService:
             self._tidy_loop(),
         )
 
+    async def leave(self) -> None:
+        """Tell the Librarians that this process ends: it counts as away at once, and as back soon."""
+        await self._reporting.leave()
+
     async def stop(self) -> None:
         """End what requests left running and save what a later start can use. Call after `run` has ended."""
+        await self._reporting.stop()
         await self._node.background.stop()
-        await self._node.settle()
-        await self._scrubber.save_cursor()
+        if await self._node.disk.look():
+            await self._node.settle()
+            await self._scrubber.save_cursor()
 
     async def beat(self) -> None:
         """Send one heartbeat now."""
@@ -107,6 +115,8 @@ class ShepherdService:
     async def tidy(self) -> None:
         """Forget what has expired, and erase bytes nobody ever acknowledged once their time is over."""
         node = self._node
+        if not await node.disk.look():
+            return
         for reference in self._uploads.expire():
             await node.ports.blobs.erase(reference)
         self._downloads.expire()
@@ -174,7 +184,10 @@ class ShepherdService:
     async def delete(
         self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: Authority | None
     ) -> tuple[DeleteOutcome, ...]:
-        """Erase replicas, only on an authority at least as new as any before. Raises: DENIED, BAD_REQUEST."""
+        """Erase replicas, only on an authority at least as new as any before.
+
+        Raises: DENIED, BAD_REQUEST, UNAVAILABLE when the disk is not there.
+        """
         check_access(call, "shepherd", "delete")
         _check_bulk(len(references), "delete")
         node = self._node
@@ -182,6 +195,7 @@ class ShepherdService:
         if refusal or authority is None:
             log.warning("erasure refused replicas=%d by=%s: %s", len(references), call.dn, refusal)
             return tuple(DeleteOutcome(request_id, f"nosuchfile: {refusal}") for request_id, _ in references)
+        await node.disk.require()  # what is not there to be erased is not erased
         state = authorities.obeyed(node.state, authority.position)
         if state != node.state:
             await node.save(state)
@@ -216,7 +230,8 @@ class ShepherdService:
         """Describe this node. Raises: DENIED."""
         check_access(call, "shepherd", "status")
         node = self._node
-        free, total = await node.ports.blobs.space()
+        here = await node.disk.look()
+        free, total = await node.ports.blobs.space() if here else (0, 0)
         return ShepherdStatus(
             shepherd=node.id,
             boot=node.state.boot,
@@ -224,10 +239,17 @@ class ShepherdService:
             free_bytes=free,
             total_bytes=total,
             reporting=self._reporting.on,
-            quarantined=len(await node.ports.blobs.quarantined()),
+            quarantined=len(await node.ports.blobs.quarantined()) if here else 0,
             scrubbed=self._scrubber.scrubbed,
             damaged=self._scrubber.damaged,
+            store=node.disk.identity.store,
+            trouble=node.disk.trouble or node.disk.refused,
         )
+
+    async def records(self, call: Call, after: str, limit: int) -> RecordPage:
+        """A page of what stands beside the replicas. Raises: DENIED, BAD_REQUEST."""
+        check_access(call, "shepherd", "records")
+        return await records_page(self._node, after, min(max(limit, 1), bounds.REFERENCES_PAGE))
 
     # --- the data plane -------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
-"""A Shepherd's small durable facts (boot number, ticket secret, newest authority): a file, and its memory twin.
+"""A Shepherd's small durable facts: its state (boot number, ticket secret, newest authority), and whose store it is.
 
-The file is JSON of one object with `format` 1, mode 0600, replaced as a whole: temporary, fsync, rename, fsync
-directory. Layout: docs/formats/replica-store.md. Calls block; the service makes them through its `Worker`.
+Two files, and a memory twin of the first. Each is JSON of one object with `format` 1, mode 0600, replaced as a whole:
+temporary, fsync, rename, fsync directory. The state may be lost; the identity goes with the replicas. Layout:
+docs/formats/replica-store.md. Calls block; the service makes them through its `Worker`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.shepherd import State
+from chelonia.core.ids import ServiceId
+from chelonia.core.shepherd import State, StoreIdentity
 
 FORMAT: Final = 1
+IDENTITY: Final = "store.json"
+"""The file that says whose store a directory is."""
 
 
 class StateFile:
@@ -38,25 +42,10 @@ class StateFile:
     def save(self, state: State) -> None:
         """Write durably; returns when it is on stable storage. Raises: UNAVAILABLE when the disk fails or is full."""
         try:
-            self._replace(_encode(state))
+            _replace(self._path, _encode(state))
         except OSError as error:
             cause = f"the state cannot be saved: {error.strerror}; free space on its disk or mend it"
             raise CheloniaError(Kind.UNAVAILABLE, "save state", str(self._path), cause) from error
-
-    def _replace(self, content: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._path.with_name(self._path.name + ".new")
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(fd)
-        os.replace(draft, self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 class MemoryState:
@@ -74,6 +63,60 @@ class MemoryState:
         self.state = state
 
 
+def read_identity(root: Path) -> StoreIdentity | None:
+    """Whose store the directory `root` is, None when nothing says so. Raises: BAD_CONFIG when damaged; OSError."""
+    path = root / IDENTITY
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        content = json.loads(raw)
+        _check_format(content)
+        service, replaces = ServiceId(str(content["service"])), bool(content["replaces"])
+        return StoreIdentity(str(content["store"]), service, str(content["cluster"]), replaces)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        cause = f"damaged ({error}); put it back from a backup, or run `cheloniad accept-store`: replicas stay"
+        raise CheloniaError(Kind.BAD_CONFIG, "read store", str(path), cause) from error
+
+
+def write_identity(root: Path, identity: StoreIdentity) -> None:
+    """Say durably whose store the directory `root` is. Raises: OSError."""
+    content = {
+        "format": FORMAT,
+        "store": identity.store,
+        "service": identity.service,
+        "cluster": identity.cluster,
+        "replaces": identity.replaces,
+    }
+    _replace(root / IDENTITY, _json(content))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    draft = path.with_name(path.name + ".new")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(fd)
+    os.replace(draft, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _check_format(content: dict[str, Any]) -> None:
+    if content["format"] != FORMAT:
+        cause = f"format {content['format']} is not {FORMAT}; run the software version that wrote it, or a newer one"
+        raise CheloniaError(Kind.BAD_CONFIG, "load state", "", cause)
+
+
 def _encode(state: State) -> bytes:
     content = {
         "format": FORMAT,
@@ -84,13 +127,11 @@ def _encode(state: State) -> bytes:
         "sequence": state.sequence,
         "extra": state.extra,
     }
-    return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
+    return _json(content)
 
 
 def _decode(content: dict[str, Any]) -> State:
-    if content["format"] != FORMAT:
-        cause = f"format {content['format']} is not {FORMAT}; run the software version that wrote it, or a newer one"
-        raise CheloniaError(Kind.BAD_CONFIG, "load state", "", cause)
+    _check_format(content)
     extra = {str(key): str(value) for key, value in content["extra"].items()}
     return State(
         boot=int(content["boot"]),

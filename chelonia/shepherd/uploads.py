@@ -91,6 +91,9 @@ class Uploads:
         for request in requests:
             if request.reference:
                 parse_reference(request.reference)
+        if self._node.disk.unready:
+            why = f"not ready: {self._node.disk.unready}"
+            return tuple(TurlOutcome(r.request_id, error=why, kind=Kind.UNAVAILABLE.value) for r in requests)
         free, _ = await self._node.ports.blobs.space()
         outcomes: list[TurlOutcome] = []
         for request in requests:
@@ -221,6 +224,8 @@ class Uploads:
             whole = self._is_whole(pending, upload, intake.writer.offset)
         except BaseException as error:
             await self._interrupted(pending, intake, error)
+            if intake.write_failed:
+                await self._node.disk.look(hard=True)
             raise
         if not whole:
             await self._interrupted(pending, intake, None)

@@ -14,6 +14,7 @@ from chelonia.core.ahash import (
     Condition,
     ConditionType,
     Element,
+    ObjectPage,
     Page,
     ReplicaView,
     TransactOutcome,
@@ -103,6 +104,7 @@ _REPLICA = record(
     Text("role", "role"),
     Text("lag", "lag", INT),
 )
+_IDS = record(ObjectPage, Listed("IDList", Texts("ID", "ids")), Text("more", "more", BOOL))
 _STATUS = record(
     AHashStatus,
     Child("position", "position", POSITION),
@@ -171,6 +173,12 @@ AHASH: Final = service(
                 Text("limit", "limit", INT),
             ),
             _PAGE,
+        ),
+        Spec(
+            "objects",
+            AHash.objects,
+            arguments(AHash.objects, extra("after", "after"), Text("limit", "limit", INT)),
+            _IDS,
         ),
         Spec("status", AHash.status, arguments(AHash.status), _STATUS),
     ),

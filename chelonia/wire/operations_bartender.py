@@ -11,7 +11,9 @@ from chelonia.core.bartender import (
     AddReplicaRequest,
     Bartender,
     CommitPutRequest,
+    DeletedEntry,
     GetFileRequest,
+    ListDeletedOutcome,
     ListedEntry,
     ListOutcome,
     ListRequest,
@@ -25,6 +27,7 @@ from chelonia.core.bartender import (
     StartPutRequest,
     StatOutcome,
     TransferOutcome,
+    UndeleteRequest,
 )
 from chelonia.wire.elements import KIND_AND_CAUSE, answers, bulk, extra, needed
 from chelonia.wire.operations import Spec, service
@@ -66,6 +69,24 @@ _LISTED = record(
     extra("after", "after"),
     *KIND_AND_CAUSE,
 )
+_DELETED = record(
+    DeletedEntry,
+    Text("name", "name"),
+    Text("GUID", "guid"),
+    Text("owner", "owner"),
+    Text("size", "size", INT),
+    Text("deletedMs", "deleted_ms", INT),
+    Text("untilMs", "until_ms", INT),
+)
+_LISTED_DELETED = record(
+    ListDeletedOutcome,
+    _REQUEST_ID,
+    Listed("entries", Children("entry", "entries", _DELETED)),
+    Text("status", "status"),
+    extra("after", "after"),
+    *KIND_AND_CAUSE,
+)
+_UNDELETE = record(UndeleteRequest, _REQUEST_ID, _LN, extra("targetLN", "target_ln"))
 _RECURSIVE = shaped(
     lambda _, recursive: recursive,
     lambda recursive: ("recursive", recursive),
@@ -164,6 +185,8 @@ BARTENDER: Final = service(
             answers("addReplica", _TRANSFER),
         ),
         _spec("delFile", Bartender.del_file, _NAME, _OUTCOME),
+        _spec("undelete", Bartender.undelete, _UNDELETE, _OUTCOME),
+        _spec("listDeleted", Bartender.list_deleted, _LIST, _LISTED_DELETED),
         _spec("unlink", Bartender.unlink, _NAME, _OUTCOME),
         _spec("modify", Bartender.modify, _MODIFY, _MODIFIED),
         _spec("startPut", Bartender.start_put, _START_PUT, _STARTED),

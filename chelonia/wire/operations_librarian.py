@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Role
+from chelonia.core.healing import ForgetPage, Loss, Word
 from chelonia.core.ids import BlobId, Guid, ReferenceId
 from chelonia.core.librarian import (
     BeginPut,
@@ -22,6 +23,8 @@ from chelonia.core.librarian import (
     Delete,
     Entry,
     EntryPage,
+    Finding,
+    FsckPage,
     HealthSummary,
     Heartbeat,
     HeartbeatAnswer,
@@ -29,6 +32,7 @@ from chelonia.core.librarian import (
     InventoryPage,
     Librarian,
     MakeEntry,
+    Mended,
     ModifyOutcome,
     ModifyRequest,
     Move,
@@ -41,8 +45,12 @@ from chelonia.core.librarian import (
     ReportedReplica,
     ServiceRecord,
     SetWanted,
+    Severity,
+    Trashed,
+    TrashPage,
     Traversal,
     TraversedStep,
+    Undelete,
     Unlink,
     Unmake,
 )
@@ -190,6 +198,7 @@ _REPORT = record(
     Text("boot", "boot", INT, default=0),
     Text("number", "number", INT, default=0),
     Listed("filelist", Children("file", "replicas", _REPORTED, bounds.REPORT_ENTRIES_MAX)),
+    extra("store", "store"),
 )
 
 
@@ -260,6 +269,18 @@ _MOVE = record(
     Text("keep", "keep", BOOL),
     _EXPECT,
 )
+_UNDELETE = record(Undelete, _GUID, Text("parent", "parent"), Text("name", "name"), _EXPECT)
+_TRASHED = record(
+    Trashed,
+    _GUID,
+    Text("owner", "owner"),
+    Text("parent", "parent"),
+    Text("name", "name"),
+    Text("size", "size", INT),
+    Text("deletedMs", "deleted_ms", INT),
+    Text("untilMs", "until_ms", INT),
+)
+_TRASH_PAGE = record(TrashPage, Listed("entryList", Children("entry", "entries", _TRASHED)), Text("after", "after"))
 _SET_WANTED = record(SetWanted, _GUID, Text("wanted", "wanted", INT), _EXPECT)
 _ENTRY = record(Entry, Text("name", "name"), Child("object", "object", _OBJECT))
 _ENTRY_PAGE = record(EntryPage, Listed("entryList", Children("entry", "entries", _ENTRY)), Text("after", "after"))
@@ -279,6 +300,12 @@ _HEARTBEAT = record(
     Text("verifyKey", "verify_key"),
     extra("version", "version"),
     extra("compared", "compared", 0, form=INT),
+    extra("store", "store"),
+    Listed("bootList", Texts("boot", "boots", form=INT, limit=bounds.BOOTS_KEPT), omit=True),
+    extra("replaces", "replaces", False, form=BOOL),
+    extra("trouble", "trouble"),
+    extra("reclaimableBytes", "reclaimable_bytes", 0, form=INT),
+    extra("leaving", "leaving", False, form=BOOL),
 )
 _HEARTBEAT_ANSWER = record(
     HeartbeatAnswer,
@@ -286,6 +313,8 @@ _HEARTBEAT_ANSWER = record(
     Text("known", "known", BOOL),
     Text("accepted", "accepted", INT),
     Child("position", "position", POSITION),
+    extra("refused", "refused"),
+    extra("cause", "cause"),
 )
 _NODE = record(
     NodeView,
@@ -300,6 +329,24 @@ _NODE = record(
     Text("accepting", "accepting", BOOL),
     Text("domain", "domain"),
     Text("maintenanceUntilMs", "maintenance_until_ms", INT),
+    extra("store", "store"),
+    extra("reclaimableBytes", "reclaimable_bytes", 0, form=INT),
+    extra("trouble", "trouble"),
+    extra("drain", "drain"),
+)
+_LOSS = record(
+    Loss,
+    _GUID,
+    Text("LN", "name"),
+    Text("blob", "blob"),
+    Listed("elsewhereList", Texts("serviceID", "elsewhere")),
+)
+_FORGET_PAGE = record(
+    ForgetPage,
+    Text("lookedAt", "looked_at", INT),
+    Listed("lossList", Children("loss", "losses", _LOSS)),
+    Text("after", "after"),
+    Text("forgotten", "forgotten", BOOL),
 )
 _INVENTORY_ITEM = record(
     InventoryItem,
@@ -316,6 +363,7 @@ _SERVICE = record(
     Text("dn", "dn"),
     Text("serviceID", "service_id"),
     Text("approved", "approved", BOOL),
+    extra("forgotten", "forgotten", False, form=BOOL),
 )
 _TALLY = shaped(lambda *pair: pair, lambda pair: pair, Text("state", "state"), Text("number", "number", INT))
 
@@ -343,6 +391,26 @@ _HEALTH = shaped(
     Text("erasing", "erasing", INT),
     Listed("replicaList", Children("replica", "replicas", _TALLY)),
 )
+
+
+_FINDING = record(
+    Finding,
+    Text("ID", "object"),
+    Text("rule", "rule"),
+    extra("subject", "subject"),
+    Text("severity", "severity", enum_form(Severity)),
+    Text("text", "text"),
+    Text("mendable", "mendable", BOOL),
+)
+_FINDINGS = Listed("findingList", Children("finding", "findings", _FINDING, bounds.XML_ELEMENTS_MAX))
+_FSCK = record(
+    FsckPage,
+    _FINDINGS,
+    extra("cursor", "cursor"),
+    Text("examined", "examined", INT),
+    Text("objects", "objects", INT),
+)
+_MENDED = record(Mended, Text("done", "done", BOOL), Text("what", "what"))
 
 
 def _single_guid(guid: Guid) -> tuple[Guid]:
@@ -403,6 +471,13 @@ LIBRARIAN: Final = service(
         _command("delete", _L.delete, _DELETE),
         _command("unmake", _L.unmake, _UNMAKE),
         _command("move", _L.move, _MOVE),
+        _command("undelete", _L.undelete, _UNDELETE),
+        Spec(
+            "trash",
+            _L.trash,
+            arguments(_L.trash, extra("under", "under"), extra("after", "after"), Text("limit", "limit", INT)),
+            _TRASH_PAGE,
+        ),
         _command("setWanted", _L.set_wanted, _SET_WANTED),
         Spec(
             "entries",
@@ -412,6 +487,12 @@ LIBRARIAN: Final = service(
         ),
         Spec("recall", _L.recall, arguments(_L.recall), single(Text("memo", "memo", default=None, omit=True))),
         _command("heartbeat", _L.heartbeat, _HEARTBEAT, _HEARTBEAT_ANSWER),
+        Spec(
+            "hearing",
+            _L.hearing,
+            arguments(_L.hearing, Listed("serviceList", Texts("serviceID", "shepherds"))),
+            single(Listed("wordList", Texts("word", "words", form=enum_form(Word)))),
+        ),
         Spec(
             "inventory",
             _L.inventory,
@@ -434,7 +515,32 @@ LIBRARIAN: Final = service(
             arguments(_L.maintenance, Text("serviceID", "shepherd"), Text("untilMs", "until_ms", INT)),
             NOTHING,
         ),
+        Spec(
+            "drain",
+            _L.drain,
+            arguments(_L.drain, Text("serviceID", "shepherd"), Text("on", "on", BOOL)),
+            NOTHING,
+        ),
+        Spec(
+            "forget",
+            _L.forget,
+            arguments(
+                _L.forget,
+                Text("serviceID", "shepherd"),
+                extra("after", "after"),
+                Text("checkOnly", "check_only", BOOL),
+                Text("acceptLoss", "accept_loss", BOOL),
+            ),
+            _FORGET_PAGE,
+        ),
         Spec("health", _L.health, arguments(_L.health), _HEALTH),
+        Spec("fsck", _L.fsck, arguments(_L.fsck, extra("GUID", "below"), extra("cursor", "cursor")), _FSCK),
+        Spec(
+            "mend",
+            _L.mend,
+            arguments(_L.mend, replace(_FINDINGS, required=True)),
+            single(Listed("mendedList", Children("mended", "results", _MENDED))),
+        ),
     ),
 )
 """The Librarian's operations."""

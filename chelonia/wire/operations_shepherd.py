@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
-from chelonia.core.replicas import Checksums, ReplicaFacts
+from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import (
     Authority,
     CopyOrder,
@@ -19,12 +19,14 @@ from chelonia.core.shepherd import (
     GetRequest,
     Purpose,
     PutRequest,
+    RecordPage,
+    ReplicaRecord,
     Shepherd,
     ShepherdStatus,
     StatOutcome,
     TurlOutcome,
 )
-from chelonia.wire.elements import POSITION, RECEIPT, answers, bulk
+from chelonia.wire.elements import CHECKSUMS, POSITION, RECEIPT, answers, bulk, extra
 from chelonia.wire.operations import Spec, service
 from chelonia.wire.schema import (
     BOOL,
@@ -38,6 +40,7 @@ from chelonia.wire.schema import (
     Text,
     Texts,
     arguments,
+    enum_form,
     record,
     shaped,
     single,
@@ -257,8 +260,32 @@ _STATUS = record(
     Text("quarantined", "quarantined", INT),
     Text("scrubbed", "scrubbed", INT),
     Text("damaged", "damaged", INT),
+    extra("store", "store"),
+    extra("trouble", "trouble"),
 )
 _TURL = {name: answers(name, _properties(f"{name}Response", _turl_make, _turl_take)) for name in ("get", "put")}
+
+_WHOLE_FACTS = record(
+    ReplicaFacts,
+    Text("blob", "blob"),
+    Text("GUID", "guid"),
+    Text("name", "name"),
+    Text("owner", "owner"),
+    Text("size", "size", INT),
+    Child("checksums", "checksums", record(Checksums, *CHECKSUMS)),
+    Text("wanted", "wanted", INT),
+    Text("createdMs", "created_ms", INT),
+    extra("seal", "seal"),
+)
+_RECORD = record(
+    ReplicaRecord,
+    Text("referenceID", "reference"),
+    Text("state", "state", enum_form(ReplicaState)),
+    Text("committed", "committed", BOOL),
+    Text("aside", "aside", BOOL),
+    Child("facts", "facts", _WHOLE_FACTS, default=None),
+)
+_RECORDS = record(RecordPage, Listed("recordList", Children("record", "items", _RECORD)), extra("after", "after"))
 
 SHEPHERD: Final = service(
     "shepherd",
@@ -318,6 +345,12 @@ SHEPHERD: Final = service(
             single(Text("damaged", "damaged", INT)),
         ),
         Spec("status", Shepherd.status, arguments(Shepherd.status), _STATUS),
+        Spec(
+            "records",
+            Shepherd.records,
+            arguments(Shepherd.records, extra("after", "after"), Text("limit", "limit", INT)),
+            _RECORDS,
+        ),
     ),
 )
 """The Shepherd's operations."""

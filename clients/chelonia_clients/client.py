@@ -18,6 +18,8 @@ from typing import Protocol, TypeVar
 from chelonia.core import bounds
 from chelonia.core.bartender import (
     Bartender,
+    DeletedEntry,
+    ListDeletedOutcome,
     ListedEntry,
     ListOutcome,
     ListRequest,
@@ -26,10 +28,12 @@ from chelonia.core.bartender import (
     MoveRequest,
     NameRequest,
     Outcome,
+    UndeleteRequest,
 )
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.healing import ForgetPage
 from chelonia.core.ids import Ms, RequestKey, ServiceId
 from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Needed, Triple, from_triples
@@ -220,14 +224,36 @@ class Client:
         return _done("move", source, answer)
 
     async def del_file(self, ln: str) -> str:
-        """Remove a file under all its names. Raises: NOT_FOUND, DENIED."""
+        """Remove a file under all its names; `undelete` brings it back for a while. Raises: NOT_FOUND, DENIED."""
         answer = await self.settled(lambda call: self.bartender.del_file(call, (NameRequest("0", ln),)))
         return _done("delFile", ln, answer)
 
     async def unlink(self, ln: str) -> str:
-        """Drop one name; the last name of a file takes its bytes with it. Raises: NOT_FOUND, DENIED."""
+        """Drop one name; the last one takes the file with it, as `del_file` does. Raises: NOT_FOUND, DENIED."""
         answer = await self.settled(lambda call: self.bartender.unlink(call, (NameRequest("0", ln),)))
         return _done("unlink", ln, answer)
+
+    async def undelete(self, ln: str, target: str = "") -> str:
+        """Bring a deleted file back under the name it had, or as `target`. Raises: NOT_FOUND, EXISTS, DENIED."""
+        request = UndeleteRequest("0", ln, target)
+        answer = await self.settled(lambda call: self.bartender.undelete(call, (request,)))
+        return _done("undelete", ln, answer)
+
+    async def list_deleted(self, ln: str = "") -> AsyncGenerator[DeletedEntry, None]:
+        """Yield the user's deleted files that are kept: of one collection, or all. Raises: NOT_FOUND."""
+        after = ""
+        while True:
+            answer = await self._deleted_page(ListRequest("0", ln, after, bounds.PAGE_ENTRIES_MAX))
+            if answer.status != "found":
+                raise _error("listDeleted", ln, Outcome("0", answer.status, answer.kind, answer.cause))
+            for entry in answer.entries:
+                yield entry
+            after = answer.after
+            if not after:
+                return
+
+    async def _deleted_page(self, request: ListRequest) -> ListDeletedOutcome:
+        return await self.settled(lambda call: self.bartender.list_deleted(call, (request,)))
 
     async def modify(self, ln: str, change_type: str, triple: Triple) -> str:
         """Change one property (`set unset add setifvalue=<v>`). Raises: NOT_FOUND, DENIED, CONFLICT."""
@@ -283,6 +309,23 @@ class Client:
         until = Ms(self.clock.now_ms() + duration_ms if duration_ms else 0)
         await self.librarian.maintenance(new_call(), ServiceId(shepherd), until)
         return until
+
+    async def drain(self, shepherd: str, *, on: bool) -> None:
+        """Have a Shepherd emptied, or no longer. Raises: as `nodes`, NOT_FOUND."""
+        await self.librarian.drain(new_call(), ServiceId(shepherd), on)
+
+    async def forget(self, shepherd: str, *, check_only: bool, accept_loss: bool) -> AsyncGenerator[ForgetPage, None]:
+        """Declare a Shepherd lost for good, page by page, or only say what would be lost with it.
+
+        The last page says whether it is `forgotten`. Raises: as `nodes`, NOT_FOUND, CONFLICT while it is alive.
+        """
+        after = ""
+        while True:
+            page = await self.librarian.forget(new_call(), ServiceId(shepherd), after, check_only, accept_loss)
+            yield page
+            after = page.after
+            if not after:
+                return
 
 
 def merge_actions(stored: str, changes: str) -> str:

@@ -1,8 +1,9 @@
 """Downloads: verified, resumed on another replica when one fails, and never left half-written under their name.
 
 A file's checksum comes from the Bartender, its bytes from any Shepherd that holds it. What arrives is written to a
-temporary file beside the target and renamed when it is whole and right; a broken connection continues by Range, on
-the next replica if need be; wrong bytes start over on the next replica and are reported as CHECKSUM when all are wrong.
+temporary file beside the target and renamed when it is whole and right; a connection that breaks or stalls continues by
+Range on the next replica (`hedging`); wrong bytes start over on the next replica and are reported as CHECKSUM when all
+are wrong.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from chelonia.core import bounds
 from chelonia.core.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.shepherd import PROTOCOL_HTTP
-from chelonia.hosting.http_client import Sending, raise_for_status
 from chelonia_clients.client import Client
+from chelonia_clients.hedging import PATIENCE_MS, Choice, opened
 
 Progress = Callable[[int], None]
 
@@ -72,11 +73,12 @@ async def read(client: Client, ln: str, progress: Progress | None = None) -> Asy
     """
     fetched: _Fetched | None = None
     failure: CheloniaError | None = None
-    async for answer, turl in _sources(client, ln):
+    search = _Search(client, ln)
+    async for answer, choice in search.replicas():
         fetched = fetched or _Fetched(ln, answer)
         fetched.check_same(answer)
         try:
-            async with contextlib.aclosing(_from(client, turl, fetched.size)) as chunks:
+            async with contextlib.aclosing(_from(client, choice, fetched.size)) as chunks:
                 async for chunk in chunks:
                     await fetched.add(chunk)
                     if progress is not None:
@@ -88,6 +90,7 @@ async def read(client: Client, ln: str, progress: Progress | None = None) -> Asy
             if error.kind is Kind.CHECKSUM:
                 raise
             failure = error
+            search.arrived = fetched.size
             client.trouble(ln, error.cause)
     raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
 
@@ -116,15 +119,17 @@ async def _fetch(client: Client, ln: str, file: BinaryIO, progress: Progress | N
     fetched: _Fetched | None = None
     failure: CheloniaError | None = None
     wrong = 0
-    async for answer, turl in _sources(client, ln):
+    search = _Search(client, ln)
+    async for answer, choice in search.replicas():
         fetched = fetched or _Fetched(ln, answer)
         fetched.check_same(answer)
         try:
-            await _append(client, turl, file, fetched, progress)
+            await _append(client, choice, file, fetched, progress)
             fetched.check()
             return fetched
         except CheloniaError as error:
             failure = error
+            search.arrived = fetched.size
             client.trouble(ln, error.cause)
         if failure.kind is Kind.CHECKSUM:
             fetched = _start_over(file, fetched, ln, answer, progress)
@@ -135,27 +140,41 @@ async def _fetch(client: Client, ln: str, file: BinaryIO, progress: Progress | N
 
 
 ROUNDS = 4
-"""How often the Bartender is asked for TURLs: those of a long download may have expired, a node may be back."""
+"""How often in a row without a byte the Bartender is asked for TURLs: those of a long download may have expired, a node
+may be back."""
 PAUSE_MS = 250
 """Before the second round; doubled for each further one."""
 
 
-async def _sources(client: Client, ln: str) -> AsyncGenerator[tuple[TransferOutcome, str], None]:
-    """Yield the replicas of a file to try, nearest first, then fresh TURLs of them."""
-    for number in range(ROUNDS):
-        if number:
-            await client.clock.sleep(PAUSE_MS * 2 ** (number - 1))
-        try:
-            answer = await _ask(client, ln)
-        except CheloniaError as error:
-            if number == 0 and error.kind not in (Kind.NO_REPLICA, Kind.NOT_ALIVE):
-                raise
-            if number == ROUNDS - 1:
-                raise
-            client.trouble(ln, error.cause)
-            continue
-        for turl in _turls(answer):
-            yield answer, turl
+class _Search:
+    """The replicas of a file to try. `arrived`: how many bytes have come, as the user of it tells."""
+
+    def __init__(self, client: Client, ln: str) -> None:
+        self._client = client
+        self._ln = ln
+        self.arrived = 0
+
+    async def replicas(self) -> AsyncGenerator[tuple[TransferOutcome, Choice], None]:
+        """Yield what there is to choose from until nothing of it is left, then fresh TURLs; Raises: as `_ask`."""
+        client = self._client
+        number = barren = 0
+        while barren < ROUNDS:
+            if number:
+                await client.clock.sleep(PAUSE_MS * 2 ** max(barren - 1, 0))
+            before = self.arrived
+            try:
+                answer = await _ask(client, self._ln)
+            except CheloniaError as error:
+                passing = number or error.kind in (Kind.NO_REPLICA, Kind.NOT_ALIVE)
+                if not passing or barren == ROUNDS - 1:
+                    raise
+                client.trouble(self._ln, error.cause)
+            else:
+                choice = Choice(_turls(answer), PATIENCE_MS[min(number, len(PATIENCE_MS) - 1)])
+                while choice.turls:
+                    yield answer, choice
+            number += 1
+            barren = 0 if self.arrived > before else barren + 1
 
 
 def _turls(answer: TransferOutcome) -> list[str]:
@@ -170,14 +189,11 @@ async def _ask(client: Client, ln: str) -> TransferOutcome:
     return answer
 
 
-async def _from(client: Client, turl: str, offset: int) -> AsyncGenerator[bytes, None]:
+async def _from(client: Client, choice: Choice, offset: int) -> AsyncGenerator[bytes, None]:
     """Yield a replica's bytes from `offset` on; a TURL that knows no ranges is read from its start and skipped."""
-    headers = {"Range": f"bytes={offset}-"} if offset else {}
-    async with client.http.stream(Sending("GET", turl, headers)) as answer:
-        if answer.status == 416 and offset:
+    async with opened(client.http, choice, offset) as answer:
+        if answer.status == 416:
             return  # nothing is left: what came before was whole
-        if answer.status >= 400:
-            raise_for_status(answer.status, answer.headers, await answer.read(4096), "get")
         skip = offset if answer.status != 206 else 0
         async for chunk in answer.chunks():
             if len(chunk) > skip:
@@ -185,10 +201,10 @@ async def _from(client: Client, turl: str, offset: int) -> AsyncGenerator[bytes,
             skip = max(0, skip - len(chunk))
 
 
-async def _append(client: Client, turl: str, file: BinaryIO, fetched: _Fetched, progress: Progress | None) -> None:
+async def _append(client: Client, choice: Choice, file: BinaryIO, fetched: _Fetched, progress: Progress | None) -> None:
     keeper = _Keeper(file, fetched)
     try:
-        async with contextlib.aclosing(_from(client, turl, fetched.size)) as chunks:
+        async with contextlib.aclosing(_from(client, choice, fetched.size)) as chunks:
             async for chunk in chunks:
                 await keeper.take(chunk)
                 if progress is not None:

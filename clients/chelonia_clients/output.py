@@ -10,6 +10,7 @@ import json
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from chelonia.core import status
@@ -65,6 +66,11 @@ class Output:
             why = {"error": self.error} if self.error is not None else {}
             whole = {**head, **why, "results": self.results, **self.document}
             self.stdout.write(json.dumps(whole, indent=2) + "\n")
+
+
+def stamp(ms: int) -> str:
+    """An instant in UTC, `-` for none."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if ms else "-"
 
 
 def describe(error: CheloniaError) -> str:

@@ -23,10 +23,11 @@ AFTER_S: Final = 0.5
 
 
 class Bar:
-    """Counts bytes; use as a context manager and pass `advance` as the progress callback."""
+    """Counts bytes, or whatever `unit` says; use as a context manager and pass `advance` as the progress callback."""
 
-    def __init__(self, title: str, total: int = -1, *, enabled: bool = True) -> None:
+    def __init__(self, title: str, total: int = -1, *, enabled: bool = True, unit: str = "bytes") -> None:
         self._title = title
+        self._unit = unit
         self._total = total
         self._enabled = enabled and sys.stderr.isatty()
         self._started = time.monotonic()
@@ -57,10 +58,14 @@ class Bar:
 
     def _draw(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
         from rich.progress import TransferSpeedColumn as Speed
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn())
+        counted: tuple[ProgressColumn, ...] = (DownloadColumn(), Speed())
+        if self._unit != "bytes":
+            counted = (MofNCompleteColumn(), TextColumn(self._unit))
+        columns = (TextColumn("{task.description}"), BarColumn(), *counted, Remaining())
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._bar.add_task(self._title, total=self._total if self._total >= 0 else None)
         self._bar.start()

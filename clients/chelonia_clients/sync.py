@@ -12,7 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from chelonia.core.bartender import DeletedEntry
 from chelonia.core.bounds import PAGE_ENTRIES_MAX
+from chelonia.core.healing import ForgetPage
 from chelonia.core.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Triple
 from chelonia_clients import connect
@@ -103,6 +105,14 @@ class SyncClient:
         """See `Client.unlink`."""
         return self._wait(self._client.unlink(ln))
 
+    def undelete(self, ln: str, target: str = "") -> str:
+        """See `Client.undelete`."""
+        return self._wait(self._client.undelete(ln, target))
+
+    def list_deleted(self, ln: str = "") -> Iterator[DeletedEntry]:
+        """See `Client.list_deleted`; pages are fetched as they are needed."""
+        return self._each(self._client.list_deleted(ln))
+
     def modify(self, ln: str, change_type: str, triple: Triple) -> str:
         """See `Client.modify`."""
         return self._wait(self._client.modify(ln, change_type, triple))
@@ -163,6 +173,14 @@ class SyncClient:
     def maintenance(self, shepherd: str, duration_ms: int) -> int:
         """See `Client.maintenance`."""
         return self._wait(self._client.maintenance(shepherd, duration_ms))
+
+    def drain(self, shepherd: str, *, on: bool) -> None:
+        """See `Client.drain`."""
+        self._wait(self._client.drain(shepherd, on=on))
+
+    def forget(self, shepherd: str, *, check_only: bool, accept_loss: bool) -> Iterator[ForgetPage]:
+        """See `Client.forget`."""
+        return self._each(self._client.forget(shepherd, check_only=check_only, accept_loss=accept_loss))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -1,15 +1,16 @@
 """Uploads: bytes first, then the name.
 
 `upload` asks the Bartender where to put the bytes, streams them there while hashing, compares what the Shepherds say
-they stored with what was sent, and only then commits the name. Trouble with one Shepherd costs a new start, never a
-half-made file: until `commitPut` has answered, nothing is visible, and an overwritten file stays as it was.
+they stored with what was sent, and only then commits the name. Trouble with one Shepherd costs a new start, at once
+when it has gone silent (`watching`), never a half-made file: until `commitPut` has answered, nothing is visible, and an
+overwritten file stays as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from chelonia.wire import receipts
 from chelonia.wire.headers import RECEIPTS_HEADER
 from chelonia_clients.client import Client
 from chelonia_clients.settings import DEFAULT_REPLICAS
+from chelonia_clients.watching import Watch
 
 Progress = Callable[[int], None]
 """Called with the number of bytes just moved (negative when a transfer starts over)."""
@@ -103,29 +105,32 @@ async def upload(client: Client, source: Source, ln: str, options: UploadOptions
     wish = options or UploadOptions()
     for left in range(TRIES - 1, -1, -1):
         try:
-            return await _try_upload(client, source, ln, wish)
+            return await _try_upload(client, source, ln, wish, TRIES - 1 - left)
         except _Again as again:
             # a stream that no byte was taken of can still be sent
             if not left or not (source.repeatable or again.error.kind is Kind.NO_SHEPHERD):
                 raise again.error from None
             client.trouble(ln, again.error.cause)
+            if again.at_once and left == TRIES - 1:
+                continue
         await client.clock.sleep(PAUSE_MS * 2 ** (TRIES - 1 - left))
     raise AssertionError("the last try either returns or raises")
 
 
 class _Again(Exception):
-    """A failure after which a fresh start makes sense: nothing has been named."""
+    """A failure after which a fresh start makes sense: nothing has been named. `at_once`: without a pause."""
 
     def __init__(self, error: CheloniaError) -> None:
         super().__init__(error)
         self.error = error
+        self.at_once = error.kind is Kind.TIMEOUT
 
 
 _START_AGAIN = (Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.INCOMPLETE, Kind.CHECKSUM)
 """Failures of a commit, or of a PUT, that a fresh start may cure although the same request would not."""
 
 
-async def _try_upload(client: Client, source: Source, ln: str, wish: UploadOptions) -> Uploaded:
+async def _try_upload(client: Client, source: Source, ln: str, wish: UploadOptions, number: int) -> Uploaded:
     try:
         start = await _start(client, source, ln, wish)
     except CheloniaError as error:
@@ -133,8 +138,10 @@ async def _try_upload(client: Client, source: Source, ln: str, wish: UploadOptio
             raise _Again(error) from error
         raise
     sent = _Counted(source.open(), wish.progress)
+    body = sent.chunks()
     try:
-        words = await _put(client, start.turl, ln, sent, source.size)
+        watch = Watch(client.http, client.clock, number, lambda: sent.size) if source.repeatable else None
+        words = await _put(client, ln, Sending("PUT", start.turl, {}, body, source.size), watch)
         _compare(ln, sent, words)
         await _commit(client, start, words, ln, wish)
     except CheloniaError as error:
@@ -145,6 +152,8 @@ async def _try_upload(client: Client, source: Source, ln: str, wish: UploadOptio
     except BaseException:
         sent.take_back()
         raise
+    finally:
+        await body.aclose()
     return Uploaded(ln, sent.size, sent.sha256)
 
 
@@ -164,9 +173,10 @@ async def _commit(client: Client, start: StartPutOutcome, words: list[str], ln: 
         raise CheloniaError(kind_from_wire(done.kind), "commitPut", ln, done.cause or done.status)
 
 
-async def _put(client: Client, turl: str, ln: str, sent: _Counted, size: int) -> list[str]:
+async def _put(client: Client, ln: str, sending: Sending, watch: Watch | None) -> list[str]:
     try:
-        answer = await client.http.request(Sending("PUT", turl, {}, sent.chunks(), size))
+        work = asyncio.ensure_future(client.http.request(sending))
+        answer = await watch.settled(work, sending.url) if watch else await work
         raise_for_status(answer.status, answer.headers, answer.body, "put")
     except CheloniaError as error:
         raise CheloniaError(error.kind, "put", error.subject or ln, error.cause) from error
@@ -201,7 +211,17 @@ class _Counted:
     def sha256(self) -> str:
         return self._hash.hexdigest()
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yield the chunks; closing this closes the source."""
+        try:
+            async for chunk in self._hashed():
+                yield chunk
+        finally:
+            close = getattr(self._source, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _hashed(self) -> AsyncIterator[bytes]:
         hashing: asyncio.Task[None] | None = None
         async for chunk in self._source:
             if hashing is not None:

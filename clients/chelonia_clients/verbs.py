@@ -32,6 +32,7 @@ class Verb:
     examples: tuple[str, ...] = ()
 
 
+_TRASH = "verbs_trash"
 _NAMES, _MOVES, _RULES, _ADMIN = "verbs_namespace", "verbs_transfer", "verbs_policy", "verbs_admin"
 
 STAT = Verb(
@@ -101,6 +102,11 @@ RM = Verb(
     (1, -1), (RECURSIVE, Flag("--force", "what is not there is no error", "-f"), PARALLEL), False,
     ("rm /data/a", "rm -r /data/old"),
 )  # fmt: skip
+UNDELETE = Verb(
+    "undelete", "[--list] [<LN> [<new LN>]]", "bring a deleted file back, or --list what is kept", f"{_TRASH}:undelete",
+    (0, 2), (Flag("--list", "show what was deleted (in a collection, or all of yours) and is kept", "-l"),), False,
+    ("undelete /data/a", "undelete --list /data", "undelete 5d9b7a52-0c7c-4c3e-9a3f-0b8f6f0e7f11 /data/a.old"),
+)  # fmt: skip
 UNLINK = Verb(
     "unlink", "<LN> [<LN> ...]", "drop single names", f"{_NAMES}:unlink", (1, -1), (), False, ("unlink /mine/a",)
 )
@@ -128,11 +134,17 @@ WHOAMI = Verb(
     ("whoami",),
 )  # fmt: skip
 ADMIN = Verb(
-    "admin", "status | node list | node maintenance <id> [--for 2h] [--end] | service list | "
-    "service approve|withdraw <id> | node approve|withdraw <id>",
-    "for administrators: health, nodes, approvals, planned absence", f"{_ADMIN}:admin", (1, 3),
-    (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over")), False,
-    ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h"),
+    "admin", "status | node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
+    "node undrain <id> | node forget <id> [--accept-loss] | service list | "
+    "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>]",
+    "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, 3),
+    (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
+     Flag("--wait", "return when the drained node may go"),
+     Flag("--accept-loss", "give up files of which the forgotten node has the only copy"),
+     Flag("--repair", "repair what fsck finds and is safe to repair")), False,
+    ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h",
+     "admin node drain https://se1:60000/Shepherd --wait", "admin node forget https://se1:60000/Shepherd",
+     "admin fsck --repair"),
 )  # fmt: skip
 COMPLETION = Verb(
     "completion", "bash | zsh", "print the shell's completion", f"{_ADMIN}:completion", (1, 2), (), True,
@@ -142,7 +154,7 @@ VERSION = Verb("version", "", "print the version", f"{_ADMIN}:version", (0, 0))
 HELP = Verb("help", "[<verb>]", "how to use a verb", "cli:help_", (0, 1), (), False, ("help put",))
 
 VERBS: tuple[Verb, ...] = (
-    LS, LIST, STAT, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, CP, CAT, MV, MOVE, LN, RM, DELETE, UNLINK,
+    LS, LIST, STAT, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, CP, CAT, MV, MOVE, LN, RM, DELETE, UNDELETE, UNLINK,
     MODIFY, POLICY, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS, REMOVE_CREDENTIALS, WHOAMI, DOCTOR, ADMIN, COMPLETION,
     VERSION, HELP,
 )  # fmt: skip
@@ -154,8 +166,8 @@ WHOLE: dict[str, Verb] = {"ls": LS, "mv": MV, "ln": LN, "rm": RM, "cp": CP}
 THREE: dict[str, Verb] = {
     "sta": STAT, "mak": MAKE_COLLECTION, "mkd": MAKE_COLLECTION, "unm": UNMAKE_COLLECTION, "rmd": UNMAKE_COLLECTION,
     "lis": LIST, "mov": MOVE, "put": PUT, "get": GET, "del": DELETE, "mod": MODIFY, "pol": POLICY, "unl": UNLINK,
-    "cre": CREDENTIALS, "rem": REMOVE_CREDENTIALS, "cat": CAT, "doc": DOCTOR, "who": WHOAMI, "adm": ADMIN,
-    "com": COMPLETION, "ver": VERSION, "hel": HELP,
+    "und": UNDELETE, "cre": CREDENTIALS, "rem": REMOVE_CREDENTIALS, "cat": CAT, "doc": DOCTOR, "who": WHOAMI,
+    "adm": ADMIN, "com": COMPLETION, "ver": VERSION, "hel": HELP,
 }  # fmt: skip
 """First three letters of everything else."""
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
 from importlib import metadata, resources
-from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.librarian import NodeView, ServiceRecord
+from chelonia.core.librarian import ServiceRecord
+from chelonia_clients import verbs_nodes
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.output import human_size, table
+from chelonia_clients.output import table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import VERBS
-
-_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+from chelonia_clients.verbs_fsck import fsck
 
 
 async def admin(session: Session, arguments: Arguments) -> None:
@@ -24,13 +21,21 @@ async def admin(session: Session, arguments: Arguments) -> None:
         case ("status",):
             await _status(session)
         case ("node" | "nodes", "list") | ("nodes",):
-            await _nodes(session)
+            await verbs_nodes.nodes(session)
         case ("node", "maintenance", shepherd):
-            await _maintenance(session, arguments, shepherd)
+            await verbs_nodes.maintenance(session, arguments, shepherd)
+        case ("node", "drain", shepherd):
+            await verbs_nodes.drain(session, arguments, shepherd)
+        case ("node", "undrain", shepherd):
+            await verbs_nodes.undrain(session, shepherd)
+        case ("node", "forget", shepherd):
+            await verbs_nodes.forget(session, arguments, shepherd)
         case ("service" | "services", "list") | ("services",):
             await _services(session)
         case ("service" | "node", "approve" | "withdraw" as what, service_id):
             await _approve(session, service_id, approved=what == "approve")
+        case ("fsck",) | ("fsck", _):
+            await fsck(session, arguments, "".join(arguments.operands[1:]))
         case words:
             raise UsageError(f"admin does not know {' '.join(words)!r}")
 
@@ -67,65 +72,13 @@ def _counts(numbers: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(numbers.items())) or "none"
 
 
-async def _nodes(session: Session) -> None:
-    nodes = await session.client().nodes()
-    rows = [("SHEPHERD", "STATE", "SINCE", "REPLICAS", "FREE", "TOTAL", "DOMAIN")]
-    for node in nodes:
-        size = (human_size(node.free_bytes), human_size(node.total_bytes))
-        rows.append((node.shepherd, _state(node), _stamp(node.since_ms), str(node.replicas), *size, node.domain))
-        session.out.result(
-            shepherd=node.shepherd,
-            dn=node.dn,
-            state=node.state,
-            since_ms=node.since_ms,
-            replicas=node.replicas,
-            free_bytes=node.free_bytes,
-            total_bytes=node.total_bytes,
-            accepting=node.accepting,
-            domain=node.domain,
-            maintenance_until_ms=node.maintenance_until_ms,
-        )
-    for line in table(rows, frozenset({3, 4, 5})):
-        session.out.say(line)
-
-
-def _state(node: NodeView) -> str:
-    if node.state == "maintenance":
-        return f"maintenance until {_stamp(node.maintenance_until_ms)}"
-    return node.state if node.accepting or node.state != "alive" else "alive, full"
-
-
-def _stamp(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if ms else "-"
-
-
-async def _maintenance(session: Session, arguments: Arguments, shepherd: str) -> None:
-    if arguments.has("--end") == arguments.has("--for"):
-        raise UsageError("admin node maintenance takes --for TIME or --end")
-    duration = 0 if arguments.has("--end") else parse_duration(arguments.value("--for"))
-    known = {node.shepherd for node in await session.client().nodes()}
-    if shepherd not in known:
-        cause = f"no such Shepherd; known: {', '.join(sorted(known)) or 'none'}"
-        raise CheloniaError(Kind.NOT_FOUND, "maintenance", shepherd, cause)
-    until = await session.client().maintenance(shepherd, duration)
-    session.out.say(f"{shepherd}: in maintenance until {_stamp(until)}" if until else f"{shepherd}: back in service")
-    session.out.result(shepherd=shepherd, maintenance_until_ms=until)
-
-
-def parse_duration(text: str) -> int:
-    """Milliseconds of `90s`, `30m`, `2h`, `3d`. Raises: UsageError."""
-    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if match is None:
-        raise UsageError(f"--for takes a time like 90s, 30m, 2h or 3d, not {text!r}")
-    return int(match[1]) * _UNIT_MS[match[2]]
-
-
 async def _services(session: Session) -> None:
     rows = [("ROLE", "SERVICE", "STATE", "DN")]
     for record in await session.client().services():
-        state = "approved" if record.approved else "waiting"
+        state = "approved" if record.approved else "forgotten" if record.forgotten else "waiting"
         rows.append((record.role.value, record.service_id, state, record.dn))
-        session.out.result(role=record.role.value, service_id=record.service_id, dn=record.dn, approved=record.approved)
+        facts = {"dn": record.dn, "approved": record.approved, "forgotten": record.forgotten}
+        session.out.result(role=record.role.value, service_id=record.service_id, **facts)
     for line in table(rows):
         session.out.say(line)
 

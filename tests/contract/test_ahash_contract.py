@@ -581,6 +581,7 @@ OPERATIONS: dict[str, Callable[[AHashService, Call], Awaitable[object]]] = {
     "recall": lambda a, c: a.recall(c, RequestKey("k")),
     "walk": lambda a, c: a.walk(c, ()),
     "scan": lambda a, c: a.scan(c, ObjectId("o"), "entries"),
+    "objects": lambda a, c: a.objects(c),
     "status": lambda a, c: a.status(c),
 }
 
@@ -631,3 +632,23 @@ async def test_a_full_queue_and_a_closed_service_say_retry(engine: str, tmp_path
             with pytest.raises(CheloniaError) as caught:
                 await call
             assert caught.value.kind is Kind.UNAVAILABLE
+
+
+# ------------------------------------------------------------------------------------------------------------- all ids
+
+
+async def test_all_ids_come_page_by_page_in_byte_order(ahash: AHashService) -> None:
+    names = ["0", "blob:b", "sys:tree", "é", "a"]
+    for name in names:
+        await apply(ahash, put(name, "entries" if name == "0" else "s", "p", "v"))
+    await apply(ahash, delete("a"))
+    seen: list[str] = []
+    more, after = True, ""
+    while more:
+        page = await ahash.objects(LIBRARIAN, after, 2)
+        assert len(page.ids) <= 2
+        seen, more, after = [*seen, *page.ids], page.more, page.ids[-1]
+    assert seen == ["0", "blob:b", "sys:tree", "é"]
+    assert (await ahash.objects(LIBRARIAN, "é", 2)).ids == ()
+    with pytest.raises(CheloniaError, match="at least one id"):
+        await ahash.objects(LIBRARIAN, "", 0)

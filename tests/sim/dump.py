@@ -1,4 +1,4 @@
-"""Everything a memory store holds, as one snapshot for the audit."""
+"""Everything a memory store holds, as one snapshot for the invariants."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from chelonia.ahash import layout
 from chelonia.ahash.store_memory import MemoryStore
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import StoredObject
-from chelonia.librarian.audit import Snapshot
+from chelonia.librarian.invariants import Snapshot
 
 _ALL = 1 << 30
 

@@ -1,9 +1,10 @@
-"""The simulated network: nodes that crash, and ports whose calls get lost, delayed or doubled.
+"""The simulated network: calls between processes that get lost, delayed, doubled, cut off or carried out late.
 
-A `Node` owns tasks; crashing it cancels them all, as a killed process loses its memory. `Network.port(...)` wraps a
-service of one node for use by another: each call draws its fate from the run's one random source. Lost means one of
-two things the caller cannot tell apart: the request never arrived, or it was carried out and the answer was lost.
-Everything that happens goes into `trace`, whose digest is the run's fingerprint.
+`Network.port(...)` wraps a service of one node for use by another: each call draws its fate from the run's one random
+source. Lost means one of two things the caller cannot tell apart: the request never arrived, or it was carried out and
+the answer was lost; a partition does the same to all calls of one direction. Everything that happens goes into
+`trace`, whose digest is the run's fingerprint. `flying` tells whether anything that a request has set off is still
+under way: what a user must know before he can say that it has failed for good.
 """
 
 from __future__ import annotations
@@ -11,106 +12,69 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms
+from chelonia.core.ids import RequestKey
+from chelonia.hosting.rpc_client import AGAIN, KEYED, ONCE
+from tests.sim.process import Node, SimIds, check_alive
 
-EPOCH_MS = 1_700_000_000_000
+ANSWER_MS = 10_000
+"""How long an answer is waited for."""
+LONG_ANSWER_MS = 120_000
+"""The same for what moves bytes."""
+LONG = ("copy", "scrub", "PUT", "GET")
+KEPT_LINES = 300
+"""Events kept to be shown with a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
     """How badly the network behaves: probabilities per call, delays in ms. `late`: a call between services that arrives
-    long after its caller has given up, at most `late_ms_max` after."""
+    long after its caller has given up, at most `late_ms_max` after. `cut`: a body that breaks off on its way."""
 
     loss: float = 0.0
     duplicate: float = 0.0
     late: float = 0.0
+    cut: float = 0.0
     late_ms_max: int = 20_000
     delay_ms_max: int = 5
     timeout_ms: int = 1500
 
+    @property
+    def stragglers(self) -> bool:
+        """Whether a call may be carried out after its caller was told that it failed."""
+        return self.duplicate > 0 or self.late > 0
 
-@dataclass(slots=True)
+
 class Trace:
-    """What happened, in order, as lines; `digest` identifies the run."""
+    """What happened, in order; `digest` identifies the run, `lines` are the last events."""
 
-    lines: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._hash = hashlib.sha256()
 
     def add(self, now_ms: int, text: str) -> None:
         """Append one event."""
-        self.lines.append(f"{now_ms:>8} {text}")
+        line = f"{now_ms:>8} {text}"
+        self.lines.append(line)
+        self._hash.update(line.encode())
 
     def digest(self) -> str:
         """SHA-256 over all lines."""
-        return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
+        return self._hash.hexdigest()
 
 
-class SimClock:
-    """A node's clock: virtual time plus its own offset."""
-
-    def __init__(self, offset_ms: int = 0) -> None:
-        self.offset_ms = offset_ms
-
-    def now_ms(self) -> Ms:
-        """Wall clock of this node."""
-        return Ms(EPOCH_MS + self.offset_ms + self.monotonic_ms())
-
-    def monotonic_ms(self) -> Ms:
-        """Virtual milliseconds since the start of the run."""
-        return Ms(round(asyncio.get_running_loop().time() * 1000))
-
-    async def sleep(self, duration_ms: int) -> None:
-        """Let virtual time pass."""
-        await asyncio.sleep(duration_ms / 1000)
+class Refused(CheloniaError):
+    """Nobody listens there: the call has certainly not been carried out."""
 
 
-class SimIds:
-    """Identifiers and choices drawn from the run's seed."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def uuid(self) -> str:
-        """A version-4-shaped UUID."""
-        text = f"{self._rng.getrandbits(128):032x}"
-        return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
-
-    def token(self, n_bytes: int) -> bytes:
-        """Seeded bytes."""
-        return self._rng.randbytes(n_bytes)
-
-    def uniform(self) -> float:
-        """A seeded number in [0, 1)."""
-        return self._rng.random()
-
-
-class Node:
-    """One simulated process: its tasks die with it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.up = False
-        self._tasks: dict[asyncio.Task[Any], None] = {}
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` as part of this process."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
-        return task
-
-    async def crash(self) -> None:
-        """Kill the process: every task is cancelled, nothing is flushed."""
-        self.up = False
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+Target = Callable[[], Any]
+Work = Callable[[], Awaitable[Any]]
 
 
 class Network:
@@ -120,86 +84,129 @@ class Network:
         self.faults = Faults()
         self.trace = trace
         self._rng = rng
-        self._clock = SimClock()
-        self._frozen: dict[str, asyncio.Event] = {}
+        self._cuts: dict[tuple[str, str], int] = {}
+        self._flying: dict[str, int] = {}
 
-    def freeze(self, name: str) -> None:
-        """Stop a process: what it sends and what is sent to it waits until it is thawed. It does not know."""
-        self._frozen[name] = asyncio.Event()
+    # --- partitions -------------------------------------------------------------------------------------------------
 
-    def thaw(self, name: str) -> None:
-        """Let a frozen process go on: everything that waited happens now."""
-        self._frozen.pop(name).set()
+    def cut(self, sources: Sequence[str], targets: Sequence[str]) -> None:
+        """Let nothing through from `sources` to `targets`; the other direction is another matter."""
+        for pair in _pairs(sources, targets):
+            self._cuts[pair] = self._cuts.get(pair, 0) + 1
 
-    @property
-    def frozen(self) -> tuple[str, ...]:
-        """The processes that are frozen."""
-        return tuple(self._frozen)
+    def mend(self, sources: Sequence[str], targets: Sequence[str]) -> None:
+        """End one `cut` of the same names."""
+        for pair in _pairs(sources, targets):
+            self._cuts[pair] -= 1
+            if not self._cuts[pair]:
+                del self._cuts[pair]
 
-    async def _awake(self, name: str) -> None:
-        while name in self._frozen:
-            await self._frozen[name].wait()
+    # --- calls ------------------------------------------------------------------------------------------------------
 
-    def port(self, target: Callable[[], Any], node: Node, caller: Call, source: str) -> Any:
+    def flying(self, request_id: str) -> bool:
+        """Whether any call that belongs to this request is still under way, its late and doubled copies included."""
+        return request_id in self._flying
+
+    def port(self, target: Target, node: Node, caller: Call, source: Node) -> Any:
         """Return a stand-in for the service `target()` on `node`, as called by `source` with `caller`'s identity.
 
         The identity replaces what the caller puts into its `Call`, as a certificate would; request id and key travel.
         """
         return _Port(self, target, node, caller, source)
 
-    async def carry(self, source: str, node: Node, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Carry one call: `work` runs on `node`. Raises NETWORK or TIMEOUT when it or its answer does not arrive."""
-        faults = self.faults
-        await self._awake(source)
-        await self._clock.sleep(self._rng.randint(0, faults.delay_ms_max))
-        fate = self._rng.random()
-        if node.name in self._frozen or (faults.late and source != "user" and self._rng.random() < faults.late):
-            node.spawn(self._late(node, work))
+    async def carry(self, source: Node, node: Node, what: str, work: Work, request_id: str = "") -> Any:
+        """Carry one call: `work` runs on `node`. Raises: NETWORK or TIMEOUT when it or its answer does not arrive."""
+        check_alive()
+        self._take_off(request_id)
+        try:
+            return await self._carry(source, node, what, work, request_id)
+        finally:
+            self._land(request_id)
+
+    async def _carry(self, source: Node, node: Node, what: str, work: Work, request_id: str) -> Any:
+        faults, rng = self.faults, self._rng
+        await source.awake()
+        await asyncio.sleep(rng.randint(0, faults.delay_ms_max) / 1000)
+        fate = rng.random()
+        if (source.name, node.name) in self._cuts:
+            return await self._lost(source, node, what, "cut off")
+        late = faults.late and not source.name.startswith("user") and rng.random() < faults.late
+        if node.up and (node.frozen or late):
+            self._fly(node, self._late(node, work), request_id)
             return await self._lost(source, node, what, "late")
         if not node.up:
             self._note(source, node, what, "refused")
-            raise CheloniaError(Kind.NETWORK, what, node.name, "connection refused")
+            raise Refused(Kind.NETWORK, what, node.name, "connection refused")
         if fate < faults.loss / 2:
             return await self._lost(source, node, what, "request lost")
-        if self._rng.random() < faults.duplicate:
+        if faults.duplicate and rng.random() < faults.duplicate:
             self._note(source, node, what, "duplicated")
-            node.spawn(_quiet(work()))
-        result = await self._perform(source, node, what, work)
-        await self._awake(source)
-        if fate < faults.loss:
+            self._fly(node, self._late(node, work), request_id)
+        result = await self._perform(source, node, what, work, request_id)
+        await source.awake()
+        if fate < faults.loss or (node.name, source.name) in self._cuts:
             return await self._lost(source, node, what, "answer lost")
         return result
 
-    async def _late(self, node: Node, work: Callable[[], Awaitable[Any]]) -> None:
-        await self._awake(node.name)
-        await self._clock.sleep(self._rng.randint(0, self.faults.late_ms_max))
-        await _quiet(work())
+    async def _late(self, node: Node, work: Work) -> None:
+        await node.awake()
+        await asyncio.sleep(self._rng.randint(0, self.faults.late_ms_max) / 1000)
+        await node.awake()
+        try:
+            await work()
+        except CheloniaError:
+            return
 
-    async def _perform(self, source: str, node: Node, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        task = node.spawn(_as_coroutine(work))
-        await asyncio.wait((task,))
+    async def _perform(self, source: Node, node: Node, what: str, work: Work, request_id: str) -> Any:
+        task = self._fly(node, _as_coroutine(work), request_id)
+        await asyncio.wait((task,), timeout=(LONG_ANSWER_MS if what in LONG else ANSWER_MS) / 1000)
+        if not task.done():
+            self._note(source, node, what, "no answer")
+            raise CheloniaError(Kind.TIMEOUT, what, node.name, "no answer")
         if task.cancelled():
             self._note(source, node, what, "connection lost")
             raise CheloniaError(Kind.NETWORK, what, node.name, "connection lost")
         error = task.exception()
-        self._note(source, node, what, f"error {error}" if error else "ok")
-        if error:
+        self._note(source, node, what, f"error {error!s}" if error else "ok")
+        if isinstance(error, CheloniaError):
             raise error
+        if error is not None:
+            raise CheloniaError(Kind.INTERNAL, what, node.name, repr(error))
         return task.result()
 
-    async def _lost(self, source: str, node: Node, what: str, how: str) -> Any:
+    async def _lost(self, source: Node, node: Node, what: str, how: str) -> Any:
         self._note(source, node, what, how)
-        await self._clock.sleep(self.faults.timeout_ms)
+        await asyncio.sleep(self.faults.timeout_ms / 1000)
         raise CheloniaError(Kind.TIMEOUT, what, node.name, how)
 
-    def _note(self, source: str, node: Node, what: str, outcome: str) -> None:
-        self.trace.add(self._clock.monotonic_ms(), f"{source} -> {node.name} {what}: {outcome}")
+    def _note(self, source: Node, node: Node, what: str, outcome: str) -> None:
+        now_ms = round(asyncio.get_running_loop().time() * 1000)
+        self.trace.add(now_ms, f"{source.name} -> {node.name} {what}: {outcome}")
+
+    # --- what is under way ------------------------------------------------------------------------------------------
+
+    def _fly(self, node: Node, work: Any, request_id: str) -> asyncio.Task[Any]:
+        task = node.spawn(work)
+        if request_id:
+            self._take_off(request_id)
+            task.add_done_callback(lambda _: self._land(request_id))
+        return task
+
+    def _take_off(self, request_id: str) -> None:
+        if request_id:
+            self._flying[request_id] = self._flying.get(request_id, 0) + 1
+
+    def _land(self, request_id: str) -> None:
+        if request_id:
+            self._flying[request_id] -= 1
+            if not self._flying[request_id]:
+                del self._flying[request_id]
 
 
 class _Port:
     """Forwards every method call of a port through the network."""
 
-    def __init__(self, network: Network, target: Callable[[], Any], node: Node, caller: Call, source: str) -> None:
+    def __init__(self, network: Network, target: Target, node: Node, caller: Call, source: Node) -> None:
         self._network, self._target, self._node = network, target, node
         self._caller, self._source = caller, source
 
@@ -207,23 +214,64 @@ class _Port:
         async def call(context: Call, *args: Any, **kwargs: Any) -> Any:
             arriving = Call(
                 dn=self._caller.dn, roles=self._caller.roles, service_id=self._caller.service_id,
-                request_id=context.request_id, request_key=context.request_key, address=self._source,
+                request_id=context.request_id, request_key=context.request_key, address=self._source.name,
             )  # fmt: skip
 
             def work() -> Awaitable[Any]:
-                return getattr(self._target(), method)(arriving, *args, **kwargs)
+                service = self._target()
+                if service is None:
+                    raise CheloniaError(Kind.UNAVAILABLE, method, self._node.name, "it is starting")
+                return getattr(service, method)(arriving, *args, **kwargs)
 
-            return await self._network.carry(self._source, self._node, method, work)
+            return await self._network.carry(self._source, self._node, method, work, context.request_id)
 
         return call
 
 
-async def _as_coroutine(work: Callable[[], Awaitable[Any]]) -> Any:
+class Channel:
+    """Several instances of one service as one port: `hosting.rpc_client.Channel` without HTTP. It stays with one while
+    that answers, goes on to the next when it does not, and repeats a call for `retry_ms` under one request key."""
+
+    def __init__(self, ports: Sequence[Any], source: Node, ids: SimIds, *, retry_ms: int = 10_000) -> None:
+        self._ports = ports
+        self._source = source
+        self._ids = ids
+        self._retry_ms = retry_ms
+        self._current = int(ids.uniform() * len(ports))
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        async def call(context: Call, *args: Any) -> Any:
+            if method in KEYED and not context.request_key:
+                context = replace(context, request_key=RequestKey(self._ids.uuid()))
+            if method == "transact" and not args[0]:
+                args = (RequestKey(self._ids.uuid()), *args[1:])
+            return await self._repeat(method, context, args)
+
+        return call
+
+    async def _repeat(self, method: str, context: Call, args: tuple[Any, ...]) -> Any:
+        clock, count = self._source.clock, len(self._ports)
+        give_up = clock.monotonic_ms() + self._retry_ms
+        tried = hopeless = 0
+        while True:
+            current = self._current
+            try:
+                return await getattr(self._ports[current], method)(context, *args)
+            except CheloniaError as error:
+                tried += 1
+                hopeless += isinstance(error, Refused)
+                last = tried >= count and clock.monotonic_ms() + 200 >= give_up
+                if hopeless == tried >= count or method in ONCE or error.kind not in AGAIN or last:
+                    raise
+            if self._current == current:
+                self._current = (current + 1) % count
+            if tried % count == 0:
+                await clock.sleep(200)
+
+
+def _pairs(sources: Sequence[str], targets: Sequence[str]) -> list[tuple[str, str]]:
+    return [(source, target) for source in sources for target in targets if source != target]
+
+
+async def _as_coroutine(work: Work) -> Any:
     return await work()
-
-
-async def _quiet(work: Awaitable[Any]) -> None:
-    try:
-        await work
-    except CheloniaError:
-        return

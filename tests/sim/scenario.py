@@ -136,7 +136,7 @@ async def _check_bytes(world: World, files: Mapping[str, bytes]) -> None:
     for answer in answers:
         for place in from_triples(answer.metadata)["locations"]:
             location = parse_location(place)
-            if world.find(location.shepherd).blobs.data(location.reference) != files[answer.request_id]:
+            if world.find(location.shepherd).disk.platter.data(location.reference) != files[answer.request_id]:
                 raise Violation(f"{answer.request_id}: other bytes at {place}")
     for ln, data in files.items():
         [answer] = await world.bartender.get_file(USER, (GetFileRequest("0", ln, ("http",)),))

@@ -1,7 +1,7 @@
 """The second scenario: a few names written, overwritten, moved and deleted by several users while everything breaks.
 
 Messages get lost, doubled and come late; Shepherds crash, freeze, lose bits or their whole disk; the core process
-crashes; clocks step. Throughout, `audit.broken` must find nothing. When the faults have stopped, within a bounded
+crashes; clocks step. Throughout, `invariants.broken` must find nothing. When the faults have stopped, within a bounded
 virtual time, every name must hold what was acknowledged last, deleted names must be gone, every blob must have exactly
 the wanted number of live replicas on distinct Shepherds, every disk must hold nothing else, and no claim, erasure or
 reservation that has expired may be left.
@@ -32,7 +32,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Triple
-from chelonia.librarian import audit
+from chelonia.librarian import invariants
 from chelonia.librarian.blobs import facts_of, locations_of
 from chelonia.wire import receipts
 from tests.sim.dump import snapshot
@@ -117,6 +117,7 @@ class Churn:
         self.acknowledged = 0
         self.victim = self.rng.choice(self.world.shepherds)
         self._contents = 0
+        self.core = self.world.hosts[0]
 
     # --- users ------------------------------------------------------------------------------------------------------
 
@@ -268,34 +269,34 @@ class Churn:
             await self.world.restart(shepherd)
 
     async def _freeze(self) -> None:
-        name = self.rng.choice([shepherd.node.name for shepherd in self.world.shepherds])
-        self.world.network.freeze(name)
+        node = self.rng.choice(self.world.shepherds).node
+        node.freeze()
         await self.world.clock.sleep(self.rng.choice((1_000, 10_000)))
-        self.world.network.thaw(name)
+        node.thaw()
 
     async def _core(self) -> None:
-        await self.world.crash_core()
+        await self.world.crash_host(self.core)
         await self.world.clock.sleep(self.rng.choice((100, 3_000)))
-        await self.world.restart_core()
+        await self.world.restart_host(self.core)
 
     async def _clock_step(self) -> None:
-        clocks = [self.world.core_clock, *(shepherd.clock for shepherd in self.world.shepherds)]
+        clocks = [self.core.node.clock, *(shepherd.clock for shepherd in self.world.shepherds)]
         self.rng.choice(clocks).offset_ms += self.rng.choice((-86_400_000, -5_000, 5_000, 60_000, 86_400_000))
 
     async def _rot(self) -> None:
-        held = self.victim.blobs.references()
+        held = self.victim.disk.platter.references()
         if held:
             reference = self.rng.choice(held)
             fault = self.rng.choice(("flip", "lose", "truncate", "record"))
             match fault:
-                case "flip" if self.victim.blobs.data(reference):
-                    self.victim.blobs.flip(reference)
+                case "flip" if self.victim.disk.platter.data(reference):
+                    self.victim.disk.platter.flip(reference)
                 case "truncate":
-                    self.victim.blobs.truncate(reference, 3)
+                    self.victim.disk.platter.truncate(reference, 3)
                 case "record":
-                    self.victim.blobs.damage_record(reference)
+                    self.victim.disk.platter.damage_record(reference)
                 case _:
-                    self.victim.blobs.lose(reference)
+                    self.victim.disk.platter.lose(reference)
 
     async def _empty(self) -> None:
         if self.victim.node.up and self.rng.random() < 0.5:
@@ -307,10 +308,9 @@ class Churn:
     async def repair_everything(self) -> None:
         """Every process runs and is awake."""
         for shepherd in self.world.shepherds:
-            if shepherd.node.name in self.world.network.frozen:
-                self.world.network.thaw(shepherd.node.name)
-        if not self.world.core.up:
-            await self.world.restart_core()
+            shepherd.node.thaw()
+        if not self.core.node.up:
+            await self.world.restart_host(self.core)
         for shepherd in self.world.shepherds:
             if not shepherd.node.up:
                 await self.world.restart(shepherd)
@@ -321,12 +321,12 @@ class Churn:
         """Look at the invariants again and again. Raises: Violation."""
         while True:
             await self.world.clock.sleep(4_000)
-            if self.world.core.up:
+            if self.core.node.up:
                 self.check_invariants()
 
     def check_invariants(self) -> None:
         """Raises: Violation."""
-        broken = audit.broken(snapshot(self.world.store))
+        broken = invariants.broken(snapshot(self.world.store))
         if broken:
             raise Violation(f"at {self.world.clock.monotonic_ms()}: {'; '.join(map(str, broken[:4]))}")
 
@@ -344,12 +344,12 @@ class Churn:
 
     def _left(self) -> str:
         seen = snapshot(self.world.store)
-        findings = audit.unsettled(seen)
+        findings = invariants.unsettled(seen)
         if findings:
             return "; ".join(map(str, findings[:4]))
         return "; ".join(filter(None, (self._disk_left(shepherd, seen) for shepherd in self.world.shepherds)))
 
-    def _disk_left(self, shepherd: SimShepherd, seen: audit.Snapshot) -> str:
+    def _disk_left(self, shepherd: SimShepherd, seen: invariants.Snapshot) -> str:
         """What a disk holds besides its locations, or lacks of them."""
         wanted = {
             location.reference: facts_of(blob).checksums.sha256
@@ -357,9 +357,12 @@ class Churn:
             for location, _ in locations_of(blob)
             if location.shepherd == shepherd.service_id
         }
-        held = {ref: hashlib.sha256(shepherd.blobs.data(ref)).hexdigest() for ref in shepherd.blobs.references()}
+        held = {
+            ref: hashlib.sha256(shepherd.disk.platter.data(ref)).hexdigest()
+            for ref in shepherd.disk.platter.references()
+        }
         odd = [ref for ref in sorted({*wanted, *held}) if wanted.get(ref) != held.get(ref)]
-        left = shepherd.blobs.leftover()
+        left = shepherd.disk.platter.leftover()
         return f"{shepherd.node.name}: {odd} differ, {left} left over" if odd or left else ""
 
     async def check_contents(self) -> None:

@@ -1,7 +1,7 @@
 """A simulated cluster: the very services that run in production, on virtual time, a lossy network and memory disks.
 
-One `core` process hosts A-Hash, Librarian and Bartender; each Shepherd is a process of its own. Disks (the A-Hash's
-store, a Shepherd's blobs and state file) outlive a crash; everything else does not.
+A `Shape` says which processes there are and what each hosts: services of one process call each other directly, others
+through the network. Disks (the A-Hash's store, a Shepherd's blobs and state file) outlive a crash; nothing else does.
 """
 
 from __future__ import annotations
@@ -9,41 +9,43 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
+from chelonia.ahash.store_memory import InlineExecutor
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, ServiceId
+from chelonia.core.ids import BlobId, Dn, ReferenceId, ServiceId
 from chelonia.core.librarian import ServiceRecord
-from chelonia.core.shepherd import ByteRange, Upload, Uploaded
+from chelonia.core.shepherd import ByteRange, StoreIdentity, Upload, Uploaded
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World as LibrarianWorld
-from chelonia.shepherd.blobs_memory import MemoryBlobs
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.store_state import MemoryState
 from chelonia.wire import tickets
-from tests.sim.network import Network, Node, SimClock, SimIds, Trace
+from tests.sim.disk import SimDisk, SimDurability, SimStore, facts_now
+from tests.sim.network import Channel, Network, Trace
+from tests.sim.process import Node, SimClock, SimIds, task_factory
 
 T = TypeVar("T")
 
 USER = Call(dn=Dn("/O=Sim/CN=user"))
 ADMIN_DN = Dn("/O=Sim/CN=admin")
+ADMIN = Call(dn=ADMIN_DN, roles=(Role.ADMINISTRATOR,))
 CORE_DN = Dn("/O=Sim/CN=core")
-LIBRARIAN_ID = ServiceId("https://core:1/Librarian")
-BARTENDER_ID = ServiceId("https://core:1/Bartender")
 
 BODY_IDLE_MS = 10_000
 """A body whose sender is silent for so long has lost its connection."""
+START_RETRY_MS = 500
+"""Pause of a service that waits for another to start."""
 
 LIBRARIAN_SETTINGS = LibrarianSettings(
     root_owner=ADMIN_DN,
@@ -53,16 +55,35 @@ LIBRARIAN_SETTINGS = LibrarianSettings(
     leader_lease_ms=12_000,
     tick_ms=2_000,
     repair_delay_ms=0,
+    flap_window_ms=20_000,
     trim_grace_ms=5_000,
     claim_ms=15_000,
     outbox_interval_ms=8_000,
-    audit_interval_ms=20_000,
-    audit_page_ms=100,
+    survey_interval_ms=20_000,
+    survey_page_ms=100,
     backoff_ms=500,
     backoff_max_ms=4_000,
     services_interval_ms=20_000,
 )
 """Slower than a development cluster: a simulated second costs real time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Which processes there are. `hosts`: (name, services: `a` A-Hash, `l` Librarian, `b` Bartender), the A-Hash in one
+    of them; `domains`: one Shepherd for each."""
+
+    hosts: tuple[tuple[str, str], ...]
+    domains: tuple[str, ...]
+
+
+SINGLE = Shape((("core", "alb"),), ("",) * 5)
+"""One process for all services, and five Shepherds."""
+DOMAINS = tuple(f"site{1 + number // 3}/node{1 + number}" for number in range(9))
+SPLIT = Shape((("a1", "a"), ("l1", "l"), ("l2", "l"), ("b1", "b"), ("b2", "b")), DOMAINS)
+"""Every service by itself, and nine Shepherds at three sites."""
+PAIRED = Shape((("n1", "alb"), ("n2", "lb")), DOMAINS)
+"""Two nodes with all services, one of them with the A-Hash."""
 
 
 class InlineWorker:
@@ -74,7 +95,7 @@ class InlineWorker:
 
 
 class SimSigner:
-    """Signs with a name instead of a key: the simulator's Shepherds lie in other ways."""
+    """Signs with a name instead of a key: nobody but its owner makes one in the simulator."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -97,174 +118,314 @@ class SimVerifier:
 
 
 @dataclass(slots=True)
+class Host:
+    """A process with any of A-Hash, Librarian and Bartender. A service is None until it has started."""
+
+    node: Node
+    services: str
+    ahash: AHashService | None = None
+    librarian: LibrarianService | None = None
+    bartender: BartenderService | None = None
+
+    @property
+    def librarian_id(self) -> ServiceId:
+        """The registered id of its Librarian."""
+        return ServiceId(f"https://{self.node.name}:1/Librarian")
+
+    @property
+    def bartender_id(self) -> ServiceId:
+        """The registered id of its Bartender."""
+        return ServiceId(f"https://{self.node.name}:1/Bartender")
+
+
+@dataclass(slots=True)
 class SimShepherd:
-    """One Shepherd: what survives a crash, and the service while it runs."""
+    """One Shepherd: what survives a crash, and the service while it runs. `between`: what stands between it and the
+    Librarians, where it is not to be trusted."""
 
     node: Node
     service_id: ServiceId
     dn: Dn
-    blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
+    disk: SimDisk
+    domain: str = ""
     state: MemoryState = field(default_factory=MemoryState)
-    clock: SimClock = field(default_factory=SimClock)
     service: ShepherdService | None = None
+    between: Callable[[Any], Any] | None = None
 
     @property
     def call(self) -> Call:
         """This Shepherd's identity as others see it."""
         return Call(dn=self.dn, roles=(Role.SHEPHERD,), service_id=self.service_id)
 
-    def running(self) -> ShepherdService:
-        """The service. The network never asks a node that is down."""
-        assert self.service is not None
-        return self.service
+    @property
+    def clock(self) -> SimClock:
+        """The clocks of its process."""
+        return self.node.clock
 
 
 class World:
-    """The cluster. `start` brings everything up; `crash`/`restart` take Shepherds down and up."""
+    """The cluster. `start` brings everything up; `crash`/`restart` take processes down and up.
 
-    def __init__(self, seed: int, shepherds: int = 5) -> None:
+    `bugs` are errors that no service may raise; `harmed` says of each blob on which Shepherds a copy of it was damaged
+    by a disaster.
+    """
+
+    def __init__(self, seed: int, shape: Shape = SINGLE) -> None:
         self.rng = random.Random(seed)
         self.trace = Trace()
-        self.clock = SimClock()
-        self.core_clock = SimClock()
         self.ids = SimIds(self.rng)
         self.network = Network(self.rng, self.trace)
-        self.core = Node("core")
-        self.store = MemoryStore()
-        self.shepherds = [self._shepherd(number) for number in range(1, shepherds + 1)]
+        self.bugs: list[str] = []
+        self.harmed: dict[BlobId, set[ServiceId]] = {}
+        self.on_erased: Callable[[SimShepherd, ReferenceId], None] | None = None
+        self.clock = SimClock()
+        self.user = self.client("user")
+        self.store = SimStore(self.rng)
+        self.durability = SimDurability(self.rng)
+        self.hosts = [Host(Node(name, self._unexpected), services) for name, services in shape.hosts]
+        self.shepherds = [self._shepherd(number, domain) for number, domain in enumerate(shape.domains, start=1)]
+        self.librarian_settings = LIBRARIAN_SETTINGS
+
+    # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start all services and wait until every Shepherd is alive."""
-        await self._start_core()
+        asyncio.get_running_loop().set_task_factory(task_factory)
+        for host in self.hosts:
+            await self.restart_host(host)
         for shepherd in self.shepherds:
             await self.restart(shepherd)
-        admin = replace(USER, dn=ADMIN_DN, roles=(Role.ADMINISTRATOR,))
-        while any(view.state != "alive" for view in await self.librarian.nodes(admin)):
+        while not await self._all_alive():
             await self.clock.sleep(100)
+
+    async def _all_alive(self) -> bool:
+        if not all(host.librarian for host in self._with("l")) or not all(host.bartender for host in self._with("b")):
+            return False
+        librarians = [host.librarian for host in self.hosts if host.librarian is not None]
+        views = [view for librarian in librarians for view in await librarian.nodes(ADMIN)]
+        return all(view.state == "alive" for view in views)
 
     async def crash(self, shepherd: SimShepherd) -> None:
         """Kill a Shepherd: memory and unsynced bytes are gone."""
-        self.trace.add(self.clock.monotonic_ms(), f"CRASH {shepherd.node.name}")
+        self.note(f"CRASH {shepherd.node.name}")
         await shepherd.node.crash()
-        shepherd.blobs.crash()
+        await shepherd.disk.crash()
         shepherd.service = None
 
     async def restart(self, shepherd: SimShepherd) -> None:
         """Start a Shepherd on its disk."""
-        self.trace.add(self.clock.monotonic_ms(), f"START {shepherd.node.name}")
-        shepherd.service = ShepherdService(self._shepherd_ports(shepherd), _shepherd_settings(shepherd))
-        await shepherd.service.start()
-        shepherd.node.up = True
-        shepherd.node.spawn(shepherd.service.run())
+        self.note(f"START {shepherd.node.name}")
+        shepherd.node.begin()
+        service = ShepherdService(self._shepherd_ports(shepherd), shepherd_settings(shepherd))
+        await shepherd.node.spawn(service.start())
+        shepherd.service = service
+        self._keep(shepherd.node, service.run())
 
-    async def crash_core(self) -> None:
-        """Kill A-Hash, Librarian and Bartender: what was committed is there, nothing else."""
-        self.trace.add(self.clock.monotonic_ms(), "CRASH core")
-        await self.core.crash()
-        self.store = self.store.reopened()
+    async def crash_host(self, host: Host) -> None:
+        """Kill a process with everything it hosts: what was committed is there, nothing else."""
+        self.note(f"CRASH {host.node.name}")
+        await host.node.crash()
+        host.ahash = host.librarian = host.bartender = None
+        if "a" in host.services:
+            self.store = self.store.reopened()
 
-    async def restart_core(self) -> None:
-        """Start them on the store."""
-        self.trace.add(self.clock.monotonic_ms(), "START core")
-        await self._start_core()
+    async def restart_host(self, host: Host) -> None:
+        """Start a process; a service that needs another starts when that answers."""
+        self.note(f"START {host.node.name}")
+        host.node.begin()
+        host.node.spawn(self._boot(host))
+        if len(self.hosts) == 1:
+            while host.bartender is None:
+                await self.clock.sleep(1)
+
+    async def _boot(self, host: Host) -> None:
+        if "a" in host.services:
+            store = self.store
+            ahash = AHashService(
+                store, InlineExecutor(), host.node.clock, AHashSettings(cluster="sim"), self.durability
+            )
+            await ahash.start()
+            host.ahash = ahash
+            self._keep(host.node, ahash.run())
+        if "l" in host.services:
+            librarian = LibrarianService(
+                self._ahash_of(host), Identity(CORE_DN, host.librarian_id), self._librarian_world(host)
+            )
+            await _persist(host.node.clock, librarian.start)
+            host.librarian = librarian
+            self._keep(host.node, librarian.run())
+        if "b" in host.services:
+            settings = BartenderSettings(CORE_DN, host.bartender_id, b"simulated token key", put_lifetime_ms=40_000)
+            directory = _Directory(self, host.node, host.bartender_id, Role.BARTENDER)
+            port = self._librarian_of(host)
+            host.bartender = BartenderService(port, directory, host.node.clock, self.ids, settings)
+
+    def _keep(self, node: Node, work: Coroutine[Any, Any, None]) -> None:
+        """Run what must never end by itself."""
+
+        async def kept() -> None:
+            try:
+                await work
+            except CheloniaError as error:
+                self._unexpected(node.name, error)
+            else:
+                self._unexpected(node.name, RuntimeError("background work has ended"))
+
+        node.spawn(kept())
+
+    def _unexpected(self, name: str, error: BaseException) -> None:
+        if self.store.panicked.is_set() and any(name == host.node.name for host in self._with("a")):
+            return  # the A-Hash ends with its store, as it must
+        self.note(f"BUG {name}: {error!r}")
+        self.bugs.append(f"{name}: {error!r}")
+
+    # --- disasters --------------------------------------------------------------------------------------------------
+
+    def harm(self, shepherd: SimShepherd, reference: ReferenceId) -> None:
+        """Note that a disaster takes this copy."""
+        facts = facts_now(shepherd.disk.platter, reference)
+        if facts is not None:
+            self.harmed.setdefault(facts.blob, set()).add(shepherd.service_id)
+
+    def harm_all(self, shepherd: SimShepherd) -> None:
+        """Note that a disaster takes every copy of a Shepherd."""
+        for reference in shepherd.disk.platter.references():
+            self.harm(shepherd, reference)
 
     async def empty_disk(self, shepherd: SimShepherd, *, state_too: bool) -> None:
-        """Start a Shepherd that is down on an empty disk, with or without its state file."""
-        self.trace.add(self.clock.monotonic_ms(), f"EMPTY {shepherd.node.name} state={state_too}")
-        shepherd.blobs = MemoryBlobs()
+        """Take all from the disk of a Shepherd that is down, its state file too or not; its administrator knows."""
+        self.note(f"EMPTY {shepherd.node.name} state={state_too}")
+        self.harm_all(shepherd)
+        accepted = StoreIdentity(self.ids.uuid(), shepherd.service_id, replaces=True)
+        shepherd.disk.platter = type(shepherd.disk.platter)(shepherd.disk.platter.capacity, accepted)
         if state_too:
             shepherd.state = MemoryState()
 
-    def bartender_port(self) -> Any:
-        """The Bartender as the user reaches it: through the network."""
-        return self.network.port(lambda: self.bartender, self.core, USER, "user")
+    def note(self, text: str) -> None:
+        """Write into the trace."""
+        self.trace.add(self.clock.monotonic_ms(), text)
 
-    async def put(self, turl: str, data: bytes) -> Uploaded:
-        """PUT `data` to a TURL as the user."""
-        return await _Transfers(self, USER, "user").push(turl, _pieces(data), len(data))
+    # --- users ------------------------------------------------------------------------------------------------------
 
-    async def get(self, turl: str) -> bytes:
-        """GET a TURL whole, as the user."""
+    def client(self, name: str) -> Node:
+        """A user's machine."""
+        node = Node(name, self._unexpected)
+        node.begin()
+        return node
+
+    def bartender_port(self, user: Node | None = None, caller: Call = USER) -> Any:
+        """A Bartender as a user reaches it: through the network, any of them."""
+        hosts = self._with("b")
+        host = hosts[0] if len(hosts) == 1 else self.rng.choice(hosts)
+        return self.network.port(lambda: host.bartender, host.node, caller, user or self.user)
+
+    @property
+    def bartender(self) -> BartenderService:
+        """A Bartender, asked without a network: for those who watch."""
+        return next(host.bartender for host in self.hosts if host.bartender is not None)
+
+    async def put(self, turl: str, data: bytes, user: Node | None = None, caller: Call = USER) -> Uploaded:
+        """PUT `data` to a TURL as a user."""
+        return await _Transfers(self, caller, user or self.user).push(turl, _pieces(data), len(data))
+
+    async def get(self, turl: str, user: Node | None = None, caller: Call = USER) -> bytes:
+        """GET a TURL whole, as a user."""
         shepherd, ticket = self.of_turl(turl)
 
         async def work() -> bytes:
-            download = await shepherd.running().open(USER, ticket)
+            download = await _running(shepherd).open(caller, ticket)
             parts = [part async for part in download.reader.read(ByteRange(0, download.size))]
             await download.reader.close(complete=True)
             return b"".join(parts)
 
-        data: bytes = await self.network.carry("user", shepherd.node, "GET", work)
+        data: bytes = await self.network.carry(user or self.user, shepherd.node, "GET", work, caller.request_id)
         return data
 
-    def _shepherd(self, number: int) -> SimShepherd:
-        name = f"s{number}"
-        return SimShepherd(Node(name), ServiceId(f"https://{name}:1/Shepherd"), Dn(f"/O=Sim/CN={name}"))
-
-    async def _start_core(self) -> None:
-        self.ahash = AHashService(self.store, InlineExecutor(), self.core_clock, AHashSettings(cluster="sim"))
-        await self.ahash.start()
-        self.core.spawn(self.ahash.run())
-        bootstrap = (
-            ServiceRecord(Role.BARTENDER, CORE_DN, BARTENDER_ID, True),
-            ServiceRecord(Role.LIBRARIAN, CORE_DN, LIBRARIAN_ID, True),
-            *(ServiceRecord(Role.SHEPHERD, s.dn, s.service_id, True) for s in self.shepherds),
-        )
-        settings = replace(LIBRARIAN_SETTINGS, bootstrap=bootstrap)
-        world = LibrarianWorld(
-            _Directory(self, LIBRARIAN_ID, Role.LIBRARIAN), SimVerifier(), self.core_clock, self.ids, settings
-        )
-        self.librarian = LibrarianService(self.ahash, Identity(CORE_DN, LIBRARIAN_ID), world)
-        self.bartender = BartenderService(
-            self.librarian,
-            _Directory(self, BARTENDER_ID, Role.BARTENDER),
-            self.core_clock,
-            self.ids,
-            BartenderSettings(CORE_DN, BARTENDER_ID, b"simulated token key", put_lifetime_ms=40_000),
-        )
-        self.core.up = True
-        await self.librarian.start()
-        self.core.spawn(self.librarian.run())
-
-    def _shepherd_ports(self, shepherd: SimShepherd) -> ShepherdPorts:
-        librarians = self.network.port(lambda: self.librarian, self.core, shepherd.call, shepherd.node.name)
-        return ShepherdPorts(
-            blobs=shepherd.blobs,
-            state_file=shepherd.state,
-            librarians=librarians,
-            transfers=_Transfers(self, shepherd.call, shepherd.node.name),
-            signer=SimSigner(shepherd.node.name),
-            worker=InlineWorker(),
-            clock=shepherd.clock,
-            ids=self.ids,
-        )
+    # --- who is where -----------------------------------------------------------------------------------------------
 
     def find(self, service: ServiceId) -> SimShepherd:
         """The Shepherd with this id."""
         return next(shepherd for shepherd in self.shepherds if shepherd.service_id == service)
 
     def of_turl(self, turl: str) -> tuple[SimShepherd, str]:
+        """The Shepherd of a TURL, and its ticket."""
         host = turl.split("/")[2]
         shepherd = next(s for s in self.shepherds if s.service_id.split("/")[2] == host)
         return shepherd, tickets.parse_turl(turl).ticket
+
+    def _with(self, service: str) -> list[Host]:
+        return [host for host in self.hosts if service in host.services]
+
+    def _shepherd(self, number: int, domain: str) -> SimShepherd:
+        name = f"s{number}"
+        node = Node(name, self._unexpected)
+        service_id = ServiceId(f"https://{name}:1/Shepherd")
+        disk = SimDisk(self.rng, lambda reference: self._erased(name, reference))
+        return SimShepherd(node, service_id, Dn(f"/O=Sim/CN={name}"), disk, domain)
+
+    def _erased(self, name: str, reference: ReferenceId) -> None:
+        if self.on_erased is not None:
+            self.on_erased(next(s for s in self.shepherds if s.node.name == name), reference)
+
+    def _librarian_world(self, host: Host) -> LibrarianWorld:
+        records = [ServiceRecord(Role.BARTENDER, CORE_DN, other.bartender_id, True) for other in self._with("b")]
+        records += [ServiceRecord(Role.LIBRARIAN, CORE_DN, other.librarian_id, True) for other in self._with("l")]
+        records += [ServiceRecord(Role.SHEPHERD, s.dn, s.service_id, True) for s in self.shepherds]
+        settings = replace(self.librarian_settings, bootstrap=tuple(records))
+        directory = _Directory(self, host.node, host.librarian_id, Role.LIBRARIAN)
+        return LibrarianWorld(directory, SimVerifier(), host.node.clock, self.ids, settings)
+
+    def _ahash_of(self, host: Host) -> Any:
+        if host.ahash is not None:
+            return host.ahash
+        caller = Call(dn=CORE_DN, roles=(Role.LIBRARIAN,), service_id=host.librarian_id)
+        return Channel([self._port_of(other, "ahash", caller, host.node) for other in self._with("a")],
+                       host.node, self.ids)  # fmt: skip
+
+    def _librarian_of(self, host: Host) -> Any:
+        if host.librarian is not None:
+            return host.librarian
+        caller = Call(dn=CORE_DN, roles=(Role.BARTENDER,), service_id=host.bartender_id)
+        return Channel(self._librarians(caller, host.node), host.node, self.ids)
+
+    def _librarians(self, caller: Call, source: Node) -> list[Any]:
+        return [self._port_of(host, "librarian", caller, source) for host in self._with("l")]
+
+    def _port_of(self, host: Host, service: str, caller: Call, source: Node) -> Any:
+        return self.network.port(lambda: getattr(host, service), host.node, caller, source)
+
+    def _shepherd_ports(self, shepherd: SimShepherd) -> ShepherdPorts:
+        librarians = Channel(self._librarians(shepherd.call, shepherd.node), shepherd.node, self.ids, retry_ms=0)
+        return ShepherdPorts(
+            blobs=shepherd.disk,
+            state_file=shepherd.state,
+            librarians=shepherd.between(librarians) if shepherd.between else librarians,
+            transfers=_Transfers(self, shepherd.call, shepherd.node),
+            signer=SimSigner(shepherd.node.name),
+            worker=InlineWorker(),
+            clock=shepherd.clock,
+            ids=self.ids,
+        )
 
 
 class _Directory:
     """Finds Shepherds through the network."""
 
-    def __init__(self, world: World, service_id: ServiceId, role: Role) -> None:
+    def __init__(self, world: World, source: Node, service_id: ServiceId, role: Role) -> None:
         self._world = world
+        self._source = source
         self._call = Call(dn=CORE_DN, roles=(role,), service_id=service_id)
 
     def shepherd(self, service: ServiceId) -> Any:
         """The control port of a Shepherd."""
         target = self._world.find(service)
-        return self._world.network.port(target.running, target.node, self._call, "core")
+        return self._world.network.port(lambda: target.service, target.node, self._call, self._source)
 
 
 class _Transfers:
     """Pushes bytes through the network; a lost request leaves nothing, a lost answer leaves the bytes."""
 
-    def __init__(self, world: World, caller: Call, source: str) -> None:
+    def __init__(self, world: World, caller: Call, source: Node) -> None:
         self._world, self._caller, self._source = world, caller, source
 
     async def push(self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0) -> Uploaded:
@@ -272,10 +433,10 @@ class _Transfers:
         shepherd, ticket = self._world.of_turl(turl)
 
         async def work() -> Uploaded:
-            upload = Upload(ticket, _broken_when_idle(self._world.clock, body), length, offset)
-            return await shepherd.running().receive(self._caller, upload)
+            upload = Upload(ticket, self._arriving(body), length, offset)
+            return await _running(shepherd).receive(self._caller, upload)
 
-        uploaded: Uploaded = await self._world.network.carry(self._source, shepherd.node, "PUT", work)
+        uploaded: Uploaded = await self._carry(shepherd, "PUT", work)
         return uploaded
 
     async def offset(self, turl: str) -> int:
@@ -283,10 +444,21 @@ class _Transfers:
         shepherd, ticket = self._world.of_turl(turl)
 
         async def work() -> int:
-            return await shepherd.running().offset(self._caller, ticket)
+            return await _running(shepherd).offset(self._caller, ticket)
 
-        kept: int = await self._world.network.carry(self._source, shepherd.node, "HEAD", work)
+        kept: int = await self._carry(shepherd, "HEAD", work)
         return kept
+
+    async def _carry(self, shepherd: SimShepherd, what: str, work: Callable[[], Any]) -> Any:
+        network, request_id = self._world.network, self._caller.request_id
+        return await network.carry(self._source, shepherd.node, what, work, request_id)
+
+    def _arriving(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        world = self._world
+        whole = _broken_when_idle(world.clock, body)
+        if world.network.faults.cut and world.rng.random() < world.network.faults.cut:
+            return _broken_off(whole, world.rng.randint(0, 2))
+        return whole
 
 
 async def _broken_when_idle(clock: SimClock, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -308,22 +480,50 @@ async def _broken_when_idle(clock: SimClock, body: AsyncIterator[bytes]) -> Asyn
         yield chunk
 
 
+async def _broken_off(body: AsyncIterator[bytes], pieces: int) -> AsyncIterator[bytes]:
+    """The first pieces of a body, then the connection is gone."""
+    async for piece in body:
+        if pieces == 0:
+            raise CheloniaError(Kind.NETWORK, "PUT", "", "the connection broke")
+        pieces -= 1
+        yield piece
+
+
 async def _next(body: AsyncIterator[bytes]) -> bytes | None:
     return await anext(body, None)
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), 4096):
-        yield data[start : start + 4096]
+    for start in range(0, len(data), 64):
+        yield data[start : start + 64]
         await asyncio.sleep(0)
 
 
-def _shepherd_settings(shepherd: SimShepherd) -> ShepherdSettings:
+async def _persist(clock: SimClock, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Start a service; while what it needs does not answer, try again."""
+    while True:
+        try:
+            return await start()
+        except CheloniaError as error:
+            if not error.meaning.retryable:
+                raise
+        await clock.sleep(START_RETRY_MS)
+
+
+def _running(shepherd: SimShepherd) -> ShepherdService:
+    if shepherd.service is None:
+        raise CheloniaError(Kind.UNAVAILABLE, "PUT", shepherd.node.name, "it is starting")
+    return shepherd.service
+
+
+def shepherd_settings(shepherd: SimShepherd) -> ShepherdSettings:
+    """What every simulated Shepherd is set to."""
     base_url = shepherd.service_id.removesuffix("/Shepherd")
     return ShepherdSettings(
         service_id=shepherd.service_id,
         base_url=base_url,
         dn=shepherd.dn,
+        domain=shepherd.domain,
         heartbeat_ms=2_000,
         report_ms=500,
         report_retry_ms=1_000,

@@ -5,6 +5,7 @@ Rights are not modelled but by `deny`; `failures` are outcomes to answer first; 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -38,11 +39,14 @@ class Entry:
 
 @dataclass(slots=True)
 class Fault:
-    """How one request to the store goes wrong: after `after` bytes with `kind`, or with `flip` changed bytes."""
+    """How one request to the store goes wrong: after `after` bytes with `kind`, with `flip` changed bytes, or it is
+    never answered (`stall`; of an upload, when `after` bytes have been taken)."""
 
     after: int = 0
     kind: Kind | None = None
     flip: bool = False
+    stall: bool = False
+    stall_s: float = 3600.0
 
 
 class FakeStore:
@@ -51,6 +55,7 @@ class FakeStore:
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.faults: list[Fault] = []
+        self.frozen: list[str] = []
         self.asked: list[tuple[str, str, str]] = []
         self.closed = False
 
@@ -58,8 +63,13 @@ class FakeStore:
         self.closed = True
 
     async def request(self, sending: Sending) -> Received:
-        assert sending.method == "PUT"
         host, blob = _parts(sending.url)
+        if sending.method == "HEAD":
+            self.asked.append(("HEAD", host, ""))
+            if host in self.frozen:
+                await asyncio.Event().wait()
+            return Received(200, {}, b"")
+        assert sending.method == "PUT"
         self.asked.append(("PUT", host, ""))
         fault = self.faults.pop(0) if self.faults else Fault()
         data = b""
@@ -69,6 +79,8 @@ class FakeStore:
             data += chunk
             if fault.kind is not None and len(data) >= fault.after:
                 raise CheloniaError(fault.kind, cause=f"{host} broke the connection")
+            if fault.stall and len(data) >= fault.after:
+                await asyncio.sleep(fault.stall_s)
         assert sending.length in (-1, len(data))
         self.blobs[blob] = data
         told = data + b"!" if fault.flip else data
@@ -80,6 +92,8 @@ class FakeStore:
         wanted = (sending.headers or {}).get("Range", "")
         self.asked.append(("GET", host, wanted))
         fault = self.faults.pop(0) if self.faults else Fault()
+        if fault.stall:
+            await asyncio.Event().wait()
         offset = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
         data = self.blobs[blob]
         if fault.flip:
@@ -115,6 +129,7 @@ class FakeBartender:
         self.calls: list[tuple[str, Call]] = []
         self.failures: list[Kind] = []
         self.deny: set[str] = set()
+        self.trash: list[tuple[Path, Entry]] = []
         self._numbers = itertools.count(1)
         self._puts: dict[str, port.StartPutRequest] = {}
 
@@ -206,11 +221,48 @@ class FakeBartender:
             path = self._begin(op, call, request.ln)
             if any(p[: len(path)] == path and p != path for p in self.entries):
                 raise CheloniaError(Kind.NOT_EMPTY, cause="it is not empty")
+            if self.entries[path].type == "file":
+                self.trash.append((path, self.entries[path]))
             guid = self.entries.pop(path).guid
             for other in [p for p, entry in self.entries.items() if entry.guid == guid and op == "delFile"]:
                 del self.entries[other]
 
         return _outcome(op, request.request_id, act)
+
+    async def undelete(self, call: Call, requests: tuple[port.UndeleteRequest, ...]) -> tuple[port.Outcome, ...]:
+        return tuple([self._undelete(call, request) for request in requests])
+
+    def _undelete(self, call: Call, request: port.UndeleteRequest) -> port.Outcome:
+        def act() -> None:
+            self._note("undelete", call)
+            ln = parse_ln(request.ln)
+            kept = [each for each in self.trash if each[0] == ln.parts or (not ln.parts and each[1].guid == ln.start)]
+            if not kept:
+                raise CheloniaError(Kind.NOT_FOUND, cause="nothing of that name is kept")
+            path, entry = kept[-1]
+            self.entries[self._free(request.target_ln or "/" + "/".join(path), replace=False)] = entry
+            self.trash.remove(kept[-1])
+
+        return _outcome("undelete", request.request_id, act)
+
+    async def list_deleted(
+        self, call: Call, requests: tuple[port.ListRequest, ...]
+    ) -> tuple[port.ListDeletedOutcome, ...]:
+        self._note("listDeleted", call)
+        return tuple([self._list_deleted(request) for request in requests])
+
+    def _list_deleted(self, request: port.ListRequest) -> port.ListDeletedOutcome:
+        if request.ln and parse_ln(request.ln).parts not in self.entries:
+            return port.ListDeletedOutcome(request.request_id, "not found", kind="not-found", cause="no such name")
+        where = parse_ln(request.ln).parts if request.ln else None
+        kept = [(path, entry) for path, entry in self.trash if where is None or path[:-1] == where]
+        start = int(request.after or 0)
+        page = [
+            port.DeletedEntry("/" + "/".join(path) if where is None else path[-1], entry.guid, "/CN=Owner", 3, 1, 2)
+            for path, entry in kept[start : start + 1]
+        ]
+        after = str(start + 1) if start + 1 < len(kept) else ""
+        return port.ListDeletedOutcome(request.request_id, "found", tuple(page), after)
 
     async def move(self, call: Call, requests: tuple[port.MoveRequest, ...]) -> tuple[port.Outcome, ...]:
         return tuple([self._move(call, request) for request in requests])

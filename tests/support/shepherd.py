@@ -22,7 +22,7 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
-from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
+from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, StoreIdentity, TurlOutcome, Upload, Uploaded
 from chelonia.shepherd.blobs_memory import MemoryBlobs
 from chelonia.shepherd.checksums import Hasher
 from chelonia.shepherd.node import ShepherdPorts
@@ -127,12 +127,15 @@ class FakeLibrarian:
     boot: int = 0
     number: int = 0
     next_report_ms: int = 1000
+    refused: str = ""
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         self._fail("heartbeat")
         assert call.has(Role.SHEPHERD)
         assert call.service_id == beat.shepherd
         self.beats.append(beat)
+        if self.refused:
+            return HeartbeatAnswer(1000, True, 0, self.position, self.refused, "it is somebody else")
         return HeartbeatAnswer(1000, self.approved, self.number, self.position)
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
@@ -178,12 +181,14 @@ class FakeLibrarian:
 
 @dataclass
 class FakeTransfers:
-    """Carries pushes to other Shepherds of the test. `down`: bases that refuse; `frozen`: bases that take no byte;
+    """Carries pushes to other Shepherds of the test. `down`: bases that refuse; `frozen`: bases that take no byte and
+    answer nothing; `slow`: bases that answer a push so many ms later;
     `cut_after`: bases whose next push breaks after so many bytes; `lose_answer`: bases whose next answer is lost."""
 
     peers: dict[str, ShepherdService] = field(default_factory=dict)
     down: list[str] = field(default_factory=list)
     frozen: list[str] = field(default_factory=list)
+    slow: dict[str, int] = field(default_factory=dict)
     cut_after: dict[str, int] = field(default_factory=dict)
     lose_answer: list[str] = field(default_factory=list)
     pushes: list[tuple[str, int]] = field(default_factory=list)
@@ -198,6 +203,7 @@ class FakeTransfers:
         total = offset + length if offset else -1
         upload = Upload(parts.ticket, self._wire(parts.base, body), length, offset, total)
         answer = await self.peers[parts.base].receive(PEER, upload)
+        await asyncio.sleep(self.slow.get(parts.base, 0) / 1000)
         if parts.base in self.lose_answer:
             self.lose_answer.remove(parts.base)
             raise CheloniaError(Kind.NETWORK, "push", "answer lost")
@@ -207,6 +213,8 @@ class FakeTransfers:
         parts = tickets.parse_turl(turl)
         if parts.base in self.down:
             raise CheloniaError(Kind.NETWORK, "offset", parts.base)
+        if parts.base in self.frozen:
+            await asyncio.Event().wait()
         return await self.peers[parts.base].offset(PEER, parts.ticket)
 
     async def _wire(self, base: str, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -228,7 +236,7 @@ class World:
         self.base = base
         self.clock = VirtualClock()
         self.ids = SeededIds(sum(name.encode()))
-        self.blobs = MemoryBlobs(1 << 30)
+        self.blobs = MemoryBlobs(1 << 30, StoreIdentity(f"store of {name}", self.settings.service_id, CLUSTER))
         self.state = MemoryState()
         self.librarian = FakeLibrarian()
         self.transfers = FakeTransfers()

@@ -121,7 +121,7 @@ def test_the_longer_log_wins_and_the_term_rises(group: Wired) -> None:
     assert vote_for_each_other(group, 2, 3) == 2
     put(group.engines[2], 3)
     caught_up(group, 3)
-    assert last_token(group, 2).term == last_token(group, 3).term == 2
+    poll(lambda: last_token(group, 2).term == last_token(group, 3).term == 2)
     assert group.wait(3, MasterThere, group.seen[3].index(MasterThere(1, 1)) + 1) == MasterThere(2, 2)
 
 

@@ -457,6 +457,30 @@ async def test_a_slow_shepherd_does_not_hold_up_the_answer(stage: Stage) -> None
 
 
 @scene
+async def test_a_silent_shepherd_costs_an_upload_a_moment_once_and_then_nothing(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    for silent in SHEPHERDS:
+        took = []
+        stage.named(silent).slow_ms = 60_000
+        for number in range(4):
+            before = stage.clock.monotonic_ms()
+            assert (await stage.put_file(f"/{silent}-{number}", needed=2)).status == "done"
+            took.append(stage.clock.monotonic_ms() - before)
+        assert max(took) <= 4 * stage.settings.hedge_ms
+        assert sum(ms > 0 for ms in took) <= 1
+        stage.named(silent).slow_ms = 0
+        await stage.clock.sleep(stage.settings.silent_ms)
+
+
+@scene
+async def test_shepherds_that_are_all_slow_are_waited_for(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    for name in SHEPHERDS:
+        stage.named(name).slow_ms = 1000
+    assert (await stage.put_file("/f", needed=2)).status == "done"
+
+
+@scene
 async def test_strangers_read_only_what_they_may(stage: Stage) -> None:
     await stage.add_shepherds("s1", "s2")
     await stage.file("/f")

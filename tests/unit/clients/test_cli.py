@@ -308,3 +308,27 @@ def test_errors_say_what_on_what_and_why() -> None:
 
     error = CheloniaError(Kind.EXISTS, "put", "/f", "/f: it is there")
     assert describe(error) == "chelonia: put '/f': it is there (exists)"
+
+
+def test_what_was_deleted_is_listed_and_comes_back(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_collection("/a")
+    for name in ("/a/x", "/a/y", "/z"):
+        fake.add_file(name, b"abc")
+        assert chelonia("rm", name).code == 0
+    lines = chelonia("undelete", "--list").lines
+    assert [line.split()[-1] for line in lines] == ["NAME", "/a/x", "/a/y", "/z"]
+    assert [line.split()[-1] for line in chelonia("undelete", "--list", "/a").lines] == ["NAME", "x", "y"]
+    assert chelonia("undelete", "/a/x").lines == ["Restoring '/a/x': restored"]
+    again = chelonia("undelete", "/a/x")
+    assert (again.code, again.lines) == (3, ["Restoring '/a/x': no such LN"])
+    guid = fake.trash[0][1].guid
+    assert chelonia("undelete", guid, "/a/old").lines == [f"Restoring '{guid}' as '/a/old': restored"]
+    fake.add_file("/z", b"new")
+    taken = chelonia("undelete", "/z")
+    assert (taken.code, taken.lines) == (5, ["Restoring '/z': LN exists"])
+    assert fake.names() == ["/a", "/a/old", "/a/x", "/z"]
+    assert chelonia("undelete", "--list", "/a").lines == ["nothing that was deleted is kept"]
+    assert chelonia("undelete", "--list", "/none").code == 3
+    assert chelonia("undelete").code == 2
+    document = json.loads(chelonia("--json", "undelete", "--list").out)
+    assert [result["name"] for result in document["results"]] == ["/z"]

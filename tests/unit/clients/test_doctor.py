@@ -15,7 +15,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.cli import main, run
 from chelonia_clients.doctor import cure_of
 from chelonia_clients.output import Output, table
-from chelonia_clients.verbs_admin import parse_duration, script
+from chelonia_clients.verbs_admin import script
+from chelonia_clients.verbs_nodes import parse_duration
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command
 from tests.unit.hosting.grid import Grid

@@ -5,23 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
 from chelonia.core.names import check_name, parse_ln
+from chelonia.hosting.http_client import HttpClient
 from chelonia_clients.client import merge_actions
 from chelonia_clients.downloads import download, read
 from chelonia_clients.local_files import printable, to_ln, to_local
 from chelonia_clients.sync import SyncClient
 from chelonia_clients.transfers import TreeOptions, copy_tree, get_tree, put_tree, remove_tree
 from chelonia_clients.uploads import UploadOptions, bytes_source, file_source, stream_source, upload
+from chelonia_clients.watching import Watch
 from tests.support.bartender import FakeBartender, Fault
-from tests.unit.clients.faking import client_on
+from tests.unit.clients.faking import QuickClock, client_on
 
 DATA = bytes(range(256)) * 80
 
@@ -34,6 +40,35 @@ async def test_a_broken_download_goes_on_where_it_broke_on_another_replica(fake:
     assert (tmp_path / "f").read_bytes() == DATA
     assert fake.store.asked == [("GET", "s1", ""), ("GET", "s2", "bytes=3000-"), ("GET", "s3", "bytes=5000-")]
     assert sum(moved) == got.size == len(DATA)
+
+
+async def test_a_replica_that_says_nothing_costs_no_more_than_a_moment(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(stall=True)]
+    before = time.perf_counter()
+    await download(client_on(fake), "/f", tmp_path / "f")
+    assert time.perf_counter() - before < 1
+    assert (tmp_path / "f").read_bytes() == DATA
+    assert [host for _, host, _ in fake.store.asked] == ["s1", "s2"]
+
+
+async def test_a_download_goes_on_as_long_as_bytes_come(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(after=1, kind=Kind.TIMEOUT)] * 19
+    await download(client_on(fake), "/f", tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == DATA
+
+
+async def test_all_that_say_nothing_are_told_when_patience_is_over(fake: FakeBartender, monkeypatch: Any) -> None:
+    monkeypatch.setattr("chelonia_clients.hedging.HEDGE_MS", 1)
+    monkeypatch.setattr("chelonia_clients.downloads.PATIENCE_MS", (1,))
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(stall=True)] * 30
+    with pytest.raises(CheloniaError, match="did not answer in time") as caught:
+        async for _ in read(client_on(fake), "/f"):
+            pass
+    assert caught.value.kind is Kind.TIMEOUT
+    assert len(fake.store.asked) == 12
 
 
 async def test_wrong_bytes_start_over_on_the_next_replica(fake: FakeBartender, tmp_path: Path) -> None:
@@ -56,7 +91,7 @@ async def test_a_download_that_fails_leaves_the_old_file_and_nothing_else(
 ) -> None:
     fake.add_file("/f", DATA)
     (tmp_path / "f").write_bytes(b"old")
-    fake.store.faults = [fault] * 20
+    fake.store.faults = [fault] + [replace(fault, after=0)] * 30
     with pytest.raises(CheloniaError) as caught:
         await download(client_on(fake), "/f", tmp_path / "f", overwrite=True)
     assert caught.value.kind is (fault.kind or Kind.CHECKSUM)
@@ -68,12 +103,12 @@ async def test_a_file_overwritten_during_its_download_is_no_mixture(fake: FakeBa
     fake.add_file("/f", DATA)
     fake.store.faults = [Fault(after=1000 * n, kind=Kind.NETWORK) for n in (3, 2, 2)]
 
-    def replace(moved: int) -> None:
+    def overwrite(moved: int) -> None:
         if len(fake.store.asked) == 3:
             fake.add_file("/f", b"other")
 
     with pytest.raises(CheloniaError) as caught:
-        await download(client_on(fake), "/f", tmp_path / "f", progress=replace)
+        await download(client_on(fake), "/f", tmp_path / "f", progress=overwrite)
     assert caught.value.kind is Kind.CONFLICT
     assert list(tmp_path.iterdir()) == []
 
@@ -99,6 +134,41 @@ async def test_a_broken_upload_starts_again_and_names_the_file_once(fake: FakeBa
     assert sum(moved) == stored.size == len(DATA)
     assert [op for op, _ in fake.calls] == ["startPut", "startPut", "startPut", "commitPut"]
     assert fake.entries[("f",)].metadata["timestamps"] == {"modified": "12.500"}
+
+
+async def test_an_upload_leaves_a_shepherd_that_has_gone_silent(fake: FakeBartender) -> None:
+    fake.store.faults = [Fault(stall=True)]
+    fake.store.frozen = ["s1"]
+    before = time.perf_counter()
+    await upload(client_on(fake), bytes_source(DATA), "/f")
+    assert time.perf_counter() - before < 1
+    assert fake.data("/f") == DATA
+    assert [method for method, _, _ in fake.store.asked] == ["PUT", "HEAD", "PUT"]
+
+
+async def test_an_upload_waits_for_a_shepherd_that_is_busy_but_lives(fake: FakeBartender) -> None:
+    fake.store.faults = [Fault(stall=True, stall_s=1.0)]
+    await upload(client_on(fake), bytes_source(DATA), "/f")
+    assert fake.data("/f") == DATA
+    methods = [method for method, _, _ in fake.store.asked]
+    assert methods.count("PUT") == 1
+    assert methods.count("HEAD") >= 1
+
+
+def test_patience_with_an_upload_goes_with_the_link_and_with_each_start() -> None:
+    clock = QuickClock()
+
+    def patience(start: int, moved: int, elapsed_ms: int) -> float:
+        watch = Watch(cast(HttpClient, None), clock, start, lambda: moved)
+        watch._moved_ms = Ms(watch._began_ms + elapsed_ms)
+        return watch._patience_ms()
+
+    mib = 1024 * 1024
+    assert patience(0, 0, 0) == 250
+    assert patience(1, 0, 0) == 1000
+    assert patience(0, 1000 * mib, 10_000) == 250
+    assert patience(0, 100 * mib, 100_000) == 5000
+    assert patience(0, 100 * mib, 10_000_000) == 30_000
 
 
 async def test_too_few_shepherds_for_a_moment_are_waited_for(fake: FakeBartender) -> None:

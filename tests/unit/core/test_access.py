@@ -12,17 +12,21 @@ L, B, S, A = Role.LIBRARIAN, Role.BARTENDER, Role.SHEPHERD, Role.ADMINISTRATOR
 EXPECTED: dict[str, dict[str, set[Role]]] = {
     "ahash": {
         "get": {L, A}, "change": {L}, "transact": {L}, "recall": {L}, "walk": {L, A}, "scan": {L, A}, "status": {L, A},
+        "objects": {L, A},
     },
     "librarian": {
         "new": {B}, "get": {B, A}, "traverseLN": {B, A}, "modifyMetadata": {B}, "remove": {B}, "report": {S},
         "makeEntry": {B}, "beginPut": {B}, "commitPut": {S}, "commitFile": {B}, "unlink": {B}, "delete": {B},
+        "undelete": {B}, "trash": {B, A},
         "unmake": {B}, "move": {B}, "setWanted": {B}, "entries": {B, A}, "recall": {B}, "heartbeat": {S},
-        "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A}, "approve": {A}, "maintenance": {A},
-        "health": {B, L, A},
+        "hearing": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A}, "approve": {A},
+        "maintenance": {A}, "drain": {A}, "forget": {A},
+        "health": {B, L, A}, "fsck": {A}, "mend": {A},
     },
     "shepherd": {
         "get": {B, L}, "put": {B, L}, "stat": {B, L, A}, "delete": {L}, "toggleReport": {A}, "copy": {L},
         "scrub": {L, A}, "status": {B, L, A},
+        "records": {L, A},
     },
     "bartender": {"addReplica": {S}},
 }  # fmt: skip

@@ -55,6 +55,13 @@ HEX = st.sampled_from(["", "aa", "bb"])
 SUMS = st.builds(Checksums, HEX, HEX, HEX)
 
 
+def test_only_what_was_never_whole_stalls() -> None:
+    """A Shepherd that misses a `stalled` replica has lost nothing: it says so quietly."""
+    assert [key for key, after in TRANSITIONS.items() if after is ReplicaState.STALLED] == [
+        (ReplicaState.CREATING, Cause.LATE)
+    ]
+
+
 @given(SUMS, SUMS)
 def test_agreeing_is_symmetric_and_excludes_conflict(one: Checksums, other: Checksums) -> None:
     assert one.agrees(other) == other.agrees(one)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.compact_server import CompactDoor
 from chelonia.hosting.http_client import ClientLimits, HttpClient
 from chelonia.hosting.http_messages import Door
 from chelonia.hosting.http_server import HttpServer, Limits, Listener, ServerParts
@@ -30,11 +31,16 @@ async def plain(door: Door, limits: Limits | None = None) -> AsyncIterator[HttpS
 
 @asynccontextmanager
 async def secure(
-    door: Door, store: TlsStore, demand: ClientCertificate, limits: Limits | None = None
+    door: Door,
+    store: TlsStore,
+    demand: ClientCertificate,
+    limits: Limits | None = None,
+    compact: CompactDoor | None = None,
 ) -> AsyncIterator[HttpServer]:
-    """The door on a listener that demands, or takes, client certificates."""
+    """The door on a listener that demands, or takes, client certificates; beside it, the compact encoding's."""
     listener = Listener("127.0.0.1", 0, store.server_context(demand), demand is ClientCertificate.REQUIRED)
-    server = HttpServer(door, listener, ServerParts(SystemClock(), SystemIds(), store.identify), limits)
+    parts = ServerParts(SystemClock(), SystemIds(), store.identify, compact=compact)
+    server = HttpServer(door, listener, parts, limits)
     await server.start()
     try:
         yield server

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms
+from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.policy import Action, decide
 from chelonia.hosting.cheloniad import main, note_trouble
 from chelonia.hosting.config import load_config, trusted
 from chelonia.hosting.dev import DevCluster, DevOptions, dn_of, load_issued
 from chelonia.hosting.identity import identity_of_chain
 from chelonia.hosting.tls import ClientCertificate, TlsSettings, TlsStore, load_own_chain
+from chelonia.shepherd.blobs_files import locked
+from chelonia.shepherd.store_state import read_identity, write_identity
 from tests.unit.hosting.grid import handshake, real_now_ms
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -234,3 +237,34 @@ async def test_a_connection_broken_by_its_peer_is_not_an_error_of_the_node(caplo
     assert [record.levelname for record in caplog.records] == ["INFO"]
     note_trouble(loop, {"message": "Fatal error on SSL protocol", "exception": ValueError()})
     assert caplog.records[-1].levelname == "ERROR"
+
+
+# --- stores ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_accepted_store_is_new_when_empty_and_keeps_its_id_when_it_holds_replicas(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "s.toml"
+    config.write_text((CONF / "shepherd.toml").read_text())
+    section = load_config(config).shepherd
+    assert section is not None
+    root = tmp_path / "data"
+    config.write_text((CONF / "shepherd.toml").read_text().replace(section.data_dir, str(root)))
+    assert main(["accept-store", "--config", str(config)]) == 0
+    assert "0 committed replicas" in capsys.readouterr().out
+    first = read_identity(root)
+    assert first is not None
+    assert (first.service, first.cluster, first.replaces) == (section.id, "", True)
+    assert main(["accept-store", "--config", str(config)]) == 0
+    second = read_identity(root)
+    assert second is not None
+    assert second.store != first.store
+    write_identity(root, replace(second, service=ServiceId("https://old/Shepherd"), cluster="c", replaces=False))
+    (root / "replicas" / "aa").mkdir()
+    (root / "replicas" / "aa" / "x.record").touch()
+    assert main(["accept-store", "--config", str(config)]) == 0
+    assert read_identity(root) == second
+    with locked(root):
+        assert main(["accept-store", "--config", str(config)]) == 2
+    assert "another process uses this directory" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def grid(tmp_path: Path) -> Grid:
 def test_the_cache_is_bounded_and_forgets_the_least_recently_used(grid: Grid) -> None:
     cache = IdentityCache(lambda chain, now: FOREVER, grid.clock.now_ms, limit=2)
     listener = grid.server().server_context(ClientCertificate.REQUIRED)
-    contexts = [grid.client(grid.user(f"/O=Grid/CN=user{number}"))._current(None) for number in range(3)]
+    contexts = [grid.client(grid.user(f"/O=Grid/CN=user{number}")).client_context().current() for number in range(3)]
     sides = [handshake(listener, context) for context in contexts]
     for number in (0, 1, 0, 2):
         assert cache.identify(sides[number][1]).dn == f"/O=Grid/CN=user{number}"

@@ -7,7 +7,7 @@ import pytest
 from chelonia.core.ids import BlobId, Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat
 from chelonia.librarian.guard import Backoff, RateGuard, Slots
-from chelonia.librarian.health import HealthTable, StoredNode, Transition
+from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Transition, steady_from, unsteady
 from chelonia.librarian.leader import Leadership, Lease
 from chelonia.librarian.worklist import Worklist
 
@@ -127,6 +127,56 @@ def test_maintenance_is_shown_until_its_end_and_hides_no_data() -> None:
     assert [view.state for view in made.views(Ms(10), Ms(499))] == ["maintenance", "alive"]
     assert [view.state for view in made.views(Ms(10), Ms(500))] == ["alive", "alive"]
     assert made.present(A, Ms(10))
+
+
+RULE = FlapRule(returns_max=3, window_ms=600)
+
+
+@pytest.mark.parametrize(
+    ("returns", "steady_at"),
+    [
+        ([], 0),
+        ([10], 0),
+        ([10, 20], 0),
+        ([10, 20, 30], 610),
+        ([10, 500, 609], 610),
+        ([10, 500, 900, 901], 1100),
+        ([10, 20, 30, 40, 50], 630),
+    ],
+)
+def test_a_shepherd_is_steady_when_it_has_not_come_back_too_often(returns: list[int], steady_at: int) -> None:
+    times = [Ms(at) for at in returns]
+    assert steady_from(times, RULE) == steady_at
+    for now in range(0, 1200, 10):
+        judged = unsteady({A: times, B: [], ServiceId("c"): []}, RULE, Ms(now))
+        assert (A in judged) == (now < steady_at)
+
+
+@pytest.mark.parametrize(
+    ("shaky", "steady", "judged"), [(1, 1, 1), (1, 2, 1), (2, 2, 2), (2, 1, 0), (1, 0, 0), (3, 2, 0)]
+)
+def test_when_most_come_and_go_it_is_not_they(shaky: int, steady: int, judged: int) -> None:
+    returns = {ServiceId(f"x{n}"): [Ms(1), Ms(2), Ms(3)] for n in range(shaky)}
+    returns |= {ServiceId(f"y{n}"): [Ms(1)] for n in range(steady)}
+    assert len(unsteady(returns, RULE, Ms(4))) == judged
+
+
+def test_a_shepherd_that_comes_and_goes_takes_nothing_new_until_it_is_steady() -> None:
+    made = table()
+    for boot in (1, 2, 3, 4):
+        made.beat(beat(boot=boot), Ms(10 * boot))
+        made.beat(beat(B), Ms(10 * boot))
+    assert made.unsteady(Ms(50)) == {A}, "three new boots after the first contact"
+    assert [view.accepting for view in made.views(Ms(50), Ms(50))] == [False, True]
+    assert made.present(A, Ms(50)), "it is read from"
+    steady = made.steady_from(A)
+    assert steady == 20 + FlapRule().window_ms
+    made.beat(beat(boot=4), Ms(steady - 1))
+    assert made.unsteady(Ms(steady - 1)) == {A}
+    assert made.unsteady(steady) == {A}, "it came back once more"
+    assert made.unsteady(Ms(30 + FlapRule().window_ms)) == frozenset()
+    made.load({A: StoredNode(Dn("/CN=a"), "alive"), B: StoredNode(Dn("/CN=a"), "alive")})
+    assert made.unsteady(Ms(50)) == {A}, "the registry read again forgets nothing"
 
 
 def test_transitions_are_ordered_and_written_once() -> None:

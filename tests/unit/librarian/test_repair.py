@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.replicas import Cause, Location, ReplicaState, next_state
-from chelonia.librarian.repair import BlobView, NodeHealth, RepairPolicy, Replica, plan, plan_blob
+from chelonia.librarian.repair import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan, plan_blob, vouched
 
 NOW = Ms(1_000_000)
 DEV = RepairPolicy(repair_delay_ms=0, trim_grace_ms=3_000)
@@ -30,15 +30,24 @@ CLAIMS |= dict.fromkeys("YUK", NOW + 86_400_000)
 
 def node(number: int, how: str) -> tuple[ServiceId, NodeHealth]:
     """`+` here, `-` away since long, `~` away since just now, `m` in maintenance and away, `f` here but full,
-    `?` here but not proven: not heard yet, or its disk not compared yet."""
+    `?` here but not proven: not heard yet, or its disk not compared yet, `!` here but coming and going, `d` here and
+    being drained."""
     state = {"-": "offline", "~": "offline", "m": "maintenance"}.get(how, "alive")
     since = NOW - 1 if how == "~" else 0
     view = NodeView(ServiceId(f"s{number}"), Dn("/CN=s"), state, Ms(since), 1, 0 if how == "f" else 1000, 2000, 0, True)
-    return view.shepherd, NodeHealth(view, how in "+f?", how in "+f")
+    return view.shepherd, NodeHealth(view, how in "+f?!d", how in "+f!d", how != "!", how == "d")
 
 
-def cluster(how: str) -> dict[ServiceId, NodeHealth]:
-    return dict(node(number, mark) for number, mark in enumerate(how))
+def cluster(how: str, **changed: NodeHealth) -> Nodes:
+    """A node for every mark; `changed` stand in the place of those so called."""
+    return Nodes.of(dict(node(number, mark) for number, mark in enumerate(how)) | changed)  # type: ignore[arg-type]
+
+
+def replica(location: Location, state: S, noted: Ms) -> Replica:
+    """A replica and its claim: until when it is coming, or since when it is what it is."""
+    if state is S.CREATING:
+        return Replica(location, state, claimed_until_ms=noted)
+    return Replica(location, state, since_ms=noted)
 
 
 def blob(replicas: str, wanted: int, name: str = "b") -> BlobView:
@@ -46,7 +55,7 @@ def blob(replicas: str, wanted: int, name: str = "b") -> BlobView:
     first, _, extra = replicas.partition(" ")
     placed = [*enumerate(first), *((0, letter) for letter in extra)]
     held = tuple(
-        Replica(Location(ServiceId(f"s{n}"), ReferenceId(f"r{i}")), LETTERS[letter], Ms(CLAIMS.get(letter, 0)))
+        replica(Location(ServiceId(f"s{n}"), ReferenceId(f"r{i}")), LETTERS[letter], Ms(CLAIMS.get(letter, 0)))
         for i, (n, letter) in enumerate(placed)
         if letter != "."
     )
@@ -159,9 +168,8 @@ def test_what_a_wrong_clock_wrote_is_not_waited_for(replicas: str, wanted: int, 
 
 
 def test_a_shepherd_called_away_in_the_future_is_not_waited_for() -> None:
-    nodes = cluster("~++++")
-    away = nodes[ServiceId("s0")]
-    nodes[ServiceId("s0")] = replace(away, view=replace(away.view, since_ms=Ms(NOW + 600_000)))
+    away = node(0, "~")[1]
+    nodes = cluster("~++++", s0=replace(away, view=replace(away.view, since_ms=Ms(NOW + 600_000))))
     assert len(plan_blob(blob("AAA..", 3), nodes, CALM, NOW).copies) == 1
 
 
@@ -188,6 +196,90 @@ def test_nothing_is_given_up_for_hearsay(replicas: str, wanted: int, nodes: str,
     assert told(blob(replicas, wanted), nodes) == expected
 
 
+@pytest.mark.parametrize(
+    ("replicas", "wanted", "nodes", "expected"),
+    [
+        # its copies are replaced while it is there and while it is not, however short its absence
+        ("AA...", 2, "!++++", "copy:1"),
+        ("AAA..", 3, "!++++", "copy:1"),
+        ("A....", 1, "!++++", "copy:1"),
+        # they are no reason to give up others, and no surplus themselves while they do not count
+        ("AAA..", 2, "!++++", ""),
+        ("AAI..", 2, "!++++", "copy:1"),
+        ("AX...", 1, "!++++", "copy:1"),
+        # a surplus copy elsewhere is called back for one, its own is not
+        ("AAW..", 2, "!++++", "alive:s2"),
+        ("AW...", 2, "+!+++", "copy:1"),
+    ],
+)
+def test_a_node_that_comes_and_goes_counts_as_away(replicas: str, wanted: int, nodes: str, expected: str) -> None:
+    assert told(blob(replicas, wanted), nodes, CALM) == expected
+
+
+def test_an_absence_in_the_middle_of_flapping_is_not_waited_for() -> None:
+    flapping = replace(node(0, "~")[1], steady=False)
+    assert len(plan_blob(blob("AAA..", 3), cluster("~++++", s0=flapping), CALM, NOW).copies) == 1
+
+
+@pytest.mark.parametrize(
+    ("replicas", "wanted", "nodes", "expected"),
+    [
+        ("AA...", 2, "d++++", ""),
+        ("AAA..", 2, "d++++", "thirdwheel:s0"),
+        ("AAA..", 2, "dd+++", "thirdwheel:s1"),
+        ("AAA..", 2, "d+-++", ""),
+    ],
+)
+def test_of_surplus_copies_those_of_a_draining_node_go_first(
+    replicas: str, wanted: int, nodes: str, expected: str
+) -> None:
+    assert told(blob(replicas, wanted), nodes) == expected
+
+
+@pytest.mark.parametrize(
+    ("domains", "gone"),
+    [
+        ("x/1 x/2 y/1", "s1"),
+        ("x/1 x/1 y/1 y/2", "s1"),
+        ("x/1 x/2 x/3 y/1 y/1", "s4"),
+        ("x/1 x/2 x/3 y/1 y/2", "s2"),
+    ],
+)
+def test_a_trim_keeps_as_many_domains_as_can_be(domains: str, gone: str) -> None:
+    """Coarse and fine: no site is given up while two copies share one, nor a rack."""
+    nodes = sited(*domains.split())
+    held = "A" * len(nodes.health)
+    marks = plan_blob(blob(held, len(held) - 1), nodes, DEV, NOW).marks
+    assert [mark.location.shepherd for mark in marks] == [gone]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "wanted", "nodes", "answered", "gone"),
+    [
+        ("AAV..", 2, "+++++", "s0 s1", "s2"),
+        ("AAV..", 2, "+++++", "s0", ""),
+        ("AAAV.", 2, "+++++", "s0 s2", "s3"),
+        ("AAI..", 2, "+++++", "", ""),
+        # one good copy is enough to give up what never came, but not to give up what was wanted
+        ("AX...", 2, "+++++", "s0", "s1"),
+        ("AX...", 2, "+++++", "", ""),
+        ("AAVX.", 2, "+++++", "s1", "s3"),
+        # a surplus copy may be the only good one
+        ("VX...", 2, "+++++", "s0", "s1"),
+        # hearsay is not asked: it would not count
+        ("AAV..", 2, "+?+++", "s0 s1", ""),
+    ],
+)
+def test_removals_stand_only_if_enough_others_answer(
+    replicas: str, wanted: int, nodes: str, answered: str, gone: str
+) -> None:
+    made = plan_blob(blob(replicas, wanted), cluster(nodes), DEV, NOW)
+    said = {witness for witness in made.witnesses if witness.shepherd in answered.split()}
+    stands = vouched(made, said)
+    assert [removal.location.shepherd for removal in stands.removals] == gone.split()
+    assert (stands.copies, stands.marks) == ((), ())
+
+
 def test_the_last_resort_gets_a_new_reference_beside_the_damaged_one() -> None:
     made = plan_blob(blob("AI", 2), cluster("++"), DEV, NOW)
     assert [copy.target for copy in made.copies] == [ServiceId("s1")]
@@ -196,11 +288,17 @@ def test_the_last_resort_gets_a_new_reference_beside_the_damaged_one() -> None:
     assert [copy.target for copy in there.copies] == [ServiceId("s2")]
 
 
+def sited(*domains: str) -> Nodes:
+    """A healthy node in each of these domains."""
+    changed = {}
+    for number, domain in enumerate(domains):
+        shepherd, health = node(number, "+")
+        changed[shepherd] = replace(health, view=replace(health.view, domain=domain))
+    return Nodes.of(changed)
+
+
 def test_copies_go_to_other_domains_first_and_surplus_is_taken_from_the_crowded_one() -> None:
-    nodes = cluster("++++")
-    for number, domain in enumerate(("x/1", "x/2", "x/3", "y/1")):
-        shepherd = ServiceId(f"s{number}")
-        nodes[shepherd] = NodeHealth(replace(nodes[shepherd].view, domain=domain), True)
+    nodes = sited("x/1", "x/2", "x/3", "y/1")
     assert [c.target for c in plan_blob(blob("A...", 2), nodes, DEV, NOW).copies] == ["s3"]
     marks = plan_blob(blob("A.AA", 2), nodes, DEV, NOW).marks
     assert [mark.location.shepherd for mark in marks] == ["s2"]
@@ -208,7 +306,7 @@ def test_copies_go_to_other_domains_first_and_surplus_is_taken_from_the_crowded_
 
 def test_shepherd_and_shepherd2_are_two_nodes() -> None:
     one, two = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
-    nodes = {s: NodeHealth(replace(node(0, "+")[1].view, shepherd=s), True) for s in (one, two)}
+    nodes = Nodes.of({s: NodeHealth(replace(node(0, "+")[1].view, shepherd=s), True) for s in (one, two)})
     held = tuple(Replica(Location(s, ReferenceId("r" + s)), S.ALIVE) for s in (one, two))
     assert plan_blob(BlobView(BlobId("b"), 1, 2, 1, Ms(0), held), nodes, DEV, NOW).idle
 
@@ -225,6 +323,33 @@ def test_the_most_endangered_comes_first_then_the_oldest() -> None:
         assert plan(order, cluster("+++++"), DEV, NOW) == plan(blobs, cluster("+++++"), DEV, NOW)
 
 
+@settings(max_examples=150)
+@given(st.integers(0, 2**32))
+def test_a_plan_depends_on_no_order(seed: int) -> None:
+    """Blobs, their replicas and the nodes in any order: the same plans come out."""
+    chance = random.Random(seed)
+    blobs = [
+        blob("".join(chance.choice("AACXITWVJ...") for _ in range(6)) + chance.choice(("", " A", " W")), 3, f"b{n}")
+        for n in range(4)
+    ]
+    health = dict(node(n, chance.choice("+++++-~mf?!d")) for n in range(8))
+    for shepherd, there in health.items():
+        domain = chance.choice(("", "x/1", "x/2", "y/1"))
+        health[shepherd] = replace(there, view=replace(there.view, domain=domain))
+    made = plan(blobs, Nodes.of(health), CALM, NOW)
+    assert made == plan(
+        [
+            replace(b, replicas=tuple(chance.sample(b.replicas, len(b.replicas))))
+            for b in chance.sample(blobs, len(blobs))
+        ],
+        Nodes.of(dict(chance.sample(list(health.items()), len(health)))),
+        CALM,
+        NOW,
+    )
+    for one in blobs:
+        assert plan_blob(one, Nodes.of(health), CALM, NOW) in made
+
+
 def test_a_plan_says_when_to_look_again() -> None:
     assert plan_blob(blob("AC...", 2), cluster("+++++"), DEV, NOW).revisit_ms == CLAIMS["C"]
     assert plan_blob(blob("AAW..", 2), cluster("+++++"), DEV, NOW).revisit_ms == CLAIMS["W"] + 3_000
@@ -238,7 +363,7 @@ def apply(view: BlobView, nodes: str, now: Ms, fresh: "itertools.count[int]") ->
     erased = []
     for mark in made.marks:
         since = now if mark.state is S.THIRDWHEEL else Ms(0)
-        held[mark.location] = Replica(mark.location, mark.state, Ms(since))
+        held[mark.location] = Replica(mark.location, mark.state, since_ms=since)
     for removal in made.removals:
         erased.append(held.pop(removal.location))
     for copy in made.copies:
@@ -266,7 +391,7 @@ def test_the_last_copy_is_never_erased_whatever_happens(seed: int, wanted: int) 
         assert sum(r.state is S.THIRDWHEEL for r in view.replicas) <= max(
             1, sum(r.state is S.THIRDWHEEL for r in before.replicas)
         )
-        held = [r.location.shepherd for r in view.replicas if r.state is S.CREATING and r.claim_ms > now]
+        held = [r.location.shepherd for r in view.replicas if r.state is S.CREATING and r.claimed_until_ms > now]
         assert len(held) == len(set(held))
         view = replace(view, replicas=tuple(_life(r, chance) for r in view.replicas))
         now = Ms(now + chance.choice((0, 1_000, 4_000, 6_000)))
@@ -288,7 +413,8 @@ def test_every_blob_heals_once_nodes_stay(seed: int) -> None:
     for _ in range(60):
         view, _ = apply(view, "+++++", now, fresh)
         done = tuple(
-            Replica(r.location, S.ALIVE) if r.state is S.CREATING and r.claim_ms > now else r for r in view.replicas
+            Replica(r.location, S.ALIVE) if r.state is S.CREATING and r.claimed_until_ms > now else r
+            for r in view.replicas
         )
         view, now = replace(view, replicas=done), Ms(now + 1_000)
     assert [r.state for r in view.replicas] == [S.ALIVE, S.ALIVE]

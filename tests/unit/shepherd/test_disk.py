@@ -109,6 +109,59 @@ async def test_only_the_mediums_errors_condemn_a_replica(
     store.close()
 
 
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("what", ["erase", "quarantine", "reinstate"])
+async def test_a_crash_in_the_middle_leaves_nothing_that_looks_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Whatever change of the directory a kill comes before, the next start finds a whole replica, or none."""
+    for steps in range(20):
+        store = FileBlobs(tmp_path / str(steps))
+        await write(store, REF, b"abc")
+        await store.settle((REF,))
+        if what == "reinstate":
+            await store.quarantine(REF)
+        with monkeypatch.context() as patch:
+            crash_before(patch, steps)
+            try:
+                await getattr(store, what)(REF)
+                done = True
+            except Crash:
+                done = False
+        store.close()
+        store = FileBlobs(tmp_path / str(steps))
+        found = [(stored.size, stored.facts is not None) async for stored in store.scan()]
+        aside = [(stored.size, stored.facts is not None) for stored in await store.quarantined()]
+        store.close()
+        left = found + aside
+        assert left == [(3, True)] or (what == "erase" and not left)
+        assert not (done and what == "erase" and left)
+        if done:
+            assert steps >= 2
+            return
+    raise AssertionError("it never came to its end")
+
+
+def crash_before(patch: pytest.MonkeyPatch, steps: int) -> None:
+    """Let so many changes of a directory happen, then none."""
+    left = [steps]
+
+    def limited(real: Any) -> Any:
+        def change(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Crash
+            return real(*args, **kwargs)
+
+        return change
+
+    patch.setattr(os, "replace", limited(os.replace))
+    patch.setattr(Path, "unlink", limited(Path.unlink))
+
+
 async def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
     store = FileBlobs(tmp_path)
     await write(store, REF, b"abc")
@@ -125,6 +178,7 @@ async def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
 
 def test_the_state_survives_and_is_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "state.json"
+    path.parent.mkdir()
     assert StateFile(path).load() is None
     StateFile(path).save(STATE)
     assert StateFile(path).load() == STATE

@@ -328,3 +328,35 @@ async def test_control_operations_are_refused_to_users() -> None:
         world.service.toggle_report(LIBRARIAN, False),
     ):
         assert await kind_of(work) is Kind.DENIED
+
+
+@virtual
+async def test_records_are_told_page_by_page_with_what_is_damaged_and_what_lies_aside(expect_log: Any) -> None:
+    expect_log("replica damaged")
+    world = await World().start(run=True)
+    kept = [await world.store(b"data %d" % number, number) for number in range(1, 6)]
+    aside = await world.store(b"aside", 9)
+    await world.pass_ms(2000)
+    await world.blobs.quarantine(aside)
+    world.blobs.damage_record(kept[0])
+    world.blobs.truncate(kept[1], 2)
+    await world.restart()
+    found, after = [], ""
+    while True:
+        page = await world.service.records(LIBRARIAN, after, 2)
+        found += page.items
+        after = page.after
+        if not after:
+            break
+    by_reference = {item.reference: item for item in found}
+    assert len(found) == len(by_reference) == 6
+    assert by_reference[kept[0]].facts is None
+    assert by_reference[kept[1]].state.value == "invalid"
+    whole = by_reference[kept[2]]
+    assert (whole.state.value, whole.committed, whole.aside) == ("alive", True, False)
+    assert whole.facts is not None
+    assert (whole.facts.blob, whole.facts.seal) == (numbered("b", 3), "seal")
+    assert by_reference[aside].aside
+    with pytest.raises(CheloniaError, match="page of records"):
+        await world.service.records(LIBRARIAN, "nowhere", 2)
+    await world.stop()

@@ -424,6 +424,29 @@ async def test_a_stalled_copy_is_dropped_and_a_spare_takes_its_place() -> None:
 
 
 @virtual
+async def test_a_copy_that_owes_its_receipt_is_waited_for_only_while_it_lives() -> None:
+    first, second = await two()
+    frozen = World("s3")
+    first.transfers.frozen.append(frozen.base)
+    await frozen.start()
+    forward, spare = await peer_turl(frozen, DATA), await peer_turl(second, DATA)
+    before_ms = first.clock.monotonic_ms()
+    done = await first.send(await first.ticket(request(DATA, forward=(forward,), spare=(spare,), durable=2)), DATA)
+    assert [r.signature.split(":")[0] for r in done.receipts] == ["s1", "s2"]
+    assert first.clock.monotonic_ms() - before_ms == first.settings.forward_stall_ms
+
+    slow = World("s4")
+    await slow.start()
+    first.transfers.peers[slow.base] = slow.service
+    first.transfers.slow[slow.base] = 3000
+    forward = await peer_turl(slow, DATA, number=2)
+    before_ms = first.clock.monotonic_ms()
+    done = await first.send(await first.ticket(request(DATA, 2, forward=(forward,), durable=2)), DATA)
+    assert [r.signature.split(":")[0] for r in done.receipts] == ["s1", "s4"]
+    assert first.clock.monotonic_ms() - before_ms == 3000
+
+
+@virtual
 async def test_too_few_copies_are_told_the_bytes_kept_and_the_repeat_succeeds() -> None:
     first, second = await two()
     turl = await peer_turl(second, DATA)

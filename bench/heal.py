@@ -1,0 +1,325 @@
+"""Healing on real processes: Shepherds are killed, and what users see is watched until every file is whole again.
+
+Three questions. How soon are 40 files of 1 MB back at 3 copies? How fast are large files copied, beside a plain copy
+over the same TLS? And with many small files on the lost node: is the rate steady, is memory flat, what do users feel?
+The killed Shepherd comes back after each block, and the next block begins when the surplus is trimmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cluster
+import plain_copy
+from experiment import Outcome, Setup
+from intervals import Check, check, median_interval
+from machine import Cost, cpu_s
+
+from chelonia.core.bartender import NameRequest
+from chelonia.core.errors import CheloniaError
+from chelonia_clients.client import Client, new_call
+
+MIB = 1024**2
+GIB = 1024**3
+FILES, FILE_BYTES, COPIES, SHEPHERDS = 40, 10**6, 3, 5
+LARGE_BYTES, LARGE_COPIES, LARGE_SHEPHERDS = 64 * MIB, 2, 3
+SAMPLE_S = 0.02
+LARGE_SAMPLE_S = 0.1
+PATIENCE_S = 300.0
+STAT_BATCH = 200
+SETTLED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What one look at all files gave: `alive` and `offline` copies, and how many files have copies as wanted."""
+
+    alive: int
+    offline: int
+    other: int
+    enough: int
+    exact: int
+
+
+class _Herd:
+    """A running cluster whose Shepherds are killed and started again."""
+
+    def __init__(self, running: cluster.Running, client: Client, names: Sequence[str], copies: int) -> None:
+        self.running, self.client, self.names, self.copies = running, client, names, copies
+        self._again: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def _directory(self) -> Path:
+        return self.running.description.parent
+
+    def pid(self, index: int) -> int:
+        """The process of a Shepherd, as last started."""
+        if index in self._again:
+            return self._again[index].pid
+        return int(json.loads(self.running.description.read_text())["shepherds"][index]["pid"])
+
+    def others(self, index: int, count: int) -> tuple[int, ...]:
+        """All processes that serve but that Shepherd's."""
+        shepherds = {self.pid(n) for n in range(count) if n != index}
+        told = json.loads(self.running.description.read_text())
+        core = {entry["pid"] for name in ("ahash", "librarian", "bartender") for entry in told[name]}
+        return tuple(shepherds | core)
+
+    def kill(self, index: int) -> None:
+        """kill -9."""
+        os.kill(self.pid(index), signal.SIGKILL)
+        if index in self._again:
+            self._again[index].wait()
+
+    def start(self, index: int) -> None:
+        """Start a killed Shepherd again on its directory."""
+        config = self._directory / "conf" / f"shepherd{index + 1}.toml"
+        with (self._directory / "log" / f"again{index + 1}.log").open("ab") as log:
+            command = (*cluster.CHELONIAD, "run", "--config", str(config))
+            self._again[index] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        """End what was started here."""
+        for process in self._again.values():
+            process.terminate()
+        for process in self._again.values():
+            process.wait(40)
+
+    async def sample(self) -> _Sample:
+        """Look at all files as a user may."""
+        counts: list[dict[str, int]] = []
+        for start in range(0, len(self.names), STAT_BATCH):
+            requests = tuple(NameRequest(ln, ln) for ln in self.names[start : start + STAT_BATCH])
+            for answer in await self.client.bartender.stat(new_call(), requests):
+                states: dict[str, int] = {}
+                for triple in answer.metadata:
+                    if triple.section == "locations":
+                        states[triple.value] = states.get(triple.value, 0) + 1
+                counts.append(states)
+        alive = [states.get("alive", 0) for states in counts]
+        offline = sum(states.get("offline", 0) for states in counts)
+        whole = sum(sum(states.values()) for states in counts)
+        exact = sum(states == {"alive": self.copies} for states in counts)
+        enough = sum(number >= self.copies for number in alive)
+        return _Sample(sum(alive), offline, whole - sum(alive) - offline, enough, exact)
+
+    async def until_whole(self) -> tuple[float, float]:
+        """Seconds until a loss is seen, and until every file has its copies again."""
+        started, noticed = time.perf_counter(), 0.0
+        while True:
+            sample = await self.sample()
+            now = time.perf_counter() - started
+            if not noticed and sample.alive < len(self.names) * self.copies:
+                noticed = now
+            if noticed and sample.enough == len(self.names):
+                return noticed, now
+            if now > PATIENCE_S:
+                raise SystemExit(f"not healed after {now:.0f} s: {sample}")
+            await asyncio.sleep(SAMPLE_S)
+
+    async def until_settled(self) -> None:
+        """Wait until every file has exactly its copies, alive, and this lasts."""
+        give_up, since = time.monotonic() + PATIENCE_S, 0.0
+        while time.monotonic() < give_up:
+            sample = await self.sample()
+            if sample.exact < len(self.names):
+                since = 0.0
+            elif not since:
+                since = time.monotonic()
+            elif time.monotonic() - since > SETTLED_S:
+                return
+            await asyncio.sleep(0.1)
+        raise SystemExit(f"not settled after {PATIENCE_S:.0f} s: {await self.sample()}")
+
+
+async def run(setup: Setup) -> Outcome:
+    """Ask the three questions."""
+    small, noticed, whole = await _kills(setup)
+    large, throughput = await _throughput(setup)
+    many = await _many(setup)
+    checks = [
+        check("s until a kill is noticed", "at most", 1.0, noticed),
+        check(f"s until {FILES} files of 1 MB have {COPIES} copies again", "at most", 2.5, whole),
+        check("healing of large files over a plain copy, rate", "at least", 0.7, throughput),
+        *many[1],
+    ]
+    return Outcome({"kills": small, "large": large, "many": many[0]}, checks)
+
+
+async def _kills(setup: Setup) -> tuple[dict[str, Any], list[float], list[float]]:
+    noticed: list[float] = []
+    whole: list[float] = []
+    async with AsyncExitStack() as stack:
+        herd = await _herd(stack, setup, SHEPHERDS, [FILE_BYTES] * FILES, COPIES)
+        for block in range(setup.blocks):
+            index = block % SHEPHERDS
+            herd.kill(index)
+            seen, done = await herd.until_whole()
+            noticed.append(seen)
+            whole.append(done)
+            setup.say(f"  kill {block + 1}: noticed after {seen:.2f} s, whole after {done:.2f} s")
+            herd.start(index)
+            await herd.until_settled()
+    return {"noticed_s": noticed, "whole_s": whole}, noticed, whole
+
+
+async def _throughput(setup: Setup) -> tuple[dict[str, Any], list[float]]:
+    files = 4 if setup.quick else 16
+    rows: list[dict[str, float]] = []
+    async with AsyncExitStack() as stack:
+        herd = await _herd(stack, setup, LARGE_SHEPHERDS, [LARGE_BYTES] * files, LARGE_COPIES)
+        told = json.loads(herd.running.description.read_text())
+        credentials = plain_copy.Credentials(told["service_cert"], told["service_key"], told["ca_dir"])
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=setup.scratch, prefix="plain-")))
+        sources = [scratch / f"source{n}" for n in range(files * LARGE_COPIES // LARGE_SHEPHERDS)]
+        for path in sources:
+            path.write_bytes(os.urandom(LARGE_BYTES))
+        for block in range(setup.blocks):
+            plain = await asyncio.to_thread(plain_copy.copy, credentials, sources, scratch / "target")
+            rows.append(await _large_block(herd, block % LARGE_SHEPHERDS, files) | {"plain": _rate(plain)})
+            row = rows[-1]
+            setup.say(
+                f"  block {block + 1}: healed {row['gib']:.2f} GiB at {row['rate']:.0f} MiB/s, plain copy"
+                f" {row['plain']:.0f} MiB/s, {row['cpu_s_per_gib']:.2f} CPU s per GiB"
+            )
+    figures = {key: str(median_interval([row[key] for row in rows])) for key in ("rate", "plain", "cpu_s_per_gib")}
+    return {"blocks": rows, **figures}, [row["rate"] / row["plain"] for row in rows]
+
+
+async def _large_block(herd: _Herd, index: int, files: int) -> dict[str, float]:
+    before = await herd.sample()
+    os.sync()
+    herd.kill(index)
+    servers = herd.others(index, LARGE_SHEPHERDS)
+    used = cpu_s(servers)
+    lost, seen, done = await _healed(herd, before.alive)
+    gib = lost * LARGE_BYTES / GIB
+    row = {"gib": gib, "rate": gib * 1024 / (done - seen), "cpu_s_per_gib": (cpu_s(servers) - used) / gib}
+    herd.start(index)
+    await herd.until_settled()
+    return row
+
+
+async def _healed(herd: _Herd, alive: int) -> tuple[int, float, float]:
+    """Copies that were lost, and the seconds from the kill until that was seen and until all were replaced."""
+    started, lost, seen = time.perf_counter(), 0, 0.0
+    while True:
+        sample = await herd.sample()
+        now = time.perf_counter() - started
+        if sample.alive < alive and not seen:
+            seen = now
+        lost = max(lost, sample.offline)
+        if seen and sample.enough == len(herd.names):
+            return lost, seen, now
+        if now > PATIENCE_S:
+            raise SystemExit(f"not healed after {now:.0f} s: {sample}")
+        await asyncio.sleep(LARGE_SAMPLE_S)
+
+
+async def _many(setup: Setup) -> tuple[dict[str, Any], list[Check]]:
+    """Many small files on a lost node: rate over time, memory, and what a user's stat and get take meanwhile."""
+    count = int(os.environ.get("CHELONIA_BENCH_HEAL_FILES", "200" if setup.quick else "3000"))
+    async with AsyncExitStack() as stack:
+        herd = await _herd(stack, setup, 4, [1024] * count, 2)
+        quiet = await _user(herd, asyncio.Event(), 3.0)
+        memory = _resident(herd.others(0, 4))
+        herd.kill(0)
+        done = asyncio.Event()
+        user = asyncio.create_task(_user(herd, done, PATIENCE_S))
+        curve = await _curve(herd, count * 2)
+        done.set()
+        during = await user
+        grown = _resident(herd.others(0, 4)) / memory
+    healed = curve[-1][1] - curve[0][1]
+    results = {
+        "files": count,
+        "healed": healed,
+        "per_s": healed / max(curve[-1][0] - curve[0][0], 1e-9),
+        "curve": curve,
+        "user_p99_ms_quiet": _p99(quiet),
+        "user_p99_ms_healing": _p99(during),
+        "user_operations": [len(quiet), len(during)],
+        "memory_grown": grown,
+    }
+    setup.say(
+        f"  {count} small files: {healed} copies at {results['per_s']:.0f}/s; user p99 {_p99(quiet):.1f} ms quiet,"
+        f" {_p99(during):.1f} ms during; memory {grown:.2f} times"
+    )
+    ratio = _p99(during) / _p99(quiet)
+    return results, [check("user p99 during healing / quiet (one run)", "at most", 2.0, [ratio])]
+
+
+async def _curve(herd: _Herd, wanted: int) -> list[tuple[float, int]]:
+    """(seconds since the kill, live copies) from the moment the loss is seen until it is made good."""
+    started = time.perf_counter()
+    points: list[tuple[float, int]] = []
+    while True:
+        sample = await herd.sample()
+        now = time.perf_counter() - started
+        if sample.alive < wanted or points:
+            points.append((round(now, 2), sample.alive))
+        if points and sample.enough == len(herd.names):
+            return points
+        if now > PATIENCE_S:
+            raise SystemExit(f"not healed after {now:.0f} s: {sample}")
+        await asyncio.sleep(0.5)
+
+
+async def _user(herd: _Herd, done: asyncio.Event, most_s: float) -> list[float]:
+    """Milliseconds of one user's operations, one after another: stat of a file."""
+    took: list[float] = []
+    give_up = time.perf_counter() + most_s
+    async with herd.running.client() as client:
+        while not done.is_set() and time.perf_counter() < give_up:
+            started = time.perf_counter()
+            try:
+                await client.stat(herd.names[len(took) % len(herd.names)])
+            except CheloniaError as error:
+                raise SystemExit(f"a user's request failed: {error}") from error
+            took.append(1000 * (time.perf_counter() - started))
+            await asyncio.sleep(0.005)
+    return took
+
+
+async def _herd(stack: AsyncExitStack, setup: Setup, shepherds: int, sizes: Sequence[int], copies: int) -> _Herd:
+    """A fresh cluster with files of these sizes, settled."""
+    running = await stack.enter_async_context(cluster.dev(setup.scratch, shepherds))
+    source = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=setup.scratch, prefix="files-")))
+    for number, size in enumerate(sizes):
+        (source / f"f{number:06d}").write_bytes(os.urandom(size))
+    chelonia = Path(sys.executable).with_name("chelonia")
+    command = [str(chelonia), "--cluster", str(running.description), "put", "-r", "--replicas", str(copies)]
+    await asyncio.to_thread(subprocess.run, [*command, str(source), "/heal"], check=True, stdout=subprocess.DEVNULL)
+    client = await stack.enter_async_context(running.client())
+    herd = _Herd(running, client, [f"/heal/f{n:06d}" for n in range(len(sizes))], copies)
+    stack.callback(herd.stop)
+    await herd.until_settled()
+    return herd
+
+
+def _resident(pids: Sequence[int]) -> int:
+    """Resident memory of processes, bytes."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for pid in pids)
+
+
+def _p99(took: Sequence[float]) -> float:
+    ordered = sorted(took)
+    return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+
+
+def _rate(cost: Cost) -> float:
+    """MiB/s."""
+    return cost.operations * 1024 / cost.wall_s

@@ -1,0 +1,82 @@
+"""The trash as users see it: what they have deleted, and bringing it back.
+
+A deleted file is its owner's and the administrators' to see and to bring back, whatever its policy says; where it
+comes back, the caller needs `addEntry` as for any new name. To everybody else it does not exist.
+"""
+
+from __future__ import annotations
+
+from chelonia.bartender import audit
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import RIGHTS, Judge, existing, parent_of_new
+from chelonia.core import bounds, status
+from chelonia.core.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, Outcome, UndeleteRequest
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, ROOT, Guid
+from chelonia.core.librarian import TYPE_COLLECTION, Trashed, Undelete
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.policy import Action
+
+
+async def list_deleted(ports: Ports, turn: Turn, request: ListRequest) -> ListDeletedOutcome:
+    """What the caller may bring back: of one collection, or with an empty name of all."""
+    under = ""
+    if request.ln:
+        ln = parse_ln(request.ln)
+        (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+        found = existing(ln, walked)
+        if found.type != TYPE_COLLECTION:
+            raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ln), cause=f"it is a {found.type}, not deleted")
+        under = f"{found.guid}/"
+    limit = min(request.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
+    page = await ports.librarian.trash(turn.service, under, request.after, limit)
+    entries = tuple(_shown(each, bare=bool(under)) for each in page.entries if _may(turn.user, each))
+    turn.room.take(2 * len(entries), ())
+    return ListDeletedOutcome(request.request_id, status.success("listDeleted"), entries, page.after)
+
+
+async def undelete(ports: Ports, turn: Turn, request: UndeleteRequest) -> Outcome:
+    """Bring a file back under the name it had, or another."""
+    file = await _wanted(ports, turn, request)
+    target = parse_ln(request.target_ln) if request.target_ln else LogicalName(file.parent, (file.name,))
+    (walked,) = await ports.librarian.traverse(turn.service, (target,), RIGHTS)
+    parent = parent_of_new(target, walked)
+    expect = Judge(turn.user, "undelete").require(Action.ADD_ENTRY, parent)
+    audit.record(turn.user, "undelete", file.guid, action="undelete", decision="allowed", rule=_rule(turn.user, file))
+    await ports.librarian.undelete(turn.service, Undelete(file.guid, parent.guid, target.name, expect))
+    return Outcome(request.request_id, status.success("undelete"))
+
+
+async def _wanted(ports: Ports, turn: Turn, request: UndeleteRequest) -> Trashed:
+    """The file meant: by its GUID, or the one of this name that was deleted last. Raises: NOT_FOUND."""
+    ln = parse_ln(request.ln)
+    under: str = ln.start
+    if ln.parts:
+        (walked,) = await ports.librarian.traverse(turn.service, (ln.parent,), RIGHTS)
+        under = f"{existing(ln.parent, walked).guid}/{ln.name}/"
+    found, after = None, ""
+    while True:
+        page = await ports.librarian.trash(turn.service, under, after, bounds.PAGE_ENTRIES_MAX)
+        mine = [each for each in page.entries if _may(turn.user, each)]
+        found, after = mine[-1] if mine else found, page.after
+        if not after:
+            break
+    if found is None:
+        cause = "no file of yours that was deleted there is kept; `undelete --list` shows what is"
+        raise CheloniaError(Kind.NOT_FOUND, subject=str(ln), cause=cause)
+    return found
+
+
+def _may(user: Call, file: Trashed) -> bool:
+    return user.has(Role.ADMINISTRATOR) or (file.owner == user.dn != ANONYMOUS)
+
+
+def _rule(user: Call, file: Trashed) -> str:
+    return "owner" if file.owner == user.dn else "administrators may"
+
+
+def _shown(file: Trashed, *, bare: bool) -> DeletedEntry:
+    name = file.name if bare else f"/{file.name}" if file.parent == ROOT else f"{Guid(file.parent)}/{file.name}"
+    return DeletedEntry(name, file.guid, file.owner, file.size, file.deleted_ms, file.until_ms)

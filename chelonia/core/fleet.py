@@ -1,0 +1,206 @@
+"""The choice of Shepherds for new copies and for repair: all nodes of one moment as a tree of domains. Pure.
+
+Invariants: never two copies on one Shepherd; never one that is full, not accepting, away or in maintenance; never a
+closer place while a farther one is free; among equally close ones, where fewest copies are around. Among equals chance
+decides, weighted by free space.
+
+The cost of a choice grows with the copies there are, not with the nodes: only domains that hold copies are looked at,
+for whatever leaves that part of the tree at the same domain is equally far; a draw below it is a search in sums.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+
+from chelonia.core.ids import ServiceId
+from chelonia.core.librarian import NodeView
+from chelonia.core.placement import Crowding, Demand, Place, host_of, place_of, takes
+
+
+class Fleet:
+    """All nodes of one moment, made ready for many choices."""
+
+    __slots__ = ("_leaves", "_places", "_root")
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        self._root = _Domain(0, None)
+        self._places: dict[ServiceId, Place] = {}
+        self._leaves: dict[ServiceId, _Leaf] = {}
+        for node in sorted(nodes, key=lambda node: node.shepherd):
+            place = self._places[node.shepherd] = place_of(node)
+            leaf = _Leaf(node.shepherd, node.free_bytes if takes(node, 0) else 0)
+            self._leaves[node.shepherd] = leaf
+            self._root.plant(place, leaf)
+        self._root.grow()
+
+    def place(self, shepherd: ServiceId) -> Place:
+        """Where a Shepherd stands; one that is not known stands for itself."""
+        return self._places.get(shepherd) or (host_of(shepherd),)
+
+    def choose(self, demand: Demand, uniform: Callable[[], float]) -> tuple[ServiceId, ...]:
+        """Choose Shepherds for a demand, best first.
+
+        Args:
+            uniform: source of numbers in [0, 1).
+        Returns: at most `demand.count` distinct Shepherds; fewer when there are not enough. The result does not depend
+            on the order in which nodes, or the Shepherds of the demand, are named.
+        """
+        chosen: list[ServiceId] = []
+        self._fill(demand, (*demand.exclude, *demand.avoid), chosen, uniform)
+        if demand.avoid:
+            self._fill(demand, demand.exclude, chosen, uniform)
+        return tuple(chosen)
+
+    def _fill(
+        self, demand: Demand, barred: Sequence[ServiceId], chosen: list[ServiceId], uniform: Callable[[], float]
+    ) -> None:
+        """Choose until there are enough, or nothing is left."""
+        if len(chosen) >= demand.count:
+            return
+        taken = _Taken(self._root)
+        holders = {*demand.holders, *chosen}
+        for shepherd in sorted(holders):
+            if shepherd in self._leaves:
+                taken.hold(self._leaves[shepherd])
+        for shepherd in {*barred} - holders:
+            if shepherd in self._leaves:
+                taken.bar(self._leaves[shepherd])
+        while len(chosen) < demand.count:
+            leaf = taken.draw(uniform)
+            if leaf is None:
+                return
+            if leaf.weight > demand.size:
+                chosen.append(leaf.shepherd)
+                taken.hold(leaf)
+            else:
+                taken.bar(leaf)
+
+
+class _Leaf:
+    """A Shepherd: its weight in a draw (0: takes nothing), and the way to it from the root: (domain, place in it)."""
+
+    __slots__ = ("shepherd", "way", "weight")
+
+    def __init__(self, shepherd: ServiceId, weight: int) -> None:
+        self.shepherd = shepherd
+        self.weight = weight
+        self.way: tuple[tuple[_Domain, int], ...] = ()
+
+
+class _Domain:
+    """A failure domain: what is directly below it, in order, and what that weighs up to each."""
+
+    __slots__ = ("above", "below", "depth", "index", "upto", "weight")
+
+    def __init__(self, depth: int, above: _Domain | None) -> None:
+        self.depth = depth
+        self.above = above
+        self.below: list[_Domain | _Leaf] = []
+        self.index: dict[str, int] = {}
+        self.upto: list[int] = [0]
+        self.weight = 0
+
+    def plant(self, place: Place, leaf: _Leaf) -> None:
+        """Make room for a Shepherd at its place; asked of the root."""
+        domain, way = self, []
+        for part in place:
+            at = domain.index.setdefault(part, len(domain.below))
+            if at == len(domain.below):
+                domain.below.append(_Domain(domain.depth + 1, domain))
+            way.append((domain, at))
+            under = domain.below[at]
+            assert isinstance(under, _Domain), "a component of a place is no Shepherd"
+            domain = under
+        way.append((domain, domain.index.setdefault(f"/{leaf.shepherd}", len(domain.below))))
+        domain.below.append(leaf)
+        leaf.way = tuple(way)
+
+    def grow(self) -> None:
+        """All are planted: weigh them."""
+        for under in self.below:
+            if isinstance(under, _Domain):
+                under.grow()
+            self.weight += under.weight
+            self.upto.append(self.weight)
+
+
+class _Taken:
+    """What one demand cannot have: domains with copies, and Shepherds barred, as weights taken off the tree."""
+
+    __slots__ = ("_gone", "_held")
+
+    def __init__(self, root: _Domain) -> None:
+        self._held: dict[_Domain, int] = {root: 0}
+        self._gone: dict[_Domain, dict[int, int]] = {}
+
+    def hold(self, leaf: _Leaf) -> None:
+        """A copy is here: its domains count as used, and it is not chosen again."""
+        for domain, _ in leaf.way:
+            self._held[domain] = self._held.get(domain, 0) + 1
+        self.bar(leaf)
+
+    def bar(self, leaf: _Leaf) -> None:
+        """This one is not chosen."""
+        for domain, at in leaf.way:
+            gone = self._gone.setdefault(domain, {})
+            gone[at] = gone.get(at, 0) + leaf.weight
+
+    def draw(self, uniform: Callable[[], float]) -> _Leaf | None:
+        """One of those farthest from all copies, by chance and weight; None when nothing is left."""
+        best: Crowding | None = None
+        exits: list[tuple[_Domain, int]] = []
+        for domain in self._held:
+            rank = self._rank(domain)
+            if best is not None and rank > best:
+                continue
+            room = domain.weight - sum([off for _, off in self._off(domain)])
+            if room:
+                exits = [*exits, (domain, room)] if rank == best else [(domain, room)]
+                best = rank
+        total = sum([room for _, room in exits])
+        mark = min(int(uniform() * total), total - 1)
+        for domain, room in exits:
+            if mark < room:
+                return self._descend(domain, mark)
+            mark -= room
+        return None
+
+    def _rank(self, domain: _Domain) -> Crowding:
+        """The crowding of what leaves the used part of the tree here."""
+        counts = []
+        at: _Domain | None = domain
+        while at is not None and at.depth:
+            counts.append(self._held[at])
+            at = at.above
+        return (domain.depth, *counts)
+
+    def _off(self, domain: _Domain) -> list[tuple[int, int]]:
+        """What must be taken off the weights below a domain: (place, weight), in order; all of what holds a copy."""
+        gone, below, held = self._gone.get(domain), domain.below, self._held
+        if not gone:
+            return []
+        return sorted([(at, below[at].weight if below[at] in held else off) for at, off in gone.items()])
+
+    def _descend(self, domain: _Domain, mark: int) -> _Leaf:
+        """The Shepherd at `mark` among the weights left below a domain."""
+        while True:
+            at, mark = _locate(domain.upto, self._off(domain), mark)
+            under = domain.below[at]
+            if isinstance(under, _Leaf):
+                return under
+            domain = under
+
+
+def _locate(upto: Sequence[int], off: Sequence[tuple[int, int]], mark: int) -> tuple[int, int]:
+    """Where `mark` falls among the weights of which `upto` are the sums, each in `off` reduced: (place, rest)."""
+    shift = 0
+    for at, less in off:
+        start = upto[at] - shift
+        if mark < start:
+            break
+        if mark < upto[at + 1] - shift - less:
+            return at, mark - start
+        shift += less
+    at = bisect_right(upto, mark + shift) - 1
+    return at, mark + shift - upto[at]

@@ -1,0 +1,149 @@
+"""What healing says of itself and is told by administrators: values of the Librarian port, nothing decided here."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.ids import BlobId, Guid, Ms, ServiceId
+
+
+class Word(enum.Enum):
+    """What one Librarian knows of a Shepherd by itself."""
+
+    HEARD = "heard"
+    """Heard within its lease."""
+    SILENT = "silent"
+    """Listened for a whole lease and heard nothing."""
+    GONE = "gone"
+    """Nobody listens at its address any more, or it has said goodbye."""
+    UNKNOWN = "unknown"
+    """Not listened for a whole lease yet, or not a Shepherd known here."""
+
+
+class HealAction(enum.Enum):
+    """What an administrator tells healing."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    RATE = "rate"
+
+
+KEEP: Final = -1
+"""In an order: leave this limit as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealOrder:
+    """An order to all Librarians. The limits belong to `RATE`; `KEEP` leaves one as it is.
+
+    Args:
+        bytes_per_s: of repair copies that one Shepherd sends, and as many that it takes; 0: no limit.
+        copies_per_node: repair copies that one Shepherd sends or takes at once, from 1.
+    """
+
+    action: HealAction
+    bytes_per_s: int = KEEP
+    copies_per_node: int = KEEP
+
+
+@dataclass(frozen=True, slots=True)
+class HealControl:
+    """What is in force for all Librarians. `paused_by` is empty while healing goes on."""
+
+    bytes_per_s: int
+    copies_per_node: int
+    paused_by: str = ""
+    paused_ms: Ms = Ms(0)
+
+    @property
+    def paused(self) -> bool:
+        """Whether no copy begins and nothing is trimmed."""
+        return bool(self.paused_by)
+
+
+@dataclass(frozen=True, slots=True)
+class Endangered:
+    """A blob that waits for a copy. `name`: of its file when it was made."""
+
+    blob: BlobId
+    name: str
+    live: int
+    wanted: int
+    size: int
+    created_ms: Ms
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCursor:
+    """How far the replicas of one Shepherd have been gone through: all before `after` are as wanted, or waiting for
+    what cannot be had. `read`: all of them have been looked at."""
+
+    shepherd: ServiceId
+    after: str
+    read: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealStatus:
+    """Healing as one Librarian sees it; that of the leader is the whole picture.
+
+    Args:
+        exposed: copies left -> blobs with so many verified copies and fewer than wanted.
+        delayed: of these, blobs whose missing copies are waited for (maintenance, repair delay).
+        stuck: of these, blobs that no Shepherd can take or give a copy of.
+        copies_to_go, bytes_to_go: what is to be copied for all that are known to be exposed, those under way included.
+        copies_done, bytes_done: since something was last exposed where nothing was before.
+        copying: copies under way.
+        copies_per_min, bytes_per_s: what was lately copied.
+        forecast_ms: from now until nothing is exposed; -1 when that cannot be told: paused, or nothing copied yet.
+        queue: those that wait, the most endangered first: the first `bounds.HEAL_QUEUE_SHOWN`.
+        cursors: of every Shepherd that is being gone through.
+    """
+
+    leader: str
+    is_leader: bool
+    control: HealControl
+    exposed: Mapping[int, int]
+    delayed: int
+    stuck: int
+    copies_to_go: int
+    bytes_to_go: int
+    copies_done: int
+    bytes_done: int
+    copying: int
+    copies_per_min: int
+    bytes_per_s: int
+    forecast_ms: int
+    queue: tuple[Endangered, ...] = ()
+    cursors: tuple[NodeCursor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A file that has no verified copy within reach but on a Shepherd that is to be forgotten.
+
+    `name`: its Logical Name when it was written; `elsewhere`: Shepherds out of reach that have a verified copy, so that
+    it is lost only if they never come back; none: it is lost.
+    """
+
+    guid: Guid
+    name: str
+    blob: BlobId
+    elsewhere: tuple[ServiceId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPage:
+    """One step of forgetting a Shepherd.
+
+    `looked_at`: replicas in this step; `losses`: what would be lost, or, once that was accepted, is; `after`: continues
+    it, "" when all was looked at; `forgotten`: the Shepherd is no more.
+    """
+
+    looked_at: int
+    losses: tuple[Loss, ...]
+    after: str
+    forgotten: bool

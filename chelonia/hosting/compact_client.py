@@ -1,0 +1,218 @@
+"""Asks in the compact encoding (`wire.compact`): one connection to each target, many calls in flight on it.
+
+A connection is made when it is first needed and again after it broke; all calls on a connection that breaks, or that
+answers nothing for as long as one of them may wait, fail together. Whether to ask again, and where, is the caller's
+(`rpc_client.Channel`). A target that does not speak it is remembered for `SOAP_MS`, so that nobody knocks each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import ssl
+from dataclasses import dataclass
+from typing import Final, cast
+
+import msgspec
+from yarl import URL
+
+from chelonia.core.caller import Call
+from chelonia.core.clock import Clock
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ServiceId
+from chelonia.core.position import Position
+from chelonia.hosting.http_client import explain
+from chelonia.wire import compact
+
+SOAP_MS: Final = 60_000
+"""How long a target that did not agree on this encoding is asked by SOAP: a daemon may be upgraded meanwhile."""
+CONNECT_MS: Final = 5_000
+"""TCP and TLS together."""
+
+
+class CompactClient:
+    """Connections to services of ours. Use inside one event loop; close when done."""
+
+    def __init__(self, tls: ssl.SSLContext, clock: Clock) -> None:
+        """Args: tls: offers `compact.PROTOCOL` and shows this node's certificate."""
+        self._tls = tls
+        self._clock = clock
+        self._open: dict[str, asyncio.Task[_Connection]] = {}
+        self._soap_until: dict[str, int] = {}
+
+    def speaks(self, url: str) -> bool:
+        """Whether a target is worth asking in this encoding."""
+        return self._clock.monotonic_ms() >= self._soap_until.get(_target(url), 0)
+
+    async def ask(self, url: str, asking: Asking) -> compact.Answered:
+        """Make one call. Raises: NOT_SUPPORTED (to be asked by SOAP), NETWORK, TIMEOUT, UNTRUSTED."""
+        connection = await self._connected(url)
+        return await connection.ask(asking)
+
+    def by_soap(self, url: str) -> None:
+        """Note that a target does not speak this, or not of that service."""
+        self._soap_until[_target(url)] = self._clock.monotonic_ms() + SOAP_MS
+
+    async def close(self) -> None:
+        """Close all connections."""
+        opening, self._open = list(self._open.values()), {}
+        for task in opening:
+            task.cancel()
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close()
+        await asyncio.gather(*opening, return_exceptions=True)
+
+    async def _connected(self, url: str) -> _Connection:
+        target = _target(url)
+        task = self._open.get(target)
+        if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().broken)):
+            task = self._open[target] = asyncio.create_task(self._connect(target))
+        try:
+            return await asyncio.shield(task)
+        except CheloniaError as error:  # a fresh one for each caller
+            raise CheloniaError(error.kind, error.op, error.subject, error.cause) from error
+
+    async def _connect(self, target: str) -> _Connection:
+        where = URL(target)
+        host, port = where.host or "", where.port or 443
+        try:
+            async with asyncio.timeout(CONNECT_MS / 1000):
+                transport, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: _Connection(target), host, port, ssl=self._tls, server_hostname=host
+                )
+        except (OSError, TimeoutError) as error:
+            raise explain(error, target) from error
+        if transport.get_extra_info("ssl_object").selected_alpn_protocol() != compact.PROTOCOL:
+            transport.abort()
+            self.by_soap(target)
+            raise CheloniaError(Kind.NOT_SUPPORTED, "compact", target, "it does not speak the compact encoding")
+        return connection
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What is asked, but for its number: `service` and `args` of a call, how fresh its reads must be, and how long an
+    answer is waited for; `service_id` is the caller's own, where its certificate serves several."""
+
+    service: str
+    method: compact.Method
+    call: Call
+    args: msgspec.Raw
+    read_after: Position | None
+    service_id: ServiceId
+    read_ms: int
+
+    def frame(self, number: int) -> bytes:
+        """The call under a number."""
+        call = self.call
+        return compact.encode_asked(
+            compact.Asked(
+                number, self.service, self.method.name, call.request_id, call.request_key, self.service_id,
+                self.read_after, call.strong, self.args,
+            )
+        )  # fmt: skip
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: numbers calls, and hands answers to whoever asked."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[compact.Answered]] = {}
+        self._due: list[tuple[float, int]] = []
+        self._watch: asyncio.TimerHandle | None = None
+        self._splitter = compact.Splitter()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self.broken = False
+
+    async def ask(self, asking: Asking) -> compact.Answered:
+        """Send a call and wait for its answer. Raises: NETWORK, TIMEOUT."""
+        if self.broken:
+            raise self._failure("broke")
+        number = next(self._numbers)
+        answer: asyncio.Future[compact.Answered] = self._loop.create_future()
+        self._waiting[number] = answer
+        self._expect(self._loop.time() + asking.read_ms / 1000, number)
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(asking.frame(number))
+        try:
+            return await answer
+        finally:
+            self._waiting.pop(number, None)
+
+    def close(self) -> None:
+        """End it."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Every call in flight fails."""
+        self._break(CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} broke: {exc or 'closed'}"))
+
+    def data_received(self, data: bytes) -> None:
+        """Hand out the answers that have arrived whole."""
+        try:
+            for frame in self._splitter.feed(data):
+                answered = compact.decode_answered(frame)
+                waiting = self._waiting.get(answered.number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answered)
+        except CheloniaError as error:
+            self._break(CheloniaError(Kind.NETWORK, cause=f"{self._target} answered what is no answer: {error.cause}"))
+
+    def _flush(self) -> None:
+        """Send what one turn of the event loop has asked in one write."""
+        if self._transport is not None and not self.broken:
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
+
+    def _expect(self, due_s: float, number: int) -> None:
+        """Watch one deadline; one timer, for the earliest."""
+        heapq.heappush(self._due, (due_s, number))
+        if self._watch is None or due_s < self._watch.when():
+            if self._watch is not None:
+                self._watch.cancel()
+            self._watch = self._loop.call_at(due_s, self._overdue)
+
+    def _overdue(self) -> None:
+        """Whoever has waited too long in vain: the connection is of no use, its peer is frozen or gone."""
+        self._watch = None
+        while self._due:
+            due_s, number = self._due[0]
+            if number in self._waiting:
+                if due_s > self._loop.time():
+                    self._watch = self._loop.call_at(due_s, self._overdue)
+                    return
+                cause = f"{self._target} did not answer in time; is it overloaded or cut off?"
+                self._break(CheloniaError(Kind.TIMEOUT, cause=cause))
+                return
+            heapq.heappop(self._due)
+
+    def _break(self, error: CheloniaError) -> None:
+        if self.broken:
+            return
+        self.broken = True
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(CheloniaError(error.kind, error.op, error.subject, error.cause))
+
+    def _failure(self, how: str) -> CheloniaError:
+        return CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} {how}")
+
+
+def _target(url: str) -> str:
+    where = URL(url, encoded=True)
+    return f"{where.scheme}://{where.raw_authority}"

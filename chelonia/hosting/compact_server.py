@@ -1,0 +1,241 @@
+"""Serves the compact encoding (`wire.compact`) on connections that agreed on it: many calls at once on each.
+
+The listener, its TLS and its certificates are those of HTTP; ALPN tells the two apart. A caller without a role is
+refused before his arguments are looked at. Frames, calls in flight and unread answers are bounded for each connection:
+beyond them it is not read from, so that whoever floods waits for himself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import RequestKey, parse_request_key
+from chelonia.core.position import Horizon
+from chelonia.hosting.faults import note_fault
+from chelonia.hosting.http_messages import Peer
+from chelonia.hosting.identity import Identity, TlsObject
+from chelonia.hosting.registry import Registry
+from chelonia.wire import compact
+from chelonia.wire.operations import Service
+
+log = logging.getLogger("chelonia.compact")
+
+IDENTITY_MS: Final = 1_000
+"""How long an open connection's identity counts before expiry and revocation are looked at again."""
+
+Observe = Callable[[str, str, str, float], None]
+"""Told after each call: service, method, kind of the failure ("" for none), seconds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offered:
+    """One service offered: its port, and its methods as they are written."""
+
+    port: object
+    methods: Mapping[str, compact.Method]
+
+
+def offer(service: Service, port: object) -> dict[str, Offered]:
+    """What to offer of one service, by name."""
+    return {service.name: Offered(port, compact.methods(service))}
+
+
+@dataclass(frozen=True, slots=True)
+class CompactParts:
+    """What a node gives: who holds which role, the newest position that answers may tell, and who counts calls."""
+
+    registry: Registry
+    horizon: Horizon
+    observe: Observe = lambda service, method, kind, seconds: None
+
+
+class CompactDoor:
+    """What connections speak to: the services offered, and who may call."""
+
+    def __init__(self, offered: Mapping[str, Offered], parts: CompactParts) -> None:
+        self._offered = offered
+        self._parts = parts
+
+    async def answer(self, who: Peer, asked: compact.Asked) -> bytes:
+        """Carry out one call; returns the frame of its answer, whatever came of it."""
+        started, kind = time.perf_counter(), ""
+        try:
+            result = await self._carry_out(who, asked)
+            return compact.encode_result(asked.number, result, self._parts.horizon.newest)
+        except CheloniaError as error:
+            kind = error.kind.value
+            note_fault(*_names(asked), who, error)
+            return compact.encode_failure(asked.number, error, self._parts.horizon.newest)
+        except Exception:
+            kind = Kind.INTERNAL.value
+            log.exception("failed service=%s op=%s request=%s", *_names(asked))
+            cause = f"an internal failure; the log has it under request {asked.request_id[:64]}"
+            return compact.encode_failure(asked.number, CheloniaError(Kind.INTERNAL, asked.method, cause=cause), None)
+        finally:
+            known = asked.service in self._offered and asked.method in self._offered[asked.service].methods
+            self._parts.observe(*(_names(asked)[:2] if known else ("compact", "unreadable")), kind, _since(started))
+
+    async def _carry_out(self, who: Peer, asked: compact.Asked) -> Any:
+        grant = await self._parts.registry.grant(who.dn, asked.service_id)
+        if not grant.roles:
+            raise CheloniaError(
+                Kind.DENIED, asked.method[:64], cause="this encoding is for approved services; use SOAP"
+            )
+        offered = self._offered.get(asked.service)
+        method = offered.methods.get(asked.method) if offered is not None else None
+        if offered is None or method is None:
+            cause = (
+                f"no service and method {asked.service[:64]!r} {asked.method[:64]!r} here in this encoding: use SOAP"
+            )
+            raise CheloniaError(Kind.NOT_SUPPORTED, "compact", cause=cause)
+        call = Call(
+            dn=who.dn,
+            roles=grant.roles,
+            service_id=grant.service_id,
+            address=who.address,
+            request_id=asked.request_id[:64],
+            request_key=parse_request_key(asked.request_key) if asked.request_key else RequestKey(""),
+            read_after=asked.read_after,
+            strong=asked.strong,
+        )
+        return await getattr(offered.port, method.name)(call, *compact.decode_args(method, asked.args))
+
+
+class CompactConnection(asyncio.Protocol):
+    """One connection. `identify` says who is at the other end, and raises when that no longer holds; `lost` is told
+    once when the connection has ended."""
+
+    def __init__(
+        self,
+        door: CompactDoor,
+        identify: Callable[[TlsObject | None], Identity],
+        lost: Callable[[CompactConnection], None],
+    ) -> None:
+        self._door = door
+        self._identify = identify
+        self._lost = lost
+        self._splitter = compact.Splitter()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._working: set[asyncio.Task[None]] = set()
+        self._unread = False
+        self._paused = False
+        self._who = Peer()
+        self._known_s = -1.0
+        self._finishing = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody waits for the answers; what has begun is finished, for its effects."""
+        del exc
+        self._transport = None
+        self._out.clear()
+        self._lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Start the calls that have arrived whole."""
+        try:
+            for frame in self._splitter.feed(data):
+                self._begin(compact.decode_asked(frame))
+        except CheloniaError as error:
+            self._cut(str(error))
+        self._mind_pace()
+
+    def pause_writing(self) -> None:
+        """The peer does not read its answers: nor are more calls read."""
+        self._unread = True
+        self._mind_pace()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._unread = False
+        self._mind_pace()
+
+    def finish(self) -> None:
+        """Take no more calls, and close when those in flight are answered."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._paused = True
+        self._finishing = True
+        self._close_when_done()
+
+    def cut(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _begin(self, asked: compact.Asked) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(asked))
+        self._working.add(task)
+        task.add_done_callback(self._done)
+
+    async def _serve(self, asked: compact.Asked) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        now_s = time.monotonic()
+        if self._known_s < 0 or (now_s - self._known_s) * 1000 > IDENTITY_MS:
+            try:
+                dn = self._identify(transport.get_extra_info("ssl_object")).dn
+            except CheloniaError as error:
+                self._cut(str(error))
+                return
+            self._who, self._known_s = Peer(dn, (transport.get_extra_info("peername") or ("",))[0]), now_s
+        self._send(await self._door.answer(self._who, asked))
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._working.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a call ended without an answer", exc_info=task.exception())
+        self._mind_pace()
+        self._close_when_done()
+
+    def _send(self, frame: bytes) -> None:
+        """Queue an answer; all of one turn of the event loop leave in one write."""
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out.append(frame)
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._out:
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
+        self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        if self._finishing and not self._working and not self._out and self._transport is not None:
+            self._transport.close()
+
+    def _mind_pace(self) -> None:
+        """Read only while there is room for more calls and the answers are read."""
+        if self._transport is None or self._finishing or self._transport.is_closing():
+            return
+        full = self._unread or len(self._working) >= bounds.COMPACT_CALLS_MAX
+        if full and not self._paused:
+            self._transport.pause_reading()
+        elif not full and self._paused:
+            self._transport.resume_reading()
+        self._paused = full
+
+    def _cut(self, why: str) -> None:
+        log.info("connection cut who=%r reason=%s", self._who.dn, why)
+        self.cut()
+
+
+def _names(asked: compact.Asked) -> tuple[str, str, str]:
+    return asked.service[:64], asked.method[:64], asked.request_id[:64]
+
+
+def _since(started: float) -> float:
+    return time.perf_counter() - started

@@ -1,0 +1,154 @@
+"""Balancing: go through the Shepherds that copies should leave, and have one more copy made where that lets one go.
+
+What should move is decided in `balance`; the copy is claimed and made as any other, and trimming takes the old one away
+once the new one is verified. Only the repair leader moves, at a bounded rate, and only while repair has nothing to do:
+it ends when a whole pass has found nothing, and looks again when the Shepherds have changed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from chelonia.core import bounds
+from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object, shepherd_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.placement import Place, takes
+from chelonia.librarian import balance, repair
+from chelonia.librarian.balance import Balance, Move
+from chelonia.librarian.footing import Footing
+from chelonia.librarian.guard import Pace
+from chelonia.librarian.repair import BlobPlan, Nodes
+from chelonia.librarian.repairing import Parts
+
+Act = Callable[[BlobPlan, StoredObject], Awaitable[None]]
+"""Carries out a plan."""
+Places = tuple[tuple[ServiceId, Place], ...]
+"""The Shepherds that are there, and where they stand."""
+Shape = tuple[tuple[object, ...], ...]
+"""What decides whether anything should move, coarse enough that it does not change with every file."""
+
+
+class Balancing:
+    """One Librarian's balancing."""
+
+    def __init__(self, footing: Footing, parts: Parts, act: Act) -> None:
+        settings = footing.settings
+        self._on = footing
+        self._parts = parts
+        self._act = act
+        self._hysteresis = settings.balance_hysteresis_percent / 100
+        self._even_pace = Pace(settings.balance_bytes_per_s_max)
+        self._drain_pace = Pace(settings.drain_bytes_per_s_max)
+        self._relieved: deque[tuple[Ms, ServiceId, int]] = deque()
+        self._settled: Shape | None = None
+        self._apart: Places | None = None
+        self._look_ms = Ms(0)
+
+    async def step(self) -> None:
+        """One pass over what should be left, if there is any."""
+        if not self._parts.leading.now:
+            self._settled = self._apart = None
+            return
+        nodes, balanced = self._parts.planning.nodes(), self._balance()
+        shape, places = self._shape(nodes), _places(nodes)
+        if shape == self._settled and self._on.now < self._look_ms:
+            return
+        found = balance.sources(nodes, balanced)
+        if balanced.even_out and places != self._apart:
+            found = tuple(dict.fromkeys((*found, *(shepherd for shepherd, _ in places))))
+        moved = waiting = 0
+        for shepherd in found:
+            here, unquiet = await self._leave(shepherd)
+            moved, waiting = moved + here, waiting + unquiet
+        if not moved and not waiting:
+            self._apart = places
+        pause = self._on.settings.backoff_max_ms if moved or waiting else self._on.settings.survey_interval_ms
+        self._settled, self._look_ms = shape, Ms(self._on.now + pause)
+
+    async def _leave(self, shepherd: ServiceId) -> tuple[int, int]:
+        """Move what should leave a Shepherd. Returns how many copies were begun, and how many files were not quiet."""
+        moved, waiting, after = 0, 0, ""
+        while self._parts.leading.now:
+            obj = shepherd_object(shepherd)
+            page = await self._on.records.scan(self._on.call, obj, "file", after, bounds.REFERENCES_PAGE)
+            blobs = list(dict.fromkeys(BlobId(blob) for _, blob in page.items))
+            moves, unquiet = self._moves(await self._read(blobs))
+            for blob, move in moves:
+                moved += await self._turn(blob, move)
+            waiting += unquiet
+            if not page.more:
+                break
+            after = page.items[-1][0]
+            await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
+        return moved, waiting
+
+    async def _turn(self, blob: BlobId, planned: Move) -> bool:
+        """Wait for this move's turn, look again, and begin it."""
+        nodes = self._parts.planning.nodes()
+        pace = self._drain_pace if nodes.health[planned.leaving].draining else self._even_pace
+        while pace.wait_ms(self._on.now) or self._busy():
+            await self._on.world.clock.sleep(max(pace.wait_ms(self._on.now), self._on.settings.tick_ms))
+        for stored in await self._read((blob,)):
+            view, plan = self._planned(stored)
+            move = balance.move(view, plan, self._parts.planning.nodes(), self._balance())
+            if move is not None and self._parts.leading.now:
+                pace.spend(view.size, self._on.now)
+                self._relieved.append((self._on.now, move.leaving, view.size))
+                await self._act(replace(plan, copies=(move.copy,)), stored)
+                return True
+        return False
+
+    def _busy(self) -> bool:
+        """Whether repair needs what balancing would take."""
+        return bool(self._parts.work.dirty) or len(self._parts.copies) >= max(self._on.settings.copies_max // 2, 1)
+
+    def _moves(self, stored: Sequence[StoredObject]) -> tuple[list[tuple[BlobId, Move]], int]:
+        """What should move, and how many files are not quiet."""
+        nodes, balanced, moves, unquiet = self._parts.planning.nodes(), self._balance(), [], 0
+        for blob in stored:
+            view, plan = self._planned(blob)
+            move = balance.move(view, plan, nodes, balanced)
+            unquiet += not plan.quiet
+            if move is not None:
+                moves.append((view.blob, move))
+        return moves, unquiet
+
+    def _planned(self, stored: StoredObject) -> tuple[repair.BlobView, BlobPlan]:
+        (plan,) = self._parts.planning.plans((stored,))
+        return repair.view_of(stored), plan
+
+    async def _read(self, blobs: Sequence[BlobId]) -> list[StoredObject]:
+        objects = [blob_object(blob) for blob in blobs]
+        return [blob for blob in await self._on.records.get(self._on.call, objects) if blob.exists]
+
+    def _balance(self) -> Balance:
+        """The rules now. What was moved off a Shepherd weighs on its disk until trimming has had its time."""
+        keep = self._on.now - 2 * (self._on.settings.trim_grace_ms + self._on.settings.tick_ms)
+        while self._relieved and self._relieved[0][0] < keep:
+            self._relieved.popleft()
+        relieved: dict[ServiceId, int] = {}
+        for _, shepherd, size in self._relieved:
+            relieved[shepherd] = relieved.get(shepherd, 0) + size
+        return Balance(self._hysteresis, bool(self._on.settings.balance_bytes_per_s_max), relieved)
+
+    def _shape(self, nodes: Nodes) -> Shape:
+        step = self._hysteresis / 2 or 1.0
+        return tuple(
+            (
+                shepherd,
+                nodes.fleet.place(shepherd),
+                node.draining,
+                takes(node.view, 0),
+                repair.fullness(node.view) // step,
+            )
+            for shepherd, node in sorted(nodes.health.items())
+            if node.present
+        )
+
+
+def _places(nodes: Nodes) -> Places:
+    return tuple(
+        (shepherd, nodes.fleet.place(shepherd)) for shepherd, node in sorted(nodes.health.items()) if node.present
+    )

@@ -1,0 +1,97 @@
+"""The copies under way: which of those planned can begin now, who is free, who is spared, what runs.
+
+Every copy holds a slot of both its ends from the moment it is chosen; a Shepherd that failed is left alone for a while.
+How one copy is made stands in `copying`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Ms, ReferenceId, ServiceId
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import Location
+from chelonia.librarian.blobs import blob_of, facts_of
+from chelonia.librarian.copying import Copier, CopyJob
+from chelonia.librarian.footing import Footing
+from chelonia.librarian.guard import Backoff, Slots
+from chelonia.librarian.repair import BlobPlan, Copy
+
+_LOG = logging.getLogger(__name__)
+
+
+class Copies:
+    """The copies of one Librarian. `ended` is called when one has ended, told whether a Shepherd failed at it."""
+
+    def __init__(self, footing: Footing, copier: Copier, ended: Callable[[bool], None]) -> None:
+        settings = footing.settings
+        self._on = footing
+        self._copier = copier
+        self._ended = ended
+        self._slots = Slots(bounds.COPIES_IN_FLIGHT_PER_NODE_MAX, settings.copies_max)
+        self._backoff = Backoff(settings.backoff_ms, settings.backoff_max_ms)
+        self._running: dict[ReferenceId, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def spared(self, shepherd: ServiceId) -> bool:
+        """Whether a Shepherd has just failed and is left alone."""
+        return self._backoff.spared(shepherd, self._on.now)
+
+    def heard(self, shepherd: ServiceId) -> None:
+        """A Shepherd has been heard of anew: it is tried again."""
+        self._backoff.worked(shepherd)
+
+    def take(self, plan: BlobPlan, blob: StoredObject) -> list[CopyJob]:
+        """The copies of a plan that can begin now, with their slots taken: each is to be started or dropped."""
+        jobs = []
+        until = Ms(self._on.wall + self._copier.copy_ms(facts_of(blob).size))
+        for copy in plan.copies:
+            source = self._source(copy)
+            if source is None or not self._slots.free(copy.target):
+                continue
+            target = Location(copy.target, ReferenceId(self._on.world.ids.uuid()))
+            job = CopyJob(blob, source, target, until)
+            self._slots.take(job.shepherds)
+            jobs.append(job)
+        return jobs
+
+    def start(self, job: CopyJob) -> None:
+        """Let a claimed copy run."""
+        self._running[job.target.reference] = asyncio.create_task(self._run(job))
+
+    def drop(self, job: CopyJob) -> None:
+        """A copy that could not be claimed does not run."""
+        self._slots.release(job.shepherds)
+
+    async def stop(self) -> None:
+        """Cancel what runs; its claims expire."""
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _source(self, copy: Copy) -> Location | None:
+        fit = (s for s in copy.sources if self._slots.free(s.shepherd) and not self.spared(s.shepherd))
+        return next(fit, None)
+
+    async def _run(self, job: CopyJob) -> None:
+        failed: ServiceId | None = None
+        try:
+            failed = await self._copier.copy(job)
+            if failed is None:
+                for shepherd in job.shepherds:
+                    self._backoff.worked(shepherd)
+            else:
+                self._backoff.failed(failed, self._on.now)
+        except CheloniaError as error:
+            _LOG.info("copy of %s to %s is left to its claim: %s", blob_of(job.blob), job.target, error)
+        finally:
+            self._slots.release(job.shepherds)
+            del self._running[job.target.reference]
+            self._ended(failed is not None)

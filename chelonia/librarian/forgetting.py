@@ -1,0 +1,50 @@
+"""What is lost when a Shepherd is declared lost for good, and what goes with it. Pure, one blob at a time.
+
+A copy elsewhere counts only if it is verified and within reach now: one on another Shepherd that is away may never come
+back either. What would be lost is named, and goes only when an administrator has accepted that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from chelonia.core.ahash import Element
+from chelonia.core.healing import Loss
+from chelonia.core.ids import ReferenceId, ServiceId, shepherd_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import ReplicaState
+from chelonia.librarian.blobs import facts_of, locations_of
+from chelonia.librarian.elements import drop, on_version
+
+GOOD = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL)
+
+Present = Callable[[ServiceId], bool]
+"""Whether a Shepherd can be reached now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """One blob of the Shepherd: the change that takes its locations there away, and what would be lost by it."""
+
+    elements: tuple[Element, ...]
+    loss: Loss | None
+
+
+def part(blob: StoredObject, shepherd: ServiceId, present: Present) -> Parting:
+    """Decide about a blob as it was read."""
+    own = [location for location, _ in locations_of(blob) if location.shepherd == shepherd]
+    if not own:
+        return Parting((), None)
+    good = [loc.shepherd for loc, state in locations_of(blob) if state in GOOD and loc.shepherd != shepherd]
+    facts = facts_of(blob)
+    loss = None if any(map(present, good)) else Loss(facts.guid, facts.name, facts.blob, tuple(dict.fromkeys(good)))
+    elements: list[Element] = []
+    for location in own:
+        elements += [drop(blob.id, "locations", str(location)), drop(blob.id, "claims", str(location))]
+    return Parting(tuple(on_version(elements, blob)), loss)
+
+
+def records_dropped(shepherd: ServiceId, references: Iterable[ReferenceId]) -> list[Element]:
+    """Take a Shepherd's own records of replicas away."""
+    return [drop(shepherd_object(shepherd), "file", reference) for reference in references]

@@ -1,0 +1,68 @@
+"""Plans of blobs as read: `repair.plan` with the Shepherds as they are now and the rules of this Librarian.
+
+The Shepherds are looked at once a tick, and again as soon as one of them comes, goes or fails: making them ready for a
+thousand choices costs more than one choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian import repair
+from chelonia.librarian.footing import Footing
+from chelonia.librarian.repair import BlobPlan, NodeHealth, Nodes, RepairPolicy
+from chelonia.librarian.settings import LibrarianSettings
+from chelonia.librarian.tally import Tally
+
+Spared = Callable[[ServiceId], bool]
+"""Whether a Shepherd has just failed: it takes no copies for a while."""
+
+
+def policy_of(settings: LibrarianSettings) -> RepairPolicy:
+    """How patient repair is."""
+    return RepairPolicy(
+        settings.repair_delay_ms, settings.trim_grace_ms, settings.claim_ms, settings.claim_bytes_per_s_min
+    )
+
+
+class Planning:
+    """Makes plans and keeps the tally of what they found."""
+
+    def __init__(self, footing: Footing, spared: Spared, tally: Tally) -> None:
+        self._on = footing
+        self._spared = spared
+        self._tally = tally
+        self._policy = policy_of(footing.settings)
+        self._nodes = Nodes.of({})
+        self._fresh_until = Ms(0)
+
+    def plans(self, blobs: Iterable[StoredObject]) -> tuple[BlobPlan, ...]:
+        """Plan these blobs, most endangered first."""
+        plans = repair.plan(map(repair.view_of, blobs), self.nodes(), self._policy, self._on.wall)
+        for plan in plans:
+            self._tally.note(plan)
+        return plans
+
+    def nodes(self) -> Nodes:
+        """The Shepherds as the planner sees them."""
+        if self._on.now >= self._fresh_until:
+            self._nodes = Nodes.of(self._node_health())
+            self._fresh_until = Ms(self._on.now + self._on.settings.tick_ms)
+        return self._nodes
+
+    def changed(self) -> None:
+        """A Shepherd came, went or failed: what was known of them is out of date."""
+        self._fresh_until = Ms(0)
+
+    def _node_health(self) -> dict[ServiceId, NodeHealth]:
+        nodes, out = self._on.nodes, {}
+        unsteady = nodes.table.unsteady(self._on.now)
+        for view in nodes.views():
+            fit = view.accepting and not self._spared(view.shepherd)
+            present, proven = nodes.present(view.shepherd), nodes.proven(view.shepherd)
+            steady = view.shepherd not in unsteady
+            out[view.shepherd] = NodeHealth(replace(view, accepting=fit), present, proven, steady, bool(view.drain))
+        return out

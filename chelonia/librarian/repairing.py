@@ -1,0 +1,145 @@
+"""Plan and act: read the blobs on the worklist, plan them, and carry the plans out.
+
+Every Librarian claims and makes the copies its own events ask for; marking is the leader's, and so are removals, which
+`trimming` looks at again. One transact on the blob's version carries a whole plan: what was decided on is what is
+changed. Whatever fails is planned again from what is stored, never from memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import BlobId, Ms, blob_object, shepherd_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import ReplicaState
+from chelonia.librarian.blobs import blob_of
+from chelonia.librarian.copies import Copies
+from chelonia.librarian.elements import drop, on_version, put
+from chelonia.librarian.footing import Footing
+from chelonia.librarian.leading import Leading
+from chelonia.librarian.planning import Planning
+from chelonia.librarian.records import Draft
+from chelonia.librarian.repair import BlobPlan
+from chelonia.librarian.tally import Tally
+from chelonia.librarian.trimming import Trimming
+from chelonia.librarian.worklist import Worklist
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What repairing works with."""
+
+    work: Worklist
+    tally: Tally
+    planning: Planning
+    leading: Leading
+    copies: Copies
+    trimming: Trimming
+
+
+class Repairing:
+    """Plan and act, a batch at a time."""
+
+    def __init__(self, footing: Footing, parts: Parts) -> None:
+        self._on = footing
+        self._work = parts.work
+        self._tally = parts.tally
+        self._planning = parts.planning
+        self._leading = parts.leading
+        self._copies = parts.copies
+        self._trimming = parts.trimming
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to plan, or to read and then plan."""
+        return bool(self._work.dirty or self._work.next_page())
+
+    async def step(self) -> None:
+        """Plan one batch of blobs and act on it."""
+        if not self._work.dirty:
+            await self._read_page()
+        batch = self._work.take(self._on.settings.plan_batch)
+        try:
+            await self._plan(batch)
+        except CheloniaError:
+            self._work.mark(batch)
+            raise
+
+    async def _read_page(self) -> None:
+        page = self._work.next_page()
+        if page is None:
+            return
+        shepherd, after = page
+        found = await self._on.records.scan(
+            self._on.call, shepherd_object(shepherd), "file", after, bounds.REFERENCES_PAGE
+        )
+        self._work.mark(dict.fromkeys(BlobId(blob) for _, blob in found.items))
+        self._work.paged(shepherd, after, found.items[-1][0] if found.more and found.items else "")
+
+    async def _plan(self, batch: Sequence[BlobId]) -> None:
+        # The leader trims on what it reads here.
+        call = self._on.call.strongly() if self._leading.now else self._on.call
+        stored = await self._on.records.get(call, [blob_object(blob) for blob in batch])
+        found = {blob_of(blob): blob for blob in stored if blob.exists}
+        for blob in batch:
+            if blob not in found:
+                self._tally.gone(blob)
+        for plan in self._planning.plans(found.values()):
+            self._look_again(plan)
+            if not plan.idle:
+                await self.act(plan, found[plan.blob])
+
+    def _look_again(self, plan: BlobPlan) -> None:
+        """When a blob is planned next though nothing has happened to it."""
+        if plan.short and self._work.stick(plan.blob):
+            self._work.blob_at(Ms(self._on.now + self._on.settings.backoff_max_ms), plan.blob)
+        if plan.revisit_ms:
+            self._work.blob_at(Ms(self._on.now + plan.revisit_ms - self._on.wall), plan.blob)
+
+    # --- acting -----------------------------------------------------------------------------------------------------
+
+    async def act(self, plan: BlobPlan, blob: StoredObject) -> None:
+        """Claim and mark in one transact on the blob's version; then let the copies run. Removals are trimming's."""
+        jobs = self._copies.take(plan, blob)
+        if len(jobs) < len(plan.copies):
+            self._work.park(plan.blob, plan.danger)
+        elements = [element for job in jobs for element in job.claim()]
+        if self._leading.now and plan.removals:
+            self._trimming.offer(plan.blob)
+        if self._leading.now and plan.marks:
+            elements += self._marks(plan)
+        if not elements:
+            return
+        elements = on_version(elements, blob)
+        applied = False
+        try:
+            applied = self._leading.heed(await self._on.records.attempt(self._on.call, Draft(elements)))
+        finally:
+            for job in jobs:
+                if applied:
+                    self._copies.start(job)
+                else:
+                    self._copies.drop(job)
+            if not applied:
+                self._work.mark((plan.blob,))
+
+    def _marks(self, plan: BlobPlan) -> list[Element]:
+        """The leader's part of a plan that erases nothing."""
+        obj = blob_object(plan.blob)
+        elements: list[Element] = []
+        for mark in plan.marks:
+            key = str(mark.location)
+            elements.append(put(obj, "locations", key, mark.state.value))
+            if mark.state is ReplicaState.THIRDWHEEL:
+                elements.append(put(obj, "claims", key, str(self._on.wall)))
+            else:
+                elements.append(drop(obj, "claims", key))
+            _LOG.info("blob %s at %s: %s", plan.blob, key, mark.state.value)
+        return [*elements, self._leading.check()]

@@ -1,0 +1,141 @@
+"""Trimming: take away surplus, damaged and never completed copies, after those that stay have answered.
+
+What is offered is read and planned anew. A heartbeat proves only that a Shepherd lived a lease ago; so every copy that
+a removal rests on is asked for (`stat`) first, and what does not answer, or is not whole, does not count
+(`repair.vouched`). Only the repair leader trims; removals nobody asked for are rate-guarded and alarm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.clock import within
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import Checksums, Location, ReplicaFacts, ReplicaState
+from chelonia.core.shepherd import StatOutcome
+from chelonia.librarian import repair
+from chelonia.librarian.blobs import CHECKSUM_TYPES, blob_of, facts_of
+from chelonia.librarian.elements import drop, on_version, outbox_record
+from chelonia.librarian.footing import Footing
+from chelonia.librarian.guard import RateGuard
+from chelonia.librarian.leading import Leading
+from chelonia.librarian.planning import Planning
+from chelonia.librarian.records import Draft
+from chelonia.librarian.repair import BlobPlan
+
+_LOG = logging.getLogger(__name__)
+
+Later = Callable[[Ms, BlobId], None]
+"""Has a blob planned again at a time."""
+
+
+class Trimming:
+    """One Librarian's trimming. `later` is told what to look at again."""
+
+    def __init__(self, footing: Footing, planning: Planning, leading: Leading, later: Later) -> None:
+        self._on = footing
+        self._planning = planning
+        self._leading = leading
+        self._later = later
+        self._offered: dict[BlobId, None] = {}
+        self._guard = RateGuard(bounds.ERASURES_UNASKED_PER_MIN_MAX)
+        self._alarmed = False
+
+    def offer(self, blob: BlobId) -> None:
+        """Something of this blob may have to go."""
+        self._offered[blob] = None
+
+    async def step(self) -> None:
+        """Trim what was offered."""
+        while self._offered and self._leading.now:
+            batch = list(islice(self._offered, min(self._on.settings.plan_batch, bounds.BULK_ELEMENTS_MAX)))
+            await self._trim(batch)
+            for blob in batch:
+                self._offered.pop(blob, None)
+        if not self._leading.now:
+            self._offered.clear()
+
+    async def _trim(self, batch: Sequence[BlobId]) -> None:
+        stored = await self._on.records.get(self._on.call, [blob_object(blob) for blob in batch])
+        found = {blob_of(blob): blob for blob in stored if blob.exists}
+        plans = [plan for plan in self._planning.plans(found.values()) if plan.removals]
+        answered = await self._ask(plans, found)
+        for plan in plans:
+            stands = repair.vouched(plan, answered)
+            if stands.removals and self._allowed(stands):
+                await self._remove(stands, found[plan.blob])
+            if len(stands.removals) < len(plan.removals):
+                _LOG.info("blob %s: nothing is removed now, for not all other copies answer", plan.blob)
+                self._again(plan.blob)
+
+    async def _remove(self, plan: BlobPlan, blob: StoredObject) -> None:
+        """Take locations away and order their bytes erased, in one transact on the blob's version."""
+        elements: list[Element] = []
+        for removal in plan.removals:
+            key = str(removal.location)
+            elements += [drop(blob.id, "locations", key), drop(blob.id, "claims", key)]
+            elements.append(outbox_record(removal.location, plan.blob, removal.reason, self._on.wall))
+        draft = Draft([*on_version(elements, blob), self._leading.check()])
+        if self._leading.heed(await self._on.records.attempt(self._on.call, draft)):
+            for removal in plan.removals:
+                _LOG.info("blob %s at %s: removed, %s", plan.blob, removal.location, removal.reason)
+        else:
+            self._again(plan.blob)
+
+    def _allowed(self, plan: BlobPlan) -> bool:
+        """Whether the rate guard lets it happen now."""
+        if self._guard.take(len(plan.removals), self._on.now):
+            self._alarmed = False
+            return True
+        if not self._alarmed:
+            self._alarmed = True
+            _LOG.error(
+                "more than %d replicas would be erased in a minute without a user's deletion; trimming waits",
+                bounds.ERASURES_UNASKED_PER_MIN_MAX,
+            )
+        self._again(plan.blob)
+        return False
+
+    def _again(self, blob: BlobId) -> None:
+        self._later(Ms(self._on.now + self._on.settings.backoff_max_ms), blob)
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, plans: Sequence[BlobPlan], blobs: Mapping[BlobId, StoredObject]) -> frozenset[Location]:
+        """The witnesses of these plans that answer, and have what they should."""
+        held: dict[ServiceId, list[tuple[Location, ReplicaFacts]]] = {}
+        for plan in plans:
+            facts = facts_of(blobs[plan.blob])
+            for location in plan.witnesses:
+                held.setdefault(location.shepherd, []).append((location, facts))
+        answers = await asyncio.gather(*(self._stat(shepherd, asked) for shepherd, asked in held.items()))
+        return frozenset(location for answer in answers for location in answer)
+
+    async def _stat(self, shepherd: ServiceId, held: Sequence[tuple[Location, ReplicaFacts]]) -> list[Location]:
+        """Those of one Shepherd. One that is silent for a lease has none."""
+        asked = tuple((str(number), location.reference) for number, (location, _) in enumerate(held))
+        stat = self._on.world.directory.shepherd(shepherd).stat(self._on.call, asked)
+        try:
+            outcomes = await within(self._on.world.clock, self._on.settings.lease_ms, stat)
+        except CheloniaError as error:
+            _LOG.info("shepherd %s does not answer for its copies: %s", shepherd, error)
+            return []
+        said = {outcome.reference: outcome for outcome in outcomes}
+        return [location for location, facts in held if is_whole(said.get(location.reference), facts)]
+
+
+def is_whole(outcome: StatOutcome | None, facts: ReplicaFacts) -> bool:
+    """Whether a Shepherd says that it has all of a blob."""
+    if outcome is None or not outcome.found or outcome.state != ReplicaState.ALIVE.value:
+        return False
+    if outcome.checksum_type not in CHECKSUM_TYPES:
+        return False
+    said = Checksums(**{outcome.checksum_type: outcome.checksum})
+    return outcome.size == facts.size and facts.checksums.agrees(said)

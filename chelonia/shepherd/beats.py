@@ -1,0 +1,84 @@
+"""Heartbeats to every Librarian: each hears for itself, and one that does not answer delays none of the others.
+
+The answer that counts is that of one Librarian, the same as long as it answers: what two of them know may differ for a
+moment, and a Shepherd that listened to both would waver with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from chelonia.core.caller import Call
+from chelonia.core.clock import Clock, within
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.librarian import Heartbeat, HeartbeatAnswer, Librarian
+from chelonia.shepherd import waiting
+
+log = logging.getLogger(__name__)
+
+
+GIVE_UP_MS: Final = 2_000
+"""How long one may take at most, when heartbeats are not rarer than that: then a fresh connection is tried."""
+
+
+class Beats:
+    """The heartbeats of one Shepherd, `interval_ms` apart."""
+
+    def __init__(self, librarians: Sequence[Librarian], clock: Clock, interval_ms: int) -> None:
+        assert librarians, "there is a Librarian"
+        self._librarians = librarians
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._running: dict[int, asyncio.Task[HeartbeatAnswer]] = {}
+        self._current = 0
+
+    async def send(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
+        """Send one to each Librarian that does not still have one, and return what one of them answers.
+
+        Raises: what the last of them raised; TIMEOUT when none has answered in an interval.
+        """
+        for number in range(len(self._librarians)):
+            self._start(number, call, beat)
+        error = CheloniaError(Kind.TIMEOUT, "heartbeat", cause="no Librarian has answered yet")
+        for step in range(len(self._librarians)):
+            number = (self._current + step) % len(self._librarians)
+            if not await waiting.within(self._clock, self._running[number], 0 if step else self._interval_ms):
+                continue
+            try:
+                answer = self._running[number].result()
+            except CheloniaError as failed:
+                error = failed
+                continue
+            self._current = number
+            return answer
+        raise error
+
+    async def send_all(self, call: Call, beat: Heartbeat) -> None:
+        """Send one to each, and wait until all have it or are given up. Never raises CheloniaError."""
+        await self.stop()
+        for number in range(len(self._librarians)):
+            self._start(number, call, beat)
+        await asyncio.wait(self._running.values())
+
+    async def stop(self) -> None:
+        """End those under way."""
+        for task in self._running.values():
+            await waiting.settled(task)
+
+    def _start(self, number: int, call: Call, beat: Heartbeat) -> None:
+        before = self._running.get(number)
+        if before is None or before.done():
+            limit_ms = max(self._interval_ms, GIVE_UP_MS)
+            work = within(self._clock, limit_ms, self._librarians[number].heartbeat(call, beat))
+            task = self._running[number] = asyncio.ensure_future(work)
+            task.add_done_callback(_looked_at)
+
+
+def _looked_at(task: asyncio.Task[HeartbeatAnswer]) -> None:
+    """Of two Librarians one is listened to; that the other does not answer is no news."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        log.debug("a heartbeat was not answered error=%s", error)

@@ -1,0 +1,45 @@
+"""What this Shepherd's disk says, page by page, for a namespace that has to be rebuilt from bytes alone.
+
+Nothing is decided here: damaged records, uncommitted bytes and quarantine are told as they are.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.replicas import ReplicaState
+from chelonia.core.shepherd import RecordPage, ReplicaRecord
+from chelonia.shepherd.node import Node
+
+HERE, ASIDE = "here", "aside"
+"""First words of `after`: among the replicas, or among those set aside."""
+
+
+async def records_page(node: Node, after: str, limit: int) -> RecordPage:
+    """The records after `<here|aside> <reference>` ("": from the start). Raises: BAD_REQUEST, UNAVAILABLE."""
+    where, _, reference = after.partition(" ")
+    if where not in ("", HERE, ASIDE):
+        raise CheloniaError(Kind.BAD_REQUEST, "records", after[:80], "not where a page of records ended")
+    await node.disk.require()
+    if where != ASIDE:
+        held = list(islice(node.index.between(reference, ""), limit))
+        items = [
+            ReplicaRecord(
+                each.reference, each.state, each.committed, False, await node.ports.blobs.facts(each.reference)
+            )
+            for each in held
+        ]
+        return RecordPage(tuple(items), f"{HERE} {held[-1].reference}" if len(held) == limit else f"{ASIDE} ")
+    later = [each for each in await node.ports.blobs.quarantined() if each.reference > reference]
+    page = [
+        ReplicaRecord(
+            each.reference,
+            ReplicaState.ALIVE if each.facts and each.size == each.facts.size else ReplicaState.INVALID,
+            each.committed,
+            True,
+            each.facts,
+        )
+        for each in later[:limit]
+    ]
+    return RecordPage(tuple(page), f"{ASIDE} {later[limit - 1].reference}" if len(later) > limit else "")

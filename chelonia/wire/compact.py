@@ -1,0 +1,173 @@
+"""The compact encoding: calls between our own services as frames of MessagePack, many at once on one connection.
+
+The same ports, methods and value types as SOAP, for where a profile shows XML itself as the cost. SOAP stays the
+default and the public face: this is spoken only where both ends of a TLS connection agree on it (ALPN `PROTOCOL`), and
+only to callers that hold a role. No I/O here.
+
+A frame is a length (4 bytes, big-endian) and that many bytes of MessagePack:
+- asked:    `[number, service, method, request id, request key, service id, read after, strong, [argument, ...]]`
+- answered: `[number, result, null, position]` or `[number, null, [kind, op, subject, cause], position]`
+Numbers are the asker's; answers come in any order. Value types are maps of their field names: what is not known is
+passed over, what is missing has its default, so that one version of skew is harmless. See `docs/formats/compact.md`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.position import Position
+from chelonia.wire.operations import Service
+
+PROTOCOL: Final = "chelonia-compact/1"
+"""The name under which both ends agree on this encoding (RFC 7301)."""
+LENGTH_BYTES: Final = 4
+_NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
+
+
+class Asked(msgspec.Struct, array_like=True, frozen=True):
+    """One call; `args` is decoded when it is known whose method it names and that the caller may."""
+
+    number: int
+    service: str
+    method: str
+    request_id: str
+    request_key: str
+    service_id: str
+    read_after: Position | None
+    strong: bool
+    args: msgspec.Raw
+
+
+class Failure(msgspec.Struct, array_like=True, frozen=True):
+    """An error as it crosses the wire."""
+
+    kind: str
+    op: str
+    subject: str
+    cause: str
+
+
+class Answered(msgspec.Struct, array_like=True, frozen=True):
+    """What came of a call."""
+
+    number: int
+    result: msgspec.Raw
+    failure: Failure | None
+    position: Position | None
+
+
+class Splitter:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self, frame_bytes_max: int = bounds.SOAP_BODY_BYTES_MAX) -> None:
+        self._max = frame_bytes_max
+        self._kept = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the frames that are whole now. Raises: TOO_LARGE; the connection is then of no more use."""
+        self._kept += data
+        at = 0
+        try:
+            while len(self._kept) - at >= LENGTH_BYTES:
+                size = int.from_bytes(self._kept[at : at + LENGTH_BYTES])
+                if size > self._max:
+                    raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"a frame has at most {self._max} bytes")
+                end = at + LENGTH_BYTES + size
+                if end > len(self._kept):
+                    return
+                yield bytes(self._kept[at + LENGTH_BYTES : end])
+                at = end
+        finally:
+            del self._kept[:at]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Method:
+    """One method of a port: how its arguments and its result are written and read."""
+
+    name: str
+    arguments: msgspec.msgpack.Decoder[Any]
+    result: msgspec.msgpack.Decoder[Any]
+
+
+def methods(service: Service) -> dict[str, Method]:
+    """The methods of a service by name; what is written down in its table is all there is."""
+    return {operation.method: _method(operation.spec.method) for operation in service.operations}
+
+
+def encode_asked(asked: Asked) -> bytes:
+    """The frame of a call."""
+    return _frame(_ENCODER.encode(asked))
+
+
+def encode_args(args: tuple[Any, ...]) -> msgspec.Raw:
+    """The arguments of a call."""
+    return msgspec.Raw(_ENCODER.encode(args))
+
+
+def encode_result(number: int, result: Any, position: Position | None) -> bytes:
+    """The frame of an answer; `position`: where it stands, if that is known."""
+    return _frame(_ENCODER.encode(Answered(number, msgspec.Raw(_ENCODER.encode(result)), None, position)))
+
+
+def encode_failure(number: int, error: CheloniaError, position: Position | None) -> bytes:
+    """The frame of a failure."""
+    failure = Failure(error.kind.value, error.op, error.subject, error.cause)
+    return _frame(_ENCODER.encode(Answered(number, _NOTHING, failure, position)))
+
+
+def decode_asked(frame: bytes) -> Asked:
+    """Read a call. Raises: BAD_REQUEST when it is none: the other end does not speak this."""
+    asked: Asked = _read(_ASKED, frame, "a call")
+    return asked
+
+
+def decode_answered(frame: bytes) -> Answered:
+    """Read an answer. Raises: BAD_REQUEST."""
+    answered: Answered = _read(_ANSWERED, frame, "an answer")
+    return answered
+
+
+def decode_args(method: Method, raw: msgspec.Raw) -> tuple[Any, ...]:
+    """Read the arguments of a call. Raises: BAD_REQUEST."""
+    args: tuple[Any, ...] = _read(method.arguments, raw, f"the arguments of {method.name}")
+    return args
+
+
+def decode_result(method: Method, answered: Answered) -> Any:
+    """The result, or the error that the other side answered. Raises: that error; BAD_REQUEST."""
+    failure = answered.failure
+    if failure is not None:
+        raise CheloniaError(kind_from_wire(failure.kind), failure.op, failure.subject, failure.cause)
+    return _read(method.result, answered.result, f"the answer to {method.name}")
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_ASKED: Final = msgspec.msgpack.Decoder(Asked)
+_ANSWERED: Final = msgspec.msgpack.Decoder(Answered)
+
+
+def _method(function: Callable[..., Any]) -> Method:
+    hints = typing.get_type_hints(function)
+    names = [name for name in inspect.signature(function).parameters if name not in ("self", "call")]
+    arguments = tuple[tuple(hints[name] for name in names)] if names else tuple[()]  # type: ignore[misc]
+    return Method(function.__name__, msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(hints["return"]))
+
+
+def _frame(body: bytes) -> bytes:
+    return len(body).to_bytes(LENGTH_BYTES) + body
+
+
+def _read(decoder: msgspec.msgpack.Decoder[Any], data: bytes | msgspec.Raw, what: str) -> Any:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "compact", cause=f"this is not {what}: {error}") from error

@@ -1,0 +1,137 @@
+"""`chelonia admin fsck`: the whole metadata, or what is below a name, checked and on request repaired.
+
+The Librarian looks and mends; this file goes from piece to piece, counts, and says what was found. A repair may bring
+to light or settle other findings, so checking is repeated until a pass has repaired nothing: what that pass finds is
+what is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Guid
+from chelonia.core.librarian import Finding, Severity
+from chelonia.core.names import parse_ln
+from chelonia_clients.arguments import Arguments
+from chelonia_clients.client import new_call
+from chelonia_clients.output import table
+from chelonia_clients.progress import Bar
+from chelonia_clients.session import Session
+
+PASSES_MAX: Final = 5
+"""Passes of `--repair`: one to find, and some for what repairs bring to light."""
+MENDED_PER_CALL: Final = 100
+"""Findings repaired by one call: each is several reads and a transact."""
+FINDINGS_LEFT: Final = 1
+"""Exit code when something is wrong and still is."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one pass has found. `left`: what no repair has settled."""
+
+    examined: int = 0
+    found: Counter[str] = field(default_factory=Counter)
+    mended: Counter[str] = field(default_factory=Counter)
+    severity: dict[str, Severity] = field(default_factory=dict)
+    left: list[Finding] = field(default_factory=list)
+
+    def note(self, finding: Finding) -> None:
+        """Count a finding."""
+        self.found[finding.rule] += 1
+        self.severity[finding.rule] = finding.severity
+
+    @property
+    def faults(self) -> list[Finding]:
+        """What is left and is more than work in hand."""
+        return [finding for finding in self.left if finding.severity is not Severity.WORK]
+
+
+async def fsck(session: Session, arguments: Arguments, path: str) -> None:
+    """Check what is below `path`, everything when it is ""; `--repair` mends what is safe to mend."""
+    below = await _guid_of(session, path) if path else Guid("")
+    repair = arguments.has("--repair")
+    tally = await _pass(session, below, repair=repair)
+    mended, passes = tally.mended, 1
+    while tally.mended and passes < PASSES_MAX:
+        tally = await _pass(session, below, repair=repair)
+        mended, passes = mended + tally.mended, passes + 1
+    _report(session, tally, mended)
+
+
+async def _guid_of(session: Session, path: str) -> Guid:
+    ln = parse_ln(session.ln(path))
+    [walk] = await session.client().librarian.traverse(new_call(), (ln,))
+    if not walk.complete or not walk.last.exists:
+        raise CheloniaError(Kind.NOT_FOUND, "fsck", path, "no such name; without one everything is checked")
+    return walk.guid
+
+
+async def _pass(session: Session, below: Guid, *, repair: bool) -> Tally:
+    """One pass over everything; repairs as it goes."""
+    tally, cursor, librarian = Tally(), "", session.client().librarian
+    quiet = session.options.has("--no-progress") or session.out.as_json
+    with Bar("checking", enabled=not quiet, unit="objects") as bar:
+        while True:
+            page = await librarian.fsck(new_call(), below, cursor)
+            tally.examined += page.examined
+            bar.expect(page.objects or -1)
+            bar.advance(page.examined)
+            for finding in page.findings:
+                tally.note(finding)
+            if repair:
+                await _mend(session, tally, [finding for finding in page.findings if finding.mendable])
+            tally.left += [finding for finding in page.findings if not (repair and finding.mendable)]
+            cursor = page.cursor
+            if not cursor:
+                return tally
+
+
+async def _mend(session: Session, tally: Tally, findings: list[Finding]) -> None:
+    for start in range(0, len(findings), MENDED_PER_CALL):
+        batch = tuple(findings[start : start + MENDED_PER_CALL])
+        answers = await session.client().librarian.mend(new_call(), batch)
+        for finding, answer in zip(batch, answers, strict=True):
+            if not answer.done:
+                session.out.tell(f"not repaired: {finding}: {answer.what}")
+                tally.left.append(finding)
+                continue
+            tally.mended[finding.rule] += 1
+            session.out.say(f"repaired: {finding}: {answer.what}")
+            session.out.result(**_facts(finding), repaired=answer.what)
+
+
+def _report(session: Session, tally: Tally, mended: Counter[str]) -> None:
+    out, faults = session.out, tally.faults
+    for finding in faults:
+        out.say(f"{finding.severity.value}: {finding}" + (" [--repair]" if finding.mendable else ""))
+        out.result(**_facts(finding))
+    rows = [("RULE", "SEVERITY", "LEFT", "REPAIRED")]
+    left = Counter(finding.rule for finding in tally.left)
+    for rule in sorted({*left, *mended}):
+        severity = tally.severity.get(rule, Severity.DISAGREEMENT).value
+        rows.append((rule, severity, str(left[rule]), str(mended[rule])))
+    if len(rows) > 1:
+        for line in table(rows, frozenset({2, 3})):
+            out.say(line)
+    count, work = tally.examined, sum(left.values()) - len(faults)
+    out.say(f"{count} objects checked: " + (f"{len(faults)} findings" if faults else "clean"))
+    if work:
+        out.say(f"{work} in hand: repair is at work on them")
+    out.document.update(examined=count, findings=len(faults), in_hand=work, left=dict(left), repaired=dict(mended))
+    if faults:
+        out.exit_code = out.exit_code or FINDINGS_LEFT
+
+
+def _facts(finding: Finding) -> dict[str, str | bool]:
+    return {
+        "object": finding.object,
+        "rule": finding.rule,
+        "subject": finding.subject,
+        "severity": finding.severity.value,
+        "text": finding.text,
+        "mendable": finding.mendable,
+    }

@@ -1,0 +1,175 @@
+"""`admin node ...`: the Shepherds as administrators see them, and what they decide about one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import Loss
+from chelonia.core.librarian import NodeView
+from chelonia.core.placement import DRAINED, NODE_ALIVE, NODE_MAINTENANCE
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.output import human_size, stamp, table
+from chelonia_clients.session import Session
+
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LOOK_MS: Final = 1_000
+"""Between two looks at a drain."""
+
+
+async def nodes(session: Session) -> None:
+    """`node list`."""
+    found = await session.client().nodes()
+    rows = [("SHEPHERD", "STATE", "SINCE", "REPLICAS", "FREE", "TOTAL", "DOMAIN")]
+    for node in found:
+        size = (human_size(node.free_bytes), human_size(node.total_bytes))
+        rows.append((node.shepherd, _state(node), stamp(node.since_ms), str(node.replicas), *size, node.domain))
+        session.out.result(**_facts(node))
+    for line in table(rows, frozenset({3, 4, 5})):
+        session.out.say(line)
+    for node in found:
+        if node.trouble:
+            session.out.say(f"{node.shepherd}: {node.trouble}")
+
+
+def _facts(node: NodeView) -> dict[str, Any]:
+    return {
+        "shepherd": node.shepherd,
+        "dn": node.dn,
+        "state": node.state,
+        "since_ms": node.since_ms,
+        "replicas": node.replicas,
+        "free_bytes": node.free_bytes,
+        "total_bytes": node.total_bytes,
+        "accepting": node.accepting,
+        "domain": node.domain,
+        "maintenance_until_ms": node.maintenance_until_ms,
+        "store": node.store,
+        "reclaimable_bytes": node.reclaimable_bytes,
+        "trouble": node.trouble,
+        "drain": node.drain,
+    }
+
+
+def _state(node: NodeView) -> str:
+    if node.state == NODE_MAINTENANCE:
+        word = f"maintenance until {stamp(node.maintenance_until_ms)}"
+    elif node.state == NODE_ALIVE and not (node.accepting or node.drain or node.trouble):
+        word = "alive, full"
+    else:
+        word = node.state
+    if not node.drain:
+        return word
+    return f"{word}, drained: it may go" if node.drain == DRAINED else f"{word}, draining"
+
+
+async def maintenance(session: Session, arguments: Arguments, shepherd: str) -> None:
+    """`node maintenance`."""
+    if arguments.has("--end") == arguments.has("--for"):
+        raise UsageError("admin node maintenance takes --for TIME or --end")
+    duration = 0 if arguments.has("--end") else parse_duration(arguments.value("--for"))
+    await _known(session, "maintenance", shepherd)
+    until = await session.client().maintenance(shepherd, duration)
+    session.out.say(f"{shepherd}: in maintenance until {stamp(until)}" if until else f"{shepherd}: back in service")
+    session.out.result(shepherd=shepherd, maintenance_until_ms=until)
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of `90s`, `30m`, `2h`, `3d`. Raises: UsageError."""
+    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if match is None:
+        raise UsageError(f"--for takes a time like 90s, 30m, 2h or 3d, not {text!r}")
+    return int(match[1]) * _UNIT_MS[match[2]]
+
+
+async def _known(session: Session, op: str, shepherd: str) -> NodeView:
+    """The Shepherd as it is now. Raises: NOT_FOUND, naming those there are."""
+    known = {node.shepherd: node for node in await session.client().nodes()}
+    for service_id, node in known.items():
+        if service_id == shepherd:
+            return node
+    cause = f"no such Shepherd; known: {', '.join(sorted(known)) or 'none'}"
+    raise CheloniaError(Kind.NOT_FOUND, op, shepherd, cause)
+
+
+# --- draining ---------------------------------------------------------------------------------------------------------
+
+
+async def drain(session: Session, arguments: Arguments, shepherd: str) -> None:
+    """`node drain`: begin; with `--wait`, until it may go."""
+    await _known(session, "drain", shepherd)
+    await session.client().drain(shepherd, on=True)
+    node = await _drained(session, shepherd) if arguments.has("--wait") else await _known(session, "drain", shepherd)
+    if node.drain == DRAINED:
+        session.out.say(f"{shepherd}: drained, it may go")
+    else:
+        session.out.say(f"{shepherd}: draining, {node.replicas} replicas to go; `admin node list` says when it may go")
+    session.out.result(shepherd=shepherd, drain=node.drain, replicas=node.replicas)
+
+
+async def _drained(session: Session, shepherd: str) -> NodeView:
+    """Wait until it is drained, telling how far it is. Raises: CANCELLED when somebody calls it off."""
+    told = -1
+    while (node := await _known(session, "drain", shepherd)).drain != DRAINED:
+        if not node.drain:
+            raise CheloniaError(Kind.CANCELLED, "drain", shepherd, "somebody has called it off (admin node undrain)")
+        if node.replicas != told:
+            told = node.replicas
+            session.out.tell(f"chelonia: {shepherd}: {told} replicas to go" + _hindrance(node))
+        await session.client().clock.sleep(_LOOK_MS)
+    return node
+
+
+def _hindrance(node: NodeView) -> str:
+    return "" if node.state == NODE_ALIVE else f"; it is {node.state}, and nothing leaves it until it is back"
+
+
+async def undrain(session: Session, shepherd: str) -> None:
+    """`node undrain`."""
+    await _known(session, "undrain", shepherd)
+    await session.client().drain(shepherd, on=False)
+    session.out.say(f"{shepherd}: back in service")
+    session.out.result(shepherd=shepherd, drain="")
+
+
+# --- forgetting -------------------------------------------------------------------------------------------------------
+
+
+async def forget(session: Session, arguments: Arguments, shepherd: str) -> None:
+    """`node forget`: look at all first, and change nothing when that names a file that would be lost."""
+    await _known(session, "forget", shepherd)
+    client, accepted = session.client(), arguments.has("--accept-loss")
+    losses: list[Loss] = []
+    async for page in client.forget(shepherd, check_only=True, accept_loss=accepted):
+        losses += page.losses
+    replicas, forgotten = 0, False
+    if accepted or not losses:
+        losses.clear()
+        async for page in client.forget(shepherd, check_only=False, accept_loss=accepted):
+            losses += page.losses
+            replicas, forgotten = replicas + page.looked_at, page.forgotten
+    for loss in losses:
+        session.out.say(f"{loss.name} ({loss.guid}): {_fate(loss)}")
+    facts: dict[str, Any] = {"shepherd": shepherd, "forgotten": forgotten, "replicas": replicas}
+    facts["losses"] = [{"ln": x.name, "guid": x.guid, "blob": x.blob, "elsewhere": list(x.elsewhere)} for x in losses]
+    if not forgotten:
+        session.out.failure(CheloniaError(Kind.CONFLICT, "forget", shepherd, _refusal(len(losses))), **facts)
+        return
+    session.out.say(f"{shepherd}: forgotten, with {replicas} replicas; this identity is never accepted again")
+    session.out.result(**facts)
+
+
+def _fate(loss: Loss) -> str:
+    if not loss.elsewhere:
+        return "no other verified copy"
+    return f"other verified copies only on what is out of reach: {', '.join(loss.elsewhere)}"
+
+
+def _refusal(losses: int) -> str:
+    if not losses:
+        return "it has got new replicas meanwhile; try again"
+    return (
+        f"{losses} files have no other verified copy within reach; bring it, or the others, back - "
+        "or give them up for lost with --accept-loss"
+    )

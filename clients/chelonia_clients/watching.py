@@ -1,0 +1,77 @@
+"""Notices an upload whose Shepherd has gone silent, and tells it from one that is busy or far away.
+
+When no byte has been taken for a while the Shepherd is asked, on another connection, how far it is. One that is alive
+answers at once, however long its disk takes; one that is frozen or cut off does not, and is given up. How long a while
+is goes with what this link has shown so far: on a slow one even a question waits behind the bytes that are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.clock import Clock
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.http_client import HttpClient, Received, Sending, target_of
+
+STALL_MS: Final = 250
+"""Without a byte taken, or an answer, for so long the Shepherd is asked whether it lives; so long has it to say so."""
+STALL_MS_MAX: Final = 30_000
+"""On the slowest links."""
+LOOK_MS: Final = 50
+"""How often it is looked whether bytes have been taken."""
+CHUNKS: Final = 5
+"""On a slow link the time of so many chunks may pass without one: sockets and routers hold about as many megabytes."""
+SLOW_CHUNK_MS: Final = 100
+"""A link is slow when a chunk of `bounds.CHUNK_BYTES` takes longer than this."""
+MORE: Final = 4
+"""With each fresh start there is so many times more patience."""
+
+
+class Watch:
+    """Watches one sending. `start`: how many fresh starts came before it; `moved`: bytes taken so far."""
+
+    def __init__(self, http: HttpClient, clock: Clock, start: int, moved: Callable[[], int]) -> None:
+        self._http = http
+        self._clock = clock
+        self._least_ms = min(STALL_MS * MORE**start, STALL_MS_MAX)
+        self._moved = moved
+        self._began_ms = self._moved_ms = clock.monotonic_ms()
+
+    async def settled(self, work: asyncio.Task[Received], turl: str) -> Received:
+        """Wait for the answer as long as the Shepherd lives. Raises: TIMEOUT when it does not; what `work` raises."""
+        try:
+            before, quiet_ms = 0, 0
+            while not work.done():
+                await asyncio.wait((work,), timeout=LOOK_MS / 1000)
+                quiet_ms += LOOK_MS
+                if self._moved() != before:
+                    before, quiet_ms, self._moved_ms = self._moved(), 0, self._clock.monotonic_ms()
+                elif quiet_ms >= self._patience_ms():
+                    await self._require_life(work, turl)
+                    quiet_ms = 0
+            return work.result()
+        finally:
+            work.cancel()
+            await asyncio.wait((work,))  # its source is in use until then
+
+    def _patience_ms(self) -> float:
+        chunks = self._moved() // bounds.CHUNK_BYTES
+        chunk_ms = (self._moved_ms - self._began_ms) / chunks if chunks > CHUNKS else 0
+        usual_ms = CHUNKS * chunk_ms if chunk_ms > SLOW_CHUNK_MS else 0
+        return float(min(max(self._least_ms, usual_ms), STALL_MS_MAX))
+
+    async def _require_life(self, work: asyncio.Task[Received], turl: str) -> None:
+        if not await self._lives(turl) and not work.done():
+            cause = f"{target_of(turl)} takes no byte and does not answer; the upload starts again elsewhere"
+            raise CheloniaError(Kind.TIMEOUT, "put", cause=cause)
+
+    async def _lives(self, turl: str) -> bool:
+        question = asyncio.ensure_future(self._http.request(Sending("HEAD", turl)))
+        try:
+            await asyncio.wait((question,), timeout=self._patience_ms() / 1000)
+            return question.done() and question.exception() is None
+        finally:
+            question.cancel()

@@ -1,0 +1,173 @@
+"""Disks that are not there, empty, somebody else's, or there twice: noticed, told, and nothing concluded from it."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from chelonia.core.caller import Call
+from chelonia_clients.client import Client
+from tests.cluster.harness import Away, Cluster
+from tests.cluster.load import fetch, locations, put, until_live
+from tests.support.polling import poll, poll_async
+
+DATA = {f"/disk/{number}": bytes([number]) * 50_000 for number in range(6)}
+
+
+async def filled(cluster: Cluster, client: Client) -> None:
+    await client.make_collection("/disk")
+    for ln, data in DATA.items():
+        await put(client, ln, data, 3)
+    for ln in DATA:
+        await until_live(client, ln, 3)
+
+
+def run_alone(config: Path) -> subprocess.CompletedProcess[str]:
+    """Run a node until it ends by itself."""
+    argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "run", "--config", str(config)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+
+
+def accept_store(cluster: Cluster, name: str) -> str:
+    config = cluster.root / "conf" / f"{name}.toml"
+    argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "accept-store", "--config", str(config)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
+async def test_an_emptied_disk_is_refused_until_an_administrator_says_that_it_is_meant(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = own_cluster(restart=False)
+    config = cluster.root / "conf" / "shepherd1.toml"
+    async with cluster.client("user") as client:
+        await filled(cluster, client)
+        cluster.kill("shepherd1")
+        home = cluster.data_dir("shepherd1")
+        away = home.with_name("away")
+        home.rename(away)
+        home.mkdir()
+        cluster.expect_log("heartbeat refused")  # as a twin, too, while the last process has not been missed
+        refused = run_alone(config)
+        assert refused.returncode == 1
+        assert "the cluster knows" in refused.stderr
+        assert "accept-store" in refused.stderr
+        async with cluster.ports("admin") as ports:
+            [view] = [v for v in await ports.librarian.nodes(Call()) if v.shepherd == cluster.url("shepherd1")]
+        assert "the cluster knows" in view.trouble
+        for ln in DATA:
+            assert len(await locations(client, ln)) >= 3, "the empty directory was believed"
+
+        other = refusal_of_a_foreign_disk(cluster, "shepherd1", cluster.data_dir("shepherd2"))
+        assert "is the store of" in other
+
+        shutil.rmtree(home)
+        away.rename(home)
+        cluster.start_node("shepherd1")
+        await cluster.until_serving("shepherd1")
+        for ln in DATA:
+            await until_live(client, ln, 3)
+
+        cluster.by_hand["shepherd1"].terminate()
+        cluster.by_hand.pop("shepherd1").wait()
+        shutil.rmtree(home / "replicas")
+        gone = run_alone(config)
+        assert gone.returncode == 2
+        assert "replicas/ is gone" in gone.stderr
+        assert "0 committed replicas" in accept_store(cluster, "shepherd1")
+        cluster.expect_log("has store|replicas it held are reported lost")
+        cluster.start_node("shepherd1")
+        await cluster.until_serving("shepherd1")
+        for ln, data in DATA.items():
+            await until_live(client, ln, 3, deadline=30.0)
+            assert await fetch(client, ln) == data
+    assert cluster.log_of("core").count("as an administrator said") == 1
+    assert f"{len(DATA)} replicas it held are reported lost" in cluster.log_of("shepherd1")
+
+
+def refusal_of_a_foreign_disk(cluster: Cluster, name: str, foreign: Path) -> str:
+    """What a node says that is started on another's directory (a copy, for the other is in use)."""
+    copy = cluster.root / "copied"
+    shutil.copytree(foreign, copy, ignore=shutil.ignore_patterns("lock"))
+    config = cluster.root / "conf" / "copied.toml"
+    text = (cluster.root / "conf" / f"{name}.toml").read_text()
+    config.write_text(text.replace(str(cluster.data_dir(name)), str(copy)))
+    ended = run_alone(config)
+    assert ended.returncode == 2
+    return ended.stderr
+
+
+async def test_a_disk_that_vanishes_under_a_running_shepherd_is_told_and_comes_back(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = own_cluster()
+    cluster.expect_log("the store is not there any more|cannot tell anything of its replicas")
+    async with cluster.client("user") as client:
+        await filled(cluster, client)
+        home = cluster.data_dir("shepherd2")
+        away = home.with_name("away")
+        home.rename(away)
+        home.mkdir()
+
+        async def shown() -> bool:
+            view = (await cluster.nodes())["shepherd2"]
+            return view.state == "offline" and "directory is empty" in view.trouble
+
+        await poll_async(shown, 10.0, tolerate=Away, what="it is away and says why")
+        assert cluster.request("GET", f"{cluster.data_url('shepherd2')}/readyz").status == 503
+        end = time.monotonic() + 3.0  # several rounds of the scrub would fit
+        while time.monotonic() < end:
+            for ln, data in DATA.items():
+                assert await fetch(client, ln) == data
+                assert not {"invalid", "deleted"} & set((await locations(client, ln)).values())
+        assert not any(home.iterdir()), "something was written below the mount point"
+        home.rmdir()
+        away.rename(home)
+        await cluster.until_serving("shepherd2")
+        for ln in DATA:
+            await until_live(client, ln, 3)
+    assert "replica is invalid" not in cluster.log_of("shepherd2")
+    assert "replica missing" not in cluster.log_of("shepherd2")
+
+
+async def test_a_second_process_on_a_copied_disk_is_refused_while_the_first_lives(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = own_cluster()
+    async with cluster.client("user") as client:
+        await filled(cluster, client)
+        home, copy = cluster.data_dir("shepherd3"), cluster.root / "data" / "twin"
+        shutil.copytree(home, copy, ignore=shutil.ignore_patterns("lock", "state.json"))
+        text = (cluster.root / "conf" / "shepherd3.toml").read_text().replace(str(home), str(copy))
+        own = urlsplit(cluster.url("shepherd3")).port
+        assert own is not None
+        for port in (own, own + 1):
+            text = text.replace(f"port = {port}", f"port = {free_port()}")
+        config = cluster.root / "conf" / "twin.toml"
+        config.write_text(text)
+        cluster.expect_log("heartbeat refused .* another process is alive")
+        log = cluster.root / "twin.txt"
+        argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "run", "--config", str(config)]
+        with log.open("wb") as out:
+            twin = subprocess.Popen(argv, stdout=out, stderr=out)
+        try:
+            poll(lambda: "refused by the cluster: another process is alive" in log.read_text(), 15.0)
+            view = (await cluster.nodes())["shepherd3"]
+            assert view.state == "alive"
+            assert "another process is alive" in view.trouble
+            for ln, data in DATA.items():
+                assert await fetch(client, ln) == data
+        finally:
+            twin.terminate()
+            assert twin.wait(20) == 0
+        for ln in DATA:
+            assert sorted((await locations(client, ln)).values()) == ["alive"] * 3
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

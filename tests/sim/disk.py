@@ -1,0 +1,263 @@
+"""Simulated disks: the memory twins, with what disks do: be slow, fill up, rot, and be in mid write when a crash comes.
+
+`SimDisk` stands in front of a Shepherd's `MemoryBlobs`. Whatever has returned is durable; what a crash meets on its way
+has happened or not, and a commit may leave its record without its bytes. `SimStore` is the A-Hash's store, which may
+fail while it syncs: then nobody knows whether the commit is there, until it is started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
+
+from chelonia.ahash.store_memory import MemoryStore
+from chelonia.core.ahash import Position
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.replicas import ReplicaFacts
+from chelonia.core.shepherd import ByteRange, StoredReplica
+from chelonia.shepherd.blobs_memory import MemoryBlobs
+from tests.sim.process import check_alive
+
+Erased = Callable[[ReferenceId], None]
+"""Told of every replica just before its bytes go."""
+
+
+class SimDisk:
+    """`core.shepherd.BlobStore` of one Shepherd; `platter` is what survives its crashes.
+
+    `slow_ms`: how long a write may take at most. `forgets`: of a lying Shepherd, the share of commits whose bytes it
+    throws away. `unsynced_ms`: how long what was committed may still be lost by a crash; 0 for a disk that syncs.
+    """
+
+    def __init__(self, rng: random.Random, erased: Erased) -> None:
+        self.platter = MemoryBlobs()
+        self.slow_ms = 0
+        self.forgets = 0.0
+        self.unsynced_ms = 0
+        self._rng = rng
+        self._erased = erased
+        self._committing: dict[ReferenceId, bool] = {}
+        self._recent: dict[ReferenceId, float] = {}
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    async def crash(self) -> None:
+        """Lose what was not durable."""
+        self.platter.crash()
+        for reference, published in self._committing.items():
+            if published and reference in self.platter.references() and self._rng.random() < 0.5:
+                self.platter.lose(reference)  # the record came to be, the bytes did not
+        self._committing.clear()
+        now = asyncio.get_running_loop().time()
+        for reference, at in self._recent.items():
+            if self.unsynced_ms and now - at < self.unsynced_ms / 1000:
+                await self.platter.erase(reference)
+        self._recent.clear()
+
+    def image(self) -> MemoryBlobs:
+        """A copy of what is on the disk, to be put back later."""
+        image = copy.deepcopy(self.platter)
+        image.crash()
+        return image
+
+    # --- the port ---------------------------------------------------------------------------------------------------
+
+    async def create(self, reference: ReferenceId, *, resume: bool = False) -> _Writer:
+        """Open a writer."""
+        check_alive()
+        return _Writer(self, reference, await self.platter.create(reference, resume=resume))
+
+    async def suspended(self, reference: ReferenceId) -> int:
+        """Bytes kept of an interrupted upload."""
+        check_alive()
+        return await self.platter.suspended(reference)
+
+    async def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span`."""
+        await self.lag()
+        async for chunk in self.platter.read(reference, span):
+            yield chunk
+
+    def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
+        """Yield what an interrupted upload has written."""
+        return self.platter.read_partial(reference)
+
+    async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
+        """Read a record."""
+        check_alive()
+        return await self.platter.facts(reference)
+
+    async def settle(self, references: tuple[ReferenceId, ...]) -> None:
+        """Note durably that these are committed."""
+        await self.lag()
+        await self.platter.settle(references)
+
+    async def leftovers(self) -> tuple[ReferenceId, ...]:
+        """Interrupted uploads."""
+        check_alive()
+        return await self.platter.leftovers()
+
+    async def quarantined(self) -> tuple[StoredReplica, ...]:
+        """What was set aside."""
+        check_alive()
+        return await self.platter.quarantined()
+
+    async def erase(self, reference: ReferenceId) -> bool:
+        """Remove a replica; a crash meets it before or after."""
+        await self.lag()
+        self._erased(reference)
+        gone = await self.platter.erase(reference)
+        self._recent.pop(reference, None)
+        await self.lag()
+        return gone
+
+    async def quarantine(self, reference: ReferenceId) -> None:
+        """Set a replica aside."""
+        await self.lag()
+        await self.platter.quarantine(reference)
+
+    async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
+        """Bring back what was set aside."""
+        await self.lag()
+        return await self.platter.reinstate(reference)
+
+    def scan(self) -> AsyncIterator[StoredReplica]:
+        """Every replica."""
+        return self.platter.scan()
+
+    async def space(self) -> tuple[int, int]:
+        """(free, total) bytes."""
+        check_alive()
+        return await self.platter.space()
+
+    def __getattr__(self, name: str) -> Any:
+        """What the port has gained since: straight from the platter."""
+        return getattr(self.platter, name)
+
+    # --- for the writer ---------------------------------------------------------------------------------------------
+
+    async def lag(self) -> None:
+        """Take the time a slow disk takes."""
+        check_alive()
+        if self.slow_ms:
+            await asyncio.sleep(self._rng.randint(0, self.slow_ms) / 1000)
+            check_alive()
+
+    async def commit(self, reference: ReferenceId, writer: Any, facts: ReplicaFacts) -> None:
+        """Put bytes and record under their final name: a crash on the way leaves nothing, the record alone, or all."""
+        self._committing[reference] = False
+        try:
+            await self.lag()
+            await writer.commit(facts)
+            self._committing[reference] = True
+            await self.lag()
+        finally:
+            self._committing.pop(reference, None)
+        self._recent[reference] = asyncio.get_running_loop().time()
+        if self.forgets and self._rng.random() < self.forgets:
+            self.platter.lose(reference)
+
+
+class _Writer:
+    """An upload in progress."""
+
+    def __init__(self, disk: SimDisk, reference: ReferenceId, writer: Any) -> None:
+        self._disk, self._reference, self._writer = disk, reference, writer
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far."""
+        offset: int = self._writer.offset
+        return offset
+
+    async def write(self, chunk: bytes) -> None:
+        """Append."""
+        await self._disk.lag()
+        await self._writer.write(chunk)
+
+    async def commit(self, facts: ReplicaFacts) -> None:
+        """Make it a replica."""
+        await self._disk.commit(self._reference, self._writer, facts)
+
+    async def suspend(self) -> None:
+        """Keep what was written."""
+        check_alive()
+        await self._writer.suspend()
+
+    async def abort(self) -> None:
+        """Throw it away."""
+        check_alive()
+        await self._writer.abort()
+
+
+def facts_now(platter: MemoryBlobs, reference: ReferenceId) -> ReplicaFacts | None:
+    """The record of a replica, for those who watch."""
+    reading = platter.facts(reference)
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        facts: ReplicaFacts | None = done.value
+        return facts
+    raise AssertionError("memory does not wait")
+
+
+class SimStore(MemoryStore):
+    """The A-Hash's store. `watch` is told of every commit before it is applied; `unknown` is the probability that a
+    commit fails while it syncs, with or without effect, after which the store has to be started anew."""
+
+    def __init__(self, rng: random.Random, contents: Mapping[bytes, bytes] | None = None) -> None:
+        super().__init__(contents)
+        self.unknown = 0.0
+        self.panicked = asyncio.Event()
+        self.watch: Callable[[Mapping[bytes, bytes], Iterable[bytes]], None] = _nobody
+        self._rng = rng
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """Apply all, or fail without saying which."""
+        fails = self.unknown and self._rng.random() < self.unknown
+        if not fails or self._rng.random() < 0.5:
+            self.watch(puts, deletes)
+            super().commit(puts, deletes)
+        if fails:
+            self.close()
+            self.panicked.set()
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, "commit", "store", "it failed while syncing")
+
+    def contents(self) -> dict[bytes, bytes]:
+        """A copy of everything, as a backup has it."""
+        return dict(self._contents)
+
+    def reopened(self) -> SimStore:
+        """Crash, and come back with what was committed."""
+        return self.holding(self._contents)
+
+    def holding(self, contents: Mapping[bytes, bytes]) -> SimStore:
+        """Crash, and come back with these contents."""
+        self.close()
+        store = SimStore(self._rng, contents)
+        store.watch, store.free = self.watch, self.free
+        return store
+
+
+def _nobody(puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    del puts, deletes
+
+
+class SimDurability:
+    """When an answer may be given: after a while, and now and then nobody can say (`unknown`), effect or not."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.lag_ms = 0
+        self.unknown = 0.0
+        self._rng = rng
+
+    async def wait(self, position: Position) -> None:
+        """Let what stands at `position` become durable."""
+        if self.lag_ms:
+            await asyncio.sleep(self._rng.randint(0, self.lag_ms) / 1000)
+        if self.unknown and self._rng.random() < self.unknown:
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(position.sequence), "the majority is gone")

@@ -1,0 +1,162 @@
+"""Simulated processes: tasks that die with their process, clocks of their own, and freezing.
+
+Every task belongs to the life of the node in whose context it was made, whoever made it: a crash cancels them all and
+marks the life as over, so that what a cancelled task still does while it unwinds reaches neither disk nor network, as
+nothing of a killed process does. A frozen process stands still at its next wait; its clocks go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Ms
+
+EPOCH_MS = 1_700_000_000_000
+
+Unexpected = Callable[[str, BaseException], None]
+"""Told of an error that no service of ours may raise: which process, what."""
+
+
+class Life:
+    """One run of a process, from its start to its crash."""
+
+    def __init__(self, name: str, unexpected: Unexpected) -> None:
+        self.name = name
+        self.over = False
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self._unexpected = unexpected
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """Make `task` part of this life."""
+        self.tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not self.over and not isinstance(error, CheloniaError):
+            self._unexpected(self.name, error)
+
+
+_LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
+
+
+def check_alive() -> None:
+    """Stop whoever goes on after the crash of his process."""
+    life = _LIFE.get()
+    if life is not None and life.over:
+        raise asyncio.CancelledError
+
+
+def task_factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    """Make a task of the process in whose context it runs."""
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
+    context = options.get("context")
+    life = _LIFE.get() if context is None else context.get(_LIFE)
+    if life is not None:
+        life.adopt(task)
+    return task
+
+
+class Node:
+    """One simulated process, which can be started, frozen and killed again and again."""
+
+    def __init__(self, name: str, unexpected: Unexpected) -> None:
+        self.name = name
+        self.up = False
+        self.thawed: asyncio.Event | None = None
+        self.clock = SimClock(self)
+        self._unexpected = unexpected
+        self._life = Life(name, unexpected)
+
+    def begin(self) -> None:
+        """Start a new life."""
+        self._life = Life(self.name, self._unexpected)
+        self.up = True
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run `work` as part of this process."""
+        context = contextvars.copy_context()
+        context.run(_LIFE.set, self._life)
+        return asyncio.get_running_loop().create_task(work, context=context)
+
+    async def crash(self) -> None:
+        """Kill the process: every task is cancelled, nothing is flushed."""
+        self.up = False
+        self.thaw()
+        self._life.over = True
+        tasks = list(self._life.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def freeze(self) -> None:
+        """Stop the process, which does not know: what it does and what is asked of it waits."""
+        if self.thawed is None:
+            self.thawed = asyncio.Event()
+
+    def thaw(self) -> None:
+        """Let it go on: everything that waited happens now."""
+        thawed, self.thawed = self.thawed, None
+        if thawed is not None:
+            thawed.set()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it stands still."""
+        return self.thawed is not None
+
+    async def awake(self) -> None:
+        """Wait while it is frozen."""
+        while self.thawed is not None:
+            await self.thawed.wait()
+
+
+class SimClock:
+    """A process's clocks: virtual time, its own offset (wall clock) and its own pace (both clocks)."""
+
+    def __init__(self, node: Node | None = None) -> None:
+        self.offset_ms = 0
+        self.pace = 1.0
+        self._node = node
+
+    def now_ms(self) -> Ms:
+        """Wall clock of this process."""
+        return Ms(EPOCH_MS + self.offset_ms + self.monotonic_ms())
+
+    def monotonic_ms(self) -> Ms:
+        """Milliseconds since the start of the run, as this process counts them."""
+        return Ms(round(asyncio.get_running_loop().time() * 1000 * self.pace))
+
+    async def sleep(self, duration_ms: int) -> None:
+        """Let virtual time pass; a frozen process wakes when it is thawed."""
+        await asyncio.sleep(duration_ms / 1000 / self.pace)
+        if self._node is not None and self._node.thawed is not None:
+            await self._node.awake()
+
+
+class SimIds:
+    """Identifiers and choices drawn from the run's seed."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def uuid(self) -> str:
+        """A version-4-shaped UUID."""
+        text = f"{self._rng.getrandbits(128):032x}"
+        return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
+
+    def token(self, n_bytes: int) -> bytes:
+        """Seeded bytes."""
+        return self._rng.randbytes(n_bytes)
+
+    def uniform(self) -> float:
+        """A seeded number in [0, 1)."""
+        return self._rng.random()

@@ -1,0 +1,66 @@
+"""`chelonia admin` on a Librarian in this process, every caller of which is the administrator."""
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.hosting.http_client import HttpClient
+from chelonia_clients import connect
+from chelonia_clients.arguments import Arguments
+from chelonia_clients.client import Client
+from chelonia_clients.output import Output
+from chelonia_clients.session import Session
+from chelonia_clients.verbs_admin import admin
+from tests.support.bartender import FakeBartender
+from tests.support.librarian import ADMIN, Bench
+
+
+class AsAdmin:
+    """A Librarian whose every caller is the administrator."""
+
+    def __init__(self, made: Bench) -> None:
+        self._service = made.service
+
+    def __getattr__(self, name: str) -> object:
+        method = getattr(self._service, name)
+
+        def called(_: Call, *args: object) -> object:
+            return method(ADMIN, *args)
+
+        return called
+
+
+@dataclass
+class Said:
+    """What a command did."""
+
+    code: int
+    stdout: str
+    stderr: str = field(repr=False)
+
+
+async def run_admin(
+    made: Bench, monkeypatch: pytest.MonkeyPatch, *words: str, as_json: bool = False, **values: str
+) -> Said:
+    """`chelonia admin <words>`, `values` for options that take one; an error is told as the command tells it."""
+    fake = FakeBartender()
+    client = Client(fake, cast(HttpClient, fake.store), AsAdmin(made))  # type: ignore[arg-type]
+    client.clock = made.clock  # type: ignore[misc]
+    monkeypatch.setattr(connect, "open_client", lambda *_: client)
+    out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
+    session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})
+    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
+    flags = {word: ("yes",) for word in words if word.startswith("--")}
+    flags |= {f"--{name}": (value,) for name, value in values.items()}
+    try:
+        await admin(session, Arguments(tuple(word for word in words if not word.startswith("--")), flags))
+    except CheloniaError as error:
+        out.failure(error)
+    out.finish("admin")
+    told = (cast(io.StringIO, stream).getvalue() for stream in (out.stdout, out.stderr))
+    return Said(out.exit_code, *told)

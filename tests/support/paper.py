@@ -1,0 +1,172 @@
+"""Shepherds of paper, and the Librarian that looks after them, in virtual time: healing without any bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from chelonia.core.ahash import AHash, Position
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.shepherd import Authority, CopyOrder, DeleteOutcome, PutRequest, StatOutcome, TurlOutcome
+from chelonia.librarian.settings import LibrarianSettings
+from tests.support.librarian import SUMS, Bench, bench
+
+START = 1_700_000_000_000
+FILE_BYTES = 7
+
+
+class LoopClock:
+    """Time of the running (virtual) loop."""
+
+    def now_ms(self) -> Ms:
+        return Ms(START + self.monotonic_ms())
+
+    def monotonic_ms(self) -> Ms:
+        return Ms(round(asyncio.get_running_loop().time() * 1000))
+
+    async def sleep(self, duration_ms: int) -> None:
+        await asyncio.sleep(duration_ms / 1000)
+
+
+@dataclass
+class PaperShepherd:
+    """A Shepherd that keeps references instead of bytes."""
+
+    cluster: "Paper"
+    id: ServiceId
+    replicas: dict[ReferenceId, BlobId] = field(default_factory=dict)
+    up: bool = True
+    broken: str = ""
+    erased: list[ReferenceId] = field(default_factory=list)
+    authorities: list[Position] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
+    put_calls: int = 0
+
+    def _check(self, call: Call) -> None:
+        assert call.roles == (Role.LIBRARIAN,)
+        if not self.up:
+            raise CheloniaError(Kind.NETWORK, subject=self.id)
+
+    async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
+        self.put_calls += 1
+        await asyncio.sleep(0.01)
+        self._check(call)
+        if self.broken == "put":
+            return tuple(TurlOutcome(r.request_id, error="not enough space", kind="no-space") for r in requests)
+        return tuple(
+            TurlOutcome(r.request_id, f"{self.id} {r.reference} {r.facts.blob}", "http", r.reference) for r in requests
+        )
+
+    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+        await asyncio.sleep(0.01)
+        self._check(call)
+        if self.broken == "frozen":
+            await asyncio.sleep(3600)
+        state = "invalid" if self.broken == "rot" else "alive"
+        return tuple(
+            StatOutcome(name, ref, ref in self.replicas, state, "md5", SUMS.md5, size=7) for name, ref in references
+        )
+
+    async def copy(self, call: Call, order: CopyOrder):  # type: ignore[no-untyped-def]
+        self._check(call)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(0.05)
+        finally:
+            self.in_flight -= 1
+        self._check(call)
+        shepherd, reference, blob = order.turl.split(" ")
+        assert self.replicas[order.reference] == blob
+        if self.broken == "copy":
+            raise CheloniaError(Kind.NOT_ALIVE, subject=order.reference)
+        target = self.cluster.shepherds[ServiceId(shepherd)]
+        target._check(call)
+        target.replicas[ReferenceId(reference)] = BlobId(blob)
+        return self.cluster.b.receipt(BlobId(blob), target.id, reference)
+
+    async def delete(
+        self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: Authority | None
+    ) -> tuple[DeleteOutcome, ...]:
+        self._check(call)
+        assert authority is not None
+        assert call.strong, "outbox and authority are read for this very call"
+        self.authorities.append(authority.position)
+        if self.broken == "delete":
+            return tuple(DeleteOutcome(name, "nosuchfile: an older authority") for name, _ in references)
+        for _, reference in references:
+            self.replicas.pop(reference, None)
+            self.erased.append(reference)
+        return tuple(DeleteOutcome(name, "deleted") for name, _ in references)
+
+
+@dataclass
+class Paper:
+    """Shepherds of paper, and the Librarian that looks after them."""
+
+    shepherds: dict[ServiceId, PaperShepherd] = field(default_factory=dict)
+    b: Bench = field(init=False)
+    disk_bytes: int = 0
+    """Size of every disk; 0: so large that nothing shows on it."""
+
+    def shepherd(self, service: ServiceId) -> PaperShepherd:
+        return self.shepherds[service]
+
+    async def hearts(self) -> None:
+        while True:
+            for shepherd in self.shepherds.values():
+                if shepherd.up:
+                    await self.b.beat(shepherd.id, **self.space(shepherd))
+            await asyncio.sleep(0.3)
+
+    def space(self, shepherd: PaperShepherd) -> dict[str, int]:
+        used = len(shepherd.replicas) * FILE_BYTES
+        return {"total_bytes": self.disk_bytes, "free_bytes": self.disk_bytes - used} if self.disk_bytes else {}
+
+    async def upload(self, name: str, copies: int = 2, **facts: object):  # type: ignore[no-untyped-def]
+        guid, blob = await self.b.file(name, copies=copies, **facts)
+        for shepherd in self.b.shepherds[:copies]:
+            self.shepherds[shepherd].replicas[ReferenceId(f"{blob}@{shepherd}")] = blob
+        return guid, blob
+
+    async def until(self, what: Callable[[], Awaitable[bool]], limit_ms: int = 20_000) -> int:
+        """Virtual milliseconds until `what` holds."""
+        begun = asyncio.get_running_loop().time()
+        while not await what():
+            spent = (asyncio.get_running_loop().time() - begun) * 1000
+            assert spent < limit_ms, await self.b.everything()
+            await asyncio.sleep(0.02)
+        return round((asyncio.get_running_loop().time() - begun) * 1000)
+
+    def holding(self, blob: BlobId) -> list[ServiceId]:
+        return [s.id for s in self.shepherds.values() if s.up and blob in s.replicas.values()]
+
+    async def states(self, blob: BlobId) -> list[str]:
+        return sorted((await self.b.locations(blob)).values())
+
+    async def settled(self, *blobs: BlobId, copies: int) -> bool:
+        return all([await self.states(blob) == ["alive"] * copies for blob in blobs])
+
+
+@asynccontextmanager
+async def paper(
+    shepherds: int = 5,
+    settings: LibrarianSettings | None = None,
+    wrap: Callable[[AHash], AHash] | None = None,
+) -> AsyncIterator[Paper]:
+    cluster = Paper()
+    async with bench(shepherds, settings, LoopClock(), cluster, wrap) as b:
+        cluster.b = b
+        cluster.shepherds = {s: PaperShepherd(cluster, s) for s in b.shepherds}
+        tasks = [asyncio.create_task(work) for work in (b.service.run(), cluster.hearts())]
+        try:
+            yield cluster
+        finally:
+            await b.service.stop()
+            for task in tasks:
+                task.cancel()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [e for e in done if e is not None and not isinstance(e, asyncio.CancelledError)] == []

@@ -1,0 +1,317 @@
+"""A group of replica processes, and writers outside of them: start, kill, stop, and judge what was acknowledged.
+
+`Writers` note an acknowledgement only when its answer has reached them; what they do not know they try again with the
+same request key at another replica, until told. `verify` compares all replicas record by record, and with the notes.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chelonia.ahash import layout, meta
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.core.ids import ObjectId
+from tests.support.ahash import no_panic
+from tests.support.polling import poll_async
+from tests.support.replica_grid import ReplicaGrid, replica_dn
+from tests.support.replica_process import SETTINGS
+
+ROOT = Path(__file__).parents[2]
+ASK_S = 12.0
+"""Longer than the shell holds a request: an answer that does not come by then is not coming."""
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Control:
+    """One connection to the control socket of one replica."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, *request: Any, patience_s: float = ASK_S) -> Any:
+        """The answer. Raises: OSError when none came, ValueError when it was a refusal."""
+        try:
+            async with asyncio.timeout(patience_s):
+                if self._streams is None:
+                    self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 30)
+                reader, writer = self._streams
+                writer.write(json.dumps(request).encode() + b"\n")
+                line = await reader.readline()
+        except (OSError, TimeoutError) as error:
+            self.close()
+            raise ConnectionError(f"no answer: {error!r}") from error
+        except BaseException:
+            self.close()
+            raise
+        if not line:
+            self.close()
+            raise ConnectionError("the replica is gone")
+        good, value = json.loads(line)
+        if not good:
+            raise ValueError(value)
+        return value
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+
+@dataclass
+class Writers:
+    """Writers that go on until told to end. `acked[writer]`: turns acknowledged; `at`: when, any writer's, in order."""
+
+    ports: dict[int, int]
+    count: int = 8
+    size: int = 100
+    first: int = 0
+    acked: dict[int, list[int]] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)
+    at: list[float] = field(default_factory=list)
+    refusals: dict[str, int] = field(default_factory=dict)
+    ending: bool = False
+    _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._write(writer)) for writer in range(self.first, self.first + self.count)
+        ]
+
+    async def end(self) -> None:
+        """Let every write under way come to its end."""
+        self.ending = True
+        await asyncio.gather(*self._tasks)
+
+    async def abandon(self) -> None:
+        """End at once: what was under way stays unknown."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def more(self, count: int = 50, deadline: float = 20.0) -> None:
+        """Wait for so many more acknowledgements."""
+        have = len(self.at)
+        await poll_async(lambda: len(self.at) >= have + count, deadline, what=f"writes go on; {self.refusals}")
+
+    def outage_ms(self, since: float, until: float | None = None) -> float:
+        """The longest time without any acknowledgement after `since` (monotonic)."""
+        before = [at for at in self.at if at <= since][-1:]
+        times = [*before, *(at for at in self.at if since < at <= (until or 1e18))]
+        return max((b - a for a, b in itertools.pairwise(times)), default=float("inf")) * 1000
+
+    async def _write(self, writer: int) -> None:
+        controls = [Control(port) for port in self.ports.values()]
+        self.acked[writer] = []
+        turn, where = 0, writer
+        while not self.ending:
+            self.begun[writer] = turn
+            while True:
+                try:
+                    await controls[where % len(controls)].ask("write", writer, turn, self.size)
+                    break
+                except (OSError, ValueError) as error:
+                    text = str(error)[-80:]
+                    self.refusals[text] = self.refusals.get(text, 0) + 1
+                    where += 1
+                    await asyncio.sleep(0.01)
+            self.acked[writer].append(turn)
+            self.at.append(time.monotonic())
+            turn += 1
+
+
+class ReplicaGroup:
+    """Replica processes by id, all in one directory."""
+
+    def __init__(self, directory: Path, count: int = 3, pace: dict[str, int] | None = None) -> None:
+        self.directory = directory
+        self.replicas = tuple(range(1, count + 1))
+        ports = free_ports(2 * count)
+        self.control = dict(zip(self.replicas, ports[:count], strict=True))
+        self.addresses = {n: f"127.0.0.1:{port}" for n, port in zip(self.replicas, ports[count:], strict=True)}
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.exits: list[tuple[int, int]] = []
+        self._grid = ReplicaGrid(directory / "grid")
+        self._controls = {n: Control(port) for n, port in self.control.items()}
+        self._watch: asyncio.Task[None] | None = None
+        for replica in self.replicas:
+            self._grid.replica(replica)
+            self._configure(replica, pace or {})
+        founder = BdbStore(directory / "1", SETTINGS, no_panic)
+        meta.prepare(founder, "test")
+        founder.close()
+
+    def _configure(self, replica: int, pace: dict[str, int]) -> None:
+        config = {
+            "replica": replica, "directory": str(self.directory / str(replica)), "grid": str(self.directory / "grid"),
+            "members": [[n, replica_dn(n), self.addresses[n], n == 1] for n in self.replicas],
+            "control": self.control[replica], "pace": pace, "trace": bool(os.environ.get("TRACE_REPLICAS")),
+        }  # fmt: skip
+        (self.directory / f"{replica}.json").write_text(json.dumps(config))
+
+    async def start(self) -> None:
+        """Start all, wait until they are a settled group of voters, and restart from now on who ends by himself."""
+        for replica in self.replicas:
+            self.launch(replica)
+        await self.settled(20)
+        self._watch = asyncio.create_task(self._restart_the_ended())
+
+    def launch(self, replica: int) -> None:
+        with (self.directory / f"{replica}.log").open("ab") as log:
+            self.processes[replica] = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tests.support.replica_process", str(self.directory / f"{replica}.json")],
+                cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}"}, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def kill(self, replica: int, how: signal.Signals = signal.SIGKILL) -> float:
+        """Send a signal; with one that ends, wait for the end. Returns: when it was sent."""
+        process = self.processes[replica]
+        if how is signal.SIGKILL:
+            del self.processes[replica]
+        sent = time.monotonic()
+        process.send_signal(how)
+        if how is signal.SIGKILL:
+            process.wait()
+        return sent
+
+    async def terminate(self, replica: int) -> None:
+        """End one in order."""
+        process = self.processes.pop(replica)
+        process.terminate()
+        await asyncio.to_thread(process.wait, 30)
+
+    async def status(self, replica: int) -> dict[str, Any]:
+        """What a replica says of itself; empty: nothing."""
+        try:
+            found: dict[str, Any] = await self._controls[replica].ask("status", patience_s=2)
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    async def freeze_before_office(self, replica: int) -> None:
+        """Have the replica stop itself when it has won an election and is about to become master."""
+        await self._controls[replica].ask("freeze")
+
+    async def master(self, deadline: float = 20) -> int:
+        """The master that serves now."""
+
+        async def look() -> int:
+            found = {n: await self.status(n) for n in self.replicas}
+            return next((n for n, each in found.items() if each.get("serving")), 0)
+
+        return await poll_async(look, deadline, what="a master that serves")
+
+    async def settled(self, deadline: float = 30) -> int:
+        """Wait until one serves, all others follow it with whole contents, all vote. Returns: the master."""
+        seen: dict[int, dict[str, Any]] = {}
+
+        async def look() -> int:
+            for replica in self.replicas:
+                seen[replica] = await self.status(replica)
+            serving = [n for n, each in seen.items() if each.get("serving")]
+            whole = all(
+                each.get("ready") and each.get("trusted") and each["master"] in serving
+                and len(each["voters"]) == len(self.replicas) and not each["former"]
+                for each in seen.values()
+            )  # fmt: skip
+            return serving[0] if whole and len(serving) == 1 else 0
+
+        try:
+            return await poll_async(look, deadline, what="a settled group")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {seen}") from error
+
+    async def same(self, deadline: float = 30) -> None:
+        """Wait until all stand at the same commit, all of it durable."""
+
+        async def look() -> bool:
+            found = [await self.status(replica) for replica in self.replicas]
+            return all(found) and len({(each["sequence"], each["durable"], each["term"]) for each in found}) == 1
+
+        await poll_async(look, deadline, what="the same commit everywhere")
+
+    async def records(self, replica: int) -> dict[bytes, bytes]:
+        found = await self._controls[replica].ask("dump", patience_s=120)
+        return {bytes.fromhex(key): bytes.fromhex(value) for key, value in found}
+
+    def wipe(self, replica: int) -> None:
+        """Its disk is new."""
+        shutil.rmtree(self.directory / str(replica))
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watch
+        for control in self._controls.values():
+            control.close()
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+    async def _restart_the_ended(self) -> None:
+        """Be the supervisor: a replica that ended by itself is started again."""
+        while True:
+            for replica, process in list(self.processes.items()):
+                code = process.poll()
+                if code is not None and self.processes.get(replica) is process:
+                    self.exits.append((replica, code))
+                    self.launch(replica)
+            await asyncio.sleep(0.05)
+
+
+async def verify(group: ReplicaGroup, writers: Writers) -> int:
+    """Judge a quiet group: returns how many writes were acknowledged. Raises: AssertionError, naming what is wrong."""
+    await group.settled()
+    await group.same()
+    held = {replica: await group.records(replica) for replica in group.replicas}
+    first = held[group.replicas[0]]
+    problems: list[str] = []
+    for replica, records in held.items():
+        odd = sorted(key for key in first.keys() | records.keys() if first.get(key) != records.get(key))
+        problems += [f"replica {replica} differs from replica 1 in {len(odd)} records: {odd[:5]!r}"] if odd else []
+        problems += _lost(replica, records, writers)
+    assert not problems, "\n".join(problems)
+    return sum(map(len, writers.acked.values()))
+
+
+def _lost(replica: int, records: dict[bytes, bytes], writers: Writers) -> list[str]:
+    problems = []
+    for writer, turns in writers.acked.items():
+        halves = [_turns_of(records, f"{half}{writer}") for half in "ab"]
+        lost = sorted(set(turns) - (halves[0] & halves[1]))
+        problems += (
+            [f"replica {replica}, writer {writer}: {len(lost)} acknowledged are lost: {lost[:5]}"] if lost else []
+        )
+        if halves[0] != halves[1]:
+            problems.append(f"replica {replica}, writer {writer}: half a write: {halves[0] ^ halves[1]}")
+        unknown = halves[0] - set(turns) - {writers.begun[writer]}
+        problems += [f"replica {replica}, writer {writer}: writes that nobody made: {unknown}"] if unknown else []
+        header = records.get(layout.header_key(ObjectId(f"c{writer}")))
+        count = int(layout.decode_header(header)[1]["s"]["n"]) if header else 0
+        if count != len(halves[0]):
+            problems.append(f"replica {replica}, writer {writer}: {len(halves[0])} writes were applied {count} times")
+    return problems
+
+
+def _turns_of(records: dict[bytes, bytes], name: str) -> set[int]:
+    prefix = layout.wide_range(ObjectId(name), "entries")[0]
+    return {int(key[len(prefix) :]) for key in records if key.startswith(prefix)}

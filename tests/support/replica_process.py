@@ -1,0 +1,193 @@
+"""One replica of the A-Hash as a process of its own, for tests: the real shell, engine and links, and a control socket.
+
+Started with the path of a JSON file: replica, directory, members, certificates, control (the port asked on). Requests
+on the control socket are one line of JSON each, answers too; whoever asks lives in another process, so that an answer
+it has seen has left this one. It ends by itself when the shell says so (`Mastership.run`).
+"""
+
+import asyncio
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from chelonia.ahash import meta
+from chelonia.ahash.engine_port import Committed, Flushed, frame_term
+from chelonia.ahash.lease import Pace
+from chelonia.ahash.mastership import Mastership
+from chelonia.ahash.membership import Member, Membership
+from chelonia.ahash.replicated import Parts, ReplicatedAHash
+from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.store_bdb_environment import BdbSettings
+from chelonia.ahash.store_bdb_files import ReplicaIdentity
+from chelonia.ahash.store_bdb_frames import frame_kind
+from chelonia.ahash.store_bdb_replicated import ReplicatedStore
+from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.ahash.transport_replication import LinkIdentity, Links
+from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Dn, ObjectId, RequestKey
+from chelonia.core.position import Horizon
+from chelonia.hosting.clock import SystemClock, SystemIds
+from tests.support.replica_grid import ReplicaGrid, link_trust, replica_dn
+
+_LOG = logging.getLogger("replica")
+SETTINGS = BdbSettings(
+    cache_bytes=32 << 20, log_file_bytes=4 << 20, log_buffer_bytes=1 << 20, checkpoint_log_bytes=2 << 20,
+    checkpoint_interval_ms=2000, log_kept_bytes=32 << 20,
+)  # fmt: skip
+CALL = Call(Dn("/O=Grid/CN=librarian"), (Role.LIBRARIAN, Role.ADMINISTRATOR))
+
+
+class ReplicaProcess:
+    """The replica of one process."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = config
+        self._replica = int(config["replica"])
+        self._freeze = False
+        self._engine: ReplicatedStore
+        self._mastership: Mastership
+        self._service: ReplicatedAHash
+
+    async def run(self) -> None:
+        config, own = self._config, self._replica
+        members = tuple(Member(int(n), Dn(dn), at, bool(votes)) for n, dn, at, votes in config["members"])
+        membership = Membership(1, members, len(members) + 1)
+        identity = ReplicaIdentity(own, "test", replica_dn(own))
+        store = TracedStore if config.get("trace") else ReplicatedStore
+        self._engine = store(Path(config["directory"]), SETTINGS, identity, self._before_office)
+        executor = ThreadExecutor()
+        self._mastership = Mastership(own, self._engine, executor, SystemClock(), Pace(**config.get("pace", {})))
+        ids = SystemIds()
+        parts = Parts(self._engine, executor, SystemClock(), ids, AHashSettings(cluster="test"), Horizon())
+        self._service = ReplicatedAHash(self._mastership, parts)
+        trust = link_trust(ReplicaGrid(Path(config["grid"])).replica(own))
+        links = Links(
+            LinkIdentity(own, config.get("cluster", "test"), os.urandom(16)), membership, trust, self._mastership
+        )
+        await self._service.start(links, membership)
+        host, _, port = next(member.address for member in members if member.replica == own).rpartition(":")
+        await links.start(host, int(port))
+        control = await asyncio.start_server(self._control, "127.0.0.1", int(config["control"]), limit=1 << 20)
+        running = asyncio.ensure_future(self._service.run())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+        try:
+            await running
+        except asyncio.CancelledError:
+            _LOG.info("asked to stop")
+        finally:
+            control.close()
+            await self._service.close()
+            await links.close()
+
+    def _before_office(self) -> None:
+        if self._freeze:
+            self._freeze = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while line := await reader.readline():
+                answer = await self._answer(json.loads(line))
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        writer.close()
+
+    async def _answer(self, asked: list[Any]) -> list[Any]:
+        operations: dict[str, Callable[..., Any]] = {
+            "write": self._write, "status": self._status, "freeze": self._freeze_at_office, "dump": self._dump,
+        }  # fmt: skip
+        try:
+            return [True, await operations[asked[0]](*asked[1:])]
+        except CheloniaError as error:
+            return [False, str(error)]
+
+    async def _write(self, writer: int, turn: int, size: int) -> int:
+        """One write: two objects of the writer tell the same turn, or neither; and its counter rises by one."""
+        name = f"{turn:08}"
+        elements = tuple(
+            Element(ObjectId(f"{half}{writer}"), ChangeType.SET, "entries", name, "x" * size) for half in "ab"
+        )
+        count = Element(ObjectId(f"c{writer}"), ChangeType.ADD, "s", "n", "1")
+        outcome = await self._service.transact(CALL, RequestKey(f"{writer}.{turn}"), (*elements, count))
+        assert outcome.applied
+        return outcome.position.sequence
+
+    async def _status(self) -> dict[str, Any]:
+        clock = SystemClock().monotonic_ms()
+        found = self._mastership.replica.status(clock)
+        return {
+            "role": found.role.value, "master": found.master, "term": found.term, "durable": found.durable,
+            "trusted": found.trusted, "ready": found.ready, "sequence": meta.read_state(self._engine).sequence,
+            "voters": list(self._mastership.replica.membership.voters), "serving": self._service.serving,
+            "former": list(self._mastership.replica.membership.former),
+        }  # fmt: skip
+
+    async def _freeze_at_office(self) -> None:
+        self._freeze = True
+
+    async def _dump(self) -> list[list[str]]:
+        """Every record of the store, as this replica's copy has it."""
+        return await asyncio.to_thread(self._records)
+
+    def _records(self) -> list[list[str]]:
+        found, start = [], b""
+        with self._engine.reading():
+            while page := self._engine.scan(start, b"\xff" * 64, 1000):
+                found += [[key.hex(), value.hex()] for key, value in page]
+                start = page[-1][0] + b"\0"
+        return found
+
+
+class TracedStore(ReplicatedStore):
+    """An engine that writes every frame but log records to the log."""
+
+    def _apply(self, frame: Any) -> tuple[Any, Any]:
+        answer = super()._apply(frame)
+        kind, term = frame_kind(frame.control), frame_term(frame.control)
+        if kind not in (11, 16):
+            _LOG.info("frame %d of %d, term %d: %s", kind, frame.sender, term, answer)
+        return answer
+
+    def _transport(self, env: Any, control: bytes, record: bytes, lsn: Any, peer: int, flags: int) -> int:
+        kind, term = frame_kind(control), frame_term(control)
+        if kind not in (11, 16):
+            _LOG.info("frame %d to %d, term %d, %s", kind, peer, term, lsn)
+        return super()._transport(env, control, record, lsn, peer, flags)
+
+    def elect(self, sites: int, votes: int, valid_ms: int) -> None:
+        _LOG.info("elect %d %d", sites, votes)
+        super().elect(sites, votes, valid_ms)
+
+    def start(self, events: Callable[[Any], None], send: Any) -> None:
+        def told(event: Any) -> None:
+            if not isinstance(event, Committed | Flushed):
+                _LOG.info("%s", event)
+            events(event)
+
+        super().start(told, send)
+
+
+def main() -> None:
+    faulthandler.register(signal.SIGUSR1)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
+    config = json.loads(Path(sys.argv[1]).read_text())
+    try:
+        uvloop.run(ReplicaProcess(config).run())
+    except CheloniaError as error:
+        _LOG.info("the process ends: %s", error)
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

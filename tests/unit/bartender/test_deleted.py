@@ -1,0 +1,112 @@
+"""Who may see and bring back what was deleted."""
+
+from __future__ import annotations
+
+from chelonia.core.bartender import DeletedEntry, ListRequest, UndeleteRequest
+from chelonia.core.caller import Call
+from chelonia.core.ids import Dn
+from tests.unit.bartender.stage import ADMIN, JOE, Stage, keyed, scene
+
+EVE = Call(Dn("/O=Grid/CN=eve"))
+
+
+async def undelete(stage: Stage, ln: str, target: str = "", call: Call = JOE) -> str:
+    return (await stage.bartender.undelete(call, (UndeleteRequest("1", ln, target),)))[0].status
+
+
+async def listed(stage: Stage, ln: str = "", call: Call = JOE) -> list[DeletedEntry]:
+    (outcome,) = await stage.bartender.list_deleted(call, (ListRequest("1", ln),))
+    assert outcome.status == "found"
+    return list(outcome.entries)
+
+
+async def deleted(stage: Stage, *names: str, call: Call = JOE) -> None:
+    if not stage.shepherds:
+        await stage.add_shepherds("a", "b", "c")
+    for name in names:
+        await stage.file(name, call)
+        assert await stage.name_op("unlink", name, call) == "unset"
+
+
+@scene
+async def test_the_owner_brings_back_what_he_deleted(stage: Stage) -> None:
+    await stage.make("/d")
+    await deleted(stage, "/d/f")
+    assert not await stage.exists("/d/f")
+    assert await undelete(stage, "/d/f") == "restored"
+    assert await stage.exists("/d/f")
+    assert (await stage.get_file("/d/f")).status == "done"
+    assert await undelete(stage, "/d/f") == "no such LN"
+
+
+@scene
+async def test_the_last_of_several_comes_back_and_any_by_its_guid(stage: Stage) -> None:
+    await deleted(stage, "/f")
+    await stage.clock.sleep(10)
+    await deleted(stage, "/f")
+    first, second = [entry.guid for entry in await listed(stage)]
+    assert await undelete(stage, "/f") == "restored"
+    assert await stage.guid("/f") == second
+    assert await undelete(stage, first) == "LN exists"
+    assert await undelete(stage, first, "/first") == "restored"
+    assert await stage.guid("/first") == first
+    assert await listed(stage) == []
+
+
+@scene
+async def test_a_listing_shows_where_and_until_when(stage: Stage) -> None:
+    await stage.make("/d")
+    await deleted(stage, "/d/f", "/g")
+    by_name = {entry.name: entry for entry in await listed(stage)}
+    assert set(by_name) == {f"{await stage.guid('/d')}/f", "/g"}
+    assert by_name["/g"].until_ms - by_name["/g"].deleted_ms == 24 * 3_600_000
+    assert (by_name["/g"].size, by_name["/g"].owner) == (5, JOE.dn)
+    assert [entry.name for entry in await listed(stage, "/d")] == ["f"]
+    (outcome,) = await stage.bartender.list_deleted(JOE, (ListRequest("1", "/none"),))
+    assert (outcome.status, outcome.kind) == ("not found", "not-found")
+
+
+@scene
+async def test_to_others_it_does_not_exist_whatever_the_policy_says(stage: Stage) -> None:
+    await stage.add_shepherds("a", "b", "c")
+    await stage.file("/f")
+    await stage.modify("/f", "set", "policy", "ALL", "+read +delete")
+    assert await stage.name_op("delFile", "/f", EVE) == "deleted"
+    assert await listed(stage, call=EVE) == []
+    assert await undelete(stage, "/f", call=EVE) == "no such LN"
+    guid = (await listed(stage))[0].guid
+    assert await undelete(stage, guid, call=EVE) == "no such LN"
+    assert await undelete(stage, "/f") == "restored"
+
+
+@scene
+async def test_administrators_bring_back_for_others(stage: Stage) -> None:
+    await deleted(stage, "/f")
+    assert [entry.owner for entry in await listed(stage, call=ADMIN)] == [JOE.dn]
+    assert await undelete(stage, "/f", call=ADMIN) == "restored"
+    assert (await stage.stat("/f", ADMIN))["entry"]["owner"] == JOE.dn
+
+
+@scene
+async def test_where_it_comes_back_takes_the_right_to_add(stage: Stage) -> None:
+    await stage.modify("/", "set", "policy", EVE.dn, "+read +addEntry")
+    await deleted(stage, "/f", call=EVE)
+    await stage.make("/closed")
+    assert await undelete(stage, "/f", "/closed/f", EVE) == "denied"
+    assert await undelete(stage, "/f", "/none/f", EVE) == "parent does not exist"
+    assert await undelete(stage, "/f", "/g", EVE) == "restored"
+
+
+@scene
+async def test_a_repeat_is_answered_as_the_first_time(stage: Stage) -> None:
+    await deleted(stage, "/f")
+    call = keyed(JOE, "again")
+    assert await undelete(stage, "/f", call=call) == "restored"
+    assert await undelete(stage, "/f", call=call) == "restored"
+
+
+@scene
+async def test_unlike_files_mount_points_are_gone(stage: Stage) -> None:
+    await stage.mount("/m")
+    assert await stage.name_op("unmakeMountpoint", "/m") == "removed"
+    assert await listed(stage) == []

@@ -1,0 +1,123 @@
+"""`chelonia admin node ...` as administrators see it: a real Librarian, Shepherds of paper, virtual time."""
+
+import asyncio
+import json
+
+import pytest
+
+from chelonia.core.ids import ServiceId
+from tests.sim.virtual_loop import run_virtual
+from tests.support.admin_cli import run_admin
+from tests.support.librarian import ADMIN
+from tests.support.paper import Paper, paper
+
+
+async def down(p: Paper, shepherd: ServiceId) -> None:
+    p.shepherds[shepherd].up = False
+
+    async def known() -> bool:
+        return {n.shepherd: n.state for n in await p.b.service.nodes(ADMIN)}[shepherd] == "offline"
+
+    await p.until(known)
+
+
+def test_a_drain_is_waited_for_and_says_when_the_node_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            for n in range(5):
+                await p.upload(f"f{n}", copies=2)
+            one = p.b.shepherds[0]
+            begun = await run_admin(p.b, monkeypatch, "node", "drain", one)
+            assert begun.code == 0
+            assert "draining" in begun.stdout
+            listed = await run_admin(p.b, monkeypatch, "node", "list")
+            assert "alive, draining" in listed.stdout
+            waited = await run_admin(p.b, monkeypatch, "node", "drain", one, "--wait")
+            assert (waited.code, waited.stdout) == (0, f"{one}: drained, it may go\n")
+            assert "replicas to go" in waited.stderr
+            assert p.shepherds[one].replicas == {}
+            listed = await run_admin(p.b, monkeypatch, "node", "list")
+            assert "alive, drained: it may go" in listed.stdout
+            told = json.loads((await run_admin(p.b, monkeypatch, "node", "list", as_json=True)).stdout)
+            assert [node["drain"] for node in told["results"]] == ["drained", "", ""]
+            await run_admin(p.b, monkeypatch, "node", "undrain", one)
+            listed = await run_admin(p.b, monkeypatch, "node", "list")
+            assert "drain" not in listed.stdout
+
+    run_virtual(scenario())
+
+
+def test_waiting_ends_when_a_drain_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            waiting = asyncio.ensure_future(run_admin(p.b, monkeypatch, "node", "drain", one, "--wait"))
+            await asyncio.sleep(5)
+            assert not waiting.done()
+            await p.b.service.drain(ADMIN, one, False)
+            said = await waiting
+            assert said.code != 0
+            assert "called it off" in said.stderr
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("is lost with")
+@pytest.mark.expect_log("is forgotten")
+def test_forget_names_what_would_be_lost_and_needs_a_word_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            await p.upload("only", copies=1)
+            _, both = await p.upload("both", copies=2)
+            one = p.b.shepherds[0]
+            alive = await run_admin(p.b, monkeypatch, "node", "forget", one)
+            assert alive.code == 5
+            assert "it is alive" in alive.stderr
+            await down(p, one)
+            await p.until(lambda: asyncio.sleep(0, len(p.holding(both)) == 2))
+            refused = await run_admin(p.b, monkeypatch, "node", "forget", one)
+            assert refused.code == 5
+            assert "/only" in refused.stdout
+            assert "/both" not in refused.stdout
+            assert "--accept-loss" in refused.stderr
+            assert one in await p.b.locations(both), "a refusal changes nothing"
+            done = await run_admin(p.b, monkeypatch, "node", "forget", one, "--accept-loss", as_json=True)
+            (told,) = json.loads(done.stdout)["results"]
+            assert (told["ok"], told["forgotten"], told["replicas"]) == (True, True, 2)
+            assert [loss["ln"] for loss in told["losses"]] == ["/only"]
+            again = await run_admin(p.b, monkeypatch, "node", "forget", one)
+            assert again.code == 3
+            services = await run_admin(p.b, monkeypatch, "service", "list")
+            assert "forgotten" in services.stdout
+            approve = await run_admin(p.b, monkeypatch, "node", "approve", one)
+            assert approve.code == 4
+            assert "lost for good" in approve.stderr
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("what", ["drain", "undrain", "forget"])
+def test_an_unknown_node_is_named_with_those_there_are(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=1) as p:
+            said = await run_admin(p.b, monkeypatch, "node", what, "https://nowhere/Shepherd")
+            assert said.code == 3
+            assert p.b.shepherds[0] in said.stderr
+
+    run_virtual(scenario())
+
+
+def test_maintenance_for_a_time_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=1) as p:
+            one = p.b.shepherds[0]
+            said = await run_admin(p.b, monkeypatch, "node", "maintenance", one, **{"for": "2h"})
+            assert "in maintenance until" in said.stdout
+            assert "maintenance until" in (await run_admin(p.b, monkeypatch, "node", "list")).stdout
+            await run_admin(p.b, monkeypatch, "node", "maintenance", one, "--end")
+            assert "maintenance" not in (await run_admin(p.b, monkeypatch, "node", "list")).stdout
+            neither = await run_admin(p.b, monkeypatch, "node", "maintenance", one)
+            assert neither.code == 2
+
+    run_virtual(scenario())

@@ -1,0 +1,257 @@
+"""The compact encoding over real mutual TLS, beside HTTP on one listener."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from chelonia.core import bounds
+from chelonia.core.ahash import AHashStatus, ChangeType, Element
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
+from chelonia.core.librarian import ServiceRecord
+from chelonia.core.position import Horizon, Position
+from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.compact_client import CompactClient
+from chelonia.hosting.compact_server import CompactDoor, CompactParts, offer
+from chelonia.hosting.http_server import HttpServer
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.registry import Registry
+from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.soap_door import SoapDoor, SoapParts
+from chelonia.hosting.tls import ClientCertificate
+from chelonia.wire import compact
+from chelonia.wire.operations_ahash import AHASH
+from tests.support.ahash import open_store, serving
+from tests.support.polling import poll_async
+from tests.unit.hosting.grid import Grid
+from tests.unit.hosting.listening import client_of, secure
+
+LIBRARIAN = "/O=Grid/OU=Hosts/CN=librarian"
+OBJECT = ObjectId("11111111-1111-4111-8111-111111111111")
+STATUS = AHashStatus(Position("c", 1, 1), "master", True, 0, 0)
+
+
+class Port:
+    """A port whose `status` does as it is told, and counts."""
+
+    def __init__(self, status: Callable[[Call], Awaitable[AHashStatus]]) -> None:
+        self._status = status
+        self.asked = 0
+
+    async def status(self, call: Call) -> AHashStatus:
+        self.asked += 1
+        return await self._status(call)
+
+
+async def until(done: Callable[[], bool]) -> None:
+    await poll_async(done, what="the state this test waits for")
+
+
+async def answered(call: Call) -> AHashStatus:
+    return STATUS
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    return Grid(tmp_path)
+
+
+@asynccontextmanager
+async def door(grid: Grid, port: object, *, offered: bool = True) -> AsyncIterator[HttpServer]:
+    """A listener with `port` behind both encodings, or behind SOAP alone."""
+    registry = Registry(
+        (ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), True),), None, SystemClock()
+    )
+    soap = SoapDoor(AHASH, port, "https://x/AHash", SoapParts(registry, Metrics()))
+    packed = CompactDoor(offer(AHASH, port) if offered else {}, CompactParts(registry, Horizon()))
+    async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
+        yield server
+
+
+@asynccontextmanager
+async def stub(grid: Grid, server: HttpServer, who: str = LIBRARIAN, **patience: int) -> AsyncIterator[RemoteAHash]:
+    """A stub that asks in the compact encoding where it may."""
+    store = grid.client(grid.user(who))
+    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+    async with client_of(store) as client:
+        link = Link(client, SystemClock(), SystemIds(), compact=packed)
+        try:
+            yield RemoteAHash(link, (f"https://localhost:{server.port}/AHash",), Patience(**patience))
+        finally:
+            await packed.close()
+
+
+@asynccontextmanager
+async def raw(grid: Grid, server: HttpServer, who: str = LIBRARIAN) -> AsyncIterator[tuple[Any, Any]]:
+    """A connection that agreed on the encoding, and is not minded."""
+    context = grid.client(grid.user(who)).client_context(speaks=compact.PROTOCOL)
+    reader, writer = await asyncio.open_connection("localhost", server.port, ssl=context)
+    assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == compact.PROTOCOL
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def asked(number: int, method: str = "status") -> bytes:
+    return compact.encode_asked(
+        compact.Asked(number, "ahash", method, "r", "", "", None, False, compact.encode_args(()))
+    )
+
+
+async def answer_from(reader: asyncio.StreamReader) -> compact.Answered:
+    size = int.from_bytes(await reader.readexactly(4))
+    return compact.decode_answered(await reader.readexactly(size))
+
+
+async def test_the_port_behaves_as_if_it_were_local(grid: Grid, tmp_path: Path) -> None:
+    async with (
+        serving(open_store("memory", tmp_path)) as service,
+        door(grid, service) as server,
+        stub(grid, server) as ahash,
+    ):
+        element = Element(OBJECT, ChangeType.SET, "entry", "type", "file")
+        assert (await ahash.transact(Call(), RequestKey("k1"), (element,))).applied
+        assert (await ahash.transact(Call(), RequestKey("k1"), (element,))).recalled
+        (found,) = await ahash.get(Call(), (OBJECT,))
+        assert found.value("entry", "type") == "file"
+        assert server.connections == 1, "all of it on one connection"
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.get(Call(), (ObjectId("\0"),))
+        assert caught.value.kind is Kind.BAD_REQUEST
+
+
+async def test_many_calls_are_in_flight_at_once(grid: Grid) -> None:
+    gate = asyncio.Event()
+
+    async def slow(call: Call) -> AHashStatus:
+        await gate.wait()
+        return STATUS
+
+    port = Port(slow)
+    async with door(grid, port) as server, stub(grid, server) as ahash:
+        calls = [asyncio.create_task(ahash.status(Call())) for _ in range(50)]
+        await until(lambda: port.asked == 50)
+        gate.set()
+        assert await asyncio.gather(*calls) == [STATUS] * 50
+
+
+async def test_a_user_is_denied(grid: Grid) -> None:
+    async with door(grid, Port(answered)) as server, stub(grid, server, who="/O=Grid/CN=Jane Doe") as ahash:
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.status(Call(roles=(Role.LIBRARIAN,)))
+    assert caught.value.kind is Kind.DENIED
+
+
+async def test_a_service_that_is_not_offered_is_asked_by_soap(grid: Grid) -> None:
+    port = Port(answered)
+    async with door(grid, port, offered=False) as server, stub(grid, server) as ahash:
+        assert await ahash.status(Call()) == STATUS
+        assert await ahash.status(Call()) == STATUS
+        assert port.asked == 2
+
+
+async def test_a_connection_that_broke_is_made_anew(grid: Grid) -> None:
+    port = Port(answered)
+    async with door(grid, port) as server, stub(grid, server, retry_ms=5_000, pause_ms=1) as ahash:
+        assert await ahash.status(Call()) == STATUS
+        for connection in tuple(server.compact_connections):
+            connection.cut()
+        assert await ahash.status(Call()) == STATUS
+
+
+async def test_who_gets_no_answer_in_time_says_so(grid: Grid) -> None:
+    async def never(call: Call) -> AHashStatus:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with door(grid, Port(never)) as server, stub(grid, server, retry_ms=0, read_ms=100) as ahash:
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.status(Call())
+        assert caught.value.kind is Kind.TIMEOUT
+        for connection in tuple(server.compact_connections):
+            connection.cut()
+
+
+async def test_an_internal_failure_names_the_request(grid: Grid, expect_log: Callable[[str], None]) -> None:
+    async def broken(call: Call) -> AHashStatus:
+        raise RuntimeError("oops")
+
+    expect_log("failed service=ahash")
+    async with door(grid, Port(broken)) as server, stub(grid, server, retry_ms=0) as ahash:
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.status(Call(request_id="abc"))
+    assert caught.value.kind is Kind.INTERNAL
+    assert "abc" in caught.value.cause
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xff\xff\xff", b"\0\0\0\x01\xc1", b"GET / HTTP/1.1\r\n\r\n"])
+async def test_what_is_no_frame_ends_the_connection(grid: Grid, junk: bytes) -> None:
+    async with door(grid, Port(answered)) as server, raw(grid, server) as (reader, writer):
+        writer.write(asked(1))
+        assert (await answer_from(reader)).number == 1
+        writer.write(junk)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ssl.SSLError)):
+            await answer_from(reader)
+        await until(lambda: server.connections == 0)
+
+
+async def test_who_floods_waits_for_himself(grid: Grid) -> None:
+    gate = asyncio.Event()
+
+    async def slow(call: Call) -> AHashStatus:
+        await gate.wait()
+        return STATUS
+
+    port = Port(slow)
+    calls = 4 * bounds.COMPACT_CALLS_MAX
+    async with door(grid, port) as server, raw(grid, server) as (reader, writer):
+        for number in range(calls):
+            writer.write(asked(number))
+            await asyncio.sleep(0)
+        await until(lambda: port.asked >= bounds.COMPACT_CALLS_MAX)
+        async with stub(grid, server) as other:
+            waiting = asyncio.create_task(other.status(Call()))
+            await until(lambda: port.asked > bounds.COMPACT_CALLS_MAX)
+            assert port.asked < calls, "calls beyond the bound are not even read"
+            gate.set()
+            assert await waiting == STATUS
+        assert {(await answer_from(reader)).number for _ in range(calls)} == set(range(calls))
+
+
+async def test_stopping_answers_what_has_begun(grid: Grid) -> None:
+    gate = asyncio.Event()
+
+    async def slow(call: Call) -> AHashStatus:
+        await gate.wait()
+        return STATUS
+
+    port = Port(slow)
+    async with door(grid, port) as server, stub(grid, server, retry_ms=0) as ahash:
+        waiting = asyncio.create_task(ahash.status(Call()))
+        await until(lambda: port.asked == 1)
+        stopping = asyncio.create_task(server.stop(5_000))
+        await asyncio.sleep(0)
+        gate.set()
+        assert await waiting == STATUS
+        await stopping
+        assert server.connections == 0
+
+
+def test_the_same_on_the_loop_that_daemons_run_on(grid: Grid) -> None:
+    async def scenario() -> None:
+        async with door(grid, Port(answered)) as server, stub(grid, server) as ahash:
+            assert await asyncio.gather(*(ahash.status(Call()) for _ in range(20))) == [STATUS] * 20
+            assert server.connections == 1
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())

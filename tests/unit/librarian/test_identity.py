@@ -1,0 +1,163 @@
+"""Who may speak for a Shepherd: its store, its restart, and nobody else while it lives."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms, ServiceId, shepherd_object
+from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat, NodeView, Report
+from chelonia.librarian.identity import ALARM_KEEP_MS, Voices, judge
+from chelonia.librarian.records import Identity
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.world import World
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import ADMIN, NoShepherds, PaperVerifier, SequentialIds, bench, shepherd_call
+
+A = ServiceId("https://a/Shepherd")
+LEASE_MS = 1000
+
+
+def beat(boot: int = 5, store: str = "old", boots: tuple[int, ...] = (), *, replaces: bool = False) -> Heartbeat:
+    return Heartbeat(A, boot, 0, 1, 2, 3, True, "", "k", store=store, boots=boots, replaces=replaces)
+
+
+@pytest.mark.parametrize(
+    ("said", "recorded", "living", "refused"),
+    [
+        (beat(), "", None, ""),
+        (beat(), "old", None, ""),
+        (beat(), "old", beat(), ""),
+        (beat(store="new"), "old", None, REFUSED_STORE),
+        (beat(store="new", replaces=True), "old", None, ""),
+        (beat(6, boots=(5, 4)), "old", beat(), ""),  # a restart remembers who it was
+        (beat(7, boots=(6, 5)), "old", beat(), ""),  # one that was never heard in between
+        (beat(6, boots=(4,)), "old", beat(), REFUSED_TWIN),  # a copy of the disk from before the living one began
+        (beat(6), "old", beat(), REFUSED_TWIN),  # its state was removed: when the lease is over, it is taken
+        (beat(6), "old", None, ""),
+        (beat(6, "new"), "old", beat(), REFUSED_TWIN),
+        (beat(6, "new", (5,), replaces=True), "old", beat(), REFUSED_TWIN),
+        (beat(4), "old", beat(boots=(4,)), REFUSED_TWIN),
+        (beat(6, ""), "old", beat(), ""),  # software from before stores had names
+    ],
+)
+def test_who_is_taken_for_the_shepherd(said: Heartbeat, recorded: str, living: Heartbeat | None, refused: str) -> None:
+    assert judge(said, recorded, living, settled=False).refused == refused
+
+
+def test_a_late_message_of_the_past_self_is_no_alarm_but_a_past_self_that_goes_on_is() -> None:
+    living = beat(6, boots=(5,))
+    assert not judge(beat(5), "old", living, settled=False).alarm
+    assert judge(beat(5), "old", living, settled=True).alarm
+    assert judge(beat(3), "old", living, settled=False).alarm
+
+
+def test_a_twin_is_told_once_and_shown_for_a_while() -> None:
+    voices = Voices(LEASE_MS)
+    voices.record(A, "old")
+    voices.taken(beat(), Ms(0))
+    judged = voices.judge(beat(9), Ms(100))
+    assert voices.refused(beat(9), judged, Ms(100))
+    assert not voices.refused(beat(9), judged, Ms(200))
+    voices.taken(beat(), Ms(300))
+    assert "another process" in voices.trouble(A, Ms(400))
+    assert voices.trouble(A, Ms(200 + ALARM_KEEP_MS)) == ""
+    assert voices.judge(beat(9), Ms(300 + LEASE_MS)).refused == "", "the other one is gone"
+
+
+def test_trouble_is_news_when_it_begins_and_when_it_ends() -> None:
+    voices = Voices(LEASE_MS)
+    sick = replace(beat(), trouble="its disk is gone")
+    assert [voices.taken(each, Ms(0)) for each in (beat(), sick, sick, beat(), beat())] == [
+        False, True, False, True, False,
+    ]  # fmt: skip
+
+
+async def test_the_first_store_heard_is_recorded_and_another_needs_an_administrators_word(
+    expect_log: Callable[..., None],
+) -> None:
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        async def said(store: str, boot: int, *, replaces: bool = False) -> str:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            return (await b.service.heartbeat(call, spoken)).refused
+
+        async def view() -> NodeView:
+            return next(view for view in await b.service.nodes(ADMIN) if view.shepherd == shepherd)
+
+        assert await said("one", 1) == ""
+        expect_log("heartbeat refused .* with store one, this is store two")
+        assert await said("two", 2) == REFUSED_STORE
+        assert (await view()).store == "one"
+        assert "store one" in (await view()).trouble
+        with pytest.raises(CheloniaError) as caught:
+            await b.service.report(call, Report(shepherd, 2, 1, (), "two"))
+        assert caught.value.kind is Kind.DENIED
+        expect_log("has store two in the place of one")
+        assert await said("two", 3, replaces=True) == ""
+        expect_log("heartbeat refused .* with store two, this is store one")
+        assert await said("one", 4) == REFUSED_STORE
+        assert (await view()).store == "two"
+        assert (await b.stored(shepherd_object(shepherd))).value("node", "store") == "two"
+
+
+async def test_a_shepherd_without_its_disk_counts_as_away_and_says_why(expect_log: Callable[..., None]) -> None:
+    async with bench() as b:
+        expect_log("cannot tell anything of its replicas")
+        b.clock.now += b.settings.lease_ms
+        for _ in range(3):
+            b.clock.now += b.settings.lease_ms // 2
+            await b.beat(b.shepherds[0], trouble="its disk is gone", store="one")
+            await b.beat(b.shepherds[1])
+        views = await b.service.nodes(ADMIN)
+        assert [(view.state, view.trouble) for view in views[:2]] == [("offline", "its disk is gone"), ("alive", "")]
+        await b.beat(b.shepherds[0], store="one")
+        assert [(view.state, view.trouble) for view in (await b.service.nodes(ADMIN))[:1]] == [("alive", "")]
+
+
+async def test_a_store_that_another_librarian_has_taken_is_not_refused(expect_log: Callable[..., None]) -> None:
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+        world = World(NoShepherds(), PaperVerifier(), b.clock, SequentialIds(7), b.settings)
+        other = LibrarianService(b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://other/Librarian")), world)
+
+        async def said(service: LibrarianService, store: str, *, replaces: bool = False) -> str:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, 1, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            return (await service.heartbeat(call, spoken)).refused
+
+        assert await said(b.service, "one") == ""
+        await other.start()
+        expect_log("has store two in the place of one")
+        assert await said(b.service, "two", replaces=True) == ""
+        assert (await other.report(call, Report(shepherd, 1, 1, (), "two"))).accepted == 1
+        expect_log("has store three in the place of two")
+        assert await said(b.service, "three", replaces=True) == ""
+        assert await said(other, "three") == ""
+
+
+async def test_a_new_store_is_heard_though_its_clock_is_behind_that_of_the_old_one(
+    expect_log: Callable[..., None],
+) -> None:
+    """Boots follow the clock: where all was lost, state file too, a lower one is no message from the past."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        async def said(store: str, boot: int, *, replaces: bool = False) -> NodeView:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            assert not (await b.service.heartbeat(call, spoken)).refused
+            return next(view for view in await b.service.nodes(ADMIN) if view.shepherd == shepherd)
+
+        assert (await said("one", 900)).boot == 900
+        assert (await b.service.report(call, Report(shepherd, 900, 1, (), "one"))).accepted == 1
+        expect_log("has store two in the place of one")
+        assert (await said("two", 100, replaces=True)).boot == 100
+        assert (await b.service.report(call, Report(shepherd, 100, 1, (), "two"))).accepted == 1
+        assert (await said("two", 100)).state == "alive"

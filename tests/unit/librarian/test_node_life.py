@@ -1,0 +1,295 @@
+"""Draining and forgetting Shepherds: what leaves, what stays, what is burnt."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import ForgetPage, Loss
+from chelonia.core.ids import BlobId, ServiceId
+from chelonia.core.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord
+from chelonia.core.replicas import ReplicaState
+from chelonia.librarian.settings import LibrarianSettings
+from tests.sim.virtual_loop import run_virtual
+from tests.support.librarian import ADMIN, BARTENDER, shepherd_call
+from tests.support.paper import Paper, paper
+
+S = ReplicaState
+NOWHERE = ServiceId("https://nowhere/Shepherd")
+
+
+async def forget(p: Paper, shepherd: ServiceId, *, check: bool = False, accept: bool = False) -> list[ForgetPage]:
+    """All pages, as a client asks for them."""
+    pages = [await p.b.service.forget(ADMIN, shepherd, "", check, accept)]
+    while pages[-1].after:
+        pages.append(await p.b.service.forget(ADMIN, shepherd, pages[-1].after, check, accept))
+    return pages
+
+
+def losses(pages: list[ForgetPage]) -> list[Loss]:
+    return [loss for page in pages for loss in page.losses]
+
+
+async def away(p: Paper, *shepherds: ServiceId) -> None:
+    """Take these down until everybody knows."""
+    for shepherd in shepherds:
+        p.shepherds[shepherd].up = False
+
+    async def known() -> bool:
+        return {n.shepherd for n in await p.b.service.nodes(ADMIN) if n.state == "offline"} >= set(shepherds)
+
+    await p.until(known)
+
+
+def beat(shepherd: ServiceId) -> Heartbeat:
+    return Heartbeat(shepherd, 9, 0, 1 << 40, 1 << 41, 0, True, "", f"key of {shepherd}", compared=1)
+
+
+# --- forgetting -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.expect_log("is forgotten")
+def test_a_forgotten_shepherd_leaves_nothing_behind_and_never_comes_back() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            guid, blob = await p.upload("f", copies=2)
+            gone, _ = await p.upload("gone", copies=2)
+            one = p.b.shepherds[0]
+            await away(p, one)
+            await p.until(lambda: healed(p, blob, 2))
+            await p.b.service.delete(BARTENDER, Delete(gone))
+            assert await p.b.outbox(one), "its erasure waits for it"
+            pages = await forget(p, one)
+            assert [page.forgotten for page in pages] == [True]
+            assert losses(pages) == []
+            assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
+            assert not (await p.b.stored(f"sys:shepherd:{one}")).exists
+            assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
+            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
+            assert (record.approved, record.forgotten) == (False, True)
+            answer = await p.b.service.heartbeat(shepherd_call(one), beat(one))
+            assert (answer.known, answer.refused) == (False, REFUSED_FORGOTTEN)
+            assert "lost for good" in answer.cause
+            with pytest.raises(CheloniaError, match="lost for good") as error:
+                await p.b.service.approve(ADMIN, replace(record, approved=True, forgotten=False))
+            assert error.value.kind is Kind.DENIED
+            await p.b.service.start()  # as after a restart: the configuration still names it
+            assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
+            assert (await p.b.service.get(BARTENDER, (guid,)))[0].exists
+
+    run_virtual(scenario())
+
+
+async def healed(p: Paper, blob: BlobId, copies: int) -> bool:
+    return len(p.holding(blob)) >= copies
+
+
+@pytest.mark.expect_log("is lost with|is forgotten")
+def test_what_only_it_has_is_named_and_kept_until_that_is_accepted() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            guid, only = await p.upload("only", copies=1)
+            _, both = await p.upload("both", copies=2)
+            one = p.b.shepherds[0]
+            await away(p, one)
+            await p.until(lambda: healed(p, both, 2))
+            checked = await forget(p, one, check=True)
+            lost = Loss(guid, "/only", only)
+            assert losses(checked) == [lost]
+            assert one in await p.b.locations(both), "a check changes nothing"
+            tried = await forget(p, one)
+            assert (losses(tried), tried[-1].forgotten) == ([lost], False)
+            assert await p.b.locations(only) == {one: "alive"}
+            assert one not in await p.b.locations(both)
+            assert one in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
+            done = await forget(p, one, accept=True)
+            assert (losses(done), done[-1].forgotten) == ([lost], True)
+            assert await p.b.locations(only) == {}
+            assert (await p.b.service.get(BARTENDER, (guid,)))[0].exists, "its name stays, for a person to see"
+
+    run_virtual(scenario())
+
+
+def test_a_copy_out_of_reach_is_no_reason_to_give_up_another() -> None:
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
+        async with paper(3, settings) as p:
+            _, blob = await p.upload("f", copies=2)
+            one, two, _ = p.b.shepherds
+            await away(p, one, two)
+            (loss,) = losses(await forget(p, one))
+            assert loss.elsewhere == (two,)
+            assert set(await p.b.locations(blob)) == {one, two}
+
+    run_virtual(scenario())
+
+
+def test_a_living_shepherd_and_an_unknown_one_are_not_forgotten() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            await p.upload("f", copies=1)
+            with pytest.raises(CheloniaError, match="alive") as living:
+                await forget(p, p.b.shepherds[0], accept=True)
+            assert living.value.kind is Kind.CONFLICT
+            with pytest.raises(CheloniaError) as unknown:
+                await forget(p, NOWHERE)
+            assert unknown.value.kind is Kind.NOT_FOUND
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("is forgotten")
+def test_forgetting_goes_in_pages_and_can_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.core.bounds.REFERENCES_PAGE", 4)
+    monkeypatch.setattr("chelonia.librarian.node_life.PART", 3)
+
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            blobs = [(await p.upload(f"f{n}", copies=2))[1] for n in range(10)]
+            one = p.b.shepherds[0]
+            await away(p, one)
+            for blob in blobs:
+                await p.until(lambda blob=blob: healed(p, blob, 2))  # type: ignore[misc]
+            first = await p.b.service.forget(ADMIN, one, "", False, False)
+            assert (first.looked_at, bool(first.after), first.forgotten) == (4, True, False)
+            left = sum([one in await p.b.locations(blob) for blob in blobs])
+            assert left == 6
+            pages = await forget(p, one)
+            assert pages[-1].forgotten
+            assert sum(page.looked_at for page in pages) == 6
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("is forgotten")
+def test_another_identity_waiting_under_the_same_id_is_not_burnt() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            one = p.b.shepherds[0]
+            await away(p, one)
+            stranger = replace(shepherd_call(one), dn="/CN=new host certificate")
+            await p.b.service.heartbeat(stranger, beat(one))
+            assert (await forget(p, one))[-1].forgotten
+            waiting = ServiceRecord(Role.SHEPHERD, stranger.dn, one, approved=True)
+            await p.b.service.approve(ADMIN, waiting)
+            assert (await p.b.service.heartbeat(stranger, beat(one))).known
+
+    run_virtual(scenario())
+
+
+# --- draining ---------------------------------------------------------------------------------------------------------
+
+
+async def drains(p: Paper) -> str:
+    """How the first Shepherd's drain stands."""
+    return {node.shepherd: node.drain for node in await p.b.service.nodes(ADMIN)}[p.b.shepherds[0]]
+
+
+def test_a_drained_shepherd_is_emptied_and_every_file_keeps_its_copies() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=4) as p:
+            blobs = [(await p.upload(f"f{n}", copies=2))[1] for n in range(10)]
+            one = p.shepherds[p.b.shepherds[0]]
+            await p.b.service.drain(ADMIN, one.id, True)
+            (view,) = [node for node in await p.b.service.nodes(ADMIN) if node.shepherd == one.id]
+            assert (view.state, view.accepting, view.drain) == ("alive", False, "draining")
+
+            async def emptied() -> bool:
+                for blob in blobs:
+                    alive = [s for s, state in (await p.b.locations(blob)).items() if state == "alive"]
+                    assert len(alive) >= 2 or one.id in alive
+                    assert len(p.holding(blob)) >= 2
+                return await drains(p) == "drained"
+
+            await p.until(emptied, limit_ms=60_000)
+            assert one.replicas == {}
+            assert len(one.erased) == 10
+            await p.b.service.drain(ADMIN, one.id, False)
+            assert await drains(p) == ""
+            one.up = False
+            await asyncio.sleep(5)
+            assert all([await p.settled(blob, copies=2) for blob in blobs])
+
+    run_virtual(scenario())
+
+
+def test_a_drain_goes_at_its_rate_and_can_be_called_off() -> None:
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), drain_bytes_per_s_max=7)
+        async with paper(3, settings) as p:
+            for n in range(30):
+                await p.upload(f"f{n}", copies=1)
+            one = p.shepherds[p.b.shepherds[0]]
+            await p.b.service.drain(ADMIN, one.id, True)
+            await asyncio.sleep(10)
+            copied = sum(len(s.replicas) for s in p.shepherds.values() if s is not one)
+            assert 8 <= copied <= 11, "7 bytes each, 7 bytes a second"
+            await p.b.service.drain(ADMIN, one.id, False)
+            await asyncio.sleep(30)
+            assert sum(len(s.replicas) for s in p.shepherds.values() if s is not one) <= copied + 1
+
+    run_virtual(scenario())
+
+
+def test_a_shepherd_that_nobody_can_relieve_keeps_what_it_has() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            _, blob = await p.upload("f", copies=2)
+            await p.b.service.drain(ADMIN, p.b.shepherds[0], True)
+            await asyncio.sleep(30)
+            assert await drains(p) == "draining"
+            assert len(p.holding(blob)) == 2
+
+    run_virtual(scenario())
+
+
+def test_an_unknown_shepherd_is_not_drained() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=1) as p:
+            with pytest.raises(CheloniaError) as error:
+                await p.b.service.drain(ADMIN, NOWHERE, True)
+            assert error.value.kind is Kind.NOT_FOUND
+
+    run_virtual(scenario())
+
+
+# --- evening out ------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_shepherd_fills_up_until_disks_are_even_and_then_it_ends() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=4) as p:
+            p.disk_bytes = 1_000
+            blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(60)]
+            full = [p.shepherds[s] for s in p.b.shepherds[:3]]
+            fresh = p.shepherds[p.b.shepherds[3]]
+            assert {len(s.replicas) for s in full} == {60}
+
+            async def even() -> bool:
+                assert all(len(p.holding(blob)) >= 3 for blob in blobs)
+                return max(len(s.replicas) for s in full) - len(fresh.replicas) <= 20
+
+            await p.until(even, limit_ms=120_000)
+            await asyncio.sleep(60)
+            before = [len(s.replicas) for s in (*full, fresh)]
+            assert sum(before) == 180
+            assert max(before) - min(before) <= 15
+            await asyncio.sleep(300)
+            assert [len(s.replicas) for s in (*full, fresh)] == before
+
+    run_virtual(scenario())
+
+
+def test_the_off_switch() -> None:
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), balance_bytes_per_s_max=0)
+        async with paper(3, settings) as p:
+            p.disk_bytes = 1_000
+            for n in range(60):
+                await p.upload(f"f{n}", copies=2)
+            await asyncio.sleep(60)
+            assert [len(s.replicas) for s in p.shepherds.values()] == [60, 60, 0]
+
+    run_virtual(scenario())

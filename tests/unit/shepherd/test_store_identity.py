@@ -1,0 +1,154 @@
+"""Whose store a disk is: made once, known again, missed when it is gone."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ServiceId
+from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, InventoryItem
+from chelonia.core.replicas import ReplicaState
+from chelonia.core.shepherd import Authority, StoreIdentity
+from chelonia.shepherd.blobs_memory import MemoryBlobs
+from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, request, virtual
+
+DATA = b"x" * 1000
+
+
+@virtual
+async def test_a_fresh_disk_gets_an_id_once_and_takes_no_bytes_before_a_cluster_knows_it() -> None:
+    world = World()
+    world.blobs = MemoryBlobs(1 << 30)
+    await world.restart(crash=True)
+    made = await world.blobs.identity()
+    assert made is not None
+    assert (made.service, made.cluster) == (world.settings.service_id, "")
+    refused = await world.put(request(DATA))
+    assert (refused.turl, refused.kind) == ("", Kind.UNAVAILABLE.value)
+    await world.service.beat()
+    assert world.librarian.beats[-1].store == made.store
+    assert (await world.put(request(DATA))).turl
+    await world.restart(crash=True)
+    assert await world.blobs.identity() == replace(made, cluster=CLUSTER)
+
+
+@virtual
+async def test_another_shepherds_disk_is_refused_at_the_start() -> None:
+    world = World()
+    await world.blobs.identify(StoreIdentity("s", ServiceId("https://other/Shepherd"), CLUSTER))
+    with pytest.raises(CheloniaError, match="accept-store") as caught:
+        await world.start()
+    assert caught.value.kind is Kind.BAD_CONFIG
+
+
+@virtual
+async def test_a_disk_of_another_cluster_is_not_ready(expect_log: Callable[..., None]) -> None:
+    world = World()
+    await world.blobs.identify(StoreIdentity("s", world.settings.service_id, "another"))
+    world.state.state = None
+    await world.start()
+    expect_log("a Librarian of another cluster answered")
+    await world.service.beat()
+    assert "cluster" in (await world.service.status(ADMINISTRATOR)).trouble
+    assert (await world.put(request(DATA))).turl == ""
+
+
+@virtual
+async def test_a_store_the_cluster_does_not_expect_ends_the_shepherd_naming_the_cure() -> None:
+    world = await World().start()
+    world.librarian.refused = REFUSED_STORE
+    with pytest.raises(CheloniaError, match=r"somebody else; .*accept-store") as caught:
+        await world.service.run()
+    assert caught.value.kind is Kind.BAD_CONFIG
+
+
+@virtual
+async def test_a_second_process_takes_and_reports_nothing_until_the_first_is_gone(
+    expect_log: Callable[..., None],
+) -> None:
+    world = await World().start()
+    expect_log("refused by the cluster: it is somebody else")
+    world.librarian.refused = REFUSED_TWIN
+    await world.service.beat()
+    await world.service.beat()
+    assert (await world.put(request(DATA))).turl == ""
+    assert (await world.service.status(ADMINISTRATOR)).trouble == "it is somebody else"
+    assert not world.librarian.beats[-1].accepting
+    world.librarian.refused = ""
+    await world.service.beat()
+    assert (await world.service.status(ADMINISTRATOR)).trouble == ""
+    assert (await world.put(request(DATA))).turl
+
+
+@virtual
+async def test_each_start_remembers_those_before_it() -> None:
+    world = await World().start()
+    boots = []
+    for _ in range(10):
+        await world.pass_ms(3000)
+        await world.restart()
+        await world.service.beat()
+        boots.append(world.librarian.beats[-1].boot)
+        assert list(world.librarian.beats[-1].boots)[:8][: len(boots) - 1] == boots[-2::-1][:8]
+    assert len(world.librarian.beats[-1].boots) == 8
+
+
+@virtual
+async def test_a_disk_that_goes_away_is_told_and_nothing_is_concluded(expect_log: Callable[..., None]) -> None:
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(1000)
+    told = len(world.librarian.sent)
+    expect_log("the store is not there any more: its directory is empty")
+    world.blobs.vanish()
+    await world.pass_ms(120_000)  # several rounds of the scrub
+    assert await world.state_of(reference) == "alive"
+    assert world.librarian.beats[-1].trouble == "its directory is empty"
+    assert (await world.service.status(ADMINISTRATOR)).trouble
+    assert len(world.librarian.sent) == told, "it has reported of what it cannot see"
+    assert (await world.put(request(DATA, 2))).turl == ""
+    with pytest.raises(CheloniaError) as caught:
+        await world.service.delete(LIBRARIAN, (("r", reference),), Authority(world.librarian.position))
+    assert caught.value.kind is Kind.UNAVAILABLE
+    world.blobs.come_back()
+    await world.pass_ms(60_000)
+    assert world.librarian.beats[-1].trouble == ""
+    assert await world.state_of(reference) == "alive"
+    assert (await world.put(request(DATA, 3))).turl
+    await world.stop()
+
+
+@virtual
+async def test_a_disk_that_fails_under_a_cache_condemns_no_replica(expect_log: Callable[..., None]) -> None:
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(1000)
+    expect_log("the store is not there any more: its disk fails")
+    world.blobs.broken = True
+    await world.pass_ms(120_000)
+    assert await world.state_of(reference) == "alive"
+    assert "its disk fails" in world.librarian.beats[-1].trouble
+    world.blobs.broken = False
+    await world.pass_ms(60_000)
+    assert world.librarian.beats[-1].trouble == ""
+    await world.stop()
+
+
+@virtual
+async def test_replicas_of_a_replaced_store_are_reported_lost_as_one_event(expect_log: Callable[..., None]) -> None:
+    world = await World().start(run=True)
+    references = [await world.store(DATA, number) for number in range(1, 6)]
+    await world.pass_ms(1000)
+    await world.stop()
+    for number, reference in enumerate(references, 1):
+        blob = request(DATA, number).facts.blob
+        world.librarian.items[reference] = InventoryItem(reference, blob, ReplicaState.ALIVE)
+    world.blobs = MemoryBlobs(1 << 30, StoreIdentity("new", world.settings.service_id, replaces=True))
+    world.state.state = None
+    expect_log("takes the place of an earlier one: 5 replicas it held are reported lost")
+    await world.restart(run=True, crash=True)
+    await world.pass_ms(1000)
+    assert [beat.replaces for beat in world.librarian.beats if beat.store == "new"][:2] == [True, False]
+    assert sorted(world.librarian.states()[-5:]) == sorted((reference, "deleted") for reference in references)
+    await world.stop()

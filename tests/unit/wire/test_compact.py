@@ -1,0 +1,97 @@
+"""The compact encoding: every message arrives as it left, however the stream is cut; what is none is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.position import Position
+from chelonia.wire import compact
+from chelonia.wire.operations import Operation, Service
+from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations_librarian import LIBRARIAN
+from tests.unit.wire import messages
+
+CASES = [(service, operation) for service in (AHASH, LIBRARIAN) for operation in service.operations]
+IDS = [f"{service.name}.{operation.name}" for service, operation in CASES]
+DOCUMENT = (Path(__file__).parents[3] / "docs/formats/compact.md").read_text(encoding="utf-8")
+HERE = Position("grid/ä", 2, 1046)
+ASKED = compact.Asked(7, "ahash", "status", "r1", "", "", None, True, compact.encode_args(()))
+
+
+def body(frame: bytes) -> bytes:
+    return frame[compact.LENGTH_BYTES :]
+
+
+@pytest.mark.parametrize(("service", "operation"), CASES, ids=IDS)
+@given(data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_arguments_and_answer_arrive_as_they_left(service: Service, operation: Operation, data: st.DataObject) -> None:
+    method = compact.methods(service)[operation.method]
+    args = data.draw(messages.arguments(operation.spec.method))
+    asked = compact.Asked(1, service.name, method.name, "r", "k", "s", HERE, False, compact.encode_args(args))
+    read = compact.decode_asked(body(compact.encode_asked(asked)))
+    assert (read.read_after, read.strong) == (HERE, False)
+    assert compact.decode_args(method, read.args) == args
+
+    result = data.draw(messages.results(operation.spec.method))
+    answered = compact.decode_answered(body(compact.encode_result(1, result, HERE)))
+    assert answered.position == HERE
+    assert compact.decode_result(method, answered) == result
+
+
+def test_a_call_has_the_bytes_of_the_document() -> None:
+    [golden] = [line for line in DOCUMENT.splitlines() if line.startswith("    0000")]
+    assert compact.encode_asked(ASKED) == bytes.fromhex(golden)
+
+
+def test_an_error_arrives_as_the_same_error() -> None:
+    error = CheloniaError(Kind.CONFLICT, "transact", "obj", "it changed meanwhile")
+    answered = compact.decode_answered(body(compact.encode_failure(3, error, None)))
+    with pytest.raises(CheloniaError) as caught:
+        compact.decode_result(compact.methods(AHASH)["status"], answered)
+    assert repr(caught.value) == repr(error)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 9), max_size=30))
+def test_frames_come_out_whole_however_the_stream_is_cut(bodies: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(len(part).to_bytes(4) + part for part in bodies)
+    splitter, found = compact.Splitter(), []
+    for cut in cuts:
+        found += splitter.feed(stream[:cut])
+        stream = stream[cut:]
+    found += splitter.feed(stream)
+    assert found == bodies
+
+
+def test_a_frame_beyond_the_bound_is_refused_before_it_has_arrived() -> None:
+    with pytest.raises(CheloniaError) as caught:
+        list(compact.Splitter(100).feed((101).to_bytes(4)))
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
+DEEP = b"\x91" * 100_000
+
+
+@pytest.mark.parametrize("junk", [b"", b"\xc1", b"GET / HTTP/1.1\r\n", b"\x92\x01\x02", DEEP, b"\x99" + b"\x01" * 9])
+def test_what_is_no_call_is_refused(junk: bytes) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        compact.decode_asked(junk)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+@pytest.mark.parametrize("args", [[], [1], ["id"], [["id"], "filter", 3], {"ids": []}])
+def test_arguments_of_other_types_are_refused(args: object) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        compact.decode_args(compact.methods(AHASH)["get"], msgspec.Raw(msgspec.msgpack.encode(args)))
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_fields_of_a_later_version_are_passed_over() -> None:
+    newer = msgspec.msgpack.encode([7, None, None, {"cluster": "c", "generation": 1, "sequence": 2, "more": 3}, "new"])
+    assert compact.decode_answered(newer).position == Position("c", 1, 2)
