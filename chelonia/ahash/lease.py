@@ -54,18 +54,28 @@ class Pace:
 
 
 class Lease:
-    """The lease of one term: the newest stamp that each follower echoed. `own` counts as always echoed."""
+    """The lease of one term: the newest stamp that each follower echoed. `own`, the master, has always just echoed."""
 
-    def __init__(self, own: int, pace: Pace) -> None:
-        self._own = own
+    def __init__(self, own: int, pace: Pace, quorum: Quorum) -> None:
         self._pace = pace
-        self._echoed: dict[int, int] = {}
+        self._quorum = quorum
+        self._echoed = {own: _JUST_NOW}
+        self._stamp = quorum.agreed(self._echoed)
 
     def echoed(self, replica: int, sent_ms: int) -> None:
         """Register the echo of a beat that we sent at `sent_ms`, our clock."""
-        self._echoed[replica] = max(sent_ms, self._echoed.get(replica, sent_ms))
+        if sent_ms > self._echoed.get(replica, -1):
+            self._echoed[replica] = sent_ms
+            self._stamp = self._quorum.agreed(self._echoed)
 
-    def until(self, quorum: Quorum, now_ms: int) -> int | None:
+    def decide_by(self, quorum: Quorum) -> None:
+        """Count by another quorum from now on."""
+        self._quorum = quorum
+        self._stamp = quorum.agreed(self._echoed)
+
+    def until(self, now_ms: int) -> int | None:
         """When the lease ends; None: there was none yet."""
-        stamp = quorum.agreed({**self._echoed, self._own: now_ms})
-        return None if stamp is None else stamp + self._pace.held_ms
+        return None if self._stamp is None else min(self._stamp, now_ms) + self._pace.held_ms
+
+
+_JUST_NOW: Final = 1 << 62

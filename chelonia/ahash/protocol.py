@@ -141,7 +141,7 @@ class Replica:
         self, own: int, membership: Membership, pace: Pace, now_ms: int, *, end: LogEnd, trusted: bool
     ) -> None:
         self._own = own
-        self._membership = membership
+        self._set_membership(membership)
         self._pace = pace
         self._trusted = trusted
         self._vouched = end.vouched
@@ -154,13 +154,16 @@ class Replica:
         self._engine_ready = False
         self._following: _Following | None = None
         self._flushed: Ack | None = None
-        # A crash forgets what was granted: behave as if one grant had been given just before it.
-        self._bound_until_ms = now_ms if membership.voters == (own,) else now_ms + pace.lease_ms
+        # A crash forgets what was granted: behave as if one grant had been given just before it. Only a group that
+        # never had another member cannot have a master elsewhere.
+        alone = membership.number == 1 and membership.replicas == (own,)
+        self._bound_until_ms = now_ms if alone else now_ms + pace.lease_ms
         self._trust_after_ms = now_ms + pace.lease_ms
         self._stood: dict[int, _Stood] = {}
         self._stand_due_ms = now_ms
         self._electing_until_ms: int | None = None
         self._elect_after_ms = now_ms
+        self._wanted_until_ms = now_ms
         self._held: dict[int, _Held] = {}
         self._effects: list[Effect] = []
 
@@ -237,7 +240,7 @@ class Replica:
 
     def admits(self, peer: int, frame: EngineFrame, now_ms: int) -> Admission:
         """What `received` will do with an engine frame of `peer` now."""
-        if self._membership.member(peer) is None:
+        if peer not in self._members:
             return Admission.DROP
         if self._engine_master:
             if frame.master:
@@ -299,7 +302,7 @@ class Replica:
     def received(self, peer: int, message: Message, now_ms: int) -> Effects:
         """`peer` said `message`. Only of members; HELLO, calls and goodbyes are the shell's."""
         self._lapse(now_ms)
-        if self._membership.member(peer) is not None:
+        if peer in self._members:
             match message:
                 case EngineFrame():
                     self._engine_frame(peer, message, now_ms)
@@ -339,6 +342,7 @@ class Replica:
                 self._engine_master = False
                 self._end_reign("the engine was demoted", step_down=False)
             case WantElection():
+                self._wanted_until_ms = now_ms + self._pace.beat_ms
                 self._stand_due_ms = now_ms
             case ElectionFailed():
                 self._electing_until_ms = None
@@ -368,7 +372,7 @@ class Replica:
         self._stood.clear()
         mark = TermMark(term, self._own, end.sequence + 1, end.vouched)
         watermark = Watermark(self._own, term, mark.first, self._quorum)
-        self._reign = _Reign(mark, watermark, Lease(self._own, self._pace), now_ms, beat_due_ms=now_ms)
+        self._reign = _Reign(mark, watermark, Lease(self._own, self._pace, self._quorum), now_ms, beat_due_ms=now_ms)
         self._effects.append(OpenTerm(mark))
         return self._done(now_ms)
 
@@ -389,7 +393,7 @@ class Replica:
         """Our log now holds this record (as a follower: read from the store after it was applied, or rolled back)."""
         self._lapse(now_ms)
         assert self._reign is None, "a master changes the record by propose and finish"
-        self._membership = membership
+        self._set_membership(membership)
         return self._done(now_ms)
 
     def propose(self, membership: Membership) -> None:
@@ -415,6 +419,12 @@ class Replica:
         self._decide_by(records.finish(self._membership))
         return self._membership
 
+    def _set_membership(self, membership: Membership) -> None:
+        self._membership = membership
+        self._members = frozenset(membership.replicas)
+        self._quorum: Quorum = membership.quorum
+        self._votes = self._own in self._quorum.voters()
+
     def _need_open_term(self) -> _Reign:
         if self._reign is None or self._reign.opened_ms is None:
             raise CheloniaError(Kind.UNAVAILABLE, "membership", "", "this replica is not the master: ask the master")
@@ -422,19 +432,16 @@ class Replica:
 
     def _decide_by(self, membership: Membership) -> None:
         assert self._reign is not None
-        self._membership = membership
+        self._set_membership(membership)
         self._reign.watermark.decide_by(self._quorum)
+        self._reign.lease.decide_by(self._quorum)
 
     # ------------------------------------------------------------------------------------------------------ as master
-
-    @property
-    def _quorum(self) -> Quorum:
-        return self._membership.quorum
 
     def _why_not_master(self, term: int, now_ms: int) -> str:
         if not self._trusted:
             return "this replica lost what it had acknowledged and is not synchronised"
-        if self._own not in self._membership.voters:
+        if not self._votes:
             return "this replica has no vote"
         if now_ms < self._bound_until_ms:
             return "the election is older than our grant to another master"
@@ -444,7 +451,7 @@ class Replica:
 
     def _lease_until(self, now_ms: int) -> int:
         """When our lease ends; with no lease yet, long ago."""
-        until = self._reign.lease.until(self._quorum, now_ms) if self._reign is not None else None
+        until = self._reign.lease.until(now_ms) if self._reign is not None else None
         return until if until is not None else now_ms - 1
 
     def _beat(self, reign: _Reign, now_ms: int) -> Beat:
@@ -642,7 +649,7 @@ class Replica:
         return free and self._trusted and now_ms >= self._bound_until_ms
 
     def _word(self) -> Stand:
-        return Stand(self._vouched, self._newest, self._unproven, self._own in self._quorum.voters())
+        return Stand(self._vouched, self._newest, self._unproven, self._votes)
 
     def _stood_by(self, peer: int, word: Stand, now_ms: int) -> None:
         reign = self._reign
@@ -672,9 +679,11 @@ class Replica:
 
         Berkeley DB elects the log with the newest term in it, proven or not. A replica with an unproven term that
         vouches for less than another could win and would be refused: it stays away, and its vote is not asked for.
+        Somebody else's election is joined without a quorum in sight: his record may be newer than ours.
         """
         words = self._words(now_ms)
-        if not self._quorum.reached(words):
+        enough = self._quorum.reached(words)
+        if not enough and now_ms >= self._wanted_until_ms:
             return
         best = max(word.vouched for word in words.values())
         taking_part = [
@@ -682,10 +691,12 @@ class Replica:
         ]
         if self._own not in taking_part:
             return
-        votes = min(max(records.majority(len(voters)) for voters in self._quorum.sets), len(taking_part))
+        votes = max(records.majority(len(voters)) for voters in self._quorum.sets)
+        if enough:
+            votes = min(votes, len(taking_part))
         self._electing_until_ms = now_ms + ELECTION_MS
         self._elect_after_ms = now_ms + self._pace.backoff_ms * (1 + self._own)
-        self._effects.append(AskElection(len(taking_part), votes, self._pace.mandate_ms))
+        self._effects.append(AskElection(max(votes, len(taking_part)), votes, self._pace.mandate_ms))
 
     def _words(self, now_ms: int) -> dict[int, Stand]:
         since_ms = now_ms - STAND_BEATS * self._pace.beat_ms
@@ -724,7 +735,7 @@ class Replica:
 
     def _others(self) -> tuple[int, ...]:
         """Members whom we are connected to, in order."""
-        return tuple(each for each in self._membership.replicas if each in self._connected and each != self._own)
+        return tuple(sorted(self._members & self._connected))
 
     def _send(self, peer: int, message: Message) -> None:
         if peer in self._connected:
