@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from chelonia.ahash import layout, meta
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.core.ids import ObjectId
@@ -248,9 +250,19 @@ class ReplicaGroup:
 
         await poll_async(look, deadline, what="the same commit everywhere")
 
-    async def records(self, replica: int) -> dict[bytes, bytes]:
-        found = await self._controls[replica].ask("dump", patience_s=120)
-        return {bytes.fromhex(key): bytes.fromhex(value) for key, value in found}
+    async def records(self) -> dict[int, dict[bytes, bytes]]:
+        """All records of each replica, of one and the same commit."""
+        while True:
+            await self.same()
+            before = [await self.status(replica) for replica in self.replicas]
+            held = {replica: await self._dump(replica) for replica in self.replicas}
+            if before == [await self.status(replica) for replica in self.replicas]:
+                return held
+
+    async def _dump(self, replica: int) -> dict[bytes, bytes]:
+        path = self.directory / f"{replica}.dump"
+        await self._controls[replica].ask("dump", str(path), patience_s=120)
+        return dict(msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[bytes, bytes]]))
 
     def wipe(self, replica: int) -> None:
         """Its disk is new."""
@@ -281,8 +293,7 @@ class ReplicaGroup:
 async def verify(group: ReplicaGroup, writers: Writers) -> int:
     """Judge a quiet group: returns how many writes were acknowledged. Raises: AssertionError, naming what is wrong."""
     await group.settled()
-    await group.same()
-    held = {replica: await group.records(replica) for replica in group.replicas}
+    held = await group.records()
     first = held[group.replicas[0]]
     problems: list[str] = []
     for replica, records in held.items():
@@ -303,7 +314,7 @@ def _lost(replica: int, records: dict[bytes, bytes], writers: Writers) -> list[s
         )
         if halves[0] != halves[1]:
             problems.append(f"replica {replica}, writer {writer}: half a write: {halves[0] ^ halves[1]}")
-        unknown = halves[0] - set(turns) - {writers.begun[writer]}
+        unknown = halves[0] - set(turns) - {writers.begun.get(writer, -1)}
         problems += [f"replica {replica}, writer {writer}: writes that nobody made: {unknown}"] if unknown else []
         header = records.get(layout.header_key(ObjectId(f"c{writer}")))
         count = int(layout.decode_header(header)[1]["s"]["n"]) if header else 0

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvloop
 
 from chelonia.ahash import meta
@@ -136,17 +137,18 @@ class ReplicaProcess:
     async def _freeze_at_office(self) -> None:
         self._freeze = True
 
-    async def _dump(self) -> list[list[str]]:
-        """Every record of the store, as this replica's copy has it."""
-        return await asyncio.to_thread(self._records)
+    async def _dump(self, path: str) -> None:
+        """Write every record of the store, as this replica's copy has it; in a thread, and quickly: leases go on."""
+        await asyncio.to_thread(self._write_records, Path(path))
 
-    def _records(self) -> list[list[str]]:
-        found, start = [], b""
+    def _write_records(self, path: Path) -> None:
+        found: list[tuple[bytes, bytes]] = []
+        start = b""
         with self._engine.reading():
             while page := self._engine.scan(start, b"\xff" * 64, 1000):
-                found += [[key.hex(), value.hex()] for key, value in page]
+                found += page
                 start = page[-1][0] + b"\0"
-        return found
+        path.write_bytes(msgspec.msgpack.encode(found))
 
 
 class TracedStore(ReplicatedStore):

@@ -78,8 +78,9 @@ class Wired:
             self.before_office()
 
         engine = ReplicatedStore(self._directory / str(replica), self._settings, identity, pause)
-        self.engines[replica], self.seen[replica] = engine, []
+        self.seen[replica] = []
         self.host.run(lambda: engine.start(self.seen[replica].append, self._sender(replica)))
+        self.engines[replica] = engine
         engine.set_voter(True)
         for peer in self.engines.values():
             peer.peer_up(replica)

@@ -53,7 +53,12 @@ def last_token(wired: Wired, replica: int) -> Token:
 
 
 def sequence_at(engine: ReplicatedStore) -> int:
-    data = engine.get(layout.META_STATE)
+    """-1: it is being synchronised and not to be read."""
+    try:
+        data = engine.get(layout.META_STATE)
+    except CheloniaError as error:
+        assert error.kind is Kind.UNAVAILABLE
+        return -1
     return 0 if data is None else layout.decode_state(data).sequence
 
 

@@ -1,0 +1,288 @@
+"""Faults on a group of replica processes under writers, and what must hold afterwards. `make replicas` runs it long.
+
+Every scenario leaves the group whole. `hunt` mixes them at random; its seed is printed, and the directories and logs of
+a run that failed are kept.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.polling import poll_async
+from tests.support.replica_group import ReplicaGroup, Writers, verify
+
+FREEZE_S = 3.0
+"""Longer than any lease and mandate."""
+
+
+@dataclass
+class Trial:
+    """A group, its writers, and what was measured on the way."""
+
+    group: ReplicaGroup
+    chance: random.Random
+    writers: Writers = field(init=False)
+    killed_ms: list[float] = field(default_factory=list)
+    frozen_ms: list[float] = field(default_factory=list)
+    acknowledged: int = 0
+    faults: int = 0
+    series: int = 0
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Fresh writers, eight more for each series."""
+        self.writers = Writers(self.group.control, first=8 * self.series)
+        self.series += 1
+        self.writers.start()
+
+    async def judge(self) -> None:
+        """Let the writers end, and compare all with all."""
+        await self.writers.end()
+        self.acknowledged += await verify(self.group, self.writers)
+
+    async def pause(self, longest_s: float = 0.5) -> None:
+        """Any time: faults must not come in step with the group."""
+        await asyncio.sleep(self.chance.random() * longest_s)
+
+
+Scenario = Callable[[Trial], Awaitable[None]]
+
+
+async def kill_master(trial: Trial) -> None:
+    """kill -9 of the master; it comes back while the others go on."""
+    group = trial.group
+    await trial.writers.more(20)
+    await trial.pause()
+    master = await group.master()
+    at = group.kill(master)
+    await trial.writers.more(100)
+    trial.killed_ms.append(trial.writers.outage_ms(at))
+    group.launch(master)
+    await group.settled()
+
+
+async def kill_in_haste(trial: Trial) -> None:
+    """kill -9 of one master after the other, while those before are still coming back."""
+    group = trial.group
+    for _ in range(3):
+        master = await group.master()
+        await trial.pause(0.1)
+        group.kill(master)
+        await trial.pause(1.0)
+        group.launch(master)
+        await trial.writers.more(1, 40)
+    await group.settled()
+
+
+async def freeze_master(trial: Trial) -> None:
+    """SIGSTOP of the master for one to three seconds: what it held back arrives late."""
+    group = trial.group
+    await trial.writers.more(20)
+    await trial.pause()
+    master = await group.master()
+    at = group.kill(master, signal.SIGSTOP)
+    await asyncio.sleep(1 + 2 * trial.chance.random())
+    group.kill(master, signal.SIGCONT)
+    await trial.writers.more(100)
+    trial.frozen_ms.append(trial.writers.outage_ms(at))
+    await group.settled()
+
+
+async def freeze_follower(trial: Trial) -> None:
+    """SIGSTOP of a follower: nobody notices."""
+    group = trial.group
+    master = await group.master()
+    follower = trial.chance.choice([n for n in group.replicas if n != master])
+    group.kill(follower, signal.SIGSTOP)
+    await asyncio.sleep(1 + 2 * trial.chance.random())
+    await trial.writers.more(20)
+    group.kill(follower, signal.SIGCONT)
+    await group.settled()
+
+
+async def kill_follower(trial: Trial) -> None:
+    """kill -9 of a follower, and of the master before the follower is back."""
+    group = trial.group
+    master = await group.master()
+    follower = trial.chance.choice([n for n in group.replicas if n != master])
+    group.kill(follower)
+    await trial.writers.more(50)
+    group.launch(follower)
+    await trial.pause(1.0)
+    group.kill(master)
+    await trial.pause(1.0)
+    group.launch(master)
+    await trial.writers.more(20, 40)
+    await group.settled()
+
+
+async def kill_all(trial: Trial) -> None:
+    """Everything at once: what is acknowledged stood on disks."""
+    group = trial.group
+    await trial.writers.more(20)
+    await trial.pause()
+    for replica in group.replicas:
+        group.kill(replica)
+    for replica in group.replicas:
+        group.launch(replica)
+    await trial.writers.more(20, 40)
+    await group.settled()
+
+
+async def roll(trial: Trial) -> None:
+    """A rolling restart in order: no write fails, each is only held for a while."""
+    for replica in trial.group.replicas:
+        await trial.writers.more(20)
+        await trial.group.terminate(replica)
+        trial.group.launch(replica)
+        await trial.group.settled()
+
+
+async def freeze_the_elected(trial: Trial) -> None:
+    """The winner of an election is frozen just before it becomes master, and goes on when another has been for long."""
+    group = trial.group
+    await trial.writers.more(20)
+    master = await group.master()
+    others = [n for n in group.replicas if n != master]
+    for replica in others:
+        await group.freeze_before_office(replica)
+    group.kill(master)
+    frozen = await poll_async(
+        lambda: next((n for n in others if _is_stopped(group, n)), 0), what="the winner is frozen"
+    )
+    since = time.monotonic()
+    group.launch(master)
+    (third,) = (n for n in others if n != frozen)
+    have = len(trial.writers.at)
+
+    def another_is_master() -> bool:
+        _wake_up(group, third)
+        return len(trial.writers.at) > have + 200 and time.monotonic() - since > FREEZE_S
+
+    await poll_async(another_is_master, 30, what="another is master")
+    group.kill(frozen, signal.SIGCONT)
+    await trial.writers.more(200, 30)
+    _wake_up(group, third)
+    await group.settled()
+
+
+async def lose_a_disk(trial: Trial) -> None:
+    """Two acknowledge, one of them loses its disk, the other is away: the third must not become master without them."""
+    group = trial.group
+    await trial.writers.more(20)
+    master = await group.settled()
+    wiped, behind = (n for n in group.replicas if n != master)
+    group.kill(behind, signal.SIGSTOP)
+    await trial.writers.more(200)
+    group.kill(wiped)
+    group.kill(master, signal.SIGSTOP)
+    await trial.writers.abandon()
+    group.wipe(wiped)
+    group.kill(behind, signal.SIGCONT)
+    group.launch(wiped)
+    until = time.monotonic() + FREEZE_S
+    while time.monotonic() < until:
+        for replica in (wiped, behind):
+            assert not (await group.status(replica)).get("serving"), f"replica {replica} is master without the others"
+        await asyncio.sleep(0.05)
+    group.kill(master, signal.SIGCONT)
+    await group.settled(60)
+    trial.acknowledged += await verify(group, trial.writers)
+    trial.begin()
+
+
+def _state(group: ReplicaGroup, replica: int) -> str:
+    process = group.processes.get(replica)
+    try:
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] if process else ""
+    except OSError:
+        return ""
+
+
+def _is_stopped(group: ReplicaGroup, replica: int) -> bool:
+    return _state(group, replica) == "T"
+
+
+def _wake_up(group: ReplicaGroup, replica: int) -> None:
+    """The other one may have won after the first, and have frozen itself as well."""
+    if _is_stopped(group, replica):
+        group.kill(replica, signal.SIGCONT)
+
+
+MIX: tuple[Scenario, ...] = (
+    kill_master, kill_master, kill_master, kill_in_haste, kill_in_haste, freeze_master, freeze_follower, kill_follower,
+    kill_follower, kill_all, roll, freeze_the_elected, lose_a_disk,
+)  # fmt: skip
+
+
+async def run(trial: Trial, scenarios: list[Scenario], judge_every: int = 8) -> None:
+    """Run scenarios one after the other; judge now and then, and at the end."""
+    for number, scenario in enumerate(scenarios, start=1):
+        begun = time.monotonic()
+        await scenario(trial)
+        trial.faults += 1
+        print(f"{number:4} {scenario.__name__:20} {time.monotonic() - begun:5.1f} s", flush=True)
+        if number % judge_every == 0 and number < len(scenarios):
+            await trial.judge()
+            trial.begin()
+    await trial.judge()
+
+
+def report(trial: Trial) -> dict[str, object]:
+    def summary(found: list[float]) -> dict[str, float]:
+        return {"count": len(found), "median_ms": round(statistics.median(found)), "worst_ms": round(max(found))}
+
+    return {
+        "faults": trial.faults,
+        "acknowledged": trial.acknowledged,
+        "lost": 0,
+        "kill": summary(trial.killed_ms) if trial.killed_ms else {},
+        "freeze": summary(trial.frozen_ms) if trial.frozen_ms else {},
+        "ended_by_themselves": len(trial.group.exits),
+        "refusals": trial.writers.refusals,
+    }
+
+
+async def main(options: argparse.Namespace) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="replicas-", dir=options.directory))
+    chance = random.Random(options.seed)
+    print(f"seed {options.seed}, directory {directory}", flush=True)
+    scenarios: list[Scenario] = [kill_master] * options.kills + [freeze_master] * options.stops
+    scenarios += [kill_all, roll, freeze_the_elected, lose_a_disk] if options.others else []
+    scenarios += [chance.choice(MIX) for _ in range(options.hunt)]
+    group = ReplicaGroup(directory)
+    try:
+        await group.start()
+        trial = Trial(group, chance)
+        await run(trial, scenarios)
+        print(json.dumps(report(trial), indent=2))
+    finally:
+        await group.close()
+    shutil.rmtree(directory)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make replicas ARGS=...", description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20, help="kill -9 of the master")
+    parser.add_argument("--stops", type=int, default=10, help="SIGSTOP of the master for 1 to 3 s")
+    parser.add_argument("--hunt", type=int, default=0, help="scenarios at random after that")
+    parser.add_argument("--no-others", dest="others", action="store_false", help="leave the other scenarios out")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--directory", type=Path, default=None, help="where to keep the replicas")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(parse(sys.argv[1:])))

@@ -1,0 +1,24 @@
+"""The replicated A-Hash as real processes: a smoke of what `make replicas` does at length."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import replicas
+from tests.cluster.replicas import Trial
+from tests.support.replica_group import ReplicaGroup
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_what_was_acknowledged_outlives_faults(tmp_path: Path) -> None:
+    group = ReplicaGroup(tmp_path)
+    try:
+        await group.start()
+        trial = Trial(group, random.Random(1))
+        await replicas.run(trial, [replicas.kill_master, replicas.freeze_master, replicas.kill_all])
+        assert trial.acknowledged > 300
+        assert max(*trial.killed_ms, *trial.frozen_ms) < 10_000, "a bound for busy machines; make replicas measures"
+    finally:
+        await group.close()
