@@ -22,7 +22,7 @@ from chelonia.core.healing import ForgetPage, Word
 from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
-from chelonia.core.position import Horizon, later
+from chelonia.core.position import Horizon, Position, later
 from chelonia.core.replicas import Receipt
 from chelonia.hosting.compact_client import Asking, CompactClient
 from chelonia.hosting.http_client import HttpClient, Received, Sending, Unreachable, raise_for_status, target_of
@@ -153,7 +153,7 @@ class Channel:
         try:
             answered = await client.ask(url, asking)
             if answered.position is not None:
-                self._link.horizon.saw(answered.position)
+                self._saw(answered.position)
             return compact.decode_result(known, answered)
         except CheloniaError as error:
             if error.kind is not Kind.NOT_SUPPORTED or error.op != "compact":
@@ -171,12 +171,16 @@ class Channel:
         raise_for_status(received.status, received.headers, received.body, method)
         raise CheloniaError(Kind.BAD_XML, method, cause=f"HTTP {received.status} without an XML answer")
 
-    def _note_position(self, received: Received) -> None:
+    def _saw(self, position: Position) -> None:
         """Shepherds keep no metadata: what they say of it is hearsay and would bind this whole process."""
+        if self._service.name != SHEPHERD.name:
+            self._link.horizon.saw(position)
+
+    def _note_position(self, received: Received) -> None:
         told = received.headers.get(POSITION_HEADER, "")
-        if told and self._service.name != SHEPHERD.name:
+        if told:
             try:
-                self._link.horizon.saw(positions.from_header(told))
+                self._saw(positions.from_header(told))
             except CheloniaError as error:
                 raise CheloniaError(Kind.BAD_XML, self._service.name, cause=error.cause) from error
 
