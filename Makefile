@@ -18,7 +18,7 @@ SEEDS ?= 1..200
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim check-history bench constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas check-history bench constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -51,6 +51,9 @@ ratchet: .venv/.installed-test ## tighten the size ratchet to what the code has 
 
 sim: .venv/.installed-test ## simulate a whole cluster under seeds (SEEDS=1..200; ARGS: which scenarios)
 	$(PY) -m tests.sim.campaign $(SEEDS) $(ARGS)
+
+replicas: .venv/.installed-test ## kill, freeze and wipe replicas of the A-Hash under writers (ARGS: --kills 20 --stops 10 --hunt 0)
+	$(PY) -m tests.cluster.replicas $(ARGS)
 
 check-history: .venv/.installed-test ## record an A-Hash under faults and check it for linearizability; needs Go (ARGS)
 	$(PY) -m tests.history.run $(ARGS)
