@@ -71,9 +71,10 @@ def read_number(store: Reader, key: bytes) -> int:
 
 
 def raise_generation(store: Store) -> None:
-    """Begin a new generation: this store's past is a backup's, what came after it is gone."""
+    """Begin a new generation: this store's past is a backup's, what came after it is gone. It belongs to no group."""
     generation = read_number(store, layout.META_GENERATION) + 1
-    store.commit({layout.META_GENERATION: layout.encode_value(str(generation))}, ())
+    group = (layout.META_TERM, layout.META_MEMBERS)
+    store.commit({layout.META_GENERATION: layout.encode_value(str(generation))}, group)
 
 
 def _found(store: Store, cluster: str, target: int) -> None:

@@ -47,6 +47,7 @@ from chelonia.ahash.engine_port import (
     WantElection,
     frame_term,
 )
+from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
 from chelonia.ahash.store_bdb_frames import SYNCHRONISING, FrameKind, frame_kind
@@ -153,14 +154,17 @@ class ReplicatedStore:
         self._checkpoint_s = time.monotonic()
         self._env: Any = None
         self._tree: Any = None
+        if (directory / "restored").exists():
+            BdbStore(directory, settings, _LOG.error).close()  # a backup: it begins its new generation by itself
         make_private(directory)
         make_private(directory / "db")
         self._lock = take_lock(directory / "lock")
         try:
             claim_directory(directory / "replica", identity)
+            witnessed = (directory / "acked").exists()
             self._acked = CommitCounter(directory / "acked")
             self._open_environment()
-            self._trusted = self._find_trust()
+            self._trusted = self._find_trust(witnessed)
         except BaseException:
             self._release()
             raise
@@ -366,8 +370,8 @@ class ReplicatedStore:
         with Errors(self._panic):
             env.open(str(self._directory / "db"), flags, 0o600)
 
-    def _find_trust(self) -> bool:
-        """Whether recovery found what this replica vouched for; an empty directory is never trusted."""
+    def _find_trust(self, witnessed: bool) -> bool:
+        """Whether recovery found what this replica vouched for. What is empty, or has no witness, is never trusted."""
         self._open_tree(create=False)
         self._applied = self._sequence(self._tree)
         if self._applied < self._acked.value[1]:
@@ -375,7 +379,7 @@ class ReplicatedStore:
                 "ahash replica %d recovered commit %d, but vouched for %d: it takes part again when synchronised",
                 self._own, self._applied, self._acked.value[1],
             )  # fmt: skip
-        return self._tree is not None and self._applied >= self._acked.value[1]
+        return witnessed and self._tree is not None and self._applied >= self._acked.value[1]
 
     def _drop_tree(self) -> None:
         """Close the handle; the next use opens another.
