@@ -65,9 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     dev.add_argument("--dir", required=True, type=Path, help="where everything is kept")
     dev.add_argument("--shepherds", type=_count, default=3, metavar="N", help="how many Shepherds (default 3)")
     dev.add_argument(
-        "--replicas", type=int, choices=(1, 3, 5), default=1, metavar="N",
-        help="replicas of the A-Hash, 1, 3 or 5 (default 1: one node with everything; else a node for each, "
-        "two of them with a Librarian and a Bartender)",
+        "--replicas", type=int, choices=(1, 3, 5), default=3, metavar="N",
+        help="replicas of the A-Hash, 1, 3 or 5 (default 3: a node for each, "
+        "the first two with a Librarian and a Bartender; 1: one node with everything)",
     )  # fmt: skip
     dev.add_argument("--no-restart", action="store_true", help="leave a process that died dead")
     dev.add_argument("--port-base", type=int, default=0, metavar="P", help="first port (default: free ones, then kept)")

@@ -1,6 +1,7 @@
 """A real cluster for tests: `cheloniad dev` in a directory of its own, its processes, and clients of every kind.
 
-Everything is addressed by name: `core` (A-Hash, Librarian, Bartender), `shepherd1`..., and callers `user`, `user2`,
+Everything is addressed by name: `core` (A-Hash, Librarian, Bartender; `core1`... where the A-Hash has replicas),
+`shepherd1`..., and callers `user`, `user2`,
 `admin`, `service`, `proxy`, `anonymous`, or the name of a node. Signals go only to processes of this cluster, by the
 pids it wrote into cluster.json.
 """
@@ -47,7 +48,7 @@ from chelonia.hosting.tls import TlsSettings, TlsStore
 from chelonia_clients.client import Client
 from tests.support.polling import poll, poll_async
 
-START_S = 30.0
+START_S = 90.0
 TAIL_BYTES = 6000
 READ_MS = 15_000
 
@@ -101,6 +102,7 @@ class Cluster:
     root: Path
     shepherds: int = 3
     restart: bool = True
+    replicas: int = 1
     process: subprocess.Popen[str] | None = None
     expected: list[str] = field(default_factory=list)
     by_hand: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -110,7 +112,13 @@ class Cluster:
     def start(self) -> Cluster:
         """Start it and wait for `ready`."""
         argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "dev", "--dir", str(self.root)]
-        argv += ["--shepherds", str(self.shepherds), *([] if self.restart else ["--no-restart"])]
+        argv += [
+            "--shepherds",
+            str(self.shepherds),
+            "--replicas",
+            str(self.replicas),
+            *([] if self.restart else ["--no-restart"]),
+        ]
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / "dev.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -173,7 +181,12 @@ class Cluster:
     @property
     def names(self) -> list[str]:
         """The nodes, the core first."""
-        return ["core", *self.shepherd_names]
+        return [*self.core_names, *self.shepherd_names]
+
+    @property
+    def core_names(self) -> list[str]:
+        """The nodes with an A-Hash."""
+        return ["core"] if self.replicas == 1 else [f"core{number}" for number in range(1, self.replicas + 1)]
 
     @property
     def shepherd_names(self) -> list[str]:
@@ -183,7 +196,8 @@ class Cluster:
     def entry(self, name: str) -> dict[str, Any]:
         """`{id, url, pid, data_dir}` of a node (of the core, its A-Hash)."""
         info = self.info
-        found: dict[str, Any] = info["ahash"][0] if name == "core" else info["shepherds"][int(name[8:]) - 1]
+        key, number = ("ahash", name[4:]) if name.startswith("core") else ("shepherds", name[8:])
+        found: dict[str, Any] = info[key][int(number or 1) - 1]
         return found
 
     def pids(self) -> dict[str, int]:
@@ -198,7 +212,11 @@ class Cluster:
         """The URL of `ahash`, `librarian`, `bartender`, or of a Shepherd by name."""
         if service.startswith("shepherd"):
             return str(self.entry(service)["url"])
-        return str(self.info[service][0]["url"])
+        return self.urls(service)[0]
+
+    def urls(self, service: str) -> tuple[str, ...]:
+        """The URLs of all instances of `ahash`, `librarian` or `bartender`."""
+        return tuple(entry["url"] for entry in self.info[service])
 
     def named(self, url: str) -> str:
         """The name of the Shepherd whose id, URL or TURL this is."""
@@ -334,9 +352,9 @@ class Cluster:
             link = Link(http_client, SystemClock(), SystemIds())
             yield Ports(
                 link,
-                RemoteAHash(link, (self.url("ahash"),), patience),
-                RemoteLibrarian(link, (self.url("librarian"),), patience),
-                RemoteBartender(link, (self.url("bartender"),), patience),
+                RemoteAHash(link, self.urls("ahash"), patience),
+                RemoteLibrarian(link, self.urls("librarian"), patience),
+                RemoteBartender(link, self.urls("bartender"), patience),
                 {name: RemoteShepherd(link, (self.url(name),), patience) for name in self.shepherd_names},
             )
 

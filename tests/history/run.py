@@ -23,7 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ObjectId
+from chelonia.core.metadata import Filter, StoredObject
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.http_client import ClientLimits, HttpClient
 from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
@@ -91,7 +94,21 @@ async def ports_of(target: Target, plan: Plan) -> AsyncIterator[Ports]:
     async with HttpClient(lambda: context, ClientLimits(connect_ms=CONNECT_MS)) as client:
         link = Link(client, SystemClock(), SystemIds())
         patience = Patience(retry_ms=0, read_ms=READ_MS)
-        yield Ports(tuple(RemoteAHash(link, (url,), patience) for url in target.urls))
+        ways = tuple(RemoteAHash(link, (url,), patience) for url in target.urls)
+        yield Ports(tuple(map(Strong, ways)), ways) if len(ways) > 1 else Ports(ways)
+
+
+class Strong:
+    """A way to an A-Hash whose reads are strong. Of replicas only these are linearizable."""
+
+    def __init__(self, way: RemoteAHash) -> None:
+        self._way = way
+        self.transact = way.transact
+        self.recall = way.recall
+
+    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """Read the newest acknowledged state."""
+        return await self._way.get(call.strongly(), ids, needed)
 
 
 # --------------------------------------------------------------------------------------------------------- the verdict
@@ -180,6 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keys", type=int, default=4, help="in use at a time")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--every", type=float, default=2.0, help="seconds of peace between two faults")
+    parser.add_argument("--replicas", type=int, default=3, help="of the A-Hash of a cluster of ours")
     parser.add_argument("--out", type=Path, default=Path("build/history"), help="for the history and the drawing")
     parser.add_argument("--url", action="append", default=[], help="an A-Hash instance; repeat for a group")
     parser.add_argument("--fault", action="append", default=[], help="with --url: a command that does harm; repeat")
@@ -197,7 +215,7 @@ async def _recorded(options: argparse.Namespace) -> History:
         return await record(target, plan, options.seconds, clean=True)
     root = options.out / "cluster"
     shutil.rmtree(root, ignore_errors=True)
-    cluster = Cluster(root, shepherds=0)
+    cluster = Cluster(root, shepherds=0, replicas=options.replicas)
     try:
         await asyncio.to_thread(cluster.start)
         return await record(target_of(cluster, seed=options.seed, every_s=options.every), plan, options.seconds)

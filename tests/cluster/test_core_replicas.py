@@ -1,0 +1,89 @@
+"""A cluster whose A-Hash has three replicas, with two Librarians and two Bartenders: any one of their nodes may die."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from chelonia.core.caller import Call
+from tests.cluster.conftest import started
+from tests.cluster.harness import Away, Cluster
+from tests.cluster.load import Load, put
+from tests.support.polling import poll_async
+
+pytestmark = pytest.mark.timeout(300)
+
+SDK_WRITERS = 6
+"""The others write the original's way: what a plain HTTP client sees of a failure cannot be repeated for him."""
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """Its core nodes are killed, and started again."""
+    yield from started(pytestconfig, Cluster(tmp_path_factory.mktemp("group"), replicas=3))
+
+
+async def master_of(group: Cluster) -> str:
+    """The node whose A-Hash is master."""
+
+    async def look() -> str:
+        async with group.ports("admin") as ports:
+            status = await ports.ahash.status(Call().strongly())
+            return f"core{status.replica}" if status.role == "master" else ""
+
+    return await poll_async(look, 20.0, tolerate=Away, what="a master")
+
+
+async def until_whole(group: Cluster) -> None:
+    """Wait until every replica follows."""
+
+    async def look() -> bool:
+        async with group.ports("admin") as ports:
+            status = await ports.ahash.status(Call().strongly())
+            return all(view.role in ("master", "follower") and view.lag >= 0 for view in status.replicas)
+
+    await poll_async(look, 30.0, tolerate=Away, what="every replica follows")
+
+
+@pytest.mark.parametrize("victim", ["master", "core1", "core2", "core3"])
+async def test_any_node_of_the_core_may_die_and_no_user_sees_an_error(group: Cluster, victim: str) -> None:
+    await until_whole(group)
+    await group.until_alive()
+    name = await master_of(group) if victim == "master" else victim
+    async with Load(group, f"/killed-{victim}", retry_ms=10_000) as load:
+        await load.until_acknowledged(12)
+        old = await asyncio.to_thread(group.kill, name)
+        await asyncio.to_thread(group.wait_restarted, name, old)
+        await load.until_acknowledged(12)
+    refused = [ln for ln in load.refused if int(ln.rpartition("/w")[2].partition("-")[0]) >= 8 - SDK_WRITERS]
+    assert not refused, load.reasons
+    await until_whole(group)
+    await group.until_serving(*group.shepherd_names)
+    await load.judge()
+
+
+async def test_a_user_sees_his_own_writes_at_whichever_bartender(group: Cluster) -> None:
+    await until_whole(group)
+    async with group.client("user") as client:
+        await client.make_collection("/own")
+        for turn in range(30):
+            await client.make_collection(f"/own/{turn}")
+            channel = client.bartender._channel  # type: ignore[attr-defined]
+            channel._current = turn % 2  # the next call goes to the other one
+            assert await client.exists(f"/own/{turn}") == "collection"
+
+
+async def test_a_writer_waits_a_second_or_two_when_the_master_dies(group: Cluster) -> None:
+    """The figure is for benches; here it has to be seconds and not a minute, whatever else the machine does."""
+    await until_whole(group)
+    name = await master_of(group)
+    async with group.client("user") as client:
+        await client.make_collection("/outage")
+        old = await asyncio.to_thread(group.kill, name)
+        began = time.monotonic()
+        await client.make_collection("/outage/after")
+        assert time.monotonic() - began < 8
+        await put(client, "/outage/file", b"x" * 1000)
+    await asyncio.to_thread(group.wait_restarted, name, old)
+    await until_whole(group)
