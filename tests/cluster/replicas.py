@@ -233,7 +233,9 @@ async def run(trial: Trial, scenarios: list[Scenario], judge_every: int = 8) -> 
         begun = time.monotonic()
         await scenario(trial)
         trial.faults += 1
-        print(f"{number:4} {scenario.__name__:20} {time.monotonic() - begun:5.1f} s", flush=True)
+        outage = max(trial.writers.outage_ms(begun), 0)
+        took_s = time.monotonic() - begun
+        print(f"{number:4} {scenario.__name__:20} {took_s:5.1f} s, writers waited {outage:6.0f} ms at most", flush=True)
         if number % judge_every == 0 and number < len(scenarios):
             await trial.judge()
             trial.begin()
@@ -270,7 +272,8 @@ async def main(options: argparse.Namespace) -> None:
         print(json.dumps(report(trial), indent=2))
     finally:
         await group.close()
-    shutil.rmtree(directory)
+    if not options.keep:
+        shutil.rmtree(directory)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -281,6 +284,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-others", dest="others", action="store_false", help="leave the other scenarios out")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--directory", type=Path, default=None, help="where to keep the replicas")
+    parser.add_argument("--keep", action="store_true", help="keep directory and logs when all went well, too")
     return parser.parse_args(arguments)
 
 
