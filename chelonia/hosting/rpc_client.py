@@ -1,15 +1,16 @@
 """Typed stubs of the four ports over SOAP: what a caller holds when the service is not in its own process.
 
 A `Channel` carries calls to one service that may have several instances: it stays with one while it answers, goes on
-to the next when it does not, and repeats a call within a deadline with the same request key, so that a change applies
-once. Context travels in headers: `X-Request-Id`, `Chelonia-Request-Key`, `Chelonia-Service` where one certificate
-serves several services, and `Chelonia-Read-After` with the newest position that any answer told, so that instances
-that differ in how far they are show one history. Errors arrive as they left the other side; those of the transport
-name target and cure.
+to the next when it does not, asks the next beside it when it is silent (frozen, or cut off), and repeats a call within
+a deadline with the same request key, so that a change applies once. Context travels in headers: `X-Request-Id`,
+`Chelonia-Request-Key`, `Chelonia-Service` where one certificate serves several services, and `Chelonia-Read-After` with
+the newest position that any answer told, so that instances that differ in how far they are show one history. Errors
+arrive as they left the other side; those of the transport name target and cure.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
@@ -45,7 +46,9 @@ T = TypeVar("T")
 
 AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT, Kind.READ_ONLY})
 """Failures after which the same call may be made again, elsewhere or later."""
-ONCE: Final = frozenset({"change"})
+_UNHEARD: Final = frozenset({Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED})
+"""Failures that may be the transport's."""
+ONCE: Final = frozenset({"change", "regroup"})
 """Operations without a request key that must not be repeated once they may have arrived."""
 KEYED: Final = frozenset(
     {
@@ -60,6 +63,8 @@ KEYED: Final = frozenset(
 COMPACT: Final = frozenset({AHASH.name})
 """Services asked in the compact encoding where they offer it: a profile shows XML as their cost, and they check
 every count and size themselves (SOAP's codec checks them for others)."""
+AHASH_HEDGE_MS: Final = 400
+"""Below this a replica of the A-Hash that is well has answered somebody; an election takes as long."""
 COMPACT_MS: Final = 60_000
 """How long an answer in the compact encoding is waited for."""
 COPY_MS: Final = 15 * 60 * 1000
@@ -71,12 +76,14 @@ class Patience:
     """How hard a channel tries.
 
     `retry_ms`: for how long after the first failure a call is repeated (0: every instance is asked once);
-    `pause_ms`: between two rounds over all instances; `read_ms`: for one answer (0: the client's default).
+    `pause_ms`: between two rounds over all instances; `read_ms`: for one answer (0: the client's default);
+    `hedge_ms`: an instance that has answered nobody for so long has the next one asked beside it.
     """
 
     retry_ms: int = 10_000
     pause_ms: int = 200
     read_ms: int = 0
+    hedge_ms: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,7 @@ class Channel:
         start = int(link.ids.uniform() * len(urls))
         self._urls = [*urls[start:], *urls[:start]]
         self._current = 0
+        self._heard: dict[str, int] = {}
         self._compact = compact.methods(service) if link.compact is not None and service.name in COMPACT else {}
 
     async def call(self, call: Call, method: str, *args: Any, _as: type[T] | None = None) -> T:
@@ -121,7 +129,7 @@ class Channel:
         while True:
             current = self._current
             try:
-                answer: T = await self._once(self._urls[current], call, method, args)
+                answer: T = await self._ask(current, call, method, args)
                 return answer
             except CheloniaError as error:
                 tried += 1
@@ -141,6 +149,49 @@ class Channel:
         if tried < len(self._urls):
             return error.kind in AGAIN or error.kind is Kind.UNTRUSTED
         return error.kind in AGAIN and self._link.clock.monotonic_ms() + self._patience.pause_ms < give_up
+
+    async def _ask(self, first: int, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+        """Ask one instance, and the next beside it for as long as the last one asked is silent; the first to answer
+        is the one to stay with."""
+        if len(self._urls) == 1 or method in ONCE:
+            return await self._heed(self._urls[first], call, method, args)
+        left = [(first + step) % len(self._urls) for step in range(1, len(self._urls))]
+        asked = {self._begin(first, call, method, args): first}
+        last = first
+        try:
+            while True:
+                hedge_s = self._patience.hedge_ms / 1000 if left else None
+                done, _ = await asyncio.wait(asked, timeout=hedge_s, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    index = asked.pop(task)
+                    if not asked or task.exception() is None:
+                        self._current = index
+                        return task.result()
+                if left and (last not in asked.values() or self._silent(self._urls[last])):
+                    last = left.pop(0)
+                    asked[self._begin(last, call, method, args)] = last
+        finally:
+            for task in asked:
+                task.cancel()
+
+    def _begin(self, index: int, call: Call, method: str, args: tuple[Any, ...]) -> asyncio.Task[Any]:
+        return asyncio.create_task(self._heed(self._urls[index], call, method, args))
+
+    def _silent(self, url: str) -> bool:
+        """Whether an instance has answered nobody for a while: one call that takes long is no sign of trouble."""
+        heard = self._heard.get(url)
+        return heard is None or self._link.clock.monotonic_ms() - heard >= self._patience.hedge_ms
+
+    async def _heed(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+        """Make one try, and note when the instance answered, be it with a failure."""
+        try:
+            answer = await self._once(url, call, method, args)
+        except CheloniaError as error:
+            if error.kind not in _UNHEARD:
+                self._heard[url] = self._link.clock.monotonic_ms()
+            raise
+        self._heard[url] = self._link.clock.monotonic_ms()
+        return answer
 
     async def _once(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
         client, known = self._link.compact, self._compact.get(method)
@@ -204,7 +255,7 @@ class RemoteAHash:
     """`core.ahash.AHash` over SOAP."""
 
     def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
-        self._channel = Channel(link, AHASH, urls, patience)
+        self._channel = Channel(link, AHASH, urls, patience or Patience(hedge_ms=AHASH_HEDGE_MS))
         self._ids = link.ids
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
@@ -238,6 +289,10 @@ class RemoteAHash:
     ) -> ahash.Page:
         """See the port."""
         return await self._channel.call(call, "scan", object_id, section, after, limit)
+
+    async def regroup(self, call: Call, change: ahash.GroupChange) -> ahash.AHashStatus:
+        """See the port; never repeated by itself."""
+        return await self._channel.call(call, "regroup", change)
 
     async def objects(self, call: Call, after: str = "", limit: int = 1000) -> ahash.ObjectPage:
         """See the port."""

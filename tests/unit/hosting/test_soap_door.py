@@ -271,6 +271,65 @@ async def test_what_has_no_key_is_never_repeated(method: str, tries: int) -> Non
     assert count == tries
 
 
+WELL = AHashStatus(Position("c", 1, 1), "master", True, 0, 0)
+
+
+async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left() -> None:
+    asked: list[str] = []
+    never = asyncio.Event()
+
+    class Instance:
+        def __init__(self, name: str, *, frozen: bool) -> None:
+            self._name, self._frozen = name, frozen
+
+        async def status(self, call: Call) -> AHashStatus:
+            asked.append(self._name)
+            if self._frozen:
+                await never.wait()
+            return WELL
+
+    frozen = SoapDoor(AHASH, Instance("frozen", frozen=True), "https://x/AHash", parts())
+    well = SoapDoor(AHASH, Instance("well", frozen=False), "https://x/AHash", parts())
+    async with plain(frozen.serve) as one, plain(well.serve) as other, client_of(None) as client:
+        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
+        patience = Patience(retry_ms=0, hedge_ms=50)
+        stubs = [RemoteAHash(link(client), urls, patience) for _ in range(8)]
+        for stub in stubs:
+            assert await stub.status(Call()) == WELL
+        assert "frozen" in asked, "a stub begins anywhere"
+        asked.clear()
+        for stub in stubs:
+            assert await stub.status(Call()) == WELL
+        assert set(asked) == {"well"}
+        never.set()
+
+
+async def test_one_that_answers_others_is_not_silent() -> None:
+    asked: list[str] = []
+    slow = asyncio.Event()
+
+    class Instance:
+        async def status(self, call: Call) -> AHashStatus:
+            asked.append("status")
+            return WELL
+
+        async def recall(self, call: Call, key: RequestKey) -> None:
+            asked.append("recall")
+            await slow.wait()
+
+    door = SoapDoor(AHASH, Instance(), "https://x/AHash", parts())
+    async with plain(door.serve) as one, plain(door.serve) as other, client_of(None) as client:
+        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
+        ahash = RemoteAHash(link(client), urls, Patience(retry_ms=0, hedge_ms=200))
+        long = asyncio.create_task(ahash.recall(Call(), RequestKey("k1")))
+        for _ in range(20):
+            assert await ahash.status(Call()) == WELL
+            await asyncio.sleep(0.02)
+        assert asked.count("recall") == 1
+        slow.set()
+        assert await long is None
+
+
 async def test_without_patience_a_dead_service_is_known_at_once() -> None:
     async with plain(lambda request: asyncio.sleep(0)) as gone:  # type: ignore[arg-type,return-value]
         url = f"http://127.0.0.1:{gone.port}/"
@@ -365,7 +424,7 @@ async def test_what_a_caller_claims_is_told_to_nobody_else() -> None:
     async with telling() as (told, _, client, url):
         told.stands = Position("c", 1, 7)
         absurd = {"Chelonia-Read-After": "9.999999999999999999.c"}
-        answer = await client.request(Sending("POST", url, absurd | {"Content-Type": "text/xml"}, STATUS))
+        answer = await client.request(Sending("POST", url, absurd | {"Content-Type": "text/xml"}, WELL))
         assert answer.headers["Chelonia-Position"] == "1.7.c"
     assert told.calls[0].read_after == Position("c", 9, 999999999999999999)
 
@@ -378,7 +437,7 @@ async def test_a_strong_call_arrives_strong() -> None:
 
 
 async def test_a_malformed_position_is_refused() -> None:
-    answer = await post(Port(never), STATUS, Content_Type="text/xml", Chelonia_Read_After="soon")
+    answer = await post(Port(never), WELL, Content_Type="text/xml", Chelonia_Read_After="soon")
     assert fault(answer).kind is Kind.BAD_REQUEST
 
 
