@@ -424,7 +424,7 @@ async def test_what_a_caller_claims_is_told_to_nobody_else() -> None:
     async with telling() as (told, _, client, url):
         told.stands = Position("c", 1, 7)
         absurd = {"Chelonia-Read-After": "9.999999999999999999.c"}
-        answer = await client.request(Sending("POST", url, absurd | {"Content-Type": "text/xml"}, WELL))
+        answer = await client.request(Sending("POST", url, absurd | {"Content-Type": "text/xml"}, STATUS))
         assert answer.headers["Chelonia-Position"] == "1.7.c"
     assert told.calls[0].read_after == Position("c", 9, 999999999999999999)
 
@@ -437,7 +437,7 @@ async def test_a_strong_call_arrives_strong() -> None:
 
 
 async def test_a_malformed_position_is_refused() -> None:
-    answer = await post(Port(never), WELL, Content_Type="text/xml", Chelonia_Read_After="soon")
+    answer = await post(Port(never), STATUS, Content_Type="text/xml", Chelonia_Read_After="soon")
     assert fault(answer).kind is Kind.BAD_REQUEST
 
 
