@@ -47,6 +47,12 @@ class Running:
         services = (told[name] for name in ("ahash", "librarian", "bartender", "shepherds"))
         return tuple(dict.fromkeys(entry["pid"] for entries in services for entry in entries))
 
+    def pid(self, url: str) -> int:
+        """The process that serves an address, as `cheloniad dev` started it."""
+        told: dict[str, Any] = json.loads(self.description.read_text())
+        entries = [entry for service in ("ahash", "librarian", "bartender", "shepherds") for entry in told[service]]
+        return next(int(entry["pid"]) for entry in entries if entry["url"] == url)
+
     def client(self) -> Client:
         """A user with one connection of his own, who repeats nothing: a failed request is seen as one."""
         settings = connect.settle_here(Wish(cluster=self.description), {})
@@ -61,11 +67,12 @@ class Running:
 
 
 @asynccontextmanager
-async def dev(scratch: Path, shepherds: int) -> AsyncIterator[Running]:
-    """A whole cluster below a fresh directory, gone at the end."""
+async def dev(scratch: Path, shepherds: int, *, replicas: int = 1) -> AsyncIterator[Running]:
+    """A whole cluster below a fresh directory, gone at the end; `replicas` of the A-Hash: 1 or 3."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix="dev-") as name:
         directory = Path(name)
-        command = (*CHELONIAD, "dev", "--dir", name, "--shepherds", str(shepherds), "--no-restart")
+        options = ("--shepherds", str(shepherds), "--replicas", str(replicas), "--no-restart")
+        command = (*CHELONIAD, "dev", "--dir", name, *options)
         with (directory / "dev.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

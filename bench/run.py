@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import ahash
 import depth
 import freeze
 import heal
@@ -28,6 +29,7 @@ from machine import ROOT, facts, load
 from plot import svg
 
 EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
+    "ahash": ahash.run,
     "depth": depth.run,
     "width": width.run,
     "multiuser": multiuser.run,

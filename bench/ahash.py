@@ -1,0 +1,210 @@
+"""The A-Hash as its clients see it: alone, as three replicas, at the master and through another, beside etcd.
+
+Every system is one process or three on this machine, durable writes, mutual TLS; the client is one Python process with
+1, 8 or 64 requests at once, 500-byte values. The A-Hash is asked as Librarians ask it: in the compact encoding, and by
+SOAP beside it. All systems run throughout, and are measured in turn within each block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ahash_faults
+import cluster
+import etcd
+from ahash_group import Doors, roles, urls
+from experiment import Outcome, Setup
+from intervals import Check, check, median_interval
+from machine import cpu_s
+
+from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.caller import Call
+from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.metadata import Needed
+from chelonia.hosting.rpc_client import RemoteAHash
+
+AT_ONCE = (1, 8, 64)
+VALUE = "v" * 500
+SLICE_S, QUICK_SLICE_S = 0.6, 0.25
+READ = (Needed("bench", "value"),)
+
+Act = Callable[[str], Awaitable[Any]]
+"""One operation on one key."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One system as it is asked: how to write, read the newest, and read what the one that is asked has."""
+
+    name: str
+    pids: tuple[int, ...]
+    write: Act
+    strong: Act
+    local: Act
+
+    @property
+    def operations(self) -> Mapping[str, Act]:
+        """By name."""
+        return {"write": self.write, "strong": self.strong, "local": self.local}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One slice: operations a second, milliseconds of the median one, CPU seconds per 1000 of servers and client."""
+
+    per_s: float
+    p50_ms: float
+    server_cpu: float
+    client_cpu: float
+
+
+Samples = dict[tuple[str, str, int], list[Sample]]
+"""By system, operation and how many at once; one sample a block."""
+
+
+async def run(setup: Setup) -> Outcome:
+    """Measure rates in turn, then outages."""
+    skipped: list[str] = []
+    async with AsyncExitStack() as stack:
+        systems = await _systems(stack, setup, skipped)
+        samples = await _blocks(setup, systems)
+    checks, results = _bars(samples), _figures(samples)
+    for line in checks:
+        setup.say(f"  {line}")
+    faults = await ahash_faults.run(setup)
+    return Outcome({"rates": results, **faults.results}, [*checks, *faults.checks], faults.charts, skipped)
+
+
+async def _systems(stack: AsyncExitStack, setup: Setup, skipped: list[str]) -> list[System]:
+    alone = await stack.enter_async_context(cluster.dev(setup.scratch, 0, replicas=1))
+    group = await stack.enter_async_context(cluster.dev(setup.scratch, 0, replicas=3))
+    door = await stack.enter_async_context(Doors(group))
+    master, others = await roles(group, door)
+    single = await stack.enter_async_context(Doors(alone))
+    [only] = urls(alone)
+    systems: list[System] = []
+    for encoding, soap in (("compact", False), ("soap", True)):
+        systems.append(_chelonia(f"alone, {encoding}", alone, single.at(only, soap=soap)))
+        systems.append(_chelonia(f"three at the master, {encoding}", group, door.at(master, soap=soap)))
+        systems.append(_chelonia(f"three through another, {encoding}", group, door.at(others[0], soap=soap)))
+    try:
+        systems.append(await _etcd(stack, setup, alone))
+    except etcd.NoEtcd as error:
+        skipped.append(f"ahash: NOT COMPARED WITH etcd: {error}")
+    return systems
+
+
+def _chelonia(name: str, running: cluster.Running, ahash: RemoteAHash) -> System:
+    async def write(key: str) -> None:
+        element = Element(ObjectId(f"bench:{key}"), ChangeType.SET, "bench", "value", VALUE)
+        await ahash.transact(Call(), RequestKey(""), (element,))
+
+    def reading(call: Call) -> Act:
+        async def read(key: str) -> None:
+            (found,) = await ahash.get(call, (ObjectId(f"bench:{key}"),), READ)
+            assert found.value("bench", "value") == VALUE
+
+        return read
+
+    return System(name, running.pids(), write, reading(replace(Call(), strong=True)), reading(Call()))
+
+
+async def _etcd(stack: AsyncExitStack, setup: Setup, alone: cluster.Running) -> System:
+    certs = alone.description.parent / "certs"
+    ca = next(path for path in sorted((certs / "certificates").iterdir()) if path.suffix == ".0")
+    told = json.loads(alone.description.read_text())
+    credentials = etcd.Credentials(Path(told["service_cert"]), Path(told["service_key"]), ca)
+    group = stack.enter_context(etcd.group(setup.scratch, credentials))
+    member = await stack.enter_async_context(etcd.client(group, await etcd.leader(group)))
+
+    async def read(key: str, *, strong: bool) -> None:
+        assert VALUE.encode() in await member.get(key.encode(), strong=strong)
+
+    return System(
+        "etcd, three at the leader",
+        group.pids(),
+        lambda key: member.put(key.encode(), VALUE.encode()),
+        lambda key: read(key, strong=True),
+        lambda key: read(key, strong=False),
+    )
+
+
+async def _blocks(setup: Setup, systems: list[System]) -> Samples:
+    samples: Samples = {}
+    for system in systems:
+        for number in range(max(AT_ONCE)):
+            await system.write(str(number))
+    for block in range(setup.blocks):
+        for system in systems[:: 1 if block % 2 == 0 else -1]:
+            for operation, act in system.operations.items():
+                for at_once in AT_ONCE:
+                    sample = await _slice(system, act, at_once, QUICK_SLICE_S if setup.quick else SLICE_S)
+                    samples.setdefault((system.name, operation, at_once), []).append(sample)
+        told = ", ".join(f"{system.name} {samples[system.name, 'write', 1][-1].per_s:.0f}" for system in systems)
+        setup.say(f"  block {block + 1}: one writer: {told} /s")
+    return samples
+
+
+async def _slice(system: System, act: Act, at_once: int, seconds: float) -> Sample:
+    took: list[float] = []
+    server, client, started = cpu_s(system.pids), time.process_time(), time.perf_counter()
+
+    async def requester(number: int) -> None:
+        while time.perf_counter() - started < seconds:
+            begun = time.perf_counter()
+            await act(str(number))
+            took.append(time.perf_counter() - begun)
+
+    await asyncio.gather(*(requester(number) for number in range(at_once)))
+    wall, thousands = time.perf_counter() - started, len(took) / 1000
+    return Sample(
+        len(took) / wall,
+        1000 * statistics.median(took),
+        (cpu_s(system.pids) - server) / thousands,
+        (time.process_time() - client) / thousands,
+    )
+
+
+def _bars(samples: Samples) -> list[Check]:
+    def ratio(above: tuple[str, str, int], below: tuple[str, str, int], of: str) -> list[float]:
+        return [getattr(a, of) / getattr(b, of) for a, b in zip(samples[above], samples[below], strict=True)]
+
+    alone, master, other = "alone, compact", "three at the master, compact", "three through another, compact"
+    checks: list[Check] = []
+    for what, operation, system, bar in (
+        ("write, p50: three at the master / alone", "write", master, 2.0),
+        ("write, p50: three through another / alone", "write", other, 2.6),
+        ("read, p50: three at the master / alone", "local", master, 1.25),
+        ("read, p50: three at another / alone", "local", other, 1.25),
+    ):
+        checks.append(check(what, "at most", bar, ratio((system, operation, 1), (alone, operation, 1), "p50_ms")))
+    soap = "three at the master, soap"
+    for at_once, bar in ((8, 2.0), (64, 2.0)):
+        rates = ratio((soap, "write", at_once), (soap, "write", 1), "per_s")
+        checks.append(check(f"SOAP, {at_once} writers / 1, rate", "at least", bar, rates))
+    rival = "etcd, three at the leader"
+    if (rival, "write", 1) in samples:
+        for operation, bars in (("write", (1.0, 2.0, 2.0)), ("strong", (2.0,) * 3), ("local", (3.0,) * 3)):
+            for at_once, bar in zip(AT_ONCE, bars, strict=True):
+                rates = ratio((master, operation, at_once), (rival, operation, at_once), "per_s")
+                what = f"{operation}, {at_once} at once: three at the master / etcd, rate"
+                checks.append(check(what, "at least", bar, rates))
+    return checks
+
+
+def _figures(samples: Samples) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for (system, operation, at_once), parts in samples.items():
+        fields = ("per_s", "p50_ms", "server_cpu", "client_cpu")
+        out.setdefault(system, {}).setdefault(operation, {})[at_once] = {
+            name: str(median_interval([getattr(part, name) for part in parts])) for name in fields
+        }
+    return out

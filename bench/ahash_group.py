@@ -1,0 +1,113 @@
+"""Three replicas of the A-Hash as processes that are killed, frozen and started again, and how clients reach them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cluster
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.compact_client import CompactClient
+from chelonia.hosting.http_client import HttpClient
+from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.tls import TlsSettings, TlsStore
+from chelonia.wire import compact
+
+SETTLED_S = 30.0
+
+
+def urls(running: cluster.Running) -> list[str]:
+    """The addresses of every replica."""
+    told = json.loads(running.description.read_text())
+    return [entry["url"] for entry in told["ahash"]]
+
+
+class Doors:
+    """What asks the A-Hashes of one cluster, as an approved Librarian does. Use as an async context manager."""
+
+    def __init__(self, running: cluster.Running) -> None:
+        told = json.loads(running.description.read_text())
+        files = TlsSettings(Path(told["service_cert"]), Path(told["service_key"]), ca_dir=Path(told["ca_dir"]))
+        store = TlsStore(files, SystemClock().now_ms)
+        context = store.client_context()
+        self._http = HttpClient(lambda: context)
+        self._compact = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+
+    def at(self, *targets: str, soap: bool = False, patience: Patience | None = None) -> RemoteAHash:
+        """A stub that asks these addresses, the next when one fails; once each unless told otherwise."""
+        link = Link(self._http, SystemClock(), SystemIds(), compact=None if soap else self._compact)
+        return RemoteAHash(link, targets, patience or Patience(retry_ms=0))
+
+    async def __aenter__(self) -> Doors:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._compact.close()
+        await self._http.close()
+
+
+async def roles(running: cluster.Running, door: Doors) -> tuple[str, list[str]]:
+    """The address of the master and those of the others, as soon as all are well."""
+    give_up = time.monotonic() + SETTLED_S
+    seen: dict[str, str] = {}
+    while time.monotonic() < give_up:
+        seen = {}
+        for url in urls(running):
+            try:
+                seen[url] = (await door.at(url, patience=Patience(retry_ms=0, read_ms=1_000)).status(Call())).role
+            except CheloniaError as error:
+                seen[url] = str(error)
+        masters = [url for url, role in seen.items() if role == "master"]
+        others = [url for url, role in seen.items() if role == "client"]
+        if len(masters) == 1 and len(others) == len(seen) - 1:
+            return masters[0], others
+        await asyncio.sleep(0.1)
+    raise SystemExit(f"the replicas did not settle: {seen}")
+
+
+class Victims:
+    """The processes of a cluster's core, which are hit and come back."""
+
+    def __init__(self, running: cluster.Running) -> None:
+        self._running = running
+        self._again: dict[str, subprocess.Popen[bytes]] = {}
+
+    def pid(self, url: str) -> int:
+        """The process that serves an address now."""
+        return self._again[url].pid if url in self._again else self._running.pid(url)
+
+    def kill(self, url: str) -> None:
+        """kill -9."""
+        os.kill(self.pid(url), signal.SIGKILL)
+        if url in self._again:
+            self._again[url].wait()
+
+    def freeze(self, url: str) -> Callable[[], None]:
+        """Stop a process; what is returned lets it go on."""
+        pid = self.pid(url)
+        os.kill(pid, signal.SIGSTOP)
+        return lambda: os.kill(pid, signal.SIGCONT)
+
+    def start(self, url: str) -> None:
+        """Start a killed process again on its directory."""
+        directory = self._running.description.parent
+        name = f"core{urls(self._running).index(url) + 1}"
+        with (directory / "log" / f"again-{name}.log").open("ab") as log:
+            command = (*cluster.CHELONIAD, "run", "--config", str(directory / "conf" / f"{name}.toml"))
+            self._again[url] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        """End what was started here."""
+        for process in self._again.values():
+            process.terminate()
+        for process in self._again.values():
+            process.wait(40)
