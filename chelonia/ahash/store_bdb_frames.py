@@ -37,7 +37,6 @@ SYNCHRONISING: Final = frozenset(
         FrameKind.BULK_PAGE,
         FrameKind.DUPMASTER,
         FrameKind.FILE_FAIL,
-        FrameKind.NEWCLIENT,
         FrameKind.NEWMASTER,
         FrameKind.PAGE,
         FrameKind.PAGE_FAIL,

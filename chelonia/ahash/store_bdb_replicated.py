@@ -1,4 +1,4 @@
-"""The replicated Berkeley DB engine: one environment, its replication thread, its election thread.
+"""The replicated Berkeley DB engine: one environment, and the thread that replicates it.
 
 Carries out what the protocol decides (`engine_port.py`) by the base replication API, over links that are not its own.
 Directory: as that of `store_bdb.py`, and `replica` (whose it is), `acked` (term and sequence of the newest commit that
@@ -48,6 +48,7 @@ from chelonia.ahash.engine_port import (
     frame_term,
 )
 from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_elections import TIMEOUT_US, Elections
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
 from chelonia.ahash.store_bdb_frames import SYNCHRONISING, FrameKind, frame_kind
@@ -58,10 +59,6 @@ from chelonia.core.errors import CheloniaError, Kind
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-ELECTION_TIMEOUT_US: Final = 100_000
-"""How long each of an election's two phases waits for silent replicas; it looks every tenth of it."""
-OUTCOME_MS: Final = 2 * ELECTION_TIMEOUT_US // 1000
-"""How long after our vote the winner may take to say so before the election counts as failed."""
 ANNOUNCE_MS: Final = 100
 """A follower announces itself again after so long without a frame, while it is not synchronised or newly connected."""
 ANNOUNCED_MS: Final = 1000
@@ -82,22 +79,11 @@ class _Frame:
     record: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Election:
-    """An election asked for."""
-
-    sites: int
-    votes: int
-    valid_ms: int
-
-
 class _Mark(threading.local):
     """What the transport callback leaves for the thread that called into the library."""
 
     token: Token | None = None
     """Of the last record sent that asks to be made permanent: our own commit's."""
-    holds_turn = False
-    """This thread keeps the replication thread out, until its vote has gone out."""
 
     def take(self) -> Token | None:
         """Read the token and forget it: none is ever told twice."""
@@ -125,13 +111,11 @@ class ReplicatedStore:
         self._own = identity.replica
         self._before_office = before_office
         self._turnstile, self._state = threading.Lock(), threading.Lock()
-        self._turn = threading.Lock()
         self._logs_kept = threading.Lock()
         self._gate = Gate()
         self._mark = _Mark()
         self._work: queue.SimpleQueue[_Frame | Callable[[], None] | None] = queue.SimpleQueue()
-        self._elections: queue.SimpleQueue[_Election | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
         self._post: Callable[[Event], None] = lambda event: None
         self._send: Send = lambda peer, control, record: None
         self._panicked = self._closed = False
@@ -144,11 +128,8 @@ class ReplicatedStore:
         self._frame_term = 0
         self._complaint = ""
         # set by several threads, each one assignment
-        self._voter = self._electing = self._initialising = False
-        self._won: tuple[float, int] | None = None
-        self._valid_ms = 0
+        self._voter = self._initialising = False
         self._new_until_s = 0.0
-        self._decided = threading.Event()
         self._applied = 0
         self._log_bytes = 0
         self._checkpoint_s = time.monotonic()
@@ -161,10 +142,9 @@ class ReplicatedStore:
         self._lock = take_lock(directory / "lock")
         try:
             claim_directory(directory / "replica", identity)
-            witnessed = (directory / "acked").exists()
             self._acked = CommitCounter(directory / "acked")
             self._open_environment()
-            self._trusted = self._find_trust(witnessed)
+            self._trusted = self._find_trust()
         except BaseException:
             self._release()
             raise
@@ -181,12 +161,9 @@ class ReplicatedStore:
 
         self._post, self._send = post, send
         self._work.put(self._follow)
-        self._threads = [
-            threading.Thread(target=self._replicate, name="ahash-replication", daemon=True),
-            threading.Thread(target=self._elect_all, name="ahash-election", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._replicate, name="ahash-replication", daemon=True)
+        self._thread.start()
+        self._elections.start()
 
     def found(self) -> None:
         """Become master without an election."""
@@ -210,9 +187,7 @@ class ReplicatedStore:
 
     def elect(self, sites: int, votes: int, valid_ms: int) -> None:
         """Hold an election."""
-        if not self._electing and self._won is None:
-            self._electing = True
-            self._elections.put(_Election(sites, votes, valid_ms))
+        self._elections.ask(sites, votes, valid_ms)
 
     def step_down(self) -> None:
         """Become a follower."""
@@ -345,11 +320,9 @@ class ReplicatedStore:
         """Stop the threads and release everything; safe to call twice."""
         self._closed = True
         self._work.put(None)
-        self._elections.put(None)
-        self._decided.set()
-        threads, self._threads = self._threads, []
-        for thread in threads:
-            thread.join()
+        self._elections.stop()
+        if self._thread is not None:
+            self._thread.join()
         with self._state, self._gate.exclusive():
             self._release()
 
@@ -357,10 +330,11 @@ class ReplicatedStore:
 
     def _open_environment(self) -> None:
         env = self._env = environment.make_environment(self._settings, self._on_event)
+        self._elections = Elections(env, self._refusal, self._election_failed)
         env.set_flags(bdb.DB_TXN_NOSYNC, 1)  # the library would sync at every commit it applies; we sync once per drain
         env.rep_set_transport(self._own, self._transport)
         env.rep_set_priority(0)
-        env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, ELECTION_TIMEOUT_US)
+        env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, TIMEOUT_US)
         env.rep_set_timeout(bdb.DB_REP_CHECKPOINT_DELAY, 0)  # else a change of role waits 30 s for a checkpoint
         env.rep_set_config(bdb.DB_REP_CONF_NOWAIT, 1)
         env.rep_set_config(bdb.DB_REP_CONF_AUTOINIT, 1)
@@ -370,8 +344,11 @@ class ReplicatedStore:
         with Errors(self._panic):
             env.open(str(self._directory / "db"), flags, 0o600)
 
-    def _find_trust(self, witnessed: bool) -> bool:
-        """Whether recovery found what this replica vouched for. What is empty, or has no witness, is never trusted."""
+    def _find_trust(self) -> bool:
+        """Whether recovery found what this replica vouched for.
+
+        Without a witness it is not known what that was: a directory that is new, wiped, or was never synchronised.
+        """
         self._open_tree(create=False)
         self._applied = self._sequence(self._tree)
         if self._applied < self._acked.value[1]:
@@ -379,7 +356,7 @@ class ReplicatedStore:
                 "ahash replica %d recovered commit %d, but vouched for %d: it takes part again when synchronised",
                 self._own, self._applied, self._acked.value[1],
             )  # fmt: skip
-        return witnessed and self._tree is not None and self._applied >= self._acked.value[1]
+        return self._acked.value[0] > 0 and self._tree is not None and self._applied >= self._acked.value[1]
 
     def _drop_tree(self) -> None:
         """Close the handle; the next use opens another.
@@ -500,29 +477,27 @@ class ReplicatedStore:
         try:
             while not self._closed:
                 self._drain()
-                self._take_office_if_won()
-                self._flush()
-                self._look_after_logs()
+                self._carry_out(self._flush)
+                self._carry_out(self._look_after_logs)
         except (bdb.DBRunRecoveryError, CheloniaError) as error:
             self._panic(f"Berkeley DB: {error}")
 
     def _drain(self) -> None:
+        """Take what waits, and as much again as comes meanwhile, but not without end."""
         try:
             item = self._work.get(timeout=ANNOUNCE_MS / 1000)
         except queue.Empty:
             if not self._ready or time.monotonic() < self._new_until_s:
-                self._announce()
+                self._carry_out(self._announce)
             return
-        for _ in range(bounds.REPLICA_FRAMES_PER_FLUSH_MAX):
+        for left in reversed(range(bounds.REPLICA_FRAMES_PER_FLUSH_MAX)):
             if item is None:
                 return
             self._carry_out(item)
-            self._take_office_if_won()
-            try:
-                item = self._work.get_nowait()
-            except queue.Empty:
+            self._carry_out(self._take_office_if_won)
+            if not left or self._work.empty():
                 return
-        self._carry_out(item) if item is not None else None
+            item = self._work.get()
 
     def _carry_out(self, item: _Frame | Callable[[], None]) -> None:
         try:
@@ -539,14 +514,13 @@ class ReplicatedStore:
 
     def _process(self, frame: _Frame) -> None:
         self._frame_term = frame_term(frame.control)
-        kind = frame_kind(frame.control)
         was_ready = self._ready
-        with self._turn:
+        with self._elections.turn:
             if self._master == self._own:
                 answer = self._apply(frame)
             else:
                 with self._changing():
-                    if self._ready and kind not in SYNCHRONISING:
+                    if self._ready and not self._may_roll_back(frame):
                         answer = self._apply(frame)
                     else:
                         with self._gate.exclusive():
@@ -558,6 +532,10 @@ class ReplicatedStore:
             self._ready = self._ready or bool(self._env.rep_stat()["startup_complete"])
         if self._ready and not was_ready:
             self._synchronised()
+
+    def _may_roll_back(self, frame: _Frame) -> bool:
+        kind = frame_kind(frame.control)
+        return kind in SYNCHRONISING or (kind == FrameKind.NEWCLIENT and frame.sender == self._master)
 
     def _apply(self, frame: _Frame) -> tuple[Any, Any]:
         answer: tuple[Any, Any] = self._env.rep_process_message(frame.control, frame.record, frame.sender)
@@ -591,13 +569,12 @@ class ReplicatedStore:
         token = self._pending
         if token is None or not self._ready:
             return
+        if token.term == self._term:
+            self._env.log_flush()
+            self._applied = self._visible()
+            self._vouch(self._applied)
+            self._post(Flushed(token, self._applied))
         self._pending = None
-        if token.term != self._term:
-            return
-        self._env.log_flush()
-        self._applied = self._visible()
-        self._vouch(self._applied)
-        self._post(Flushed(token, self._applied))
 
     def _look_after_logs(self) -> None:
         """Followers: old logs go now and then. (The master's checkpoints are the committer's.)"""
@@ -624,23 +601,19 @@ class ReplicatedStore:
         self._post(Demoted())
 
     def _take_office_if_won(self) -> None:
-        won, self._won = self._won, None
-        if won is None:
-            return
-        since, valid_ms = won
-        age_ms = (time.monotonic() - since) * 1000
-        if age_ms > valid_ms:
-            self._post(ElectionFailed(f"it was won {age_ms:.0f} ms ago: too late to become master"))
-            return
-        self._before_office()
-        self._take_office()
+        if self._elections.take_mandate():
+            self._before_office()
+            try:
+                self._take_office()
+            except bdb.DBRepUnavailError as error:
+                self._election_failed(f"Berkeley DB: {error}")
 
     def _take_office(self) -> None:
         with self._changing(), self._gate.exclusive():
             self._env.rep_start(bdb.DB_REP_MASTER)
             found = self._env.rep_stat()
             if found["status"] != bdb.DB_REP_MASTER:
-                self._post(ElectionFailed("Berkeley DB was busy and did not become master"))
+                self._election_failed("Berkeley DB was busy and did not become master")
                 return
             self._master, self._term, self._ready, self._pending = self._own, found["gen"], True, None
             self._open_tree(create=True)
@@ -650,14 +623,7 @@ class ReplicatedStore:
         _LOG.info("ahash replica %d is master of term %d from commit %d", self._own, self._term, self._applied)
         self._post(MasterHere(self._term))
 
-    # --- the election thread ---------------------------------------------------------------------------------------
-
-    def _elect_all(self) -> None:
-        while (order := self._elections.get()) is not None:
-            reason = self._refusal() or self._elect(order)
-            self._electing = False
-            if reason and not self._closed:
-                self._post(ElectionFailed(reason))
+    # --- elections ---------------------------------------------------------------------------------------------------
 
     def _refusal(self) -> str:
         """Why this replica must not vote now; empty: it may."""
@@ -670,35 +636,15 @@ class ReplicatedStore:
             return "the process ends"
         return ""
 
-    def _elect(self, order: _Election) -> str:
-        """Hold the election; returns why nothing came of it, empty when a master did."""
-        self._decided.clear()
-        self._valid_ms = order.valid_ms
-        self._turn.acquire()
-        self._mark.holds_turn = True
-        try:
-            self._env.rep_elect(order.sites, order.votes)
-        except bdb.DBRepUnavailError:
-            return "not enough votes"
-        except bdb.DBError as error:
-            return f"Berkeley DB: {error}"
-        finally:
-            self._release_turn()
-        if not self._decided.wait(OUTCOME_MS / 1000):
-            return "no master came of it"
-        return ""
-
-    def _release_turn(self) -> None:
-        if self._mark.holds_turn:
-            self._mark.holds_turn = False
-            self._turn.release()
+    def _election_failed(self, reason: str) -> None:
+        self._post(ElectionFailed(reason))
 
     # --- called by the library, on any thread; may not call it ------------------------------------------------------
 
     def _transport(self, env: Any, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> int:
         """Pass a frame on. Returns 0 always: whether a majority has a commit is not this callback's to say."""
         del env
-        self._release_turn()  # the vote goes out: apply is locked out by the library itself from here
+        self._elections.frame_sent()
         kind = frame_kind(control)
         if flags & bdb.DB_REP_PERMANENT:
             self._mark.token = Token(frame_term(control), lsn[0], lsn[1])
@@ -714,14 +660,12 @@ class ReplicatedStore:
     def _on_event(self, env: Any, event: int, info: Any) -> None:
         del env
         if event == bdb.DB_EVENT_REP_ELECTED:
-            self._won = (time.monotonic(), self._valid_ms)
-            self._decided.set()
+            self._elections.won()
             self._work.put(lambda: None)  # wakes the replication thread
         elif event == bdb.DB_EVENT_REP_NEWMASTER and info != self._own:
-            self._won = None
+            self._elections.overtaken()
             self._master, self._term, self._ready, self._pending = info, self._frame_term, False, None
             self._readable = False
-            self._decided.set()
             self._post(MasterThere(info, self._term))
         elif event == bdb.DB_EVENT_REP_STARTUPDONE:
             self._ready = True

@@ -1,0 +1,134 @@
+"""Berkeley DB's elections, held in a thread of their own, and the mandate that comes of one.
+
+An election is held while the replication thread stands still, until our vote is on its way: the library then locks out
+what would change the log that was voted with. What comes of it is told to the replication thread, which alone acts on a
+mandate; a mandate is void when another master was heard of since, or when it is too old.
+Berkeley DB: `rep_elect`, DB_EVENT_REP_ELECTED. Whether an election means anything is the protocol's to say.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from berkeleydb import db as bdb
+
+TIMEOUT_US: Final = 100_000
+"""How long each of an election's two phases waits for silent replicas; it looks every tenth of it."""
+OUTCOME_S: Final = 2 * TIMEOUT_US / 1e6
+"""How long after our vote the winner may take to say so before the election counts as failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """An election asked for."""
+
+    sites: int
+    votes: int
+    valid_ms: int
+
+
+class _Holding(threading.local):
+    """Whether this thread keeps the replication thread out."""
+
+    turn = False
+
+
+class Elections:
+    """Holds elections on `env`, one at a time.
+
+    Args:
+        refusal: asked before each: why this replica must not vote now; empty: it may.
+        failed: told why nothing came of one.
+    """
+
+    def __init__(self, env: Any, refusal: Callable[[], str], failed: Callable[[str], None]) -> None:
+        self.turn = threading.Lock()
+        """Held by whoever is at work in the library for replication: a frame, or an election up to its vote."""
+        self._env = env
+        self._refusal = refusal
+        self._failed = failed
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._holding = _Holding()
+        self._busy = False
+        self._decided = threading.Event()
+        self._mandate: tuple[float, int] | None = None
+        self._valid_ms = 0
+        self._thread = threading.Thread(target=self._run, name="ahash-election", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take orders."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what is asked for from now on is not held."""
+        self._orders.put(None)
+        self._decided.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def ask(self, sites: int, votes: int, valid_ms: int) -> None:
+        """Hold an election, unless one is being held or has just been won."""
+        if not self._busy and self._mandate is None:
+            self._busy = True
+            self._orders.put(_Order(sites, votes, valid_ms))
+
+    # --- told by the library's callbacks ---------------------------------------------------------------------------
+
+    def won(self) -> None:
+        """We were elected."""
+        self._mandate = (time.monotonic(), self._valid_ms)
+        self._decided.set()
+
+    def overtaken(self) -> None:
+        """Another is master: a mandate of ours is void."""
+        self._mandate = None
+        self._decided.set()
+
+    def frame_sent(self) -> None:
+        """A frame leaves on this thread: if it holds an election, its vote is out."""
+        if self._holding.turn:
+            self._holding.turn = False
+            self.turn.release()
+
+    # --- the replication thread's ------------------------------------------------------------------------------------
+
+    def take_mandate(self) -> bool:
+        """Whether there is a mandate that is still good; it is used up."""
+        mandate, self._mandate = self._mandate, None
+        if mandate is None:
+            return False
+        won_s, valid_ms = mandate
+        age_ms = (time.monotonic() - won_s) * 1000
+        if age_ms > valid_ms:
+            self._failed(f"it was won {age_ms:.0f} ms ago: too late to become master")
+        return age_ms <= valid_ms
+
+    # --- the election thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (order := self._orders.get()) is not None:
+            reason = self._refusal() or self._hold(order)
+            self._busy = False
+            if reason:
+                self._failed(reason)
+
+    def _hold(self, order: _Order) -> str:
+        """Hold the election; returns why nothing came of it, empty when a master did."""
+        self._decided.clear()
+        self._valid_ms = order.valid_ms
+        self.turn.acquire()
+        self._holding.turn = True
+        try:
+            self._env.rep_elect(order.sites, order.votes)
+        except bdb.DBRepUnavailError:
+            return "not enough votes"
+        except bdb.DBError as error:
+            return f"Berkeley DB: {error}"
+        finally:
+            self.frame_sent()
+        return "" if self._decided.wait(OUTCOME_S) else "no master came of it"
