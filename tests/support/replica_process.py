@@ -127,9 +127,13 @@ class ReplicaProcess:
     async def _status(self) -> dict[str, Any]:
         clock = SystemClock().monotonic_ms()
         found = self._mastership.replica.status(clock)
+        try:  # never in the loop: a synchronisation would hold it up, and leases with it
+            sequence = (await asyncio.to_thread(meta.read_state, self._engine)).sequence
+        except CheloniaError:
+            sequence = -1
         return {
             "role": found.role.value, "master": found.master, "term": found.term, "durable": found.durable,
-            "trusted": found.trusted, "ready": found.ready, "sequence": meta.read_state(self._engine).sequence,
+            "trusted": found.trusted, "ready": found.ready, "sequence": sequence,
             "voters": list(self._mastership.replica.membership.voters), "serving": self._service.serving,
             "former": list(self._mastership.replica.membership.former),
         }  # fmt: skip
