@@ -96,8 +96,6 @@ class Links:
         self._recheck: asyncio.Task[None] | None = None
         self._said: dict[str, float] = {}
         self._loop = asyncio.get_running_loop()
-        trust.server.num_tickets = 0  # nobody resumes a session here
-        trust.server.minimum_version = trust.client.minimum_version = ssl.TLSVersion.TLSv1_3
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and begin to dial. Returns: the port listened on."""
@@ -193,6 +191,8 @@ class Links:
 
     def identify(self, tls: ssl.SSLObject) -> Member:
         """The member at the other end. Raises: UNTRUSTED and others, of certificates."""
+        if tls.version() != "TLSv1.3":
+            raise CheloniaError(Kind.UNTRUSTED, "replication", "", f"replicas speak TLS 1.3, this is {tls.version()}")
         dn = self._trust.identify(tls)
         found = next((member for member in self._membership.members if member.dn == dn), None)
         if found is None or found.replica == self._own.replica:

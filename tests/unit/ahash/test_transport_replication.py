@@ -204,6 +204,19 @@ async def test_a_member_that_misbehaves_is_refused_and_the_others_go_on(
     assert net.nodes[3].heard.events == ["up 1"]
 
 
+@pytest.mark.expect_log("is refused: replication: untrusted: replicas speak TLS 1.3, this is TLSv1.2")
+async def test_an_older_tls_is_refused(net: Net) -> None:
+    await net.start(1)
+    settings = net.grid.replica(2)
+    context = ssl.create_default_context(capath=str(net.grid.ca.trust_dir))
+    assert settings.cert is not None
+    context.load_cert_chain(settings.cert, settings.key)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    reader, writer = await asyncio.open_connection("127.0.0.1", net.ports[1], ssl=context, server_hostname="127.0.0.1")
+    assert await closed(reader) == b""
+    writer.close()
+
+
 async def test_a_message_cut_off_is_not_handed_over(net: Net) -> None:
     await net.start(1)
     net.ports[2] = 1
