@@ -24,7 +24,7 @@ from chelonia.core.clock import Clock, within
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.position import Position
 
-METHODS: Final = ("get", "change", "transact", "recall", "walk", "scan", "objects", "status")
+METHODS: Final = ("get", "change", "transact", "recall", "walk", "scan", "objects", "regroup", "status")
 """What is forwarded: the whole port."""
 
 

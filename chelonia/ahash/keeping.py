@@ -10,10 +10,12 @@ import logging
 from typing import Final, Protocol
 
 from chelonia.ahash import layout, membership
+from chelonia.ahash.forwarding import NotCarriedOut
 from chelonia.ahash.mastership import Mastership
 from chelonia.ahash.membership import Membership
+from chelonia.core.ahash import GroupChange, GroupStep
 from chelonia.core.clock import Clock
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.position import Position
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +42,8 @@ async def keep(mastership: Mastership, writer: Writer, clock: Clock) -> None:
     while True:
         try:
             if writer.serving:
-                await step(mastership, writer)
+                async with mastership.regrouping:
+                    await step(mastership, writer)
         except CheloniaError as error:
             _LOG.info("membership waits: %s", error)
         await clock.sleep(LOOK_MS)
@@ -59,6 +62,32 @@ async def step(mastership: Mastership, writer: Writer) -> None:
         if mastership.holds_all(learner):
             await change(mastership, writer, membership.promote(record, learner))
             return
+
+
+async def regroup(mastership: Mastership, writer: Writer, wanted: GroupChange) -> None:
+    """Do what an administrator asks. A voter that is to go loses its vote first; a master hands over before.
+
+    Raises: as `core.ahash.AHash.regroup`; `NotCarriedOut` when another is to be asked.
+    """
+    async with mastership.regrouping:
+        record = mastership.replica.membership
+        if wanted.step is GroupStep.ADD:
+            _check_address(wanted.address)
+            await change(mastership, writer, membership.add(record, wanted.dn, wanted.address))
+            return
+        member = record.member(wanted.replica)
+        if member is not None and member.voter:
+            if member.replica == mastership.own and len(record.voters) > 1:
+                mastership.resign("it is to be removed: another takes over")
+                raise NotCarriedOut(Kind.UNAVAILABLE, "regroup", str(wanted.replica), "it was the master: retry")
+            record = await change(mastership, writer, membership.demote(record, wanted.replica))
+        await change(mastership, writer, membership.remove(record, wanted.replica))
+
+
+def _check_address(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise CheloniaError(Kind.BAD_REQUEST, "regroup", address[:80], "an address is host:port")
 
 
 async def change(mastership: Mastership, writer: Writer, record: Membership) -> Membership:

@@ -183,6 +183,8 @@ class Mastership:
         """When a term of ours was last opened, wall-clock time, for people."""
         self.recorded = False
         """Whether our log holds a membership record."""
+        self.regrouping = asyncio.Lock()
+        """Held while the membership is changed: one change at a time, wholly."""
         self.members_at = 0
         """As master: the sequence at which the record in force stands, or that of our first commit."""
 

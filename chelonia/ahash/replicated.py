@@ -30,6 +30,7 @@ from chelonia.core.ahash import (
     AHashStatus,
     ChangeOutcome,
     Element,
+    GroupChange,
     ObjectPage,
     Page,
     ReplicaView,
@@ -157,6 +158,11 @@ class ReplicatedAHash:
         """See `core.ahash.AHash.change`."""
         outcomes: tuple[ChangeOutcome, ...] = await self._at_master(Asked("change", call, (elements,)))
         return outcomes
+
+    async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
+        """See `core.ahash.AHash.regroup`."""
+        status: AHashStatus = await self._at_master(Asked("regroup", call, (change,)))
+        return status
 
     async def status(self, call: Call) -> AHashStatus:
         """See `core.ahash.AHash.status`: of this replica, or strongly of the master."""
@@ -327,8 +333,10 @@ class ReplicatedAHash:
         return answer
 
     async def _answer_of(self, reign: _Serving, asked: Asked) -> Any:
-        if asked.method == "status":
-            check_access(asked.call, "ahash", "status")
+        if asked.method in ("status", "regroup"):
+            check_access(asked.call, "ahash", asked.method)
+            if asked.method == "regroup":
+                await keeping.regroup(self._mastership, self, *asked.arguments)
             return await self._parts.executor.run_read(self._status)
         return await getattr(reign.service, asked.method)(asked.call, *asked.arguments)
 

@@ -24,6 +24,7 @@ from chelonia.core.ahash import (
     AHashStatus,
     ChangeOutcome,
     Element,
+    GroupChange,
     ObjectPage,
     Page,
     TransactOutcome,
@@ -232,6 +233,12 @@ class AHashService:
             raise CheloniaError(Kind.BAD_REQUEST, "objects", after[:80], "a page has at least one id")
         size = min(limit, bounds.PAGE_ENTRIES_MAX)
         return await self._read(lambda: reads.read_ids(self._store, after, size))
+
+    async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
+        """Refuse: this A-Hash is alone. See `core.ahash.AHash.regroup`."""
+        check_access(call, "ahash", "regroup")
+        cause = "this A-Hash is alone: configure a group, it begins with what is stored here"
+        raise CheloniaError(Kind.NOT_SUPPORTED, "regroup", change.address, cause)
 
     async def status(self, call: Call) -> AHashStatus:
         """See `core.ahash.AHash.status`."""

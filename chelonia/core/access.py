@@ -20,6 +20,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("ahash", "walk"): (_L, _A),
     ("ahash", "scan"): (_L, _A),
     ("ahash", "objects"): (_L, _A),
+    ("ahash", "regroup"): (_A,),
     ("ahash", "status"): (_L, _A),
     ("librarian", "new"): (_B,),
     ("librarian", "get"): (_B, _A),

@@ -198,6 +198,23 @@ class AHashStatus:
     replicas: tuple[ReplicaView, ...] = ()
 
 
+class GroupStep(enum.Enum):
+    """What is done to a group: `ADD` a replica (it votes once it holds what the group has), `REMOVE` one."""
+
+    ADD = "add"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """One change of a group. `ADD` names `dn` and `address` (`host:port`) of the new replica, `REMOVE` its id."""
+
+    step: GroupStep
+    replica: int = 0
+    dn: Dn = Dn("")
+    address: str = ""
+
+
 class AHash(Protocol):
     """A metadata store. Every method may raise UNAVAILABLE (retry), OUTCOME_UNKNOWN (retry with the same key)."""
 
@@ -241,6 +258,14 @@ class AHash(Protocol):
 
         For audits and snapshots. What is made or deleted meanwhile may or may not be in a later page; what exists
         throughout is in exactly one.
+        """
+        ...
+
+    async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
+        """Change who belongs to the group, one replica at a time; returns the master's status after it.
+
+        Raises: DENIED, NOT_SUPPORTED (an A-Hash alone), EXISTS, NOT_FOUND, CONFLICT (another change is under way, the
+        last voter), UNAVAILABLE, OUTCOME_UNKNOWN (look at the status before trying again).
         """
         ...
 

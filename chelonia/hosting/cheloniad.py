@@ -20,7 +20,7 @@ from typing import Any
 import uvloop
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting import cli_ca, cli_store
+from chelonia.hosting import cli_ahash, cli_ca, cli_store
 from chelonia.hosting.config import load_config, problems_of, render_config
 from chelonia.hosting.dev import DevCluster, DevOptions
 from chelonia.hosting.logging_setup import LogSettings, configure
@@ -58,9 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     dev = verbs.add_parser(
         "dev",
         help="run a whole cluster on this machine, for tests and demos",
-        description="Makes certificates and configurations below DIR the first time, starts one node with A-Hash, "
-        "Librarian and Bartender and N Shepherds, writes DIR/cluster.json, prints one line `ready` when everything "
-        "serves, and stays in the foreground until SIGTERM. A second start on DIR finds all data again.",
+        description="Makes certificates and configurations below DIR the first time, starts nodes with A-Hash, Librarian "
+        "and Bartender and N Shepherds, writes DIR/cluster.json, prints one line `ready` when everything serves, and "
+        "stays in the foreground until SIGTERM. A second start on DIR finds all data again.",
     )
     dev.add_argument("--dir", required=True, type=Path, help="where everything is kept")
     dev.add_argument("--shepherds", type=_count, default=3, metavar="N", help="how many Shepherds (default 3)")
@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--config", required=True, type=Path)
     show.set_defaults(act=_print_config)
 
+    cli_ahash.add_to(verbs)
     cli_ca.add_to(verbs)
     cli_store.add_to(verbs)
     return parser

@@ -14,6 +14,8 @@ from chelonia.core.ahash import (
     Condition,
     ConditionType,
     Element,
+    GroupChange,
+    GroupStep,
     ObjectPage,
     Page,
     ReplicaView,
@@ -41,6 +43,7 @@ from chelonia.wire.schema import (
     record,
     shaped,
     single,
+    whole_argument,
 )
 
 _NOT_READY = Refusal("error", Kind.UNAVAILABLE)
@@ -105,6 +108,13 @@ _REPLICA = record(
     Text("lag", "lag", INT),
 )
 _IDS = record(ObjectPage, Listed("IDList", Texts("ID", "ids")), Text("more", "more", BOOL))
+_GROUP_CHANGE = record(
+    GroupChange,
+    Text("step", "step", enum_form(GroupStep)),
+    extra("replica", "replica", 0, form=INT),
+    extra("DN", "dn"),
+    extra("address", "address"),
+)
 _STATUS = record(
     AHashStatus,
     Child("position", "position", POSITION),
@@ -179,6 +189,12 @@ AHASH: Final = service(
             AHash.objects,
             arguments(AHash.objects, extra("after", "after"), Text("limit", "limit", INT)),
             _IDS,
+        ),
+        Spec(
+            "regroup",
+            AHash.regroup,
+            whole_argument(AHash.regroup, _GROUP_CHANGE),
+            _STATUS,
         ),
         Spec("status", AHash.status, arguments(AHash.status), _STATUS),
     ),

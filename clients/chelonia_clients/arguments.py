@@ -49,6 +49,7 @@ GLOBAL: tuple[Flag, ...] = (
     Flag("--as", "as whom to use the cluster file: user user2 admin service anonymous", "", "NAME"),
     Flag("--anonymous", "show no certificate"),
     Flag("--librarian", "Librarian to use for admin verbs", "", "URL"),
+    Flag("--ahash", "A-Hash to use for `admin ahash` (may be repeated)", "", "URL"),
     Flag("--proxy", "proxy certificate", "", "FILE"),
     Flag("--cert", "user certificate", "", "FILE"),
     Flag("--key", "its key", "", "FILE"),

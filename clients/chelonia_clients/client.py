@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from chelonia.core import bounds
+from chelonia.core.ahash import AHash
 from chelonia.core.bartender import (
     Bartender,
     DeletedEntry,
@@ -103,15 +104,18 @@ class Client:
         *,
         retry_ms: int = RETRY_MS,
         trouble: Trouble = keep_quiet,
+        ahashes: Mapping[str, AHash] | None = None,
     ) -> None:
         """Bind to ports; `chelonia_clients.connect` makes these from files, the environment and URLs.
 
-        Args: `retry_ms`: how long an operation is repeated; `trouble` is told of each failure that will be.
+        Args: `retry_ms`: how long an operation is repeated; `trouble` is told of each failure that will be;
+        `ahashes`: every A-Hash by URL, for administrators.
         """
         self.bartender = bartender
         self.http = http
         self.clock: Clock = SystemClock()
         self._librarian = librarian
+        self._ahashes = ahashes or {}
         self._retry_ms = retry_ms
         self.trouble = trouble
 
@@ -130,6 +134,14 @@ class Client:
             cause = "no Librarian is known: give --librarian URL, set CHELONIA_LIBRARIAN_URL, or name a --cluster file"
             raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
         return self._librarian
+
+    @property
+    def ahashes(self) -> Mapping[str, AHash]:
+        """Every A-Hash that is known, by URL, for administrators. Raises: BAD_CONFIG when none is."""
+        if not self._ahashes:
+            cause = "no A-Hash is known: give --ahash URL, set CHELONIA_AHASH_URL, or name a --cluster file"
+            raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
+        return self._ahashes
 
     async def settled(self, attempt: Callable[[Call], Awaitable[tuple[A, ...]]]) -> A:
         """Make one request of one element, again under the same key while its answer is that of a passing trouble."""

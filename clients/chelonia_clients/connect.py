@@ -22,12 +22,15 @@ from chelonia.core.errors import CheloniaError
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.credentials import Credential, Explicit, Surroundings, find_cas, find_credential
 from chelonia.hosting.http_client import HttpClient
-from chelonia.hosting.rpc_client import Link, Patience, RemoteBartender, RemoteLibrarian, RemoteShepherd
+from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteBartender, RemoteLibrarian, RemoteShepherd
 from chelonia.hosting.tls import TlsSettings, TlsStore
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Settings, Wish, settle
 from chelonia_clients.soap_trace import SoapTrace, Teller
 from chelonia_clients.waiting import Waiting, Watched, keep_quiet
+
+ONE_AHASH_MS = 5_000
+"""How long one A-Hash is waited for: the others are asked as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,9 @@ def open_client(
     carrier = traced if waiting is None else Watched(traced, waiting)
     link = Link(cast(HttpClient, carrier), SystemClock(), SystemIds(), trouble=waiting)
     librarian = RemoteLibrarian(link, librarians) if librarians else None
-    return Client(RemoteBartender(link, bartenders), http, librarian, trouble=waiting or keep_quiet)
+    once = Patience(retry_ms=0, read_ms=ONE_AHASH_MS)
+    ahashes = {url: RemoteAHash(link, (url,), once) for url in settings.ahash_urls()}
+    return Client(RemoteBartender(link, bartenders), http, librarian, trouble=waiting or keep_quiet, ahashes=ahashes)
 
 
 def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Found:

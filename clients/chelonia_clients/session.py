@@ -119,6 +119,7 @@ def wish_of(options: Arguments) -> Wish:
         files=Files(path("--proxy"), path("--cert"), path("--key"), path("--ca-dir"), path("--ca-file")),
         cluster_user=options.value("--as"),
         anonymous=options.has("--anonymous"),
+        ahashes=tuple(" ".join(options.flags.get("--ahash", ())).split()),
     )
 
 

@@ -66,6 +66,7 @@ class Wish:
     files: Files = field(default_factory=Files)
     cluster_user: str = ""
     anonymous: bool = False
+    ahashes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class Settings:
     anonymous: bool
     replicas: int
     origins: Mapping[str, str]
+    ahashes: tuple[str, ...] = ()
 
     def bartender_urls(self) -> tuple[str, ...]:
         """The Bartenders. Raises: BAD_CONFIG naming all the ways to say which."""
@@ -88,6 +90,10 @@ class Settings:
     def librarian_urls(self) -> tuple[str, ...]:
         """The Librarians, for administrators; may be empty."""
         return tuple(_checked_url(url, "librarian") for url in self.librarians)
+
+    def ahash_urls(self) -> tuple[str, ...]:
+        """The A-Hashes, for administrators; may be empty."""
+        return tuple(_checked_url(url, "ahash") for url in self.ahashes)
 
 
 NO_BARTENDER: Final = (
@@ -107,6 +113,7 @@ class _Layer:
     files: Files = field(default_factory=Files)
     replicas: str = ""
     anonymous: bool = False
+    ahashes: tuple[str, ...] = ()
 
 
 def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Settings:
@@ -128,12 +135,13 @@ def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Setting
         anonymous=anonymous,
         replicas=_replicas(layers, origins),
         origins=origins,
+        ahashes=_first(layers, "ahashes", "ahash", origins),
     )
 
 
 def _layers(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Iterator[_Layer]:
     """All sources, best first. The environment's credentials are an empty layer that ends the search for others."""
-    yield _Layer("the command line", wish.bartenders, wish.librarians, wish.files, "", wish.anonymous)
+    yield _Layer("the command line", wish.bartenders, wish.librarians, wish.files, "", wish.anonymous, wish.ahashes)
     cluster = wish.cluster or (Path(environ["CHELONIA_CLUSTER"]) if environ.get("CHELONIA_CLUSTER") else None)
     if cluster is not None:
         yield _cluster(cluster, wish.cluster_user or environ.get("CHELONIA_CLUSTER_USER", "") or "user")
@@ -192,7 +200,8 @@ def _environment(environ: Mapping[str, str]) -> _Layer:
     if cas and files.ca_dir is None:
         files = Files(proxy=named, ca_file=Path(cas))
     replicas = environ.get("ARC_NEEDED_REPLICAS") or environ.get("CHELONIA_REPLICAS") or ""
-    return _Layer(_ENVIRONMENT, tuple(urls.split()), tuple(librarians.split()), files, replicas)
+    ahashes = tuple(environ.get("CHELONIA_AHASH_URL", "").split())
+    return _Layer(_ENVIRONMENT, tuple(urls.split()), tuple(librarians.split()), files, replicas, ahashes=ahashes)
 
 
 def _cluster(path: Path, user: str) -> _Layer:
@@ -211,6 +220,7 @@ def _cluster(path: Path, user: str) -> _Layer:
             tuple(entry["url"] for entry in said["librarian"]),
             Files(proxy, cert, key, ca_dir=Path(said["ca_dir"])),
             anonymous=user == "anonymous",
+            ahashes=tuple(entry["url"] for entry in said.get("ahash", ())),
         )
     except OSError as error:
         cause = f"{error.strerror or error}; is `cheloniad dev` running on that directory?"
@@ -243,13 +253,14 @@ def _client_toml(path: Path) -> _Layer:
         said = tomllib.loads(_text(path, needed=False))
     except tomllib.TOMLDecodeError as error:
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), str(error)) from error
-    known = {"bartender", "librarian", "replicas", "proxy", "cert", "key", "ca_dir", "ca_file"}
+    known = {"bartender", "librarian", "ahash", "replicas", "proxy", "cert", "key", "ca_dir", "ca_file"}
     if unknown := sorted(set(said) - known):
         cause = f"{unknown[0]!r} is not known here; known: {', '.join(sorted(known))}"
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), cause)
     files = Files(*(_path(said.get(name)) for name in ("proxy", "cert", "key", "ca_dir", "ca_file")))
     replicas = str(said.get("replicas", ""))
-    return _Layer(str(path), _urls(said.get("bartender")), _urls(said.get("librarian")), files, replicas)
+    bartenders, librarians, ahashes = (_urls(said.get(name)) for name in ("bartender", "librarian", "ahash"))
+    return _Layer(str(path), bartenders, librarians, files, replicas, ahashes=ahashes)
 
 
 def _text(path: Path, *, needed: bool) -> str:

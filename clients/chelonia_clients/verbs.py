@@ -136,15 +136,16 @@ WHOAMI = Verb(
 ADMIN = Verb(
     "admin", "status | node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
     "node undrain <id> | node forget <id> [--accept-loss] | service list | "
-    "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>]",
-    "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, 3),
+    "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>] | "
+    "ahash status | ahash add <DN> <host:port> | ahash remove <id> | ahash replace <id> <DN> <host:port>",
+    "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, 5),
     (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
      Flag("--wait", "return when the drained node may go"),
      Flag("--accept-loss", "give up files of which the forgotten node has the only copy"),
      Flag("--repair", "repair what fsck finds and is safe to repair")), False,
     ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h",
      "admin node drain https://se1:60000/Shepherd --wait", "admin node forget https://se1:60000/Shepherd",
-     "admin fsck --repair"),
+     "admin fsck --repair", "admin ahash status"),
 )  # fmt: skip
 COMPLETION = Verb(
     "completion", "bash | zsh", "print the shell's completion", f"{_ADMIN}:completion", (1, 2), (), True,

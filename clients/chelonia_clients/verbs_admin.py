@@ -6,7 +6,7 @@ from importlib import metadata, resources
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import ServiceRecord
-from chelonia_clients import verbs_nodes
+from chelonia_clients import verbs_ahash, verbs_nodes
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import table
 from chelonia_clients.session import Session
@@ -34,6 +34,14 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await _services(session)
         case ("service" | "node", "approve" | "withdraw" as what, service_id):
             await _approve(session, service_id, approved=what == "approve")
+        case ("ahash", "status"):
+            await verbs_ahash.status(session)
+        case ("ahash", "add", dn, address):
+            await verbs_ahash.add(session, dn, address)
+        case ("ahash", "remove", replica):
+            await verbs_ahash.remove(session, replica)
+        case ("ahash", "replace", replica, dn, address):
+            await verbs_ahash.replace(session, replica, dn, address)
         case ("fsck",) | ("fsck", _):
             await fsck(session, arguments, "".join(arguments.operands[1:]))
         case words:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.core.ahash import TransactOutcome
+from chelonia.core.ahash import GroupChange, GroupStep, TransactOutcome
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.position import Position
 from tests.support.ahash import LIBRARIAN, OTHER_LIBRARIAN, add, is_value, put
 from tests.support.group import Group, group_of
@@ -161,6 +162,68 @@ async def test_without_a_majority_requests_are_held_and_then_refused(group: Grou
     with pytest.raises(CheloniaError) as caught:
         await write(group, master, "k", "v")
     assert caught.value.kind in (Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE)
+
+
+# --- membership -------------------------------------------------------------------------------------------------------
+
+ADMIN = Call(Dn("/CN=admin"), (Role.ADMINISTRATOR,))
+
+
+def voters(group: Group) -> tuple[int, ...]:
+    return group.masterships[group.master()].replica.membership.voters
+
+
+async def test_a_replica_is_added_and_another_removed_while_the_group_serves(group: Group) -> None:
+    await write(group, 1, "before", "before")
+    group.count = 4
+    asked = group.services[group.followers()[0]]
+    status = await asked.regroup(ADMIN, GroupChange(GroupStep.ADD, dn=Dn("/CN=4"), address="h4:1"))
+    assert [view.role for view in status.replicas if view.replica == 4] == ["away"]
+    await group.open(4)
+    await group.settled()
+    assert voters(group) == (1, 2, 3, 4)
+    assert await value_at(group, 4) == "before"
+    gone = group.followers()[0]
+    status = await group.services[4].regroup(ADMIN, GroupChange(GroupStep.REMOVE, gone))
+    assert gone not in [view.replica for view in status.replicas]
+    await group.close(gone)
+    await group.settled(voters=3)
+    assert (await write_until(group, 4, "after", "after")).applied
+
+
+async def test_the_master_itself_may_be_removed(group: Group) -> None:
+    old = group.master()
+    other = group.followers()[0]
+
+    async def attempt() -> bool:
+        status = await group.services[other].regroup(ADMIN, GroupChange(GroupStep.REMOVE, old))
+        return old not in [view.replica for view in status.replicas]
+
+    await poll_async(attempt, 20, tolerate=CheloniaError, what="the master is removed")
+    await group.close(old)
+    assert old not in voters(group)
+    assert (await write_until(group, other, "after", "after")).applied
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (GroupChange(GroupStep.ADD, dn=Dn("/CN=2"), address="h9:1"), Kind.EXISTS),
+        (GroupChange(GroupStep.ADD, dn=Dn("/CN=9"), address="h2:1"), Kind.EXISTS),
+        (GroupChange(GroupStep.ADD, dn=Dn("/CN=9"), address="nowhere"), Kind.BAD_REQUEST),
+        (GroupChange(GroupStep.REMOVE, 9), Kind.NOT_FOUND),
+    ],
+)
+async def test_a_change_of_the_group_that_makes_no_sense_is_refused(
+    group: Group, change: GroupChange, kind: Kind
+) -> None:
+    for service in group.services.values():
+        with pytest.raises(CheloniaError) as caught:
+            await service.regroup(ADMIN, change)
+        assert caught.value.kind is kind
+    with pytest.raises(CheloniaError, check=lambda error: error.kind is Kind.DENIED):
+        await group.services[1].regroup(LIBRARIAN, change)
+    assert voters(group) == (1, 2, 3)
 
 
 async def test_only_a_librarian_may_ask_any_replica(group: Group) -> None:

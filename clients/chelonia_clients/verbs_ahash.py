@@ -1,0 +1,154 @@
+"""`admin ahash ...`: the replicas of the A-Hash as they see themselves and each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from chelonia.core.ahash import AHash, AHashStatus, GroupChange, GroupStep
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from chelonia_clients.arguments import UsageError
+from chelonia_clients.client import new_call
+from chelonia_clients.output import stamp, table
+from chelonia_clients.session import Session
+
+_LOOK_MS: Final = 500
+"""Between two looks whether a new replica votes."""
+
+
+async def status(session: Session) -> None:
+    """`ahash status`: every replica is asked by itself, so that it also tells why there is no master."""
+    told, silent = await ask_all(session.client().ahashes)
+    for url, error in silent.items():
+        session.out.say(f"{url}: does not answer: {error}")
+        session.out.result(url=url, answers=False, cause=error.cause)
+    if not told:
+        raise next(iter(silent.values()))
+    for url, found in told.items():
+        session.out.result(url=url, answers=True, **_facts(found))
+    best = next((found for found in told.values() if found.role == "master"), next(iter(told.values())))
+    _show(session, best)
+
+
+async def add(session: Session, dn: str, address: str) -> AHashStatus:
+    """`ahash add`: a further replica, which votes as soon as it holds what the others have."""
+    found = await _regroup(session, GroupChange(GroupStep.ADD, dn=Dn(dn), address=address))
+    new = next(view for view in found.replicas if view.dn == dn)
+    session.out.say(f"replica {new.replica} at {address}: added; it votes when it holds what the group has")
+    session.out.say(f"its own configuration: replica_id = {new.replica}, and an entry for it in `replicas`")
+    session.out.result(replica=new.replica, dn=dn, address=address, added=True)
+    return found
+
+
+async def remove(session: Session, replica: str) -> None:
+    """`ahash remove`: one replica less. Its node goes on asking to be let in until it is stopped."""
+    await _regroup(session, GroupChange(GroupStep.REMOVE, _id(replica)))
+    session.out.say(f"replica {replica}: removed; its id is never used again. Stop its node")
+    session.out.result(replica=_id(replica), removed=True)
+
+
+async def replace(session: Session, replica: str, dn: str, address: str) -> None:
+    """`ahash replace`: add one, wait until it votes, remove the other. Interrupted, it is taken up where it stood."""
+    old, client = _id(replica), session.client()
+    found = await _strong_status(session)
+    if not any(view.dn == dn for view in found.replicas):
+        found = await add(session, dn, address)
+    new = next(view.replica for view in found.replicas if view.dn == dn)
+    session.out.tell(f"start replica {new} on an empty directory now, if it does not run yet; waiting until it votes")
+    while not any(view.replica == new and view.role in ("follower", "master") for view in found.replicas):
+        await client.clock.sleep(_LOOK_MS)
+        found = await _strong_status(session)
+    if any(view.replica == old for view in found.replicas):
+        await remove(session, replica)
+
+
+async def _regroup(session: Session, change: GroupChange) -> AHashStatus:
+    """Ask one A-Hash after the other until one carries it out: any of them reaches the master."""
+    return await _first(session, lambda ahash: ahash.regroup(new_call(), change))
+
+
+async def _strong_status(session: Session) -> AHashStatus:
+    return await _first(session, lambda ahash: ahash.status(new_call().strongly()))
+
+
+async def _first(session: Session, ask: Callable[[AHash], Awaitable[AHashStatus]]) -> AHashStatus:
+    trouble: CheloniaError | None = None
+    for ahash in session.client().ahashes.values():
+        try:
+            return await ask(ahash)
+        except CheloniaError as error:
+            if error.kind is not Kind.NETWORK:
+                raise
+            trouble = error
+    assert trouble is not None, "at least one A-Hash is known"
+    raise trouble
+
+
+def _id(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise UsageError(f"a replica's id is a number; `chelonia admin ahash status` shows them, not {text!r}")
+    return int(text)
+
+
+async def ask_all(ahashes: Mapping[str, AHash]) -> tuple[dict[str, AHashStatus], dict[str, CheloniaError]]:
+    """The status that each tells of itself, and what came of those that do not."""
+    urls = list(ahashes)
+    answers = await asyncio.gather(*(ahashes[url].status(new_call()) for url in urls), return_exceptions=True)
+    told: dict[str, AHashStatus] = {}
+    silent: dict[str, CheloniaError] = {}
+    for url, answer in zip(urls, answers, strict=True):
+        if isinstance(answer, CheloniaError):
+            silent[url] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            told[url] = answer
+    return told, silent
+
+
+def _show(session: Session, found: AHashStatus) -> None:
+    say = session.out.say
+    say(f"cluster    {found.position.cluster}")
+    say(f"position   {found.position.generation}.{found.position.sequence}")
+    say(f"objects    about {found.objects_estimate}")
+    if not found.replica:
+        say("replicas   none: this A-Hash is alone")
+        return
+    if found.role == "master":
+        say(f"master     replica {found.replica}, term {found.term}, since {stamp(found.elected_ms)}")
+        say(f"lease      {found.lease_ms} ms left{'' if found.writable else '; takes no changes now'}")
+    else:
+        say(f"master     none answers; seen by replica {found.replica} ({found.role})")
+    say(f"membership record {found.membership}")
+    rows = [("REPLICA", "ROLE", "BEHIND", "ADDRESS", "DN")]
+    rows += [
+        (str(view.replica), view.role, "?" if view.lag < 0 else str(view.lag), view.address, view.dn)
+        for view in found.replicas
+    ]
+    for line in table(rows, frozenset({0, 2})):
+        say(line)
+
+
+def _facts(found: AHashStatus) -> dict[str, object]:
+    return {
+        "role": found.role,
+        "replica": found.replica,
+        "term": found.term,
+        "position": {
+            "cluster": found.position.cluster,
+            "generation": found.position.generation,
+            "sequence": found.position.sequence,
+        },
+        "writable": found.writable,
+        "lease_ms": found.lease_ms,
+        "elected_ms": found.elected_ms,
+        "membership": found.membership,
+        "objects": found.objects_estimate,
+        "free_bytes": found.free_bytes,
+        "replicas": [
+            {"replica": v.replica, "role": v.role, "lag": v.lag, "address": v.address, "dn": v.dn}
+            for v in found.replicas
+        ],
+    }
