@@ -29,12 +29,14 @@ from chelonia.librarian.detecting import Detecting
 from chelonia.librarian.erasing import Erasers
 from chelonia.librarian.expiring import Expiring
 from chelonia.librarian.footing import Footing
+from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.planning import Planning, policy_of
 from chelonia.librarian.records import Identity, Records
 from chelonia.librarian.repairing import Parts, Repairing
 from chelonia.librarian.service_nodes import Nodes
 from chelonia.librarian.service_uploads import Uploads
+from chelonia.librarian.snapshotting import Snapshotting
 from chelonia.librarian.surveying import Surveying
 from chelonia.librarian.tally import Tally
 from chelonia.librarian.trimming import Trimming
@@ -65,6 +67,8 @@ class Healer:
         self._surveying = Surveying(on, planning, self._leading, self._tally, self._found)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
+        self._keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
+        self._snapshotting = Snapshotting(on, self._leading, self._keeping) if self._keeping else None
         records.listen(self._applied)
         nodes.listen(self._node_changed)
 
@@ -158,6 +162,11 @@ class Healer:
             self._surveying.run(self._tolerant),
             self._every(self._on.settings.tick_ms, self._balancing.step),
             self._every(self._on.settings.sweep_interval_ms, self._expiring.sweep),
+            *(
+                [self._every(self._on.settings.sweep_interval_ms, self._snapshotting.step)]
+                if self._snapshotting
+                else []
+            ),
         )
         tasks = [asyncio.create_task(loop) for loop in loops]
         try:

@@ -34,6 +34,8 @@ class LibrarianSettings:
         claim_ms: how long a copy may take to begin; `claim_bytes_per_s_min` adds time by size.
         trash_keep_ms: how long a deleted file can be brought back before its bytes are erased; 0: not at all.
         sweep_interval_ms: how often what has expired is looked for (trash, uploads that were never completed).
+        snapshot_interval_ms: how often the namespace is stored on the Shepherds, for a rebuild; 0: never.
+        snapshot_copies: on how many of them.
         outbox_interval_ms: how often every Shepherd's erasure outbox is looked at without being asked.
         survey_interval_ms: one slow pass over all known blobs (the survey) starts this often.
         survey_page_ms: pause between two pages of that pass.
@@ -62,6 +64,8 @@ class LibrarianSettings:
     claim_bytes_per_s_min: int = 1_000_000
     trash_keep_ms: int = 24 * 3_600_000
     sweep_interval_ms: int = 10_000
+    snapshot_interval_ms: int = 15 * 60_000
+    snapshot_copies: int = 3
     outbox_interval_ms: int = 30_000
     survey_interval_ms: int = 6 * 3_600_000
     survey_page_ms: int = 500
@@ -92,6 +96,7 @@ class LibrarianSettings:
             claim_ms=15_000,
             trash_keep_ms=0,
             sweep_interval_ms=1_000,
+            snapshot_interval_ms=0,
             outbox_interval_ms=1_000,
             survey_interval_ms=10_000,
             survey_page_ms=50,
