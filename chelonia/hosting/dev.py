@@ -281,7 +281,9 @@ class DevCluster:
                 ListenSection(place.data_port, ("bartender", "metrics"), HOST, "optional"),
             ),
             ahash=AHashSection(place.url("AHash"), str(self._root / "data" / "ahash"), _tuned(AHashSettings())),
-            librarian=LibrarianSection(place.url("Librarian"), (), _tuned(quick)),
+            librarian=LibrarianSection(
+                place.url("Librarian"), (), str(self._root / "data" / "record.key"), _tuned(quick)
+            ),
             bartender=BartenderSection(
                 place.url("Bartender"), str(self._root / "data" / "bartender.key"), (), {"durable_copies": durable}
             ),

@@ -99,6 +99,11 @@ class LibrarianService:
         await self._nodes.bootstrap(call, self._world.settings.bootstrap)
         await self._nodes.refresh(call)
 
+    @property
+    def record_key(self) -> str:
+        """The cluster's record key (hex): to be kept where it outlives the A-Hash."""
+        return self._uploads.record_key
+
     async def run(self) -> None:
         """Heal until cancelled or stopped."""
         healing = self._healing = asyncio.create_task(self._healer.run())
@@ -117,6 +122,7 @@ class LibrarianService:
             await asyncio.wait((healing,))
 
     async def _ensure_cluster(self, call: Call) -> None:
+        kept = self._world.settings.record_key
         found = await self._records.one(call, CLUSTER_OBJECT)
         if not found.exists:
             position = self._records.position
@@ -125,13 +131,17 @@ class LibrarianService:
                     "id": position.cluster or self._world.ids.uuid(),
                     "generation": str(position.generation),
                     "created_ms": str(self._world.clock.now_ms()),
-                    "record_key": self._world.ids.token(RECORD_KEY_BYTES).hex(),
+                    "record_key": kept or self._world.ids.token(RECORD_KEY_BYTES).hex(),
                 }
             }
             elements = [check(CLUSTER_OBJECT, version(0)), *put_all(CLUSTER_OBJECT, sections)]
             await self._records.attempt(call, Draft(elements))
             found = await self._records.one(call, CLUSTER_OBJECT)
-        self._uploads.seal_with(found.value("cluster", "record_key"))
+        key = found.value("cluster", "record_key")
+        if kept not in ("", key):
+            cause = "the file holds the record key of another cluster: name the right one in record_key_file"
+            raise CheloniaError(Kind.BAD_CONFIG, "start", "record key", cause)
+        self._uploads.seal_with(key)
 
     async def _ensure_root(self, call: Call) -> None:
         settings = self._world.settings

@@ -34,6 +34,7 @@ class LibrarianSettings:
         claim_ms: how long a copy may take to begin; `claim_bytes_per_s_min` adds time by size.
         trash_keep_ms: how long a deleted file can be brought back before its bytes are erased; 0: not at all.
         sweep_interval_ms: how often what has expired is looked for (trash, uploads that were never completed).
+        record_key: the cluster's record key (hex) as an earlier start has kept it; "": the A-Hash knows, or a new one.
         snapshot_interval_ms: how often the namespace is stored on the Shepherds, for a rebuild; 0: never.
         snapshot_copies: on how many of them.
         outbox_interval_ms: how often every Shepherd's erasure outbox is looked at without being asked.
@@ -64,6 +65,7 @@ class LibrarianSettings:
     claim_bytes_per_s_min: int = 1_000_000
     trash_keep_ms: int = 24 * 3_600_000
     sweep_interval_ms: int = 10_000
+    record_key: str = ""
     snapshot_interval_ms: int = 15 * 60_000
     snapshot_copies: int = 3
     outbox_interval_ms: int = 30_000
