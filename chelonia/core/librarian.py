@@ -379,7 +379,8 @@ class NodeView:
     """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved).
 
     `drain`: `draining` while its copies are to leave, `drained` once none is left and it may go; "" otherwise.
-    `trouble`: what a person should know of it: its disk is gone, a second process claims its name, its store changed.
+    `trouble`: what a person should know of it: its disk is gone, a second process claims its name, its store changed,
+    it comes and goes.
     """
 
     shepherd: ServiceId

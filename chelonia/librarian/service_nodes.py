@@ -92,7 +92,7 @@ class Nodes:
         """All Shepherds, ordered by service id."""
         now, voices = self._world.clock.monotonic_ms(), self._voices
         return tuple(
-            replace(view, store=voices.store(view.shepherd), trouble=voices.trouble(view.shepherd, now))
+            replace(view, store=voices.store(view.shepherd), trouble=voices.trouble(view.shepherd, now) or view.trouble)
             for view in self.table.views(now, self._world.clock.now_ms())
         )
 

@@ -168,6 +168,7 @@ def test_a_shepherd_that_comes_and_goes_takes_nothing_new_until_it_is_steady() -
         made.beat(beat(B), Ms(10 * boot))
     assert made.unsteady(Ms(50)) == {A}, "three new boots after the first contact"
     assert [view.accepting for view in made.views(Ms(50), Ms(50))] == [False, True]
+    assert ["comes and goes" in view.trouble for view in made.views(Ms(50), Ms(50))] == [True, False]
     assert made.present(A, Ms(50)), "it is read from"
     steady = made.steady_from(A)
     assert steady == 20 + FlapRule().window_ms
