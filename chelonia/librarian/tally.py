@@ -18,6 +18,7 @@ class Tally:
         self._exposed: dict[BlobId, int] = {}
         self._counted: dict[str, int] = {}
         self._counting: dict[str, int] = {}
+        self._unseen: dict[BlobId, None] = {}
 
     # --- exposed blobs ----------------------------------------------------------------------------------------------
 
@@ -28,6 +29,7 @@ class Tally:
 
     def note(self, plan: BlobPlan) -> None:
         """Take over what was counted for a plan."""
+        self._unseen.pop(plan.blob, None)
         if plan.live < plan.wanted:
             self._exposed[plan.blob] = plan.live
         else:
@@ -47,11 +49,14 @@ class Tally:
     def begin(self) -> None:
         """A survey begins."""
         self._counting = {}
+        self._unseen = dict.fromkeys(self._exposed)
 
     def count(self, state: str) -> None:
         """The survey has met a replica in this state."""
         self._counting[state] = self._counting.get(state, 0) + 1
 
     def end(self) -> None:
-        """The survey has seen everything."""
+        """The survey has seen everything: an exposed blob that it has not met is gone, by another Librarian's hand."""
         self._counted = self._counting
+        for blob in self._unseen:
+            self.gone(blob)

@@ -45,7 +45,7 @@ def test_nothing_acknowledged_is_lost_or_comes_back_while_everything_breaks(seed
     assert run_virtual(churn(seed)).acknowledged >= 4, "the storm was so bad that too little was tested"
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(1, 62) if seed != 37])
+@pytest.mark.parametrize("seed", range(1, 61))
 def test_everything_holds_whatever_goes_wrong_at_once(seed: int) -> None:
     """Replay one seed: `make sim SEEDS=<seed> ARGS=swarm`."""
     run_virtual(swarm(seed))
