@@ -111,6 +111,10 @@ RECEIPTS_MAX: Final = 32
 """Receipts in one commit."""
 
 # --- healing ---
+SCRUB_PAGE_MS: Final = 1000
+"""About how long one call of a requested scrub reads: short enough for a progress bar, long enough to cost little."""
+READMITTED_MAX: Final = 1000
+"""Replicas brought back from quarantine at once: each is read whole first."""
 BOOTS_KEPT: Final = 8
 """Earlier starts that a Shepherd's heartbeat names: more starts within one lease wait until the lease is over."""
 REPORT_ENTRIES_MAX: Final = 500

@@ -295,6 +295,8 @@ class Node:
             self._metrics.gauge("shepherd_free_bytes", "Space left for replicas.", status.free_bytes)
             self._metrics.gauge("shepherd_quarantined", "Replicas set aside.", status.quarantined)
             self._metrics.gauge("shepherd_damaged", "Replicas found damaged since the start.", status.damaged)
+            for name in ("quarantined_bytes", "unfinished_bytes"):
+                self._metrics.gauge(f"shepherd_{name}", f"Space that could be had back: {name}.", getattr(status, name))
 
         self._watch("shepherd", check)
         self._doors["shepherd"] = SoapDoor(SHEPHERD, shepherd, section.id, self._parts, capacity).serve

@@ -425,6 +425,18 @@ class RemoteShepherd:
         """See the port."""
         return await self._channel.call(call, "records", after, limit)
 
+    async def scrub_page(self, call: Call, order: shepherd.ScrubOrder) -> shepherd.ScrubPage:
+        """See the port."""
+        return await self._copying.call(call, "scrub_page", order)
+
+    async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
+        """See the port."""
+        return await self._copying.call(call, "discard", references)
+
+    async def readmit(self, call: Call) -> int:
+        """See the port."""
+        return await self._copying.call(call, "readmit")
+
     async def status(self, call: Call) -> shepherd.ShepherdStatus:
         """See the port."""
         return await self._channel.call(call, "status")

@@ -304,6 +304,7 @@ class HealthTable:
             replicas=beat.replicas,
             accepting=beat.accepting and not stored.drain_ms,
             domain=beat.domain,
+            reclaimable_bytes=beat.reclaimable_bytes,
         )
 
     def _fresh(self, shepherd: ServiceId, node: _Node, now: Ms) -> bool:

@@ -37,6 +37,7 @@ from chelonia.core.healing import ForgetPage
 from chelonia.core.ids import Ms, RequestKey, ServiceId
 from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Needed, Triple, from_triples
+from chelonia.core.shepherd import Shepherd
 from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.rpc_client import AGAIN
@@ -103,10 +104,12 @@ class Client:
         *,
         retry_ms: int = RETRY_MS,
         trouble: Trouble = keep_quiet,
+        shepherds: Callable[[ServiceId], Shepherd] | None = None,
     ) -> None:
         """Bind to ports; `chelonia_clients.connect` makes these from files, the environment and URLs.
 
-        Args: `retry_ms`: how long an operation is repeated; `trouble` is told of each failure that will be.
+        Args: `retry_ms`: how long an operation is repeated; `trouble` is told of each failure that will be; `shepherds`
+            gives the control port of one, for administrators.
         """
         self.bartender = bartender
         self.http = http
@@ -114,6 +117,7 @@ class Client:
         self._librarian = librarian
         self._retry_ms = retry_ms
         self.trouble = trouble
+        self._shepherds = shepherds
 
     async def __aenter__(self) -> Client:
         return self
@@ -130,6 +134,12 @@ class Client:
             cause = "no Librarian is known: give --librarian URL, set CHELONIA_LIBRARIAN_URL, or name a --cluster file"
             raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
         return self._librarian
+
+    def shepherd(self, service: ServiceId) -> Shepherd:
+        """The control port of a Shepherd, for administrators. Raises: BAD_CONFIG when this client has none."""
+        if self._shepherds is None:
+            raise CheloniaError(Kind.BAD_CONFIG, "admin", service, "this client was made without a way to Shepherds")
+        return self._shepherds(service)
 
     async def settled(self, attempt: Callable[[Call], Awaitable[tuple[A, ...]]]) -> A:
         """Make one request of one element, again under the same key while its answer is that of a passing trouble."""

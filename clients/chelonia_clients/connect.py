@@ -72,7 +72,10 @@ def open_client(
     carrier = traced if waiting is None else Watched(traced, waiting)
     link = Link(cast(HttpClient, carrier), SystemClock(), SystemIds(), trouble=waiting)
     librarian = RemoteLibrarian(link, librarians) if librarians else None
-    return Client(RemoteBartender(link, bartenders), http, librarian, trouble=waiting or keep_quiet)
+    return Client(
+        RemoteBartender(link, bartenders), http, librarian, trouble=waiting or keep_quiet,
+        shepherds=lambda service: RemoteShepherd(link, (service,)),
+    )  # fmt: skip
 
 
 def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Found:
