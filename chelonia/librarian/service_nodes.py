@@ -306,6 +306,9 @@ class Nodes:
         if len(report.replicas) > bounds.REPORT_ENTRIES_MAX:
             cause = f"at most {bounds.REPORT_ENTRIES_MAX} replicas in one report"
             raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
+        known = self._registry.find(Role.SHEPHERD, report.shepherd, call.dn)
+        if known is not None and known.forgotten:
+            raise CheloniaError(Kind.DENIED, "report", report.shepherd, BURNT)
         if report.number == 0:
             return await self._old_report(call, report)
         recorded = await self._store_of(call, report.shepherd, report.store)

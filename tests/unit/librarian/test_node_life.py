@@ -8,11 +8,13 @@ import pytest
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, Loss
-from chelonia.core.ids import BlobId, ServiceId
+from chelonia.core.ids import BlobId, RequestKey, ServiceId
 from chelonia.core.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord
 from chelonia.core.replicas import ReplicaState
+from chelonia.librarian import registry
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, shepherd_call
 from tests.support.paper import Paper, paper
 
@@ -71,6 +73,9 @@ def test_a_forgotten_shepherd_leaves_nothing_behind_and_never_comes_back() -> No
             answer = await p.b.service.heartbeat(shepherd_call(one), beat(one))
             assert (answer.known, answer.refused) == (False, REFUSED_FORGOTTEN)
             assert "lost for good" in answer.cause
+            with pytest.raises(CheloniaError, match="lost for good"):
+                await p.b.report(one, (blob, "from the grave", S.ALIVE), boot=9)
+            assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
             with pytest.raises(CheloniaError, match="lost for good") as error:
                 await p.b.service.approve(ADMIN, replace(record, approved=True, forgotten=False))
             assert error.value.kind is Kind.DENIED
@@ -121,6 +126,36 @@ def test_a_copy_out_of_reach_is_no_reason_to_give_up_another() -> None:
             (loss,) = losses(await forget(p, one))
             assert loss.elsewhere == (two,)
             assert set(await p.b.locations(blob)) == {one, two}
+
+    run_virtual(scenario())
+
+
+def test_a_damaged_copy_elsewhere_is_none() -> None:
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
+        async with paper(2, settings) as p:
+            _, blob = await p.upload("f", copies=2)
+            one, two = p.b.shepherds
+            p.shepherds[two].broken = "put"
+            await away(p, one)
+            await p.b.report(two, (blob, f"{blob}@{two}", S.INVALID))
+            assert len(losses(await forget(p, one))) == 1
+            assert one in await p.b.locations(blob)
+
+    run_virtual(scenario())
+
+
+def test_an_approval_decided_before_the_identity_was_burnt_does_not_apply() -> None:
+    """Two Librarians: one approves on what it read, the other has burnt the identity meanwhile."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            one = p.b.shepherds[0]
+            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
+            approval = registry.set_record(record)
+            await away(p, one)
+            assert (await forget(p, one))[-1].forgotten
+            assert not (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (approval,))).applied
 
     run_virtual(scenario())
 
