@@ -49,6 +49,8 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("librarian", "maintenance"): (_A,),
     ("librarian", "drain"): (_A,),
     ("librarian", "forget"): (_A,),
+    ("librarian", "healStatus"): (_L, _A),
+    ("librarian", "healOrder"): (_A,),
     ("librarian", "health"): (_B, _L, _A),
     ("librarian", "fsck"): (_A,),
     ("librarian", "mend"): (_A,),

@@ -18,7 +18,7 @@ from chelonia.core import ahash, bartender, librarian, shepherd
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage, Word
+from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
@@ -368,6 +368,14 @@ class RemoteLibrarian:
     ) -> ForgetPage:
         """See the port."""
         return await self._channel.call(call, "forget", shepherd, after, check_only, accept_loss)
+
+    async def heal_status(self, call: Call) -> HealStatus:
+        """See the port."""
+        return await self._channel.call(call, "heal_status")
+
+    async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
+        """See the port."""
+        return await self._channel.call(call, "heal_order", order)
 
     async def health(self, call: Call) -> librarian.HealthSummary:
         """See the port."""

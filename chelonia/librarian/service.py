@@ -15,7 +15,7 @@ from chelonia.core.access import check_access, own_shepherd
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage, Word
+from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import CLUSTER_OBJECT, ROOT, Guid, Ms, ServiceId
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
@@ -316,6 +316,18 @@ class LibrarianService:
         """Declare a Shepherd lost for good, a page at a time."""
         check_access(call, "librarian", "forget")
         return await self._life.forget(call, shepherd, after, check_only=check_only, accept_loss=accept_loss)
+
+    async def heal_status(self, call: Call) -> HealStatus:
+        """Report how far healing is."""
+        check_access(call, "librarian", "healStatus")
+        if call.has(Role.LIBRARIAN):
+            return self._healer.own_status()
+        return await self._healer.status()
+
+    async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
+        """Pause, resume or limit healing."""
+        check_access(call, "librarian", "healOrder")
+        return await self._healer.order(call, order)
 
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""

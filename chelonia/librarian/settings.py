@@ -43,6 +43,9 @@ class LibrarianSettings:
         backoff_ms: pause after a Shepherd refused or failed, doubled up to `backoff_max_ms`.
         services_interval_ms: how often the registry and the stored node states are read again.
         plan_batch: blobs read and planned together; copies_max: copies this Librarian runs at once.
+        copies_per_node_max: repair copies one Shepherd sends or takes at once.
+        copy_bytes_per_s_max: of repair copies one Shepherd sends, and as many that it takes; 0: no limit. An
+            administrator's `heal rate` goes before both.
         balance_bytes_per_s_max: how fast uneven disks are evened out and copies moved to better domains; 0: never.
         balance_hysteresis_percent: disks count as uneven when their used shares differ by more.
         drain_bytes_per_s_max: how fast copies leave Shepherds that are being drained.
@@ -76,6 +79,8 @@ class LibrarianSettings:
     services_interval_ms: int = 5_000
     plan_batch: int = 100
     copies_max: int = 32
+    copies_per_node_max: int = 4
+    copy_bytes_per_s_max: int = 0
     balance_bytes_per_s_max: int = 20 * 1024 * 1024
     balance_hysteresis_percent: int = 10
     drain_bytes_per_s_max: int = 50 * 1024 * 1024
