@@ -49,7 +49,7 @@ format: .venv/.installed-test ## format the code and repair what the linter can
 ratchet: .venv/.installed-test ## tighten the size ratchet to what the code has reached
 	$(PY) tests/unit/test_size_ratchet.py tighten
 
-sim: .venv/.installed-test ## simulate a whole cluster under seeds (SEEDS=1..200; ARGS: which scenarios)
+sim: .venv/.installed-test ## simulate whole clusters under seeds, going on where it was (SEEDS=1..200; ARGS: scenarios, --again ...)
 	$(PY) -m tests.sim.campaign $(SEEDS) $(ARGS)
 
 replicas: .venv/.installed-test ## kill, freeze and wipe replicas of the A-Hash under writers (ARGS: --kills 20 --stops 10 --hunt 0)

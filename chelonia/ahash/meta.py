@@ -77,6 +77,22 @@ def raise_generation(store: Store) -> None:
     store.commit({layout.META_GENERATION: layout.encode_value(str(generation))}, group)
 
 
+def found_again(store: Store, word: str) -> None:
+    """Make a fresh store the next generation of a cluster whose metadata are all lost.
+
+    Args: `word`: `<cluster> <generation>` as its Shepherds have seen last.
+    Raises: BAD_CONFIG when the word is none, or the store is not fresh.
+    """
+    cluster, _, generation = word.strip().partition(" ")
+    if not cluster or not generation.isdecimal():
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", "restored", "it holds '<cluster> <generation>', or nothing")
+    if store.get(layout.META_FORMAT) is not None:
+        cause = "this store has metadata; an empty file `restored` announces a backup, an empty directory a rebuild"
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", "restored", cause)
+    _found(store, cluster, layout.FORMAT)
+    store.commit({layout.META_GENERATION: layout.encode_value(str(int(generation) + 1))}, ())
+
+
 def _found(store: Store, cluster: str, target: int) -> None:
     if not cluster:
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", "a fresh store needs the name of its cluster")

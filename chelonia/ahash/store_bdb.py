@@ -1,7 +1,8 @@
 """The Berkeley DB engine: one B-tree in one transactional environment, opened by one process.
 
 Directory: `lock` (held while open), `commits` (the counter), `db/` (the environment: `store.db`, logs, regions),
-`restored` (only in a copy made by `backup`, until it is first opened). Settings and reasons: `docs/design/003`.
+`restored` (until it is first opened: empty in a copy made by `backup`; with a cluster's name and generation where that
+cluster is to begin again from nothing). Settings and reasons: `docs/design/003`.
 Invariants: `commit` returns only after the log is synced; no commit becomes visible while `reading` is held; the
 counter never runs ahead of the log, so a log that recovers to less than the counter has lost acknowledged commits and
 the store refuses to open. A panic is told once to `on_panic`, whose duty is to end the process: recovery needs a new
@@ -165,7 +166,11 @@ class BdbStore:
             env.open(str(self._directory / "db"), flags, 0o600)
             self._open_tree(env)
         if restored:
-            meta.raise_generation(self)
+            word = (self._directory / "restored").read_text("utf-8")
+            if word.strip():
+                meta.found_again(self, word)
+            else:
+                meta.raise_generation(self)
             (self._directory / "restored").unlink()
             sync_path(self._directory)
             _LOG.info("opened a restored backup: generation %d", meta.read_number(self, layout.META_GENERATION))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
@@ -25,7 +26,7 @@ from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
+Read = Callable[[], Coroutine[Any, Any, TurlOutcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Shepherds:
         """
         for patience_ms in (2 * self._settings.hedge_ms, self._settings.shepherd_timeout_ms):
             refused: list[NodeView] = []
+            candidates = sorted(candidates, key=lambda node: self._is_silent(node.shepherd))
             turl = await self._upload_turl(call, plan, _Pool(list(candidates), refused, patience_ms))
             if turl:
                 return turl
@@ -166,13 +168,12 @@ class Shepherds:
         """
         order = await self._nearest(call, locations)
         width = 1 + self._settings.fallback_turls
-        talking = [location for location in order if not self._is_silent(location.shepherd)]
-        silent = [location for location in order if location not in talking]
-        for batch in [*_batched(talking, width), *_batched(silent, width)]:
-            asked = [self._read(call, location, dn) for location in batch]
-            answers = tuple(answer for answer in await self._soon(asked) if answer.turl)
-            if answers:
-                return answers
+        order.sort(key=lambda location: self._is_silent(location.shepherd))
+        talking = sum(not self._is_silent(location.shepherd) for location in order)
+        reads = [partial(self._read, call, location, dn) for location in order]
+        answers = tuple(answer for answer in await self._soon(reads, min(talking or width, width)) if answer.turl)
+        if answers:
+            return answers[:width]
         raise CheloniaError(Kind.NO_REPLICA, cause="no Shepherd with a whole copy answers now; try again in a moment")
 
     async def _nearest(self, call: Call, locations: Sequence[Location]) -> list[Location]:
@@ -197,16 +198,13 @@ class Shepherds:
         request = self._put_request(plan, first.dn)
         running: dict[asyncio.Task[TurlOutcome], NodeView] = {}
         needed, wanted = plan.durable - 1, plan.durable - 1 + plan.spares
-        talking = [node for node in pool.nodes if not self._is_silent(node.shepherd)]
-        waiting, given = talking if len(talking) >= needed else list(pool.nodes), dict[ServiceId, str]()
-        more = wanted
+        waiting, given = sorted(pool.nodes, key=lambda node: self._is_silent(node.shepherd)), dict[ServiceId, str]()
+        more = max(needed, min(wanted, sum(not self._is_silent(node.shepherd) for node in waiting)))
         try:
             while len(given) < wanted and (running or waiting):
                 for node in _taken(waiting, more):
                     running[asyncio.ensure_future(self._put(call, node, request, pool))] = node
                 ended = await self._ended(running)
-                if not ended and not waiting and len(given) >= needed:
-                    break
                 more = 0 if ended else 1
                 for task in ended:
                     node = running.pop(task)
@@ -215,6 +213,9 @@ class Shepherds:
                     else:
                         pool.nodes.remove(node)
                         more += 1
+                spent = not waiting or self._is_silent(waiting[0].shepherd)
+                if len(given) >= needed and spent and not (ended and running):
+                    break
         finally:
             for task in running:
                 task.cancel()
@@ -279,30 +280,43 @@ class Shepherds:
         if now_ms - asked_ms >= min(self._settings.hedge_ms, self._settings.fallback_grace_ms):
             self._silent[shepherd] = now_ms + self._settings.silent_ms
 
-    async def _soon(self, asked: Sequence[Coroutine[Any, Any, TurlOutcome]]) -> list[TurlOutcome]:
-        """Answers in the order asked: all until the first with a TURL is in, then what comes within the grace."""
-        tasks = [asyncio.ensure_future(each) for each in asked]
+    async def _soon(self, reads: Sequence[Read], width: int) -> list[TurlOutcome]:
+        """Answers in the order of `reads`: all until the first with a TURL is in, then what comes within the grace.
+
+        `width` are asked at once; when none of them has given a TURL after `hedge_ms`, or all have ended, so many more.
+        """
+        tasks: list[asyncio.Task[TurlOutcome]] = []
         timer: asyncio.Task[None] | None = None
         try:
-            while not all(task.done() for task in tasks) and not (timer and timer.done()):
-                if timer is None and any(task.done() and task.result().turl for task in tasks):
+            while len(tasks) < len(reads) or not all(task.done() for task in tasks):
+                given = any(task.done() and task.result().turl for task in tasks)
+                if given and timer is None:
                     timer = asyncio.ensure_future(self._clock.sleep(self._settings.fallback_grace_ms))
-                    continue
-                running = [task for task in tasks if not task.done()]
-                await asyncio.wait([*running, *([timer] if timer else [])], return_when=asyncio.FIRST_COMPLETED)
+                if given and (timer is None or timer.done() or all(task.done() for task in tasks)):
+                    break
+                if not given:
+                    tasks += [asyncio.ensure_future(read()) for read in reads[len(tasks) : len(tasks) + width]]
+                await self._progress(tasks, timer)
             return [task.result() for task in tasks if task.done()]
         finally:
             for task in [*tasks, *([timer] if timer else [])]:
                 task.cancel()
+
+    async def _progress(self, tasks: Sequence[asyncio.Task[TurlOutcome]], timer: asyncio.Task[None] | None) -> None:
+        """Return when a TURL is there, all have ended, `timer` has, or, without one, `hedge_ms` are over."""
+        own = timer or asyncio.ensure_future(self._clock.sleep(self._settings.hedge_ms))
+        try:
+            while not own.done() and not all(task.done() for task in tasks):
+                running = [task for task in tasks if not task.done()]
+                await asyncio.wait([*running, own], return_when=asyncio.FIRST_COMPLETED)
+                if timer is not None or any(task.done() and task.result().turl for task in tasks):
+                    return
+        finally:
+            if timer is None:
+                own.cancel()
 
 
 def _taken(waiting: list[NodeView], count: int) -> list[NodeView]:
     """The first so many, taken off the list."""
     taken, waiting[:] = waiting[:count], waiting[count:]
     return taken
-
-
-def _batched(items: Sequence[T], width: int) -> Iterator[Sequence[T]]:
-    """The items in order, at most `width` at a time."""
-    for start in range(0, len(items), width):
-        yield items[start : start + width]

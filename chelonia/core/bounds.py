@@ -115,14 +115,22 @@ RECEIPTS_MAX: Final = 32
 """Receipts in one commit."""
 
 # --- healing ---
+SCRUB_PAGE_MS: Final = 1000
+"""About how long one call of a requested scrub reads: short enough for a progress bar, long enough to cost little."""
+READMITTED_MAX: Final = 1000
+"""Replicas brought back from quarantine at once: each is read whole first."""
 BOOTS_KEPT: Final = 8
 """Earlier starts that a Shepherd's heartbeat names: more starts within one lease wait until the lease is over."""
 REPORT_ENTRIES_MAX: Final = 500
 """Replica changes in one report: with two changes each it stays one small transaction."""
 REFERENCES_PAGE: Final = 500
 """References read at once when all replicas of a Shepherd are gone through: their blobs are read in one call."""
-COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 4
-"""Concurrent repair copies that one Shepherd sends or takes."""
+COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 16
+"""Concurrent repair copies that one Shepherd sends or takes at most, whatever administrators set."""
+HEAL_QUEUE_MAX: Final = 5_000
+"""Blobs of lost Shepherds that wait for a copy at once, a KiB each; beyond it they are found again page by page."""
+HEAL_QUEUE_SHOWN: Final = 20
+"""Blobs of the queue that are shown: a screenful."""
 ERASURES_PER_CALL_MAX: Final = 200
 """Erasures handed to a Shepherd in one call."""
 ERASURES_UNASKED_PER_MIN_MAX: Final = 1000

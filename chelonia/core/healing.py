@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,6 +76,14 @@ class Endangered:
 
 
 @dataclass(frozen=True, slots=True)
+class Exposed:
+    """So many blobs have so many verified copies left, and fewer than wanted."""
+
+    live: int
+    blobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeCursor:
     """How far the replicas of one Shepherd have been gone through: all before `after` are as wanted, or waiting for
     what cannot be had. `read`: all of them have been looked at."""
@@ -91,7 +98,7 @@ class HealStatus:
     """Healing as one Librarian sees it; that of the leader is the whole picture.
 
     Args:
-        exposed: copies left -> blobs with so many verified copies and fewer than wanted.
+        exposed: blobs with fewer verified copies than wanted, by copies left, fewest first.
         delayed: of these, blobs whose missing copies are waited for (maintenance, repair delay).
         stuck: of these, blobs that no Shepherd can take or give a copy of.
         copies_to_go, bytes_to_go: what is to be copied for all that are known to be exposed, those under way included.
@@ -106,7 +113,7 @@ class HealStatus:
     leader: str
     is_leader: bool
     control: HealControl
-    exposed: Mapping[int, int]
+    exposed: tuple[Exposed, ...]
     delayed: int
     stuck: int
     copies_to_go: int

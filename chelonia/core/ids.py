@@ -92,5 +92,7 @@ TRASH_OBJECT = ObjectId("sys:trash")
 """Deleted files that are kept: `due` by when they go, `formerly` by where they were."""
 PENDING_OBJECT = ObjectId("sys:pending")
 """Uploads that are not complete: `due` by when their reservation ends."""
+SNAPSHOTS_OBJECT = ObjectId("sys:snapshots")
+"""Namespace snapshots: `snapshot` names manifest and segments by time, `blobs` all blobs that hold any of them."""
 CLUSTER_OBJECT = ObjectId("sys:cluster")
 """Section `cluster`: `id`, `generation`, `created_ms`, `record_key` (signs replica records)."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from chelonia.core.caller import Call, Role
-from chelonia.core.healing import ForgetPage, Word
+from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
@@ -379,7 +379,8 @@ class NodeView:
     """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved).
 
     `drain`: `draining` while its copies are to leave, `drained` once none is left and it may go; "" otherwise.
-    `trouble`: what a person should know of it: its disk is gone, a second process claims its name, its store changed.
+    `trouble`: what a person should know of it: its disk is gone, a second process claims its name, its store changed,
+    it comes and goes.
     """
 
     shepherd: ServiceId
@@ -433,7 +434,8 @@ class HealthSummary:
 
     `exposed`: blobs with fewer verified copies than wanted; `queued`: blobs to be planned, or waiting for a place;
     `copying`: copies under way; `erasing`: erasures found in the outboxes; `replicas`: by state, `offline` included, as
-    the leader's last whole pass over all blobs counted them.
+    the leader's last whole pass over all blobs counted them; `paused_by`: who paused healing, ""
+    while it goes on.
     """
 
     leader: str
@@ -444,6 +446,8 @@ class HealthSummary:
     copying: int
     erasing: int
     replicas: Mapping[str, int] = field(default_factory=dict)
+    paused_by: str = ""
+    paused_ms: Ms = Ms(0)
 
 
 class Severity(enum.Enum):
@@ -626,6 +630,14 @@ class Librarian(Protocol):
                 kept, and the Shepherd with them.
         Raises: NOT_FOUND; CONFLICT while it is alive.
         """
+        ...
+
+    async def heal_status(self, call: Call) -> HealStatus:
+        """Report how far healing is: the repair leader's word where it can be had."""
+        ...
+
+    async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
+        """Pause healing, resume it, or limit it, for all Librarians. Administrators only. Raises: BAD_REQUEST."""
         ...
 
     async def health(self, call: Call) -> HealthSummary:

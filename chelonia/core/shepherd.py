@@ -123,7 +123,8 @@ class CopyOrder:
 class ShepherdStatus:
     """State of one Shepherd, for administrators and tests.
 
-    `store`: id of its store; `trouble`: why it is not ready, "" when it is.
+    `store`: id of its store; `trouble`: why it is not ready, "" when it is. Reclaimable: `quarantined_bytes` by
+    `discard`, `unfinished_bytes` of interrupted uploads by themselves.
     """
 
     shepherd: ServiceId
@@ -137,6 +138,52 @@ class ShepherdStatus:
     damaged: int = 0
     store: str = ""
     trouble: str = ""
+    quarantined_bytes: int = 0
+    unfinished_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubOrder:
+    """Which replicas to check now.
+
+    Args:
+        references: exactly these; empty: all that the rest of this lets through, in order of reference.
+        after: continue after this reference.
+        before_ms: only those last checked before (wall clock); 0: however lately. A start forgets earlier checks.
+        suspicious: only those that are damaged, or that something has been said against.
+    """
+
+    references: tuple[ReferenceId, ...] = ()
+    after: str = ""
+    before_ms: Ms = Ms(0)
+    suspicious: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A replica found damaged, and how."""
+
+    reference: ReferenceId
+    blob: BlobId
+    damage: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPage:
+    """What was checked: as much as the rate of the scrub lets through in a moment.
+
+    `checked` replicas of `bytes` together; `after` continues, "" when all is done; `left`: how many may still come.
+    """
+
+    checked: int
+    bytes: int
+    damaged: tuple[Damaged, ...]
+    after: str
+    left: int
+
+
+RECORDS_ASIDE = "aside "
+"""`after` of `Shepherd.records` where those in quarantine begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +240,19 @@ class Shepherd(Protocol):
 
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """Check these replicas now (all when empty); returns how many were found damaged."""
+        ...
+
+    async def scrub_page(self, call: Call, order: ScrubOrder) -> ScrubPage:
+        """Check some replicas now, at the rate of the scrub. Administrators. Raises: UNAVAILABLE without its disk."""
+        ...
+
+    async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
+        """Erase these from quarantine, where nobody reads them; returns how many were there. Administrators only."""
+        ...
+
+    async def readmit(self, call: Call) -> int:
+        """Bring back from quarantine what is whole, and ask the namespace about it again: what it knows becomes a copy,
+        what it does not is set aside again. Returns how many were brought back. Administrators only."""
         ...
 
     async def status(self, call: Call) -> ShepherdStatus:

@@ -113,10 +113,12 @@ class AHashSection:
 
 @dataclass(frozen=True, slots=True)
 class LibrarianSection:
-    """The Librarian: `id` its URL; `ahash` URLs, empty when the A-Hash is in this process."""
+    """The Librarian: `id` its URL; `ahash` URLs, empty when the A-Hash is in this process; `record_key_file`: where the
+    cluster's record key is kept for a rebuild, empty: nowhere."""
 
     id: str
     ahash: tuple[str, ...] = ()
+    record_key_file: str = ""
     tuning: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -163,7 +165,7 @@ class NodeConfig:
 
 TUNING: dict[type[Any], tuple[type[Any], frozenset[str]]] = {
     AHashSection: (AHashSettings, frozenset()),
-    LibrarianSection: (LibrarianSettings, frozenset({"bootstrap"})),
+    LibrarianSection: (LibrarianSettings, frozenset({"bootstrap", "record_key"})),
     BartenderSection: (BartenderSettings, frozenset({"dn", "service_id", "token_key"})),
     ShepherdSection: (ShepherdSettings, frozenset({"service_id", "base_url", "dn", "version"})),
 }

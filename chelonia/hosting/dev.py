@@ -346,7 +346,9 @@ class DevCluster:
                 ListenSection(place.port, ("ahash", "librarian", "metrics"), HOST),
                 ListenSection(place.data_port, ("bartender", "metrics"), HOST, "optional"),
             ),
-            librarian=LibrarianSection(place.url("Librarian"), (), _tuned(quick)),
+            librarian=LibrarianSection(
+                place.url("Librarian"), (), str(self._root / "data" / "record.key"), _tuned(quick)
+            ),
             bartender=BartenderSection(
                 place.url("Bartender"), str(self._root / "data" / "bartender.key"), (), {"durable_copies": durable}
             ),

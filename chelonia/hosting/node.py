@@ -41,13 +41,14 @@ from chelonia.hosting.http_messages import Door
 from chelonia.hosting.http_server import HttpServer, Listener, ServerParts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
+from chelonia.hosting.record_key import load_record_key, save_record_key
 from chelonia.hosting.registry import Registry, Source
 from chelonia.hosting.routes import Readiness, Routes, observer
 from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
 from chelonia.hosting.signer import KeyVerifier, load_signer
 from chelonia.hosting.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.tls import ClientCertificate, TlsSettings, TlsStore
-from chelonia.hosting.transfers import HttpTransfers
+from chelonia.hosting.transfers import HttpCarrier, HttpTransfers
 from chelonia.hosting.worker import ThreadWorker
 from chelonia.librarian import registry as stored_registry
 from chelonia.librarian.records import Identity
@@ -221,13 +222,15 @@ class Node:
         tuning = dict(section.tuning)
         admins = self._config.trust.administrators
         tuning.setdefault("root_owner", Dn(admins[0] if admins else ""))
-        settings = LibrarianSettings(bootstrap=trusted(self._config), **tuning)
-        neighbours = HttpNeighbours(self._link)
-        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings, neighbours)
+        known = load_record_key(section.record_key_file)
+        settings = LibrarianSettings(bootstrap=trusted(self._config), record_key=known, **tuning)
+        neighbours, carrier = HttpNeighbours(self._link), HttpCarrier(self._client)
+        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings, neighbours, carrier)
         ahash = self._ahash or RemoteAHash(self._link, section.ahash)
         librarian = LibrarianService(ahash, Identity(self._dn, ServiceId(section.id)), world)
         if not await self._persist("librarian", librarian.start):
             return
+        save_record_key(section.record_key_file, librarian.record_key)
         self._closers.append(librarian.stop)
         self._keep("librarian", librarian.run())
         self._librarian = librarian
@@ -312,6 +315,8 @@ class Node:
             self._metrics.gauge("shepherd_free_bytes", "Space left for replicas.", status.free_bytes)
             self._metrics.gauge("shepherd_quarantined", "Replicas set aside.", status.quarantined)
             self._metrics.gauge("shepherd_damaged", "Replicas found damaged since the start.", status.damaged)
+            for name in ("quarantined_bytes", "unfinished_bytes"):
+                self._metrics.gauge(f"shepherd_{name}", f"Space that could be had back: {name}.", getattr(status, name))
 
         self._watch("shepherd", check)
         self._doors["shepherd"] = SoapDoor(SHEPHERD, shepherd, section.id, self._parts, capacity).serve

@@ -19,7 +19,7 @@ from chelonia.core import ahash, bartender, librarian, shepherd
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage, Word
+from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
@@ -428,6 +428,14 @@ class RemoteLibrarian:
         """See the port."""
         return await self._channel.call(call, "forget", shepherd, after, check_only, accept_loss)
 
+    async def heal_status(self, call: Call) -> HealStatus:
+        """See the port."""
+        return await self._channel.call(call, "heal_status")
+
+    async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
+        """See the port."""
+        return await self._channel.call(call, "heal_order", order)
+
     async def health(self, call: Call) -> librarian.HealthSummary:
         """See the port."""
         return await self._channel.call(call, "health")
@@ -483,6 +491,18 @@ class RemoteShepherd:
     async def records(self, call: Call, after: str, limit: int) -> shepherd.RecordPage:
         """See the port."""
         return await self._channel.call(call, "records", after, limit)
+
+    async def scrub_page(self, call: Call, order: shepherd.ScrubOrder) -> shepherd.ScrubPage:
+        """See the port."""
+        return await self._copying.call(call, "scrub_page", order)
+
+    async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
+        """See the port."""
+        return await self._copying.call(call, "discard", references)
+
+    async def readmit(self, call: Call) -> int:
+        """See the port."""
+        return await self._copying.call(call, "readmit")
 
     async def status(self, call: Call) -> shepherd.ShepherdStatus:
         """See the port."""

@@ -65,9 +65,9 @@ def move(blob: BlobView, plan: BlobPlan, nodes: Nodes, balance: Balance) -> Move
     Args:
         plan: what repair would do about the blob: a move waits until that is nothing.
     """
-    if not plan.quiet or len(plan.homes) != max(blob.wanted, 1):
-        return None
     homes = nodes_of(plan.homes)
+    if not plan.quiet or len(homes) != max(blob.wanted, 1) or not all(home in nodes.health for home in homes):
+        return None
     worst = max(plan.homes, key=lambda location: weariness(location, homes, nodes))
     own = nodes.health[worst.shepherd]
     if not (own.draining or balance.even_out):

@@ -64,7 +64,8 @@ class Balancing:
             moved, waiting = moved + here, waiting + unquiet
         if not moved and not waiting:
             self._apart = places
-        pause = self._on.settings.backoff_max_ms if moved or waiting else self._on.settings.survey_interval_ms
+        soon = moved or waiting or any(node.draining for node in nodes.health.values())
+        pause = self._on.settings.backoff_max_ms if soon else self._on.settings.survey_interval_ms
         self._settled, self._look_ms = shape, Ms(self._on.now + pause)
 
     async def _leave(self, shepherd: ServiceId) -> tuple[int, int]:
@@ -86,8 +87,10 @@ class Balancing:
 
     async def _turn(self, blob: BlobId, planned: Move) -> bool:
         """Wait for this move's turn, look again, and begin it."""
-        nodes = self._parts.planning.nodes()
-        pace = self._drain_pace if nodes.health[planned.leaving].draining else self._even_pace
+        node = self._parts.planning.nodes().health.get(planned.leaving)
+        if node is None:
+            return False
+        pace = self._drain_pace if node.draining else self._even_pace
         while pace.wait_ms(self._on.now) or self._busy():
             await self._on.world.clock.sleep(max(pace.wait_ms(self._on.now), self._on.settings.tick_ms))
         for stored in await self._read((blob,)):

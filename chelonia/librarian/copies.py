@@ -10,29 +10,33 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
+from chelonia.core.healing import HealControl
 from chelonia.core.ids import Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location
 from chelonia.librarian.blobs import blob_of, facts_of
 from chelonia.librarian.copying import Copier, CopyJob
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.guard import Backoff, Slots
+from chelonia.librarian.guard import Backoff, Flow, Slots
 from chelonia.librarian.repair import BlobPlan, Copy
+from chelonia.librarian.worklist import Waiting
 
 _LOG = logging.getLogger(__name__)
 
 
 class Copies:
-    """The copies of one Librarian. `ended` is called when one has ended, told whether a Shepherd failed at it."""
+    """The copies of one Librarian. `ended` is called when one has ended, told how many bytes were copied, -1 when a
+    Shepherd failed at it or nobody knows."""
 
-    def __init__(self, footing: Footing, copier: Copier, ended: Callable[[bool], None]) -> None:
+    def __init__(self, footing: Footing, copier: Copier, ended: Callable[[int], None]) -> None:
         settings = footing.settings
         self._on = footing
         self._copier = copier
         self._ended = ended
-        self._slots = Slots(bounds.COPIES_IN_FLIGHT_PER_NODE_MAX, settings.copies_max)
+        self._slots = Slots(settings.copies_per_node_max, settings.copies_max)
+        self._sent, self._taken = Flow(), Flow()
+        self.paused = False
         self._backoff = Backoff(settings.backoff_ms, settings.backoff_max_ms)
         self._running: dict[ReferenceId, asyncio.Task[None]] = {}
 
@@ -42,6 +46,12 @@ class Copies:
     def spared(self, shepherd: ServiceId) -> bool:
         """Whether a Shepherd has just failed and is left alone."""
         return self._backoff.spared(shepherd, self._on.now)
+
+    def steer(self, control: HealControl) -> None:
+        """Put limits in force; what runs goes on."""
+        self.paused = control.paused
+        self._slots.per_node_max = control.copies_per_node
+        self._sent.bytes_per_s_max = self._taken.bytes_per_s_max = control.bytes_per_s
 
     def heard(self, shepherd: ServiceId) -> None:
         """A Shepherd has been heard of anew: it is tried again."""
@@ -53,11 +63,13 @@ class Copies:
         until = Ms(self._on.wall + self._copier.copy_ms(facts_of(blob).size))
         for copy in plan.copies:
             source = self._source(copy)
-            if source is None or not self._slots.free(copy.target):
+            if source is None or not self._takes(copy.target):
                 continue
             target = Location(copy.target, ReferenceId(self._on.world.ids.uuid()))
             job = CopyJob(blob, source, target, until)
             self._slots.take(job.shepherds)
+            self._sent.spend(source.shepherd, facts_of(blob).size, self._on.now)
+            self._taken.spend(copy.target, facts_of(blob).size, self._on.now)
             jobs.append(job)
         return jobs
 
@@ -76,15 +88,26 @@ class Copies:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
+    def fits(self, waiting: Waiting) -> bool:
+        """Whether a copy of a blob that waits could begin now."""
+        return any(self._takes(target) and any(map(self._gives, sources)) for target, sources in waiting.ways)
+
     def _source(self, copy: Copy) -> Location | None:
-        fit = (s for s in copy.sources if self._slots.free(s.shepherd) and not self.spared(s.shepherd))
-        return next(fit, None)
+        return next((s for s in copy.sources if self._gives(s.shepherd)), None)
+
+    def _gives(self, shepherd: ServiceId) -> bool:
+        free = self._slots.free(shepherd) and self._sent.free(shepherd, self._on.now)
+        return free and not self.paused and not self.spared(shepherd)
+
+    def _takes(self, shepherd: ServiceId) -> bool:
+        return self._slots.free(shepherd) and self._taken.free(shepherd, self._on.now) and not self.paused
 
     async def _run(self, job: CopyJob) -> None:
-        failed: ServiceId | None = None
+        copied = -1
         try:
             failed = await self._copier.copy(job)
             if failed is None:
+                copied = facts_of(job.blob).size
                 for shepherd in job.shepherds:
                     self._backoff.worked(shepherd)
             else:
@@ -94,4 +117,4 @@ class Copies:
         finally:
             self._slots.release(job.shepherds)
             del self._running[job.target.reference]
-            self._ended(failed is not None)
+            self._ended(copied)

@@ -48,18 +48,40 @@ class Pace:
         self._free_ms = Ms(max(now, self._free_ms) + size * 1000 // max(self._per_s, 1))
 
 
+class Flow:
+    """Bytes of each Shepherd, at most so many a second each (0: no limit). What is large goes whole, and is paid off
+    before the next may go."""
+
+    def __init__(self, bytes_per_s_max: int = 0) -> None:
+        self.bytes_per_s_max = bytes_per_s_max
+        self._owed: dict[ServiceId, tuple[Ms, float]] = {}
+
+    def free(self, shepherd: ServiceId, now: Ms) -> bool:
+        """Whether the next bytes of this Shepherd may go."""
+        return not self.bytes_per_s_max or self._owes(shepherd, now) <= 0
+
+    def spend(self, shepherd: ServiceId, size: int, now: Ms) -> None:
+        """So many bytes go now."""
+        if self.bytes_per_s_max:
+            self._owed[shepherd] = now, self._owes(shepherd, now) + size
+
+    def _owes(self, shepherd: ServiceId, now: Ms) -> float:
+        since, owed = self._owed.get(shepherd, (now, 0.0))
+        return max(0.0, owed - (now - since) * self.bytes_per_s_max / 1000)
+
+
 class Slots:
     """Copies in flight, bounded per Shepherd and in all."""
 
     def __init__(self, per_node_max: int, total_max: int) -> None:
-        self._per_node_max = per_node_max
+        self.per_node_max = per_node_max
         self._total_max = total_max
         self._busy: dict[ServiceId, int] = {}
         self.total = 0
 
     def free(self, shepherd: ServiceId) -> bool:
         """Whether this Shepherd can send or take one more."""
-        return self.total < self._total_max and self._busy.get(shepherd, 0) < self._per_node_max
+        return self.total < self._total_max and self._busy.get(shepherd, 0) < self.per_node_max
 
     def take(self, shepherds: Iterable[ServiceId]) -> None:
         """One copy begins between these."""

@@ -15,13 +15,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import Word
+from chelonia.core.healing import HealOrder, HealStatus, Word
 from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary
 from chelonia.core.placement import NODE_OFFLINE
+from chelonia.librarian import steering
 from chelonia.librarian.balancing import Balancing
 from chelonia.librarian.copies import Copies
 from chelonia.librarian.copying import Copier
@@ -29,12 +30,15 @@ from chelonia.librarian.detecting import Detecting
 from chelonia.librarian.erasing import Erasers
 from chelonia.librarian.expiring import Expiring
 from chelonia.librarian.footing import Footing
+from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.planning import Planning, policy_of
-from chelonia.librarian.records import Identity, Records
+from chelonia.librarian.progress import Progress
+from chelonia.librarian.records import Draft, Identity, Records
 from chelonia.librarian.repairing import Parts, Repairing
 from chelonia.librarian.service_nodes import Nodes
 from chelonia.librarian.service_uploads import Uploads
+from chelonia.librarian.snapshotting import Snapshotting
 from chelonia.librarian.surveying import Surveying
 from chelonia.librarian.tally import Tally
 from chelonia.librarian.trimming import Trimming
@@ -62,9 +66,12 @@ class Healer:
         parts = Parts(self._work, self._tally, planning, self._leading, self._copies, self._trimming)
         self._repairing = Repairing(on, parts)
         self._balancing = Balancing(on, parts, self._repairing.act)
+        self._progress = Progress(on, self._work, self._tally, self._leading, self._copies)
         self._surveying = Surveying(on, planning, self._leading, self._tally, self._found)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
+        self._keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
+        self._snapshotting = Snapshotting(on, self._leading, self._keeping) if self._keeping else None
         records.listen(self._applied)
         nodes.listen(self._node_changed)
 
@@ -79,7 +86,33 @@ class Healer:
             copying=len(self._copies),
             erasing=self._erasers.waiting,
             replicas=self._tally.replicas,
+            paused_by=self._progress.control.paused_by,
+            paused_ms=self._progress.control.paused_ms,
         )
+
+    def own_status(self) -> HealStatus:
+        """How far healing is, as far as this Librarian knows: its word for another one."""
+        return self._progress.status()
+
+    async def status(self) -> HealStatus:
+        """How far healing is: the leader's word, if it can be had."""
+        leader, neighbours = ServiceId(self._leading.holder), self._on.world.neighbours
+        if self._leading.now or not leader or neighbours is None:
+            return self._progress.status()
+        try:
+            return await neighbours.librarian(leader).heal_status(self._on.call)
+        except CheloniaError as error:
+            _LOG.info("the leader does not say how far healing is: %s", error)
+            return self._progress.status()
+
+    async def order(self, call: Call, order: HealOrder) -> HealStatus:
+        """Write an administrator's order, and have it in force here."""
+        await self._on.records.attempt(self._on.call, Draft(steering.ordered(order, call.dn, self._on.wall)))
+        _LOG.info("healing: %s by %s", order, call.dn)
+        await self._leading.keep(self._on.now)
+        self._steer()
+        self._next(self._on.settings.copies_max)
+        return await self.status()
 
     async def words(self, shepherds: Sequence[ServiceId]) -> tuple[Word, ...]:
         """What this Librarian knows of these Shepherds by itself, having tried their addresses now."""
@@ -106,7 +139,7 @@ class Healer:
     def _node_changed(self, shepherd: ServiceId) -> None:
         """A Shepherd came, went or changed: the leader plans its blobs, all plan what waited for a place."""
         if self._leading.led:
-            self._work.page(shepherd)
+            self._progress.begin(shepherd)
         self._work.unstick()
         self._copies.heard(shepherd)
         self._planning.changed()
@@ -133,11 +166,18 @@ class Healer:
         for shepherd in self._on.nodes.table.shepherds():
             self._node_changed(shepherd)
 
-    def _copied(self, failed: bool) -> None:
+    def _copied(self, size: int) -> None:
         """A copy has ended: its slots are free for those that wait."""
-        if failed:
+        if size < 0:
             self._planning.changed()
-        self._work.unpark(bounds.COPIES_IN_FLIGHT_PER_NODE_MAX)
+        else:
+            self._progress.copied(size)
+        self._next(2)
+
+    def _next(self, limit: int) -> None:
+        """Let those that wait go on, as far as there is room."""
+        self._work.refill()
+        self._work.unpark(limit, self._copies.fits)
         self._wake.set()
 
     def _found(self, blobs: Sequence[BlobId]) -> None:
@@ -153,11 +193,16 @@ class Healer:
             self._every(self._on.settings.tick_ms, self._tick),
             self._repair(),
             self._detecting.run(),
-            self._every(self._on.settings.tick_ms, self._trimming.step),
+            self._every(self._on.settings.tick_ms, self._trim),
             self._every(self._on.settings.tick_ms, self._erase),
             self._surveying.run(self._tolerant),
-            self._every(self._on.settings.tick_ms, self._balancing.step),
+            self._every(self._on.settings.tick_ms, self._balance),
             self._every(self._on.settings.sweep_interval_ms, self._expiring.sweep),
+            *(
+                [self._every(self._on.settings.sweep_interval_ms, self._snapshotting.step)]
+                if self._snapshotting
+                else []
+            ),
         )
         tasks = [asyncio.create_task(loop) for loop in loops]
         try:
@@ -185,15 +230,33 @@ class Healer:
         """Keep the lease, write who came and went, let timers and waiting blobs go on."""
         now = self._on.now
         await self._leading.keep(now)
+        self._steer()
         if now - self._refreshed_ms >= self._on.settings.services_interval_ms:
             await self._on.nodes.refresh(self._on.call)
             self._refreshed_ms = now
         if self._leading.now:
             await self._detecting.look(now)
             await self._leading.write_transitions(now)
-        self._work.ring(now)
-        self._work.unpark(self._on.settings.plan_batch)
-        self._wake.set()
+        await self._progress.tick(now)
+        for shepherd in self._work.ring(now):
+            self._progress.begin(shepherd)
+        self._repairing.tick()
+        self._next(self._on.settings.copies_max)
+
+    def _steer(self) -> None:
+        """Put in force what administrators have ordered."""
+        control = self._progress.control
+        before = self._copies.paused
+        self._copies.steer(control)
+        if control.paused != before:
+            if control.paused:
+                _LOG.warning(
+                    "healing is paused by %s; nothing is copied or trimmed until it is resumed", control.paused_by
+                )
+            else:
+                _LOG.info("healing goes on")
+                if self._leading.led:
+                    self._began()
 
     async def _repair(self) -> None:
         while True:
@@ -202,6 +265,14 @@ class Healer:
             while self._repairing.ready:
                 if not await self._tolerant(self._repairing.step):
                     break
+
+    async def _trim(self) -> None:
+        if not self._copies.paused:
+            await self._trimming.step()
+
+    async def _balance(self) -> None:
+        if not self._copies.paused:
+            await self._balancing.step()
 
     async def _erase(self) -> None:
         if self._leading.now:

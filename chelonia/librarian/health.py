@@ -269,7 +269,12 @@ class HealthTable:
         """All Shepherds, ordered by service id."""
         shaky = self.unsteady(now)
         views = (self._view(shepherd, node, now, wall) for shepherd, node in self._nodes.items())
-        return tuple(replace(view, accepting=False) if view.shepherd in shaky else view for view in views)
+        trouble = (
+            f"it comes and goes: nothing new is given to it until it has been steady for {self._rule.window_ms} ms"
+        )
+        return tuple(
+            replace(view, accepting=False, trouble=trouble) if view.shepherd in shaky else view for view in views
+        )
 
     def _view(self, shepherd: ServiceId, node: _Node, now: Ms, wall: Ms) -> NodeView:
         stored = node.stored
@@ -299,6 +304,7 @@ class HealthTable:
             replicas=beat.replicas,
             accepting=beat.accepting and not stored.drain_ms,
             domain=beat.domain,
+            reclaimable_bytes=beat.reclaimable_bytes,
         )
 
     def _fresh(self, shepherd: ServiceId, node: _Node, now: Ms) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from chelonia.core.ahash import Element, TransactOutcome
 from chelonia.core.ids import REPAIR_OBJECT, Ms, ServiceId, shepherd_object
+from chelonia.core.metadata import StoredObject
 from chelonia.librarian import leader
 from chelonia.librarian.elements import LEASE, put
 from chelonia.librarian.footing import Footing
@@ -32,12 +33,18 @@ class Leading:
         self._began, self._ended = began, ended
         self._led = False
         self._term = ""
+        self._record = StoredObject(REPAIR_OBJECT, 0)
         self._writing = asyncio.Lock()
 
     @property
     def holder(self) -> str:
         """Who leads, as last read."""
         return self._leadership.holder
+
+    @property
+    def record(self) -> StoredObject:
+        """The record of repair, as last read: beside the lease, what was ordered and how far rounds have come."""
+        return self._record
 
     @property
     def now(self) -> bool:
@@ -66,7 +73,8 @@ class Leading:
     async def keep(self, now: Ms) -> None:
         """Take, keep or notice the loss of the lease."""
         records, call = self._on.records, self._on.call
-        self._leadership.observe(leader.parse(await records.one(call.strongly(), REPAIR_OBJECT)), now)
+        self._record = await records.one(call.strongly(), REPAIR_OBJECT)
+        self._leadership.observe(leader.parse(self._record), now)
         bid = self._leadership.bid(now, self._on.wall)
         if bid is not None and (await records.attempt(call, Draft(bid.elements()))).applied:
             self._leadership.won(bid)

@@ -133,7 +133,7 @@ class NodeLife:
         draft = Draft([check(obj, empty("file"), empty("erase")), erase(obj), *burnt])
         if not (await self._records.attempt(call, draft)).applied:
             return False
-        _LOG.warning("shepherd %s is forgotten; its identity is never accepted again", shepherd)
+        _LOG.info("shepherd %s is forgotten; its identity is never accepted again", shepherd)
         await self._nodes.refresh(call)
         return True
 

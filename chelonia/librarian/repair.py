@@ -141,7 +141,7 @@ class BlobPlan:
     `live`: verified copies within reach; `short`: copies that still lack after this plan (no source or no target);
     `witnesses`: the copies that removals rest on, none of them removed; each must be asked before anything is removed
     (`vouched`); `homes`: all copies, if every one of them is verified and its Shepherd proven; `revisit_ms`: when it
-    should be looked at again even if nothing happens, 0 for never.
+    should be looked at again even if nothing happens, 0 for never; `waited`: copies on Shepherds expected back.
     """
 
     blob: BlobId
@@ -156,6 +156,8 @@ class BlobPlan:
     homes: tuple[Location, ...] = ()
     short: int = 0
     revisit_ms: Ms = Ms(0)
+    size: int = 0
+    waited: int = 0
 
     @property
     def idle(self) -> bool:
@@ -237,6 +239,8 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
         homes=tuple(replica.location for replica in count.sure) if len(count.sure) == len(blob.replicas) else (),
         short=max(missing, 0) - len(copies),
         revisit_ms=_revisit(count, policy, now),
+        size=blob.size,
+        waited=len(_nodes(count.waited_for)),
     )
 
 

@@ -15,7 +15,7 @@ from chelonia.core.access import check_access, own_shepherd
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage, Word
+from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import CLUSTER_OBJECT, ROOT, Guid, Ms, ServiceId
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
@@ -99,6 +99,11 @@ class LibrarianService:
         await self._nodes.bootstrap(call, self._world.settings.bootstrap)
         await self._nodes.refresh(call)
 
+    @property
+    def record_key(self) -> str:
+        """The cluster's record key (hex): to be kept where it outlives the A-Hash."""
+        return self._uploads.record_key
+
     async def run(self) -> None:
         """Heal until cancelled or stopped."""
         healing = self._healing = asyncio.create_task(self._healer.run())
@@ -117,6 +122,7 @@ class LibrarianService:
             await asyncio.wait((healing,))
 
     async def _ensure_cluster(self, call: Call) -> None:
+        kept = self._world.settings.record_key
         found = await self._records.one(call, CLUSTER_OBJECT)
         if not found.exists:
             position = self._records.position
@@ -125,13 +131,17 @@ class LibrarianService:
                     "id": position.cluster or self._world.ids.uuid(),
                     "generation": str(position.generation),
                     "created_ms": str(self._world.clock.now_ms()),
-                    "record_key": self._world.ids.token(RECORD_KEY_BYTES).hex(),
+                    "record_key": kept or self._world.ids.token(RECORD_KEY_BYTES).hex(),
                 }
             }
             elements = [check(CLUSTER_OBJECT, version(0)), *put_all(CLUSTER_OBJECT, sections)]
             await self._records.attempt(call, Draft(elements))
             found = await self._records.one(call, CLUSTER_OBJECT)
-        self._uploads.seal_with(found.value("cluster", "record_key"))
+        key = found.value("cluster", "record_key")
+        if kept not in ("", key):
+            cause = "the file holds the record key of another cluster: name the right one in record_key_file"
+            raise CheloniaError(Kind.BAD_CONFIG, "start", "record key", cause)
+        self._uploads.seal_with(key)
 
     async def _ensure_root(self, call: Call) -> None:
         settings = self._world.settings
@@ -306,6 +316,18 @@ class LibrarianService:
         """Declare a Shepherd lost for good, a page at a time."""
         check_access(call, "librarian", "forget")
         return await self._life.forget(call, shepherd, after, check_only=check_only, accept_loss=accept_loss)
+
+    async def heal_status(self, call: Call) -> HealStatus:
+        """Report how far healing is."""
+        check_access(call, "librarian", "healStatus")
+        if call.has(Role.LIBRARIAN):
+            return self._healer.own_status()
+        return await self._healer.status()
+
+    async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
+        """Pause, resume or limit healing."""
+        check_access(call, "librarian", "healOrder")
+        return await self._healer.order(call, order)
 
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""

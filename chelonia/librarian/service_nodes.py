@@ -92,7 +92,7 @@ class Nodes:
         """All Shepherds, ordered by service id."""
         now, voices = self._world.clock.monotonic_ms(), self._voices
         return tuple(
-            replace(view, store=voices.store(view.shepherd), trouble=voices.trouble(view.shepherd, now))
+            replace(view, store=voices.store(view.shepherd), trouble=voices.trouble(view.shepherd, now) or view.trouble)
             for view in self.table.views(now, self._world.clock.now_ms())
         )
 
@@ -306,6 +306,9 @@ class Nodes:
         if len(report.replicas) > bounds.REPORT_ENTRIES_MAX:
             cause = f"at most {bounds.REPORT_ENTRIES_MAX} replicas in one report"
             raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
+        known = self._registry.find(Role.SHEPHERD, report.shepherd, call.dn)
+        if known is not None and known.forgotten:
+            raise CheloniaError(Kind.DENIED, "report", report.shepherd, BURNT)
         if report.number == 0:
             return await self._old_report(call, report)
         recorded = await self._store_of(call, report.shepherd, report.store)

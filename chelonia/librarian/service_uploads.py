@@ -41,6 +41,11 @@ class Uploads:
         self._verify_key = verify_key
         self._record_key = ""
 
+    @property
+    def record_key(self) -> str:
+        """The cluster's key (hex) for seals, "" before the start."""
+        return self._record_key
+
     def seal_with(self, record_key: str) -> None:
         """Use the cluster's key (hex) for seals."""
         self._record_key = record_key

@@ -34,12 +34,18 @@ class LibrarianSettings:
         claim_ms: how long a copy may take to begin; `claim_bytes_per_s_min` adds time by size.
         trash_keep_ms: how long a deleted file can be brought back before its bytes are erased; 0: not at all.
         sweep_interval_ms: how often what has expired is looked for (trash, uploads that were never completed).
+        record_key: the cluster's record key (hex) as an earlier start has kept it; "": the A-Hash knows, or a new one.
+        snapshot_interval_ms: how often the namespace is stored on the Shepherds, for a rebuild; 0: never.
+        snapshot_copies: on how many of them.
         outbox_interval_ms: how often every Shepherd's erasure outbox is looked at without being asked.
         survey_interval_ms: one slow pass over all known blobs (the survey) starts this often.
         survey_page_ms: pause between two pages of that pass.
         backoff_ms: pause after a Shepherd refused or failed, doubled up to `backoff_max_ms`.
         services_interval_ms: how often the registry and the stored node states are read again.
         plan_batch: blobs read and planned together; copies_max: copies this Librarian runs at once.
+        copies_per_node_max: repair copies one Shepherd sends or takes at once.
+        copy_bytes_per_s_max: of repair copies one Shepherd sends, and as many that it takes; 0: no limit. An
+            administrator's `heal rate` goes before both.
         balance_bytes_per_s_max: how fast uneven disks are evened out and copies moved to better domains; 0: never.
         balance_hysteresis_percent: disks count as uneven when their used shares differ by more.
         drain_bytes_per_s_max: how fast copies leave Shepherds that are being drained.
@@ -62,6 +68,9 @@ class LibrarianSettings:
     claim_bytes_per_s_min: int = 1_000_000
     trash_keep_ms: int = 24 * 3_600_000
     sweep_interval_ms: int = 10_000
+    record_key: str = ""
+    snapshot_interval_ms: int = 15 * 60_000
+    snapshot_copies: int = 3
     outbox_interval_ms: int = 30_000
     survey_interval_ms: int = 6 * 3_600_000
     survey_page_ms: int = 500
@@ -70,6 +79,8 @@ class LibrarianSettings:
     services_interval_ms: int = 5_000
     plan_batch: int = 100
     copies_max: int = 32
+    copies_per_node_max: int = 4
+    copy_bytes_per_s_max: int = 0
     balance_bytes_per_s_max: int = 20 * 1024 * 1024
     balance_hysteresis_percent: int = 10
     drain_bytes_per_s_max: int = 50 * 1024 * 1024
@@ -92,6 +103,7 @@ class LibrarianSettings:
             claim_ms=15_000,
             trash_keep_ms=0,
             sweep_interval_ms=1_000,
+            snapshot_interval_ms=0,
             outbox_interval_ms=1_000,
             survey_interval_ms=10_000,
             survey_page_ms=50,

@@ -8,7 +8,7 @@ from typing import Protocol
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import Librarian
-from chelonia.core.shepherd import Directory, Verifier
+from chelonia.core.shepherd import Carrier, Directory, Verifier
 from chelonia.librarian.settings import LibrarianSettings
 
 
@@ -35,6 +35,8 @@ class World:
     ids: Ids
     settings: LibrarianSettings
     neighbours: Neighbours | None = None
+    carrier: Carrier | None = None
+    """Without it the Librarian keeps no bytes of its own: no snapshots, and no rebuild."""
 
     def owner(self, dn: str) -> Dn:
         """The owner to record for an entry whose maker gave none."""

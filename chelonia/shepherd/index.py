@@ -70,6 +70,10 @@ class Index:
         at = bisect.bisect_right(self._order, ReferenceId(reference))
         return self._held[self._order[at % len(self._order)]]
 
+    def count_after(self, after: str) -> int:
+        """How many references are greater than `after`."""
+        return len(self._order) - bisect.bisect_right(self._order, ReferenceId(after))
+
     def between(self, after: str, upto: str) -> Iterator[Held]:
         """Replicas with `after` < reference <= `upto` in order; `upto` "" means to the end."""
         start = bisect.bisect_right(self._order, ReferenceId(after))

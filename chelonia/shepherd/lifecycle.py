@@ -90,6 +90,11 @@ def found(stored: StoredReplica, keep_until_ms: int) -> Held:
     )  # fmt: skip
 
 
+def unproven(held: Held) -> Held:
+    """A replica that nobody may have before it is checked."""
+    return replace(held, state=ReplicaState.INVALID)
+
+
 def checked(held: Held, intact: bool, now_ms: Ms) -> Held:
     """The replica after a full check of bytes and record."""
     state = next_state(held.state, Cause.VERIFIED if intact else Cause.DAMAGED)

@@ -67,6 +67,7 @@ class Node:
         self.news = asyncio.Event()
         self.suspicion = asyncio.Event()
         self.in_doubt = False
+        self.reclaimable_bytes = 0
         self._saving = asyncio.Lock()
         self._to_settle: dict[ReferenceId, None] = {}
 

@@ -9,10 +9,10 @@ from itertools import islice
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import RecordPage, ReplicaRecord
+from chelonia.core.shepherd import RECORDS_ASIDE, RecordPage, ReplicaRecord
 from chelonia.shepherd.node import Node
 
-HERE, ASIDE = "here", "aside"
+HERE, ASIDE = "here", RECORDS_ASIDE.strip()
 """First words of `after`: among the replicas, or among those set aside."""
 
 

@@ -138,6 +138,7 @@ class Reporting:
             boots=node.boots,
             replaces=node.disk.identity.replaces,
             trouble=node.disk.trouble,
+            reclaimable_bytes=node.reclaimable_bytes,
             leaving=self._leaving,
         )
 

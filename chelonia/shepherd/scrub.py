@@ -56,6 +56,10 @@ class Round:
         """Have this replica checked before any other."""
         self._suspects[reference] = None
 
+    def is_suspect(self, reference: ReferenceId) -> bool:
+        """Whether something has been said against it that no check has settled."""
+        return reference in self._suspects
+
     def next_suspect(self, index: Index) -> Held | None:
         """Take the oldest suspicion that is still here, or None."""
         while self._suspects:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from itertools import islice
+from typing import Final
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import ByteRange
+from chelonia.core.ids import BlobId, ReferenceId
+from chelonia.core.shepherd import ByteRange, Damaged, ScrubOrder, ScrubPage
 from chelonia.shepherd import lifecycle, scrub
 from chelonia.shepherd.checksums import Hasher
 from chelonia.shepherd.lifecycle import Held
@@ -20,6 +23,9 @@ from chelonia.shepherd.scrub import Pace
 from chelonia.shepherd.waiting import wake_or_sleep
 
 log = logging.getLogger(__name__)
+
+PAGE_REPLICAS: Final = 10_000
+"""Replicas looked at for one page of a requested scrub: those that are not wanted cost no time otherwise."""
 
 
 class Scrubber:
@@ -59,17 +65,59 @@ class Scrubber:
             damaged += held is not None and not held.alive
         return damaged
 
+    async def page(self, order: ScrubOrder) -> ScrubPage:
+        """Check what is ordered, at the rate of the scrub, until a moment is over. Raises: UNAVAILABLE."""
+        node, clock = self._node, self._node.ports.clock
+        await node.disk.require()
+        until_ms = clock.monotonic_ms() + bounds.SCRUB_PAGE_MS
+        checked, size, after, damaged = 0, 0, order.after, list[Damaged]()
+        for reference in self._ordered(order):
+            if clock.monotonic_ms() >= until_ms:
+                break
+            after = reference
+            held = node.index.get(reference)
+            if held is not None and not self._is_wanted(held, order):
+                continue
+            found, damage = await self._checked(reference, paced=True)
+            checked, size = checked + 1, size + max(held.size if held else 0, 0)
+            if found is None:
+                node.doubt(reference)
+            if damage or found is None:
+                blob = found.blob if found else BlobId("")
+                damaged.append(Damaged(reference, blob, damage or "it is not here"))
+        left = self._left(order, after)
+        return ScrubPage(checked, size, tuple(damaged), after if left else "", left)
+
+    def _ordered(self, order: ScrubOrder) -> tuple[ReferenceId, ...]:
+        if order.references:
+            return tuple(sorted(reference for reference in order.references if reference > order.after))
+        return tuple(held.reference for held in islice(self._node.index.between(order.after, ""), PAGE_REPLICAS))
+
+    def _left(self, order: ScrubOrder, after: str) -> int:
+        if order.references:
+            return sum(reference > after for reference in order.references)
+        return self._node.index.count_after(after)
+
+    def _is_wanted(self, held: Held, order: ScrubOrder) -> bool:
+        suspicious = not held.alive or self._node.round.is_suspect(held.reference)
+        young = order.before_ms and held.checked_ms >= order.before_ms
+        return not young and (suspicious or not order.suspicious)
+
     async def check(self, reference: ReferenceId, *, paced: bool = False) -> Held | None:
         """Read a replica whole and note what was found; returns it, None when it is not (or no longer) here."""
+        return (await self._checked(reference, paced=paced))[0]
+
+    async def _checked(self, reference: ReferenceId, *, paced: bool) -> tuple[Held | None, str]:
+        """The replica after its check, and what is wrong with it."""
         before = self._node.index.get(reference)
         if before is None:
-            return None
+            return None, ""
         damage = await self._damage(before, paced)
         if damage and not await self._node.disk.look(hard=True):
             raise CheloniaError(Kind.UNAVAILABLE, "check", reference, self._node.disk.trouble)
         held = self._node.index.get(reference)
         if held is None:
-            return None
+            return None, ""
         self.scrubbed += 1
         self.damaged += bool(damage)
         after = lifecycle.checked(held, not damage, self._node.ports.clock.now_ms())
@@ -80,7 +128,7 @@ class Scrubber:
             self._node.report(reference)
         elif not held.checked_ms and damage:
             self._node.report(reference)
-        return after
+        return after, damage
 
     async def save_cursor(self) -> None:
         """Keep durably how far the round has come."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chelonia.core import bounds
 from chelonia.core.access import check_access
@@ -25,6 +25,8 @@ from chelonia.core.shepherd import (
     GetRequest,
     PutRequest,
     RecordPage,
+    ScrubOrder,
+    ScrubPage,
     ShepherdStatus,
     StatOutcome,
     TurlOutcome,
@@ -45,6 +47,9 @@ from chelonia.shepherd.waiting import run_together
 
 log = logging.getLogger(__name__)
 
+READMITTED = "readmitted"
+"""Where `State.extra` keeps under which generation of the metadata the quarantine was gone through."""
+
 
 @dataclass(slots=True)
 class _Aside:
@@ -53,6 +58,8 @@ class _Aside:
     leftovers: dict[ReferenceId, int]
     quarantined: dict[ReferenceId, int]
     counted_ms: int = 0
+    quarantined_bytes: int = 0
+    unfinished_bytes: int = 0
 
 
 class ShepherdService:
@@ -128,6 +135,7 @@ class ShepherdService:
             >= min(node.settings.unknown_grace_ms, node.settings.quarantine_keep_ms) // 20
         ):
             await self._count_aside()
+        await self._readmit_once()
         await self._purge(self._aside.leftovers, now_ms - node.settings.unknown_grace_ms)
         await self._purge(self._aside.quarantined, now_ms - node.settings.quarantine_keep_ms)
         await self._scrubber.save_cursor()
@@ -140,6 +148,16 @@ class ShepherdService:
                 log.warning("tidying failed, it is tried again error=%s", error)
             await self._node.ports.clock.sleep(self._node.settings.tidy_ms)
 
+    async def _readmit_once(self) -> None:
+        """Under metadata of another generation (restored from a backup) what was unknown may be known."""
+        node = self._node
+        generation = str(node.state.generation)
+        if not node.state.generation or node.state.extra.get(READMITTED) == generation:
+            return
+        if READMITTED in node.state.extra and await self._readmit() >= bounds.READMITTED_MAX:
+            return  # there is more
+        await node.save(replace(node.state, extra={**node.state.extra, READMITTED: generation}))
+
     async def _count_aside(self) -> None:
         node = self._node
         now_ms = node.ports.clock.monotonic_ms()
@@ -151,7 +169,10 @@ class ShepherdService:
             {reference: old.leftovers.get(reference, now_ms) for reference in leftovers},
             {reference: old.quarantined.get(reference, now_ms) for reference in unacknowledged},
             now_ms,
+            sum(max(stored.size, 0) for stored in quarantined),
+            sum([await node.ports.blobs.suspended(reference) for reference in leftovers]),
         )
+        node.reclaimable_bytes = self._aside.quarantined_bytes + self._aside.unfinished_bytes
 
     async def _purge(self, seen: dict[ReferenceId, int], before_ms: int) -> None:
         for reference, since_ms in list(seen.items()):
@@ -226,6 +247,52 @@ class ShepherdService:
         check_access(call, "shepherd", "scrub")
         return await self._scrubber.check_now(references)
 
+    async def scrub_page(self, call: Call, order: ScrubOrder) -> ScrubPage:
+        """Check some replicas now, at the rate of the scrub. Raises: DENIED, BAD_REQUEST, UNAVAILABLE."""
+        check_access(call, "shepherd", "scrubPage")
+        _check_bulk(len(order.references), "scrubPage")
+        return await self._scrubber.page(order)
+
+    async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
+        """Erase from quarantine. Raises: DENIED, BAD_REQUEST, UNAVAILABLE."""
+        check_access(call, "shepherd", "discard")
+        _check_bulk(len(references), "discard")
+        await self._node.disk.require()
+        aside = {stored.reference for stored in await self._node.ports.blobs.quarantined()}
+        wanted = [reference for reference in dict.fromkeys(references) if reference in aside]
+        for reference in wanted:
+            await self._node.ports.blobs.erase(reference)
+            log.info("quarantined bytes discarded reference=%s by=%s", reference, call.dn)
+        await self._count_aside()
+        return len(wanted)
+
+    async def readmit(self, call: Call) -> int:
+        """Ask the namespace again about what is in quarantine. Raises: DENIED, UNAVAILABLE."""
+        check_access(call, "shepherd", "readmit")
+        await self._node.disk.require()
+        return await self._readmit()
+
+    async def _readmit(self) -> int:
+        """Bring back what is whole: nothing is offered or reported of it before its bytes have been checked."""
+        node, count = self._node, 0
+        for stored in await node.ports.blobs.quarantined():
+            whole = stored.facts is not None and stored.size == stored.facts.size
+            if not (stored.committed and whole) or stored.reference in node.index or count >= bounds.READMITTED_MAX:
+                continue
+            brought = await node.ports.blobs.reinstate(stored.reference)
+            if brought is None:
+                continue
+            node.index.put(lifecycle.unproven(lifecycle.found(brought, 0)))
+            held = await self._scrubber.check(stored.reference)
+            if held is not None and not held.alive:
+                await node.set_aside(held)
+                continue
+            node.report(stored.reference)
+            count += 1
+            log.info("asked for again from quarantine reference=%s", stored.reference)
+        await self._count_aside()
+        return count
+
     async def status(self, call: Call) -> ShepherdStatus:
         """Describe this node. Raises: DENIED."""
         check_access(call, "shepherd", "status")
@@ -244,6 +311,8 @@ class ShepherdService:
             damaged=self._scrubber.damaged,
             store=node.disk.identity.store,
             trouble=node.disk.trouble or node.disk.refused,
+            quarantined_bytes=self._aside.quarantined_bytes,
+            unfinished_bytes=self._aside.unfinished_bytes,
         )
 
     async def records(self, call: Call, after: str, limit: int) -> RecordPage:

@@ -13,7 +13,19 @@ from typing import Any, Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Role
-from chelonia.core.healing import ForgetPage, Loss, Word
+from chelonia.core.healing import (
+    KEEP,
+    Endangered,
+    Exposed,
+    ForgetPage,
+    HealAction,
+    HealControl,
+    HealOrder,
+    HealStatus,
+    Loss,
+    NodeCursor,
+    Word,
+)
 from chelonia.core.ids import BlobId, Guid, ReferenceId
 from chelonia.core.librarian import (
     BeginPut,
@@ -369,14 +381,15 @@ _TALLY = shaped(lambda *pair: pair, lambda pair: pair, Text("state", "state"), T
 
 
 def _health_make(leader: str, is_leader: bool, position: Any, *rest: Any) -> HealthSummary:
-    exposed, queued, copying, erasing, replicas = rest
-    return HealthSummary(leader, is_leader, position, exposed, queued, copying, erasing, dict(replicas))
+    exposed, queued, copying, erasing, replicas, *paused = rest
+    return HealthSummary(leader, is_leader, position, exposed, queued, copying, erasing, dict(replicas), *paused)
 
 
 def _health_take(item: HealthSummary) -> tuple[Any, ...]:
     tally: Mapping[str, int] = item.replicas
     work = (item.exposed, item.queued, item.copying, item.erasing)
-    return item.leader, item.is_leader, item.position, *work, tuple(tally.items())
+    paused = (item.paused_by, item.paused_ms)
+    return item.leader, item.is_leader, item.position, *work, tuple(tally.items()), *paused
 
 
 _HEALTH = shaped(
@@ -390,6 +403,52 @@ _HEALTH = shaped(
     Text("copying", "copying", INT),
     Text("erasing", "erasing", INT),
     Listed("replicaList", Children("replica", "replicas", _TALLY)),
+    extra("pausedBy", "paused_by"),
+    extra("pausedMs", "paused_ms", 0, form=INT),
+)
+
+_HEAL_ORDER = record(
+    HealOrder,
+    Text("action", "action", enum_form(HealAction)),
+    extra("bytesPerS", "bytes_per_s", KEEP, form=INT),
+    extra("copiesPerNode", "copies_per_node", KEEP, form=INT),
+)
+_HEAL_CONTROL = record(
+    HealControl,
+    Text("bytesPerS", "bytes_per_s", INT),
+    Text("copiesPerNode", "copies_per_node", INT),
+    extra("pausedBy", "paused_by"),
+    extra("pausedMs", "paused_ms", 0, form=INT),
+)
+_ENDANGERED = record(
+    Endangered,
+    Text("blob", "blob"),
+    Text("name", "name"),
+    Text("live", "live", INT),
+    Text("wanted", "wanted", INT),
+    Text("size", "size", INT),
+    Text("createdMs", "created_ms", INT),
+)
+_CURSOR = record(NodeCursor, Text("serviceID", "shepherd"), extra("after", "after"), Text("read", "read", BOOL))
+_EXPOSED = record(Exposed, Text("live", "live", INT), Text("blobs", "blobs", INT))
+_HEAL_STATUS = record(
+    HealStatus,
+    Text("leader", "leader"),
+    Text("isLeader", "is_leader", BOOL),
+    Child("control", "control", _HEAL_CONTROL),
+    Listed("exposedList", Children("exposed", "exposed", _EXPOSED)),
+    Text("delayed", "delayed", INT),
+    Text("stuck", "stuck", INT),
+    Text("copiesToGo", "copies_to_go", INT),
+    Text("bytesToGo", "bytes_to_go", INT),
+    Text("copiesDone", "copies_done", INT),
+    Text("bytesDone", "bytes_done", INT),
+    Text("copying", "copying", INT),
+    Text("copiesPerMin", "copies_per_min", INT),
+    Text("bytesPerS", "bytes_per_s", INT),
+    Text("forecastMs", "forecast_ms", INT),
+    Listed("queueList", Children("endangered", "queue", _ENDANGERED), omit=True),
+    Listed("cursorList", Children("cursor", "cursors", _CURSOR), omit=True),
 )
 
 
@@ -533,6 +592,8 @@ LIBRARIAN: Final = service(
             ),
             _FORGET_PAGE,
         ),
+        Spec("healStatus", _L.heal_status, arguments(_L.heal_status), _HEAL_STATUS),
+        _command("healOrder", _L.heal_order, _HEAL_ORDER, _HEAL_STATUS),
         Spec("health", _L.health, arguments(_L.health), _HEALTH),
         Spec("fsck", _L.fsck, arguments(_L.fsck, extra("GUID", "below"), extra("cursor", "cursor")), _FSCK),
         Spec(

@@ -15,12 +15,15 @@ from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import (
     Authority,
     CopyOrder,
+    Damaged,
     DeleteOutcome,
     GetRequest,
     Purpose,
     PutRequest,
     RecordPage,
     ReplicaRecord,
+    ScrubOrder,
+    ScrubPage,
     Shepherd,
     ShepherdStatus,
     StatOutcome,
@@ -262,6 +265,25 @@ _STATUS = record(
     Text("damaged", "damaged", INT),
     extra("store", "store"),
     extra("trouble", "trouble"),
+    extra("quarantinedBytes", "quarantined_bytes", 0, form=INT),
+    extra("unfinishedBytes", "unfinished_bytes", 0, form=INT),
+)
+_REFERENCES = Listed("referenceList", Texts("referenceID", "references"))
+_SCRUB_ORDER = record(
+    ScrubOrder,
+    _REFERENCES,
+    extra("after", "after"),
+    extra("beforeMs", "before_ms", 0, form=INT),
+    extra("suspicious", "suspicious", False, form=BOOL),
+)
+_DAMAGED = record(Damaged, _REFERENCE, Text("blob", "blob"), Text("damage", "damage"))
+_SCRUB_PAGE = record(
+    ScrubPage,
+    Text("checked", "checked", INT),
+    Text("bytes", "bytes", INT),
+    Listed("damagedList", Children("damaged", "damaged", _DAMAGED)),
+    Text("after", "after"),
+    Text("left", "left", INT),
 )
 _TURL = {name: answers(name, _properties(f"{name}Response", _turl_make, _turl_take)) for name in ("get", "put")}
 
@@ -341,9 +363,17 @@ SHEPHERD: Final = service(
         Spec(
             "scrub",
             Shepherd.scrub,
-            arguments(Shepherd.scrub, Listed("referenceList", Texts("referenceID", "references"))),
+            arguments(Shepherd.scrub, _REFERENCES),
             single(Text("damaged", "damaged", INT)),
         ),
+        Spec("scrubPage", Shepherd.scrub_page, whole_argument(Shepherd.scrub_page, _SCRUB_ORDER), _SCRUB_PAGE),
+        Spec(
+            "discard",
+            Shepherd.discard,
+            arguments(Shepherd.discard, _REFERENCES),
+            single(Text("discarded", "discarded", INT)),
+        ),
+        Spec("readmit", Shepherd.readmit, arguments(Shepherd.readmit), single(Text("readmitted", "readmitted", INT))),
         Spec("status", Shepherd.status, arguments(Shepherd.status), _STATUS),
         Spec(
             "records",

@@ -38,6 +38,7 @@ from chelonia.core.healing import ForgetPage
 from chelonia.core.ids import Ms, RequestKey, ServiceId
 from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Needed, Triple, from_triples
+from chelonia.core.shepherd import Shepherd
 from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.rpc_client import AGAIN
@@ -105,11 +106,12 @@ class Client:
         retry_ms: int = RETRY_MS,
         trouble: Trouble = keep_quiet,
         ahashes: Mapping[str, AHash] | None = None,
+        shepherds: Callable[[ServiceId], Shepherd] | None = None,
     ) -> None:
         """Bind to ports; `chelonia_clients.connect` makes these from files, the environment and URLs.
 
         Args: `retry_ms`: how long an operation is repeated; `trouble` is told of each failure that will be;
-        `ahashes`: every A-Hash by URL, for administrators.
+        `ahashes`: every A-Hash by URL, and `shepherds` gives the control port of one: both for administrators.
         """
         self.bartender = bartender
         self.http = http
@@ -118,6 +120,7 @@ class Client:
         self._ahashes = ahashes or {}
         self._retry_ms = retry_ms
         self.trouble = trouble
+        self._shepherds = shepherds
 
     async def __aenter__(self) -> Client:
         return self
@@ -142,6 +145,12 @@ class Client:
             cause = "no A-Hash is known: give --ahash URL, set CHELONIA_AHASH_URL, or name a --cluster file"
             raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
         return self._ahashes
+
+    def shepherd(self, service: ServiceId) -> Shepherd:
+        """The control port of a Shepherd, for administrators. Raises: BAD_CONFIG when this client has none."""
+        if self._shepherds is None:
+            raise CheloniaError(Kind.BAD_CONFIG, "admin", service, "this client was made without a way to Shepherds")
+        return self._shepherds(service)
 
     async def settled(self, attempt: Callable[[Call], Awaitable[tuple[A, ...]]]) -> A:
         """Make one request of one element, again under the same key while its answer is that of a passing trouble."""

@@ -76,8 +76,11 @@ def open_client(
     link = Link(cast(HttpClient, carrier), SystemClock(), SystemIds(), trouble=waiting)
     librarian = RemoteLibrarian(link, librarians) if librarians else None
     once = Patience(retry_ms=0, read_ms=ONE_AHASH_MS)
-    ahashes = {url: RemoteAHash(link, (url,), once) for url in settings.ahash_urls()}
-    return Client(RemoteBartender(link, bartenders), http, librarian, trouble=waiting or keep_quiet, ahashes=ahashes)
+    return Client(
+        RemoteBartender(link, bartenders), http, librarian, trouble=waiting or keep_quiet,
+        ahashes={url: RemoteAHash(link, (url,), once) for url in settings.ahash_urls()},
+        shepherds=lambda service: RemoteShepherd(link, (service,)),
+    )  # fmt: skip
 
 
 def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Found:

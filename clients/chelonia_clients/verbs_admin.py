@@ -6,7 +6,7 @@ from importlib import metadata, resources
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import ServiceRecord
-from chelonia_clients import verbs_ahash, verbs_nodes
+from chelonia_clients import verbs_ahash, verbs_nodes, verbs_shepherds
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import table
 from chelonia_clients.session import Session
@@ -42,6 +42,10 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await verbs_ahash.remove(session, replica)
         case ("ahash", "replace", replica, dn, address):
             await verbs_ahash.replace(session, replica, dn, address)
+        case ("scrub",):
+            await verbs_shepherds.scrub(session, arguments)
+        case ("quarantine", *words):
+            await verbs_shepherds.quarantine(session, words)
         case ("fsck",) | ("fsck", _):
             await fsck(session, arguments, "".join(arguments.operands[1:]))
         case words:

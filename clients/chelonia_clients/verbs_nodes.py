@@ -21,16 +21,22 @@ _LOOK_MS: Final = 1_000
 async def nodes(session: Session) -> None:
     """`node list`."""
     found = await session.client().nodes()
-    rows = [("SHEPHERD", "STATE", "SINCE", "REPLICAS", "FREE", "TOTAL", "DOMAIN")]
+    rows = [("SHEPHERD", "STATE", "SINCE", "REPLICAS", "FREE", "TOTAL", "DOMAIN", "RECLAIMABLE")]
     for node in found:
         size = (human_size(node.free_bytes), human_size(node.total_bytes))
-        rows.append((node.shepherd, _state(node), stamp(node.since_ms), str(node.replicas), *size, node.domain))
+        what = (_state(node), stamp(node.since_ms), str(node.replicas))
+        rows.append((node.shepherd, *what, *size, node.domain, _reclaimable(node)))
         session.out.result(**_facts(node))
-    for line in table(rows, frozenset({3, 4, 5})):
+    for line in table(rows, frozenset({3, 4, 5, 7})):
         session.out.say(line)
     for node in found:
         if node.trouble:
             session.out.say(f"{node.shepherd}: {node.trouble}")
+
+
+def _reclaimable(node: NodeView) -> str:
+    """What quarantine and unfinished uploads take."""
+    return human_size(node.reclaimable_bytes) if node.reclaimable_bytes else ""
 
 
 def _facts(node: NodeView) -> dict[str, Any]:

@@ -367,6 +367,12 @@ def test_librarian_nodes(drive: Driver, cluster: Cluster) -> None:
     drive("librarian", "admin", "maintenance", own, Ms(now() + 60_000))
     assert {n.shepherd: n for n in drive("librarian", "admin", "nodes")}[own].state == "maintenance"
     drive("librarian", "admin", "maintenance", own, Ms(0))
+    drive("librarian", "admin", "drain", own, True)
+    assert {n.shepherd: n for n in drive("librarian", "admin", "nodes")}[own].drain == "draining"
+    drive("librarian", "admin", "drain", own, False)
+    drive("librarian", "admin", "approve", newcomer)
+    gone = drive("librarian", "admin", "forget", newcomer.service_id, "", False, False)
+    assert (gone.forgotten, gone.losses) == (True, ())
     health = drive("librarian", "admin", "health")
     assert health.is_leader
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
 
 from chelonia.ahash.store_memory import MemoryStore
 from chelonia.core.ahash import Position
@@ -21,6 +21,8 @@ from chelonia.core.replicas import ReplicaFacts
 from chelonia.core.shepherd import ByteRange, StoredReplica
 from chelonia.shepherd.blobs_memory import MemoryBlobs
 from tests.sim.process import check_alive
+
+T = TypeVar("T")
 
 Erased = Callable[[ReferenceId], None]
 """Told of every replica just before its bytes go."""
@@ -196,12 +198,16 @@ class _Writer:
 
 def facts_now(platter: MemoryBlobs, reference: ReferenceId) -> ReplicaFacts | None:
     """The record of a replica, for those who watch."""
-    reading = platter.facts(reference)
+    return run_now(platter.facts(reference))
+
+
+def run_now(work: Coroutine[Any, Any, T]) -> T:
+    """The result of what does not wait."""
     try:
-        reading.send(None)
+        work.send(None)
     except StopIteration as done:
-        facts: ReplicaFacts | None = done.value
-        return facts
+        result: T = done.value
+        return result
     raise AssertionError("memory does not wait")
 
 

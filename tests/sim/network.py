@@ -27,7 +27,8 @@ ANSWER_MS = 10_000
 """How long an answer is waited for."""
 LONG_ANSWER_MS = 120_000
 """The same for what moves bytes."""
-LONG = ("copy", "scrub", "PUT", "GET")
+BODIES = ("PUT", "GET")
+LONG = ("copy", "scrub", *BODIES)
 KEPT_LINES = 300
 """Events kept to be shown with a failure."""
 
@@ -35,13 +36,15 @@ KEPT_LINES = 300
 @dataclass(frozen=True, slots=True)
 class Faults:
     """How badly the network behaves: probabilities per call, delays in ms. `late`: a call between services that arrives
-    long after its caller has given up, at most `late_ms_max` after. `cut`: a body that breaks off on its way."""
+    long after its caller has given up, at most `late_ms_max` after; `duplicate`: a call that is carried out a second
+    time, at most `double_ms_max` after. `cut`: a body that breaks off on its way."""
 
     loss: float = 0.0
     duplicate: float = 0.0
     late: float = 0.0
     cut: float = 0.0
     late_ms_max: int = 20_000
+    double_ms_max: int = 0
     delay_ms_max: int = 5
     timeout_ms: int = 1500
 
@@ -64,6 +67,10 @@ class Trace:
         self.lines.append(line)
         self._hash.update(line.encode())
 
+    def tail(self, count: int) -> str:
+        """The last events."""
+        return "\n".join(list(self.lines)[-count:])
+
     def digest(self) -> str:
         """SHA-256 over all lines."""
         return self._hash.hexdigest()
@@ -83,6 +90,8 @@ class Network:
     def __init__(self, rng: random.Random, trace: Trace) -> None:
         self.faults = Faults()
         self.trace = trace
+        self.heard_ms: dict[str, int] = {}
+        """When a sign of life of each Shepherd last reached a Librarian."""
         self._rng = rng
         self._cuts: dict[tuple[str, str], int] = {}
         self._flying: dict[str, int] = {}
@@ -100,6 +109,16 @@ class Network:
             self._cuts[pair] -= 1
             if not self._cuts[pair]:
                 del self._cuts[pair]
+
+    def reaches(self, source: Node, target: Node) -> bool:
+        """Whether anything gets through from one to the other."""
+        return (source.name, target.name) not in self._cuts
+
+    async def knock(self, source: Node, target: Node) -> bool:
+        """Whether nobody listens at an address; False when that cannot be told."""
+        check_alive()
+        await asyncio.sleep(self._rng.randint(0, self.faults.delay_ms_max) / 1000)
+        return not target.up and self.reaches(source, target) and self.reaches(target, source)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -130,27 +149,28 @@ class Network:
         fate = rng.random()
         if (source.name, node.name) in self._cuts:
             return await self._lost(source, node, what, "cut off")
-        late = faults.late and not source.name.startswith("user") and rng.random() < faults.late
+        whole = what not in BODIES  # a body is sent once
+        late = faults.late and whole and not source.name.startswith("user") and rng.random() < faults.late
         if node.up and (node.frozen or late):
-            self._fly(node, self._late(node, work), request_id)
+            self._fly(node, self._late(node, work, faults.late_ms_max), request_id)
             return await self._lost(source, node, what, "late")
         if not node.up:
             self._note(source, node, what, "refused")
             raise Refused(Kind.NETWORK, what, node.name, "connection refused")
         if fate < faults.loss / 2:
             return await self._lost(source, node, what, "request lost")
-        if faults.duplicate and rng.random() < faults.duplicate:
+        if faults.duplicate and whole and rng.random() < faults.duplicate:
             self._note(source, node, what, "duplicated")
-            self._fly(node, self._late(node, work), request_id)
+            self._fly(node, self._late(node, work, faults.double_ms_max), request_id)
         result = await self._perform(source, node, what, work, request_id)
         await source.awake()
         if fate < faults.loss or (node.name, source.name) in self._cuts:
             return await self._lost(source, node, what, "answer lost")
         return result
 
-    async def _late(self, node: Node, work: Work) -> None:
+    async def _late(self, node: Node, work: Work, late_ms_max: int) -> None:
         await node.awake()
-        await asyncio.sleep(self._rng.randint(0, self.faults.late_ms_max) / 1000)
+        await asyncio.sleep(self._rng.randint(0, late_ms_max) / 1000)
         await node.awake()
         try:
             await work()
@@ -168,6 +188,8 @@ class Network:
             raise CheloniaError(Kind.NETWORK, what, node.name, "connection lost")
         error = task.exception()
         self._note(source, node, what, f"error {error!s}" if error else "ok")
+        if what == "heartbeat" and error is None:
+            self.heard_ms[source.name] = round(asyncio.get_running_loop().time() * 1000)
         if isinstance(error, CheloniaError):
             raise error
         if error is not None:

@@ -1,7 +1,11 @@
-"""Whole clusters in one process: every seed must end with every acknowledged file whole."""
+"""Whole clusters in one process: every seed must end with every acknowledged file whole.
+
+A smoke of some hundred seeds; `make sim` runs as many as one likes.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -11,8 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim import campaign
+from tests.sim.model import Violation
+from tests.sim.regressions import REGRESSIONS
 from tests.sim.scenario import FILES, crashes_and_loss
 from tests.sim.scenario_churn import churn
+from tests.sim.scenario_swarm import swarm
 from tests.sim.virtual_loop import Deadlock, run_virtual
 
 ROOT = Path(__file__).parents[2]
@@ -37,11 +45,77 @@ def test_nothing_acknowledged_is_lost_or_comes_back_while_everything_breaks(seed
     assert run_virtual(churn(seed)).acknowledged >= 4, "the storm was so bad that too little was tested"
 
 
+@pytest.mark.parametrize("seed", range(1, 61))
+def test_everything_holds_whatever_goes_wrong_at_once(seed: int) -> None:
+    """Replay one seed: `make sim SEEDS=<seed> ARGS=swarm`."""
+    run_virtual(swarm(seed))
+
+
+@pytest.mark.parametrize(("name", "seed", "found"), REGRESSIONS)
+def test_what_was_found_once_is_not_found_again(name: str, seed: int, found: str) -> None:
+    """Each of these seeds has shown a bug."""
+    assert found
+    run_virtual(campaign.SCENARIOS[name](seed))
+
+
+def test_a_campaign_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What has passed with this code is not run again, unless it is asked for."""
+    ledger = tmp_path / "sim" / "ledger.jsonl"
+    common = ["--jobs", "1", "--ledger", str(ledger)]
+    assert campaign.main(["1..2", "churn", *common]) == 0
+    assert "2 passed, 0 failed, 0 skipped" in capsys.readouterr().out
+    with ledger.open("a") as file:
+        file.write('{"scenario": "churn", "se')  # the process was killed here
+    assert campaign.main(["1..3", "churn", *common]) == 0
+    assert "1 passed, 0 failed, 2 skipped" in capsys.readouterr().out
+    assert campaign.main(["1..2", "churn", "--again", *common]) == 0
+    assert "2 passed, 0 failed, 0 skipped" in capsys.readouterr().out
+    runs = campaign.read(ledger)
+    assert [(run.scenario, run.seed, run.result) for run in runs[:2]] == [
+        ("churn", 1, "passed"),
+        ("churn", 2, "passed"),
+    ]
+    assert all(run.seconds > 0 and run.revision == campaign.revision() for run in runs)
+
+
+def test_a_failure_says_what_broke_and_how_to_replay_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed, first violation, last events, command."""
+    ledger = tmp_path / "ledger.jsonl"
+
+    async def broken(seed: int) -> None:
+        raise Violation(f"the first thing wrong under {seed}\n  last events:\n  12 s1 -> s2 copy: ok")
+
+    monkeypatch.setitem(campaign.SCENARIOS, "broken", broken)
+    monkeypatch.setattr(campaign, "ProcessPoolExecutor", _Here)
+    assert campaign.main(["5", "broken", "--ledger", str(ledger)]) == 1
+    out = capsys.readouterr().out
+    assert "broken seed 5: Violation: the first thing wrong under 5\n  last events:" in out
+    assert "replay: make sim SEEDS=5 ARGS=broken" in out
+    assert json.loads(ledger.read_text())["result"] == "Violation: the first thing wrong under 5"
+
+
+class _Here:
+    """A pool without processes."""
+
+    def __init__(self, jobs: int, initializer: object) -> None:
+        del jobs, initializer
+
+    def __enter__(self) -> _Here:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    map = staticmethod(lambda function, runs, chunksize: map(function, runs))
+
+
 def test_a_seed_is_one_history_whatever_the_hash_seed() -> None:
     """Two interpreters that order their sets differently must live through the same events."""
     first, second = (_digest_under(hash_seed) for hash_seed in ("1", "4711"))
     assert first == second
-    assert len(first.split()) == 2
+    assert len(first.split()) == 3
 
 
 def test_seeds_differ() -> None:
@@ -66,8 +140,10 @@ def _digest_under(hash_seed: str) -> str:
         "import logging; logging.disable(logging.CRITICAL)\n"
         "from tests.sim.scenario import crashes_and_loss\n"
         "from tests.sim.scenario_churn import churn\n"
+        "from tests.sim.scenario_swarm import swarm\n"
         "from tests.sim.virtual_loop import run_virtual\n"
-        "print(run_virtual(crashes_and_loss(7)).digest, run_virtual(churn(7)).digest)\n"
+        "runs = (crashes_and_loss(7), churn(7), swarm(7))\n"
+        "print(*(run_virtual(run).digest for run in runs))\n"
     )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(

@@ -64,6 +64,8 @@ LIBRARIAN_SETTINGS = LibrarianSettings(
     backoff_ms=500,
     backoff_max_ms=4_000,
     services_interval_ms=20_000,
+    trash_keep_ms=0,
+    sweep_interval_ms=30_000,
 )
 """Slower than a development cluster: a simulated second costs real time."""
 
@@ -211,6 +213,15 @@ class World:
         await shepherd.node.crash()
         await shepherd.disk.crash()
         shepherd.service = None
+        self.closed(shepherd.node)
+
+    async def stop(self, shepherd: SimShepherd) -> None:
+        """End a Shepherd as an administrator does: it says goodbye."""
+        self.note(f"STOP {shepherd.node.name}")
+        if shepherd.service is not None:
+            leaving = shepherd.node.spawn(shepherd.service.leave())
+            await asyncio.wait((leaving,), timeout=1)
+        await self.crash(shepherd)
 
     async def restart(self, shepherd: SimShepherd) -> None:
         """Start a Shepherd on its disk."""
@@ -353,6 +364,10 @@ class World:
         shepherd = next(s for s in self.shepherds if s.service_id.split("/")[2] == host)
         return shepherd, tickets.parse_turl(turl).ticket
 
+    def nodes(self) -> list[Node]:
+        """All processes."""
+        return [*(host.node for host in self.hosts), *(shepherd.node for shepherd in self.shepherds)]
+
     def _with(self, service: str) -> list[Host]:
         return [host for host in self.hosts if service in host.services]
 
@@ -373,7 +388,8 @@ class World:
         records += [ServiceRecord(Role.SHEPHERD, s.dn, s.service_id, True) for s in self.shepherds]
         settings = replace(self.librarian_settings, bootstrap=tuple(records))
         directory = _Directory(self, host.node, host.librarian_id, Role.LIBRARIAN)
-        return LibrarianWorld(directory, SimVerifier(), host.node.clock, self.ids, settings)
+        neighbours = _Neighbours(self, host)
+        return LibrarianWorld(directory, SimVerifier(), host.node.clock, self.ids, settings, neighbours)
 
     def _ahash_of(self, host: Host) -> Any:
         if host.ahash is not None:
@@ -395,7 +411,8 @@ class World:
         return self.network.port(lambda: getattr(host, service), host.node, caller, source)
 
     def _shepherd_ports(self, shepherd: SimShepherd) -> ShepherdPorts:
-        librarians = Channel(self._librarians(shepherd.call, shepherd.node), shepherd.node, self.ids, retry_ms=0)
+        each = self._librarians(shepherd.call, shepherd.node)
+        librarians = Channel(each, shepherd.node, self.ids, retry_ms=0)
         return ShepherdPorts(
             blobs=shepherd.disk,
             state_file=shepherd.state,
@@ -405,7 +422,40 @@ class World:
             worker=InlineWorker(),
             clock=shepherd.clock,
             ids=self.ids,
+            each_librarian=tuple(each),
         )
+
+    def closed(self, node: Node) -> None:
+        """The connections of a process that is gone close: who can hear of it, does."""
+        shepherd = next((shepherd for shepherd in self.shepherds if shepherd.node is node), None)
+        for host in self.hosts:
+            if shepherd is not None and host.librarian is not None and self.network.reaches(node, host.node):
+                host.node.spawn(_told(host, shepherd.service_id))
+
+
+async def _told(host: Host, shepherd: ServiceId) -> None:
+    await host.node.awake()
+    if host.librarian is not None:
+        host.librarian.suspect(shepherd)
+
+
+class _Neighbours:
+    """How a Librarian reaches the others, and the doors of Shepherds."""
+
+    def __init__(self, world: World, host: Host) -> None:
+        self._world, self._host = world, host
+
+    def librarian(self, service: ServiceId) -> Any:
+        """Another Librarian."""
+        other = next(host for host in self._world.hosts if host.librarian_id == service)
+        caller = Call(dn=CORE_DN, roles=(Role.LIBRARIAN,), service_id=self._host.librarian_id)
+        return self._world.network.port(lambda: other.librarian, other.node, caller, self._host.node)
+
+    async def refused(self, service: ServiceId) -> bool:
+        """Whether nobody listens there: a process that is frozen is not gone, nor is one that cannot be reached."""
+        name = service.split("/")[2].partition(":")[0]
+        node = next(node for node in self._world.nodes() if node.name == name)
+        return await self._world.network.knock(self._host.node, node)
 
 
 class _Directory:

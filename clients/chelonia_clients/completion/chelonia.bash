@@ -16,6 +16,11 @@ _chelonia() {
         COMPREPLY=($(compgen -W "user user2 admin service anonymous" -- "$cur"))
         return
     fi
+    if [[ "$cur" == -* && "$verb" == admin ]]; then
+        COMPREPLY=($(compgen -W "--json --for --end --wait --accept-loss --repair --node --path --recursive \
+            --older-than --suspicion --librarian --as --cluster" -- "$cur"))
+        return
+    fi
     if [[ "$cur" == -* ]]; then
         COMPREPLY=($(compgen -W "--json --recursive --force --long --parents --replicas --parallel --bartender --cluster \
             --config --verbose --trace --help --proxy --cert --key --ca-dir --ca-file --anonymous --as \

@@ -412,3 +412,22 @@ async def test_it_stops_before_the_disk_is_full_and_goes_on_by_itself(small_disk
         remount(small_disk, "256m")
         await service.transact(LIBRARIAN, NO_KEY, (put("o", "entries", "last", "x"),))
         assert (await service.status(LIBRARIAN)).writable
+
+
+async def test_a_cluster_that_has_lost_everything_begins_again_as_its_next_generation(tmp_path: Path) -> None:
+    (tmp_path / "ahash").mkdir()
+    (tmp_path / "ahash" / "restored").write_text("c1 4\n")
+    for _ in range(2):  # once; a second opening finds an ordinary store
+        async with serving(opened(tmp_path / "ahash"), settings=AHashSettings()) as ahash:
+            position = (await ahash.status(LIBRARIAN)).position
+            assert (position.cluster, position.generation) == ("c1", 5)
+    (tmp_path / "ahash" / "restored").write_text("c1 4")
+    with pytest.raises(CheloniaError, match="has metadata"):
+        opened(tmp_path / "ahash")
+
+
+def test_a_word_that_names_no_generation_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ahash").mkdir()
+    (tmp_path / "ahash" / "restored").write_text("c1")
+    with pytest.raises(CheloniaError, match="<cluster> <generation>"):
+        opened(tmp_path / "ahash")

@@ -473,6 +473,21 @@ async def test_a_silent_shepherd_costs_an_upload_a_moment_once_and_then_nothing(
 
 
 @scene
+async def test_a_shepherd_that_falls_silent_while_the_others_were_slow_costs_a_moment(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3")
+    await stage.file("/f", needed=3)
+    for name, slow_ms in (("s1", 1), ("s2", 140), ("s3", 140)):
+        stage.named(name).slow_ms = slow_ms
+    assert (await stage.get_file("/f")).status == "done"  # two of them have let it wait
+    for name, slow_ms in (("s1", 60_000), ("s2", 1), ("s3", 1)):
+        stage.named(name).slow_ms = slow_ms
+    for act in (lambda: stage.get_file("/f"), lambda: stage.put_file("/g", needed=2)):
+        before = stage.clock.monotonic_ms()
+        assert (await act()).status == "done"
+        assert stage.clock.monotonic_ms() - before <= 4 * stage.settings.hedge_ms
+
+
+@scene
 async def test_shepherds_that_are_all_slow_are_waited_for(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
     for name in SHEPHERDS:

@@ -15,6 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.cli import main, run
 from chelonia_clients.doctor import cure_of
 from chelonia_clients.output import Output, table
+from chelonia_clients.verbs import ADMIN
 from chelonia_clients.verbs_admin import script
 from chelonia_clients.verbs_nodes import parse_duration
 from tests.support.bartender import FakeBartender
@@ -119,6 +120,12 @@ COMP_WORDS=(chelonia --as us); _chelonia; printf '%s\\n' "${COMPREPLY[@]}"
     done = subprocess.run(["bash"], input=script("chelonia.bash") + stub + tries, text=True, capture_output=True)
     names = ["/d/with space", "/d/w*", "/d/w'q"]
     assert done.stdout.splitlines() == [*names, *names, "user", "user2"]
+
+
+def test_bash_completes_every_option_of_admin() -> None:
+    tries = "COMP_CWORD=2; COMP_WORDS=(chelonia admin --); _chelonia; printf '%s\\n' \"${COMPREPLY[@]}\""
+    done = subprocess.run(["bash"], input=script("chelonia.bash") + tries, text=True, capture_output=True)
+    assert {flag.name for flag in ADMIN.flags} <= set(done.stdout.split())
 
 
 def test_completion_of_names(chelonia: Command, fake: FakeBartender) -> None:

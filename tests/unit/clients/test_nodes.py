@@ -64,7 +64,6 @@ def test_waiting_ends_when_a_drain_is_called_off(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.expect_log("is lost with")
-@pytest.mark.expect_log("is forgotten")
 def test_forget_names_what_would_be_lost_and_needs_a_word_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with paper(shepherds=3) as p:

@@ -21,12 +21,12 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
         "unmake": {B}, "move": {B}, "setWanted": {B}, "entries": {B, A}, "recall": {B}, "heartbeat": {S},
         "hearing": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A}, "approve": {A},
         "maintenance": {A}, "drain": {A}, "forget": {A},
-        "health": {B, L, A}, "fsck": {A}, "mend": {A},
+        "healStatus": {L, A}, "healOrder": {A}, "health": {B, L, A}, "fsck": {A}, "mend": {A},
     },
     "shepherd": {
         "get": {B, L}, "put": {B, L}, "stat": {B, L, A}, "delete": {L}, "toggleReport": {A}, "copy": {L},
         "scrub": {L, A}, "status": {B, L, A},
-        "records": {L, A},
+        "records": {L, A}, "scrubPage": {A}, "discard": {A}, "readmit": {A},
     },
     "bartender": {"addReplica": {S}},
 }  # fmt: skip

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from chelonia.core.ids import BlobId, Dn, Ms, ServiceId
+from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat
 from chelonia.librarian.guard import Backoff, RateGuard, Slots
 from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Transition, steady_from, unsteady
 from chelonia.librarian.leader import Leadership, Lease
-from chelonia.librarian.worklist import Worklist
 
 A, B = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
 LEASE = 1_000
@@ -168,6 +167,7 @@ def test_a_shepherd_that_comes_and_goes_takes_nothing_new_until_it_is_steady() -
         made.beat(beat(B), Ms(10 * boot))
     assert made.unsteady(Ms(50)) == {A}, "three new boots after the first contact"
     assert [view.accepting for view in made.views(Ms(50), Ms(50))] == [False, True]
+    assert ["comes and goes" in view.trouble for view in made.views(Ms(50), Ms(50))] == [True, False]
     assert made.present(A, Ms(50)), "it is read from"
     steady = made.steady_from(A)
     assert steady == 20 + FlapRule().window_ms
@@ -279,45 +279,3 @@ def test_backoff_doubles_to_its_limit_and_forgets_on_success() -> None:
     assert not backoff.spared(B, now)
     backoff.worked(A)
     assert backoff.failed(A, now) - now == 100
-
-
-# --- the worklist
-
-
-def test_the_worklist_gives_each_blob_once_and_the_most_endangered_first_when_parked() -> None:
-    work = Worklist()
-    work.mark([BlobId("a"), BlobId("b"), BlobId("a")])
-    assert work.take(10) == ["a", "b"]
-    work.park(BlobId("calm"), (3, Ms(0), BlobId("calm")))
-    work.park(BlobId("dire"), (1, Ms(9), BlobId("dire")))
-    work.unpark(1)
-    assert work.take(10) == ["dire"]
-    work.stick(BlobId("stuck"))
-    assert work.dirty == 0
-    work.unstick()
-    assert work.take(10) == ["stuck"]
-
-
-def test_paging_goes_on_from_its_cursor_and_starts_again_when_told() -> None:
-    work = Worklist()
-    work.page(A)
-    assert work.next_page() == (A, "")
-    work.paged(A, "", "r5")
-    assert work.next_page() == (A, "r5")
-    work.page(A)
-    work.paged(A, "r5", "r9")
-    assert work.next_page() == (A, "")
-    work.paged(A, "", "")
-    assert work.next_page() is None
-
-
-def test_timers_ring_once_at_the_earliest_time_set() -> None:
-    work = Worklist()
-    work.blob_at(Ms(50), BlobId("a"))
-    work.blob_at(Ms(20), BlobId("a"))
-    work.blob_at(Ms(70), BlobId("a"))
-    work.node_at(Ms(30), A)
-    work.ring(Ms(19))
-    assert (work.dirty, work.next_page()) == (0, None)
-    work.ring(Ms(30))
-    assert (work.take(9), work.next_page()) == (["a"], (A, ""))

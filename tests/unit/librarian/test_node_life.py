@@ -8,11 +8,13 @@ import pytest
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, Loss
-from chelonia.core.ids import BlobId, ServiceId
+from chelonia.core.ids import BlobId, RequestKey, ServiceId
 from chelonia.core.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord
 from chelonia.core.replicas import ReplicaState
+from chelonia.librarian import registry
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, shepherd_call
 from tests.support.paper import Paper, paper
 
@@ -50,7 +52,6 @@ def beat(shepherd: ServiceId) -> Heartbeat:
 # --- forgetting -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.expect_log("is forgotten")
 def test_a_forgotten_shepherd_leaves_nothing_behind_and_never_comes_back() -> None:
     async def scenario() -> None:
         async with paper(shepherds=3) as p:
@@ -72,6 +73,9 @@ def test_a_forgotten_shepherd_leaves_nothing_behind_and_never_comes_back() -> No
             answer = await p.b.service.heartbeat(shepherd_call(one), beat(one))
             assert (answer.known, answer.refused) == (False, REFUSED_FORGOTTEN)
             assert "lost for good" in answer.cause
+            with pytest.raises(CheloniaError, match="lost for good"):
+                await p.b.report(one, (blob, "from the grave", S.ALIVE), boot=9)
+            assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
             with pytest.raises(CheloniaError, match="lost for good") as error:
                 await p.b.service.approve(ADMIN, replace(record, approved=True, forgotten=False))
             assert error.value.kind is Kind.DENIED
@@ -86,7 +90,7 @@ async def healed(p: Paper, blob: BlobId, copies: int) -> bool:
     return len(p.holding(blob)) >= copies
 
 
-@pytest.mark.expect_log("is lost with|is forgotten")
+@pytest.mark.expect_log("is lost with")
 def test_what_only_it_has_is_named_and_kept_until_that_is_accepted() -> None:
     async def scenario() -> None:
         async with paper(shepherds=3) as p:
@@ -126,6 +130,36 @@ def test_a_copy_out_of_reach_is_no_reason_to_give_up_another() -> None:
     run_virtual(scenario())
 
 
+def test_a_damaged_copy_elsewhere_is_none() -> None:
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
+        async with paper(2, settings) as p:
+            _, blob = await p.upload("f", copies=2)
+            one, two = p.b.shepherds
+            p.shepherds[two].broken = "put"
+            await away(p, one)
+            await p.b.report(two, (blob, f"{blob}@{two}", S.INVALID))
+            assert len(losses(await forget(p, one))) == 1
+            assert one in await p.b.locations(blob)
+
+    run_virtual(scenario())
+
+
+def test_an_approval_decided_before_the_identity_was_burnt_does_not_apply() -> None:
+    """Two Librarians: one approves on what it read, the other has burnt the identity meanwhile."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            one = p.b.shepherds[0]
+            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
+            approval = registry.set_record(record)
+            await away(p, one)
+            assert (await forget(p, one))[-1].forgotten
+            assert not (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (approval,))).applied
+
+    run_virtual(scenario())
+
+
 def test_a_living_shepherd_and_an_unknown_one_are_not_forgotten() -> None:
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
@@ -140,7 +174,6 @@ def test_a_living_shepherd_and_an_unknown_one_are_not_forgotten() -> None:
     run_virtual(scenario())
 
 
-@pytest.mark.expect_log("is forgotten")
 def test_forgetting_goes_in_pages_and_can_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chelonia.core.bounds.REFERENCES_PAGE", 4)
     monkeypatch.setattr("chelonia.librarian.node_life.PART", 3)
@@ -163,7 +196,6 @@ def test_forgetting_goes_in_pages_and_can_be_begun_again(monkeypatch: pytest.Mon
     run_virtual(scenario())
 
 
-@pytest.mark.expect_log("is forgotten")
 def test_another_identity_waiting_under_the_same_id_is_not_burnt() -> None:
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
@@ -233,6 +265,28 @@ def test_a_drain_goes_at_its_rate_and_can_be_called_off() -> None:
     run_virtual(scenario())
 
 
+def test_what_still_arrives_at_a_draining_shepherd_leaves_too() -> None:
+    """A ticket given before the drain: its bytes come when all else has left."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            await p.upload("early", copies=2)
+            one = p.shepherds[p.b.shepherds[0]]
+            await p.b.service.drain(ADMIN, one.id, True)
+
+            async def emptied() -> bool:
+                return await drains(p) == "drained"
+
+            await p.until(emptied, limit_ms=60_000)
+            _, late = await p.upload("late", copies=2)
+            assert await drains(p) == "draining"
+            await p.until(emptied, limit_ms=60_000)
+            assert one.id not in p.holding(late)
+            assert len(p.holding(late)) == 2
+
+    run_virtual(scenario())
+
+
 def test_a_shepherd_that_nobody_can_relieve_keeps_what_it_has() -> None:
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
@@ -261,22 +315,22 @@ def test_an_unknown_shepherd_is_not_drained() -> None:
 def test_an_empty_shepherd_fills_up_until_disks_are_even_and_then_it_ends() -> None:
     async def scenario() -> None:
         async with paper(shepherds=4) as p:
-            p.disk_bytes = 1_000
-            blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(60)]
+            p.disk_bytes = 500
+            blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(30)]
             full = [p.shepherds[s] for s in p.b.shepherds[:3]]
             fresh = p.shepherds[p.b.shepherds[3]]
-            assert {len(s.replicas) for s in full} == {60}
+            assert {len(s.replicas) for s in full} == {30}
 
             async def even() -> bool:
                 assert all(len(p.holding(blob)) >= 3 for blob in blobs)
-                return max(len(s.replicas) for s in full) - len(fresh.replicas) <= 20
+                return max(len(s.replicas) for s in full) - len(fresh.replicas) <= 12
 
             await p.until(even, limit_ms=120_000)
             await asyncio.sleep(60)
             before = [len(s.replicas) for s in (*full, fresh)]
-            assert sum(before) == 180
-            assert max(before) - min(before) <= 15
-            await asyncio.sleep(300)
+            assert sum(before) == 90
+            assert max(before) - min(before) <= 9
+            await asyncio.sleep(60)
             assert [len(s.replicas) for s in (*full, fresh)] == before
 
     run_virtual(scenario())
@@ -286,10 +340,10 @@ def test_the_off_switch() -> None:
     async def scenario() -> None:
         settings = replace(LibrarianSettings.dev(ADMIN.dn), balance_bytes_per_s_max=0)
         async with paper(3, settings) as p:
-            p.disk_bytes = 1_000
-            for n in range(60):
+            p.disk_bytes = 500
+            for n in range(30):
                 await p.upload(f"f{n}", copies=2)
-            await asyncio.sleep(60)
-            assert [len(s.replicas) for s in p.shepherds.values()] == [60, 60, 0]
+            await asyncio.sleep(30)
+            assert [len(s.replicas) for s in p.shepherds.values()] == [30, 30, 0]
 
     run_virtual(scenario())

@@ -1,0 +1,98 @@
+"""How long healing will take: from what is to be copied, and from how long copying took lately. Pure, time passed in.
+
+A copy costs a time that does not depend on its size and a time per byte; as many run at once as do, so both are times
+of the whole Librarian, not of one copy. They are fitted (least squares, neither below 0) to what was seen, the latest
+weighing most. Where all files are alike the two cannot be told apart, and need not be: the forecast for such files is
+right whichever it is. What was learned is kept while nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.ids import Ms
+
+KEEP: Final = 0.9
+"""How much of its weight a slice keeps when the next one comes: ten slices are most of what is known."""
+RECENT_MS: Final = 10_000
+"""What `recent` looks back over."""
+UNKNOWN: Final = -1
+"""A forecast that cannot be made."""
+_RIDGE: Final = 1e-9
+"""Decides between the two costs where what was seen does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a copy: milliseconds each, and milliseconds per byte."""
+
+    copy_ms: float
+    byte_ms: float
+
+
+def forecast_ms(copies: int, size: int, cost: Cost | None) -> int:
+    """Milliseconds until so many copies of so many bytes in all are made; `UNKNOWN` without a known cost."""
+    if not copies:
+        return 0
+    return UNKNOWN if cost is None else round(copies * cost.copy_ms + size * cost.byte_ms)
+
+
+class Rate:
+    """What copying cost and costs."""
+
+    def __init__(self) -> None:
+        self._slice = (0, 0)
+        self._slice_ms = 0
+        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
+        self._recent: deque[tuple[Ms, int, int]] = deque()
+
+    def copied(self, size: int) -> None:
+        """A copy has ended well."""
+        copies, total = self._slice
+        self._slice = (copies + 1, total + size)
+
+    def tick(self, now: Ms, busy_ms: int) -> None:
+        """So many milliseconds have passed in which copies were under way."""
+        self._slice_ms += busy_ms
+        copies, size = self._slice
+        if not copies:
+            return
+        self._recent.append((now, copies, size))
+        self._learn(copies, size, max(self._slice_ms, 1))
+        self._slice, self._slice_ms = (0, 0), 0
+
+    @property
+    def unlearned(self) -> bool:
+        """Whether copies have ended since the last tick."""
+        return self._slice[0] > 0
+
+    @property
+    def cost(self) -> Cost | None:
+        """What a copy costs, None when none was seen."""
+        nn, nb, bb, nt, bt = self._sums
+        if not nn:
+            return None
+        scale = bb / nn or 1.0  # bytes of a typical copy, squared: makes both unknowns alike in size
+        ridge = _RIDGE * nn
+        a, b, c, d = nn + ridge, nb / scale**0.5, bb / scale + ridge, bt / scale**0.5
+        determinant = a * c - b * b
+        copy_ms, byte_ms = (nt * c - d * b) / determinant, (d * a - nt * b) / determinant
+        if copy_ms < 0:
+            copy_ms, byte_ms = 0.0, d / c
+        elif byte_ms < 0:
+            copy_ms, byte_ms = nt / a, 0.0
+        return Cost(copy_ms, byte_ms / scale**0.5)
+
+    def recent(self, now: Ms) -> tuple[int, int]:
+        """(copies per minute, bytes per second) of the last `RECENT_MS`."""
+        while self._recent and now - self._recent[0][0] > RECENT_MS:
+            self._recent.popleft()
+        copies, size = (sum(item[place] for item in self._recent) for place in (1, 2))
+        return copies * 60_000 // RECENT_MS, size * 1000 // RECENT_MS
+
+    def _learn(self, copies: int, size: int, took_ms: int) -> None:
+        fresh = (copies * copies, copies * size, size * size, copies * took_ms, size * took_ms)
+        nn, nb, bb, nt, bt = (KEEP * old + new for old, new in zip(self._sums, fresh, strict=True))
+        self._sums = (nn, nb, bb, nt, bt)

@@ -1,0 +1,222 @@
+"""Snapshots of the namespace, written by the repair leader: what is left of the names when every A-Hash is gone.
+
+Every `snapshot_interval_ms` all objects are read once, slowly, and cut into pages (`wire.snapshots`); pages that an
+earlier snapshot has are referred to, the others go into new segments. Segments and manifest are ordinary replicated
+blobs of the object `sys:snapshots`. What is not in them: locations (Shepherds know), names in collections (entries know
+their parents), uploads under way, the record key. Reasoning: docs/design/013-rebuild.md.
+
+A snapshot is no instant: entries are read one after the other while changes go on. Each entry is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BLOB_PREFIX, SERVICES_OBJECT, SNAPSHOTS_OBJECT, BlobId, Ms, blob_object, is_guid
+from chelonia.core.librarian import TYPE_PENDING
+from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.librarian.blobs import NewBlob, discard_blob, facts_of, locations_of, make_blob
+from chelonia.librarian.elements import drop, put
+from chelonia.librarian.footing import Footing
+from chelonia.librarian.keeping import Keeping
+from chelonia.librarian.leading import Leading
+from chelonia.librarian.tree import type_of
+from chelonia.wire.snapshots import (
+    Manifest,
+    Page,
+    Pager,
+    Place,
+    Segments,
+    decode_manifest,
+    encode_manifest,
+    kept_places,
+    live_share,
+    snapshot_name,
+)
+
+_LOG = logging.getLogger(__name__)
+
+ENTRY_KEPT: Final = (
+    "entry", "timestamps", "parents", "policy", "defaultPolicy", "metadata", "states", "blobs", "mountpoint", "trashed",
+)  # fmt: skip
+"""Sections of an entry that a snapshot keeps."""
+_ROLES: Final = tuple(role.value for role in Role)
+_READ: Final[Filter] = tuple(Needed(section) for section in (*ENTRY_KEPT, "blob", *_ROLES))
+PAGE: Final = 500
+"""Objects read at once."""
+
+
+def kept(obj: StoredObject) -> StoredObject | None:
+    """What a snapshot keeps of an object, None for nothing."""
+    sections: tuple[str, ...]
+    if is_guid(obj.id):
+        sections = ENTRY_KEPT if type_of(obj) not in ("", TYPE_PENDING) else ()
+    elif obj.id.startswith(BLOB_PREFIX):
+        sections = ("blob",) if obj.value("blob", "file") not in ("", SNAPSHOTS_OBJECT) else ()
+    else:
+        sections = _ROLES if obj.id == SERVICES_OBJECT else ()
+    found = {section: obj.sections[section] for section in sections if section in obj.sections}
+    return StoredObject(obj.id, obj.version, found) if found else None
+
+
+class Snapshotting:
+    """The snapshots of one Librarian, while it leads."""
+
+    def __init__(self, footing: Footing, leading: Leading, keeping: Keeping) -> None:
+        self._on = footing
+        self._leading = leading
+        self._keeping = keeping
+        self._checked_ms = Ms(0)
+
+    async def step(self) -> None:
+        """Take a snapshot if one is due."""
+        every = self._on.settings.snapshot_interval_ms
+        if not every or not self._leading.now or (self._checked_ms and self._on.now - self._checked_ms < every):
+            return
+        stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
+        last = max(stored.sections.get("snapshot", {}), default="0")
+        if self._checked_ms or not 0 <= self._on.wall - int(last) < every:
+            await self.take(stored)
+        self._checked_ms = self._on.now
+
+    async def take(self, stored: StoredObject) -> None:
+        """Take a snapshot; nothing is written when nothing has changed. Raises: NO_SHEPHERD, NO_REPLICA, CONFLICT."""
+        begun = self._on.wall
+        before = await self._newest(stored)
+        writing = _Writing(self, before)
+        await writing.start()
+        after, more = "", True
+        while more and self._leading.now:
+            page = await self._on.records.objects(self._on.call, after, PAGE)
+            for obj in await self._on.records.get(self._on.call, page.ids, _READ):
+                await writing.take(obj)
+            after, more = page.ids[-1] if page.ids else "", page.more
+            await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
+        if not self._leading.now:
+            return
+        position = self._on.records.position
+        manifest = await writing.finish(position.cluster, position.generation, begun)
+        if manifest is None:
+            return
+        raw = encode_manifest(manifest, self._keeping.record_key)
+        new = await self._keeping.store(raw, snapshot_name("manifest", begun))
+        await self._register(new, begun, manifest)
+
+    async def _newest(self, stored: StoredObject) -> Manifest | None:
+        """The newest snapshot that can be read; None when there is none: everything is written anew."""
+        snapshots = stored.sections.get("snapshot", {})
+        for begun in sorted(snapshots, reverse=True):
+            blob = await self._on.records.one(self._on.call, blob_object(BlobId(snapshots[begun].split(" ")[0])))
+            try:
+                places = [location for location, _ in locations_of(blob)]
+                return decode_manifest(await self._keeping.read(places, facts_of(blob)), self._keeping.record_key)
+            except (CheloniaError, ValueError) as error:
+                _LOG.warning("snapshot %s cannot be read: %s", begun, error)
+        return None
+
+    async def usable(self, manifest: Manifest) -> dict[int, BlobId]:
+        """The segments of a snapshot that the next may refer to: they exist, and enough of their bytes is used."""
+        blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in manifest.segments])
+        sizes = {n: facts_of(blob).size for n, blob in enumerate(blobs) if blob.exists}
+        share = live_share(manifest, sizes)
+        return {n: manifest.segments[n] for n in sizes if share[n] >= bounds.SNAPSHOT_LIVE_SHARE_MIN}
+
+    async def keep_segment(self, body: bytes, number: int) -> BlobId:
+        """Store a segment and name it at once, so that it is nobody's orphan."""
+        new = await self._keeping.store(body, snapshot_name("segment", self._on.wall))
+        if not await self._leading.apply([*make_blob(new), _named(new)]):
+            raise CheloniaError(Kind.CONFLICT, "snapshot", str(number), "repair is led elsewhere now")
+        return new.facts.blob
+
+    async def _register(self, new: NewBlob, begun: Ms, manifest: Manifest) -> None:
+        """Name the new snapshot, and let go of those that are too old with what only they used."""
+        stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
+        uses = " ".join((new.facts.blob, *manifest.segments))
+        snapshots = {**stored.sections.get("snapshot", {}), f"{begun:013d}": uses}
+        newest = sorted(snapshots)[-bounds.SNAPSHOTS_KEPT :]
+        elements = [*make_blob(new), _named(new), put(SNAPSHOTS_OBJECT, "snapshot", f"{begun:013d}", uses)]
+        elements += [drop(SNAPSHOTS_OBJECT, "snapshot", old) for old in snapshots if old not in newest]
+        used = dict.fromkeys(blob for each in newest for blob in snapshots[each].split(" "))
+        stale = [BlobId(blob) for blob in stored.sections.get("blobs", {}) if blob not in used]
+        elements += await self._discard(stale)
+        if await self._leading.apply(elements):
+            _LOG.info("namespace snapshot taken objects=%d pages=%d", manifest.objects, len(manifest.pages))
+
+    async def _discard(self, stale: Iterable[BlobId]) -> list[Element]:
+        ids = list(stale)[:DISCARDED_MAX]
+        blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in ids])
+        elements = [drop(SNAPSHOTS_OBJECT, "blobs", blob) for blob in ids]
+        for blob in blobs:
+            elements += discard_blob(blob, "snapshot", self._on.wall)
+        return elements
+
+
+DISCARDED_MAX: Final = 50
+"""Blobs let go of in one transact; the next snapshot goes on."""
+
+
+def _named(new: NewBlob) -> Element:
+    return put(SNAPSHOTS_OBJECT, "blobs", new.facts.blob, new.facts.blob)
+
+
+class _Writing:
+    """One snapshot on its way: pages known before are referred to, others gathered into segments."""
+
+    def __init__(self, owner: Snapshotting, before: Manifest | None) -> None:
+        self._owner = owner
+        self._before = before
+        self._known: Mapping[str, Place] = {}
+        self._segments: dict[BlobId, int] = {}
+        self._gathered = Segments.empty()
+        self._pager = Pager()
+        self._pages: list[str] = []
+        self._new: dict[str, Place] = {}
+
+    async def start(self) -> None:
+        """See what of the snapshot before can be used again."""
+        if self._before is None:
+            return
+        usable = await self._owner.usable(self._before)
+        self._segments = {blob: number for number, blob in enumerate(usable.values())}
+        renumbered = {old: self._segments[blob] for old, blob in usable.items()}
+        self._known = {
+            digest: Place(digest, renumbered[place.segment], place.offset, place.length)
+            for digest, place in kept_places(self._before, usable).items()
+        }
+
+    async def take(self, obj: StoredObject) -> None:
+        """Add an object."""
+        found = kept(obj)
+        page = self._pager.take(found) if found is not None else None
+        if page is not None:
+            await self._add(page)
+
+    async def _add(self, page: Page) -> None:
+        self._pages.append(page.digest)
+        if page.digest not in self._known and page.digest not in self._new and self._gathered.add(page):
+            await self._flush()
+
+    async def _flush(self) -> None:
+        number = len(self._segments)
+        body, places = self._gathered.seal(number)
+        self._new.update((place.digest, place) for place in places)
+        self._segments[await self._owner.keep_segment(body, number)] = number
+
+    async def finish(self, cluster: str, generation: int, begun: Ms) -> Manifest | None:
+        """The manifest; None when nothing has changed since the snapshot before."""
+        rest = self._pager.rest()
+        if rest is not None:
+            await self._add(rest)
+        if self._gathered.places:
+            await self._flush()
+        pages = tuple(self._known.get(digest) or self._new[digest] for digest in self._pages)
+        before = self._before
+        if before is not None and [p.digest for p in pages] == [p.digest for p in before.pages] and not self._new:
+            return None
+        return Manifest(cluster, generation, begun, self._pager.objects, tuple(self._segments), pages)

@@ -1,0 +1,374 @@
+"""What goes wrong in a run: each seed draws which misfortunes can happen at all, how often, and how bad the network is.
+
+A swarm of such mixes finds more than one mix of everything: some bugs need many crashes and a quiet network, others a
+long partition and nothing else. Only the `victims`, one as a rule, ever lose what was on their disk: with two durable
+copies nothing acknowledged may then be lost. Where there are several, `World.harmed` tells which losses are excused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chelonia.core.ids import ReferenceId
+from chelonia.core.librarian import Report, ReportedReplica
+from chelonia.core.replicas import Checksums, ReplicaState
+from tests.sim.network import Faults
+from tests.sim.process import Node
+from tests.sim.world import Host, SimShepherd, World
+
+CALM = Faults(delay_ms_max=3)
+LARGE = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What can go wrong under one seed. `misfortunes`: methods of `Chaos` with their weights; `pause_ms`: at most so
+    long between two; `victims`: how many Shepherds may lose bytes; `liar`: one of these lies."""
+
+    faults: Faults
+    misfortunes: dict[str, int]
+    pause_ms: int
+    victims: int = 1
+    liar: bool = False
+    absent: bool = False
+    drift: bool = False
+    lag_ms: int = 0
+    unsure: float = 0.0
+    slow_ms: int = 0
+
+    def __str__(self) -> str:
+        """One line."""
+        kinds = ", ".join(sorted(self.misfortunes))
+        more = [name for name in ("liar", "absent", "drift") if getattr(self, name)]
+        return f"{kinds}; {self.victims} victims {' '.join(more)}; {self.faults}"
+
+
+MISFORTUNES = (
+    "crash", "crash_host", "freeze", "partition", "clock_step", "rot", "empty", "roll_back", "fill_up", "slow_disk",
+    "panic", "outage", "stop",
+)  # fmt: skip
+
+
+def draw(rng: random.Random) -> Mix:
+    """The mix of a seed."""
+
+    def some(chance: float, low: float, high: float) -> float:
+        return rng.uniform(low, high) if rng.random() < chance else 0.0
+
+    faults = Faults(
+        loss=some(0.6, 0.01, 0.1), duplicate=some(0.4, 0.01, 0.08), late=some(0.4, 0.01, 0.05),
+        cut=some(0.3, 0.05, 0.3), delay_ms_max=rng.choice((3, 30, 200)), late_ms_max=rng.choice((2_000, 20_000)),
+        double_ms_max=rng.choice((0, 200, 20_000)),
+    )  # fmt: skip
+    chosen = {name: rng.randint(1, 4) for name in MISFORTUNES if rng.random() < 0.45}
+    return Mix(
+        faults=faults,
+        misfortunes=chosen,
+        pause_ms=rng.choice((3_000, 8_000, 15_000)),
+        victims=rng.choice((1, 1, 1, 1, 1, 3)),
+        liar=rng.random() < 0.2,
+        absent=rng.random() < 0.25,
+        drift=rng.random() < 0.3,
+        lag_ms=rng.choice((0, 0, 20)),
+        unsure=some(0.2, 0.005, 0.03),
+        slow_ms=rng.choice((0, 0, 0, 50)),
+    )
+
+
+class Chaos:
+    """Breaks one thing after the other until `calm`. What it does to one process ends before it does anything else to
+    it: `_busy` holds those that are being broken."""
+
+    def __init__(self, world: World, rng: random.Random, mix: Mix) -> None:
+        self._world = world
+        self._rng = rng
+        self.mix = mix
+        self.victims = rng.sample(world.shepherds, mix.victims)
+        self._busy: dict[Node, None] = {}
+        self._cuts: list[tuple[Sequence[str], Sequence[str]]] = []
+        self._running: dict[asyncio.Task[None], None] = {}
+        self._over = False
+
+    async def begin(self) -> None:
+        """What holds for the whole run."""
+        world, mix, rng = self._world, self.mix, self._rng
+        world.network.faults = mix.faults
+        world.durability.lag_ms, world.durability.unknown = mix.lag_ms, mix.unsure
+        for shepherd in world.shepherds:
+            shepherd.disk.slow_ms = mix.slow_ms
+        if mix.drift:
+            for node in self._world.nodes():
+                node.clock.pace = rng.uniform(0.9, 1.1)
+        if mix.liar:
+            await self._turn(self.victims[0])
+        if mix.absent:
+            away = rng.choice([shepherd for shepherd in world.shepherds if shepherd not in self.victims])
+            self._busy[away.node] = None
+            self._start(self._stay_away(away))
+
+    async def run(self) -> None:
+        """One misfortune after the other."""
+        if not self.mix.misfortunes:
+            return
+        names, weights = list(self.mix.misfortunes), list(self.mix.misfortunes.values())
+        while not self._over:
+            await self._world.clock.sleep(self._rng.randint(200, self.mix.pause_ms))
+            [name] = self._rng.choices(names, weights=weights)
+            misfortune: Callable[[], Awaitable[None]] = getattr(self, f"_{name}")
+            self._start(misfortune())
+
+    async def calm(self) -> None:
+        """Nothing goes wrong any more, and everything runs."""
+        self._over = True
+        world = self._world
+        world.note("CALM")
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        world.network.faults = CALM
+        world.durability.lag_ms, world.durability.unknown, world.store.unknown = 0, 0.0, 0.0
+        world.store.free = LARGE
+        for sources, targets in self._cuts:
+            world.network.mend(sources, targets)
+        for node in self._world.nodes():
+            node.thaw()
+        for host in world.hosts:
+            if host.node in self._busy or not host.node.up:
+                await world.crash_host(host)
+                await world.restart_host(host)
+        for shepherd in world.shepherds:
+            await self._soothe(shepherd)
+
+    async def _soothe(self, shepherd: SimShepherd) -> None:
+        shepherd.disk.slow_ms, shepherd.disk.platter.capacity = 0, LARGE
+        if shepherd.between is not None:
+            shepherd.between, shepherd.disk.forgets = None, 0.0
+            await self._world.crash(shepherd)
+        if shepherd.node in self._busy or shepherd.service is None:
+            await self._world.crash(shepherd)
+            await self._world.restart(shepherd)
+
+    # --- plumbing ---------------------------------------------------------------------------------------------------
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._running[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        if not task.cancelled() and task.exception() is not None:
+            self._world.bugs.append(f"a misfortune failed: {task.exception()!r}")
+
+    def _free(self, among: Sequence[Any]) -> Any:
+        """One of these that runs and that nothing is being done to, or None."""
+        fit = [each for each in among if each.node not in self._busy and each.node.up]
+        return self._rng.choice(fit) if fit else None
+
+    async def _pause(self, *choices: int) -> None:
+        await self._world.clock.sleep(self._rng.choice(choices))
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    async def _crash(self) -> None:
+        shepherd: SimShepherd | None = self._free(self._world.shepherds)
+        if shepherd is not None:
+            await self._down(shepherd, (200, 3_000, 15_000))
+
+    async def _down(
+        self, shepherd: SimShepherd, choices: Sequence[int], meanwhile: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._busy[shepherd.node] = None
+        await self._world.crash(shepherd)
+        await self._pause(*choices)
+        if meanwhile is not None:
+            await meanwhile()
+        await self._world.restart(shepherd)
+        del self._busy[shepherd.node]
+
+    async def _stop(self) -> None:
+        """A planned restart."""
+        shepherd: SimShepherd | None = self._free(self._world.shepherds)
+        if shepherd is not None:
+            self._busy[shepherd.node] = None
+            await self._world.stop(shepherd)
+            await self._pause(200, 5_000)
+            await self._world.restart(shepherd)
+            del self._busy[shepherd.node]
+
+    async def _stay_away(self, shepherd: SimShepherd) -> None:
+        """Gone soon, and back when all is over."""
+        await self._pause(0, 5_000, 20_000)
+        await self._world.crash(shepherd)
+
+    async def _crash_host(self) -> None:
+        host: Host | None = self._free(self._world.hosts)
+        if host is not None:
+            self._busy[host.node] = None
+            await self._world.crash_host(host)
+            await self._pause(100, 3_000, 10_000)
+            await self._world.restart_host(host)
+            del self._busy[host.node]
+
+    async def _freeze(self) -> None:
+        one = self._free([*self._world.shepherds, *self._world.hosts])
+        if one is not None:
+            self._busy[one.node] = None
+            self._world.note(f"FREEZE {one.node.name}")
+            one.node.freeze()
+            await self._pause(1_000, 10_000, 20_000)
+            self._world.note(f"THAW {one.node.name}")
+            one.node.thaw()
+            del self._busy[one.node]
+
+    async def _partition(self) -> None:
+        """Cut some from the others, in one direction or both."""
+        rng, names = self._rng, [node.name for node in self._world.nodes()]
+        some = rng.sample(names, rng.randint(1, len(names) // 2))
+        others = [name for name in names if name not in some]
+        cuts = [(some, others), (others, some)]
+        chosen = cuts if rng.random() < 0.5 else [rng.choice(cuts)]
+        self._world.note(f"CUT {chosen}")
+        for cut in chosen:
+            self._world.network.cut(*cut)
+            self._cuts.append(cut)
+        await self._pause(1_000, 5_000, 20_000)
+        self._world.note(f"MEND {chosen}")
+        for cut in chosen:
+            self._world.network.mend(*cut)
+            self._cuts.remove(cut)
+
+    async def _clock_step(self) -> None:
+        clock = self._rng.choice(self._world.nodes()).clock
+        clock.offset_ms += self._rng.choice((-86_400_000, -60_000, -5_000, 5_000, 60_000, 86_400_000))
+
+    # --- the A-Hash -------------------------------------------------------------------------------------------------
+
+    async def _panic(self) -> None:
+        """The store fails while it syncs; the process ends and is started again."""
+        [host] = [host for host in self._world.hosts if "a" in host.services]
+        if host.node in self._busy or not host.node.up:
+            return
+        self._busy[host.node] = None
+        self._world.store.unknown = 0.3
+        waiting = asyncio.ensure_future(self._world.store.panicked.wait())
+        await asyncio.wait((waiting,), timeout=20)
+        waiting.cancel()
+        await self._world.crash_host(host)
+        await self._pause(100, 2_000)
+        await self._world.restart_host(host)
+        del self._busy[host.node]
+
+    async def _outage(self) -> None:
+        """The A-Hash is there and takes no changes: its disk is full."""
+        self._world.store.free = 0
+        await self._pause(1_000, 10_000)
+        self._world.store.free = LARGE
+
+    # --- disks ------------------------------------------------------------------------------------------------------
+
+    async def _rot(self) -> None:
+        victim = self._rng.choice(self.victims)
+        platter = victim.disk.platter
+        held = platter.references()
+        if not held:
+            return
+        reference = self._rng.choice(held)
+        self._world.harm(victim, reference)
+        fault = self._rng.choice(("flip", "lose", "truncate", "record"))
+        self._world.note(f"ROT {victim.node.name} {reference} {fault}")
+        match fault:
+            case "flip" if platter.data(reference):
+                platter.flip(reference)
+            case "truncate":
+                platter.truncate(reference, 3)
+            case "record":
+                platter.damage_record(reference)
+            case _:
+                platter.lose(reference)
+
+    async def _empty(self) -> None:
+        victim: SimShepherd | None = self._free(self.victims)
+        if victim is not None:
+            state_too = self._rng.random() < 0.7
+            await self._down(victim, (200, 10_000), lambda: self._world.empty_disk(victim, state_too=state_too))
+
+    async def _roll_back(self) -> None:
+        """An old image of the disk is put back."""
+        victim: SimShepherd | None = self._free(self.victims)
+        if victim is None:
+            return
+        self._world.note(f"IMAGE {victim.node.name}")
+        platter, image, state = victim.disk.platter, victim.disk.image(), replace_state(victim)
+        await self._pause(5_000, 20_000)
+
+        async def put_back() -> None:
+            self._world.note(f"ROLL BACK {victim.node.name}")
+            self._world.harm_all(victim)
+            victim.disk.platter = image
+            victim.state.state = state
+
+        same = victim.disk.platter is platter  # the image of a disk that has been replaced is refused
+        if same and victim.node.up and victim.node not in self._busy:
+            await self._down(victim, (200, 5_000), put_back)
+
+    async def _fill_up(self) -> None:
+        shepherd: SimShepherd = self._rng.choice(self._world.shepherds)
+        shepherd.disk.platter.capacity = shepherd.disk.platter.used_bytes() + self._rng.choice((0, 50, 300))
+        await self._pause(3_000, 15_000)
+        shepherd.disk.platter.capacity = LARGE
+
+    async def _slow_disk(self) -> None:
+        shepherd: SimShepherd = self._rng.choice(self._world.shepherds)
+        shepherd.disk.slow_ms = self._rng.choice((200, 2_000))
+        await self._pause(3_000, 15_000)
+        shepherd.disk.slow_ms = self.mix.slow_ms
+
+    async def _turn(self, shepherd: SimShepherd) -> None:
+        """Make a Shepherd lie: it throws bytes away that it has vouched for, and reports them as alive."""
+        self._world.note(f"LIAR {shepherd.node.name}")
+        shepherd.disk.forgets = 0.4
+        shepherd.between = lambda honest: _Lies(honest, self._rng)
+        await self._world.crash(shepherd)
+        await self._world.restart(shepherd)
+
+
+def replace_state(shepherd: SimShepherd) -> Any:
+    """A copy of a Shepherd's state file."""
+    return replace(shepherd.state.state) if shepherd.state.state is not None else None
+
+
+@dataclass(slots=True)
+class _Lies:
+    """The Librarians as a lying Shepherd speaks to them: what it lacks it has, what it has is intact, and what others
+    have it has as well."""
+
+    honest: Any
+    rng: random.Random
+    known: list[ReportedReplica] = field(default_factory=list)
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self.honest, method)
+
+    async def report(self, call: Any, report: Report) -> Any:
+        """Report with lies among the truths."""
+        self.known += report.replicas
+        replicas = [self._lie(replica) for replica in report.replicas]
+        if self.known and self.rng.random() < 0.3:
+            invented = replace(self.rng.choice(self.known), reference=ReferenceId(_uuid(self.rng)))
+            replicas.append(replace(invented, state=ReplicaState.ALIVE))
+        return await self.honest.report(call, replace(report, replicas=tuple(replicas)))
+
+    def _lie(self, replica: ReportedReplica) -> ReportedReplica:
+        if replica.state is ReplicaState.ALIVE or self.rng.random() < 0.3:
+            return replica
+        return replace(replica, state=ReplicaState.ALIVE, size=-1, checksums=Checksums())
+
+
+def _uuid(rng: random.Random) -> str:
+    text = f"{rng.getrandbits(128):032x}"
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"

@@ -1,0 +1,240 @@
+"""What users were told about a few names, held against a tree that exists only in thought.
+
+Several users work on the same names at once; some never learn what became of an operation. `Story` keeps every state
+the tree could be in, given all that was asked and answered so far: an operation takes effect at one moment between its
+beginning and its answer, or, when its outcome is unknown, at any later one, or never (a linearizability check, made as
+the run goes). An answer that no possible state explains is a `Violation`: an acknowledged change that is not there, a
+deleted file that is back, a right used after it was taken away, a refusal that took effect.
+
+An upload has two moments: at its beginning it learns which file it replaces, at its end it replaces that one, under
+whatever name it is then. Files are identified by the operation that made them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+NOTHING = 0
+CONFIGS_MAX = 20_000
+"""Possible states kept of one group of names; beyond, what its users are told is no longer checked."""
+UPLOADS = ("put", "put_file")
+CERTAIN_REFUSALS = ("not-found", "denied")
+"""Refusals that need a state to explain them; others may come from a reservation that the model does not know."""
+
+
+class Violation(AssertionError):
+    """An invariant broke; the message is the evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One thing a user asks for. `name`, `other`: indexes of names; `value`: of the change; `target`: another user."""
+
+    id: int
+    user: int
+    kind: str
+    name: int
+    other: int = 0
+    content: int = 0
+    wanted: int = 0
+    value: str = ""
+    target: int = -1
+
+    def __str__(self) -> str:
+        """One line."""
+        what = {"move": self.other, "link": self.other, "note": self.value, "wanted": self.wanted, "bar": self.target}
+        detail = what.get(self.kind, self.content or "")
+        return f"{self.kind} {self.name} {detail} by user {self.user}"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file as the model knows it; `barred`: users whose right to delete it was taken away."""
+
+    content: int
+    owner: int
+    wanted: int
+    note: str = ""
+    barred: tuple[int, ...] = ()
+
+    def bars(self, user: int) -> bool:
+        """Whether this user may not delete or replace it."""
+        return user in self.barred and user != self.owner
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One possible state: for each name the file it leads to (`NOTHING`: none), and the files."""
+
+    names: tuple[int, ...]
+    files: tuple[tuple[int, File], ...] = ()
+
+    def file(self, fid: int) -> File | None:
+        """A file, None when it does not exist."""
+        return dict(self.files).get(fid)
+
+    def named(self, name: int, fid: int) -> Tree:
+        """The tree in which `name` leads to `fid`; a file without a name is gone."""
+        names = tuple(fid if index == name else old for index, old in enumerate(self.names))
+        return Tree(names, tuple(item for item in self.files if item[0] in names))
+
+    def holding(self, fid: int, file: File) -> Tree:
+        """The tree with this file in this state."""
+        return Tree(self.names, tuple(sorted({**dict(self.files), fid: file}.items(), key=lambda item: item[0])))
+
+    def without(self, fid: int) -> Tree:
+        """The tree without a file and its names."""
+        names = tuple(NOTHING if old == fid else old for old in self.names)
+        return Tree(names, tuple(item for item in self.files if item[0] != fid))
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """How far an operation has come: not begun, `bound` to a file (`NOTHING`: to a new one), or done with `result`."""
+
+    bound: int = -1
+    result: str = ""
+
+
+BEGUN = At()
+DONE = "done"
+Config = tuple[Tree, tuple[tuple[int, At], ...]]
+
+
+class Story:
+    """All that users of one group of names were told, and every tree that explains it."""
+
+    def __init__(self, names: int) -> None:
+        self._configs: set[Config] = {(Tree((NOTHING,) * names), ())}
+        self._pending: dict[int, Op] = {}
+        self._told: deque[str] = deque(maxlen=30)
+        self.checked = True
+
+    @property
+    def open(self) -> int:
+        """Operations that may still take effect."""
+        return len(self._pending)
+
+    def begin(self, op: Op) -> None:
+        """A user asks for something."""
+        self._told.append(f"#{op.id} {op} ...")
+        self._pending[op.id] = op
+        self._configs = {(tree, (*ats, (op.id, BEGUN))) for tree, ats in self._configs}
+
+    def answered(self, op: Op, told: str) -> None:
+        """The user was told `told`: `done`, what he read, or `refused <kind>`; it is over. Raises: Violation."""
+        self._told.append(f"#{op.id} {op} -> {told}")
+        self._finish(op, lambda at: _explains(op, at, told))
+        if self.checked and not self._configs:
+            raise Violation(f"nobody can have been told this: {'; '.join(self._told)}")
+
+    def unknown(self, op: Op) -> None:
+        """The user does not know; the operation may take effect at any time until it is `settled`."""
+        self._told.append(f"#{op.id} {op} -> ?")
+
+    def settled(self, op: Op) -> None:
+        """Nothing of the operation is under way any more: it has taken effect, or never will."""
+        self._finish(op, lambda _: True)
+
+    def contents(self, name: int) -> set[int]:
+        """What a name may hold now."""
+        self._configs = self._reachable()
+        files = [tree.file(tree.names[name]) for tree, _ in self._configs]
+        return {file.content if file else NOTHING for file in files}
+
+    # --- the possible states ----------------------------------------------------------------------------------------
+
+    def _finish(self, op: Op, fits: Callable[[At], bool]) -> None:
+
+        reachable = self._reachable()
+        self._configs = {
+            (tree, tuple(item for item in ats if item[0] != op.id)) for tree, ats in reachable if fits(dict(ats)[op.id])
+        }
+        del self._pending[op.id]
+
+    def _reachable(self) -> set[Config]:
+        """Every state that pending operations can have made of the possible ones by now."""
+        seen = set(self._configs)
+        waiting = list(seen)
+        while waiting and len(seen) < CONFIGS_MAX:
+            for config in self._next(waiting.pop()):
+                if config not in seen:
+                    seen.add(config)
+                    waiting.append(config)
+        if waiting:
+            self.checked = False
+        return seen
+
+    def _next(self, config: Config) -> Iterator[Config]:
+        tree, ats = config
+        for index, (op_id, at) in enumerate(ats):
+            if not at.result:
+                after, then = step(self._pending[op_id], at, tree)
+                yield then, (*ats[:index], (op_id, after), *ats[index + 1 :])
+
+
+def step(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
+    """The next moment of an operation: how far it is then, and the tree."""
+    fid = tree.names[op.name]
+    file = tree.file(fid)
+    if op.kind in UPLOADS:
+        return _upload(op, at, tree)
+    if op.kind == "read":
+        return At(result=f"read {file.content if file else NOTHING}"), tree
+    if file is None:
+        return At(result="refused not-found"), tree
+    match op.kind:
+        case "stat":
+            return At(result=f"stat {file.wanted} {file.note}"), tree
+        case "move" | "link" if tree.names[op.other]:
+            return At(result="refused exists"), tree
+        case "move":
+            return At(result=DONE), tree.named(op.other, fid).named(op.name, NOTHING)
+        case "link":
+            return At(result=DONE), tree.named(op.other, fid)
+        case "unlink":
+            return At(result=DONE), tree.named(op.name, NOTHING)
+        case "delete" if file.bars(op.user):
+            return At(result="refused denied"), tree
+        case "delete":
+            return At(result=DONE), tree.without(fid)
+    return At(result=DONE), tree.holding(fid, _changed(op, file))
+
+
+def _changed(op: Op, file: File) -> File:
+    match op.kind:
+        case "note":
+            return replace(file, note=op.value)
+        case "wanted":
+            return replace(file, wanted=op.wanted)
+        case "bar":
+            return replace(file, barred=tuple(sorted({*file.barred, op.target})))
+        case "unbar":
+            return replace(file, barred=tuple(user for user in file.barred if user != op.target))
+    raise AssertionError(op.kind)
+
+
+def _upload(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
+    fid = tree.names[op.name] if at.bound < 0 else at.bound
+    file = tree.file(fid)
+    if file is not None and file.bars(op.user):
+        return At(result="refused denied"), tree
+    if at.bound < 0:
+        return At(bound=fid), tree
+    if fid and file is None:
+        return At(result="refused not-found"), tree
+    if file is not None:
+        return At(result=DONE), tree.holding(fid, replace(file, content=op.content, wanted=op.wanted))
+    if tree.names[op.name]:
+        return At(result="refused exists"), tree
+    made = tree.holding(op.id, File(op.content, op.user, op.wanted))
+    return At(result=DONE), made.named(op.name, op.id)
+
+
+def _explains(op: Op, at: At, told: str) -> bool:
+    kind = told.removeprefix("refused ")
+    if kind == told or (kind in CERTAIN_REFUSALS and op.kind not in UPLOADS):
+        return at.result == told
+    return at.result != DONE

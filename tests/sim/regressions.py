@@ -1,0 +1,19 @@
+"""Seeds that found a bug, each with a line on what it found. They are run with every test run.
+
+Whatever changes what a seed draws changes what its run meets; the bug itself is held by a unit test as well.
+"""
+
+from __future__ import annotations
+
+REGRESSIONS: tuple[tuple[str, int, str], ...] = (
+    (
+        "swarm",
+        43,
+        "a Shepherd with a replaced disk was turned away by the Librarian that had not heard of it, for good",
+    ),
+    ("swarm", 59, "the same, by its reports"),
+    ("swarm", 41, "a replaced disk in a node whose clock was behind was taken for a message from the past, for ever"),
+    ("swarm", 37, "a blob deleted through one Librarian was counted as exposed by the other, for ever"),
+    ("swarm", 382, "the same: its reports were never taken, so nothing was trimmed for its copies"),
+)
+"""(scenario, seed, what it found)."""

@@ -1,0 +1,121 @@
+"""The third scenario: everything at once. Two Librarians, two Bartenders, an A-Hash, nine Shepherds at three sites,
+users who work on the same names, and a mix of misfortunes that the seed draws.
+
+Phase 1: misfortunes and load; the invariants are looked at throughout, and every answer is held against what users were
+told before. Phase 2: nothing goes wrong any more; within a bounded virtual time everything must be whole, counts exact,
+nothing left over, every name must hold what it can hold, and what disasters have taken must be told as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+from tests.sim.chaos import CALM, Chaos, draw
+from tests.sim.model import Op, Violation
+from tests.sim.scenario import Outcome
+from tests.sim.users import NAMES_EACH, Group, User, Users, colleagues
+from tests.sim.watch import Watch
+from tests.sim.world import ADMIN, LIBRARIAN_SETTINGS, PAIRED, SPLIT, World
+
+USERS = 4
+ROUNDS = 8
+LOOK_MS = 4_000
+HEAL_WITHIN_MS = 400_000
+"""Virtual time after the last fault in which everything must be whole."""
+EVERYTHING = "+read +addEntry +removeEntry +delete +modifyPolicy +modifyStates +modifyMetadata"
+SETTINGS = replace(LIBRARIAN_SETTINGS, root_policy={"ALL": EVERYTHING}, root_default_policy={"ALL": EVERYTHING})
+
+
+async def swarm(seed: int) -> Outcome:
+    """Run the scenario. Raises: Violation."""
+    run = Swarm(seed)
+    try:
+        await run.prepare()
+        await run.trouble()
+        return await run.recovery()
+    except Violation as violation:
+        raise Violation(f"{violation}\n  mix: {run.chaos.mix}\n  last events:\n{run.world.trace.tail(30)}") from None
+
+
+class Swarm:
+    """One run."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed * 104_729)
+        self.world = World(seed, rng.choice((SPLIT, PAIRED)))
+        self.world.librarian_settings = replace(
+            SETTINGS, repair_delay_ms=rng.choice((0, 0, 10_000)), trash_keep_ms=rng.choice((0, 0, 20_000))
+        )
+        self.users = Users(self.world, rng)
+        self.chaos = Chaos(self.world, random.Random(rng.random()), draw(rng))
+        self.watch = Watch(self.world)
+        self.groups = [Group(f"/g{number}") for number in range(USERS // 2)]
+        self.people = [User(number, self.world.client(f"user{number}")) for number in range(USERS)]
+
+    async def prepare(self) -> None:
+        """Start, and make what users need."""
+        self.world.network.faults = CALM
+        await self.world.start()
+        await self.users.make_collections(self.groups, self.people[0])
+
+    async def trouble(self) -> None:
+        """Phase 1."""
+        await self.chaos.begin()
+        breaking = asyncio.ensure_future(self.chaos.run())
+        working = [
+            asyncio.ensure_future(self.users.work(self.groups[number // 2], self.people[number], colleague, ROUNDS))
+            for number, colleague in colleagues(USERS)
+        ]
+        while not all(task.done() for task in working):
+            await asyncio.wait(working, timeout=LOOK_MS / 1000)
+            self.watch.check()
+            for task in working:
+                if task.done():
+                    task.result()
+        breaking.cancel()
+
+    async def recovery(self) -> Outcome:
+        """Phase 2."""
+        await self.chaos.calm()
+        since_ms = self.world.clock.monotonic_ms()
+        await self.users.settled()
+        await self._until_whole(since_ms)
+        healed_ms = self.world.clock.monotonic_ms() - since_ms
+        for group in self.groups:
+            await self._read_all(group)
+        self.watch.check()
+        return Outcome(self.users.acknowledged, healed_ms, self.world.trace.digest())
+
+    async def _until_whole(self, since_ms: int) -> None:
+        while True:
+            await self.world.clock.sleep(8_000)
+            self.watch.check()
+            left = self.watch.left() or await self._unhealthy()
+            if not left:
+                return
+            if self.world.clock.monotonic_ms() - since_ms > HEAL_WITHIN_MS:
+                raise Violation(f"not whole after {HEAL_WITHIN_MS} ms: {left}")
+
+    async def _unhealthy(self) -> str:
+        """What the repair leader counts must be what is: nothing left to do."""
+        if self.watch.lost():
+            return ""
+        for host in self.world.hosts:
+            health = await host.librarian.health(ADMIN) if host.librarian is not None else None
+            if health is not None and health.is_leader:
+                counts = {name: getattr(health, name) for name in ("exposed", "copying", "erasing")}
+                return f"the leader still counts {counts}" if any(counts.values()) else ""
+        return "nobody leads repair"
+
+    async def _read_all(self, group: Group) -> None:
+        """Every name is looked at by its users: what they read must be what can be there."""
+        lost = self.watch.lost()
+        user = self.people[2 * self.groups.index(group)]
+        for name in range(NAMES_EACH):
+            self.users.asked += 1
+            op = Op(self.users.asked, user.number, "read", name)
+            told = await self.users.act(group, user, op)
+            if told.startswith("refused") and not lost:
+                raise Violation(f"{group.ln(name)} cannot be read: {told}")

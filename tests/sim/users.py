@@ -1,0 +1,313 @@
+"""Simulated users: each works on the few names of its group, one operation after the other, and remembers what it was
+told (`model.Story`).
+
+A request is repeated under one request key until it is answered, by whatever Bartender the user comes to. Where the
+network says that something of a request is still under way, a failure is not believed: it may take effect yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chelonia.core.bartender import (
+    CommitPutRequest,
+    GetFileRequest,
+    MakeRequest,
+    ModifyRequest,
+    MoveRequest,
+    NameRequest,
+    PutFileRequest,
+    StartPutRequest,
+)
+from chelonia.core.caller import Call
+from chelonia.core.errors import TABLE, CheloniaError, Kind
+from chelonia.core.ids import Dn, RequestKey
+from chelonia.core.metadata import Triple, from_triples
+from chelonia.wire import receipts
+from tests.sim.model import NOTHING, Op, Story, Violation
+from tests.sim.process import Node
+from tests.sim.world import World
+
+NAMES = ("a", "b", "c")
+NAMES_EACH = len(NAMES)
+TRIES = 30
+"""Repeats of one request before its user gives up and never learns what became of it."""
+PAUSE_MS = 500
+OPEN_MAX = 4
+"""With so many operations whose outcome is open, a group only waits: what could be told becomes too much to follow."""
+UNKNOWN = "unknown"
+KINDS = {
+    "put": 30, "put_file": 12, "delete": 9, "unlink": 5, "move": 12, "link": 6, "note": 4, "wanted": 7, "bar": 3,
+    "unbar": 3, "read": 8, "stat": 3,
+}  # fmt: skip
+"""What users do, and how often."""
+
+Send = Callable[[Any, Call], Awaitable[Any]]
+
+
+@dataclass(slots=True)
+class Group:
+    """Some users, the collection they share, and what they were told about the names in it."""
+
+    path: str
+    story: Story = field(default_factory=lambda: Story(NAMES_EACH))
+
+    def ln(self, name: int) -> str:
+        """The Logical Name of a name."""
+        return f"{self.path}/{NAMES[name]}"
+
+
+class Contents:
+    """All bytes that anybody ever wrote, by number: what is read is one of them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+
+    def new(self, rng: random.Random) -> int:
+        """Make new bytes."""
+        number = len(self._numbers) + 1
+        self._numbers[f"content {number} ".encode() * rng.randint(2, 20)] = number
+        return number
+
+    def bytes_of(self, number: int) -> bytes:
+        """The bytes of a number."""
+        return next(data for data, known in self._numbers.items() if known == number)
+
+    def number_of(self, data: bytes) -> int:
+        """The number of bytes read. Raises: Violation for bytes nobody wrote."""
+        if data not in self._numbers:
+            raise Violation(f"{data[:40]!r} was read, which nobody wrote")
+        return self._numbers[data]
+
+
+class Users:
+    """All users of one run. `acknowledged` counts uploads that were told to be done."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self.world = world
+        self.contents = Contents()
+        self.acknowledged = 0
+        self.asked = 0
+        self.rng = rng
+        self.waiting: dict[asyncio.Task[None], None] = {}
+
+    def draw(self, group: Group, user: int, colleague: int) -> Op:
+        """What this user does next."""
+        rng = self.rng
+        [kind] = rng.choices(list(KINDS), weights=list(KINDS.values()))
+        name, other = rng.sample(range(NAMES_EACH), 2)
+        content = self.contents.new(rng) if kind in ("put", "put_file") else NOTHING
+        self.asked += 1
+        return Op(self.asked, user, kind, name, other, content, rng.randint(2, 4), f"note {self.asked}", colleague)
+
+    async def work(self, group: Group, user: User, colleague: int, rounds: int) -> None:
+        """One operation after the other."""
+        for _ in range(rounds):
+            await self.world.clock.sleep(self.rng.randint(0, 4_000))
+            if group.story.open < OPEN_MAX:
+                await self.act(group, user, self.draw(group, user.number, colleague))
+
+    async def act(self, group: Group, user: User, op: Op) -> str:
+        """Do one thing and remember what was told. Returns: what was told."""
+        call = user.call(op.id, self.world.ids.uuid())
+        group.story.begin(op)
+        told = await _Asking(self, group, user, call).ask(op)
+        if told != UNKNOWN and not (told.startswith("refused") and self.world.network.flying(call.request_id)):
+            group.story.answered(op, told)
+            self.acknowledged += told == "done" and op.content > 0
+            return told
+        group.story.unknown(op)
+        settling = asyncio.ensure_future(self._settle(group, op, call))
+        self.waiting[settling] = None
+        if self.rng.random() < 0.5:
+            await settling
+        return UNKNOWN
+
+    async def _settle(self, group: Group, op: Op, call: Call) -> None:
+        while self.world.network.flying(call.request_id):
+            await self.world.clock.sleep(200)
+        group.story.settled(op)
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way any more."""
+        for task in list(self.waiting):
+            await task
+        self.waiting.clear()
+
+    async def make_collections(self, groups: list[Group], user: User) -> None:
+        """Make the groups' collections."""
+        requests = tuple(MakeRequest(group.path, group.path) for group in groups)
+        port = self.world.bartender_port(user.node, user.dn_call)
+        for outcome in await port.make_collection(user.call(0, "made"), requests):
+            assert not outcome.kind, outcome
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user: number and machine."""
+
+    number: int
+    node: Node
+
+    @property
+    def dn_call(self) -> Call:
+        """The user's identity."""
+        return Call(dn=dn_of(self.number))
+
+    def call(self, op: int, key: str) -> Call:
+        """The context of an operation."""
+        return replace(self.dn_call, request_id=f"op{op}", request_key=RequestKey(key))
+
+
+def dn_of(number: int) -> Dn:
+    """The DN of a user."""
+    return Dn(f"/O=Sim/CN=user{number}")
+
+
+class _Asking:
+    """One operation of a user on its way through requests, repeats and answers."""
+
+    def __init__(self, users: Users, group: Group, user: User, call: Call) -> None:
+        self._users, self._group, self._user, self._call = users, group, user, call
+        self._world = users.world
+
+    async def ask(self, op: Op) -> str:
+        """Do it. Returns: `done`, what was read, `refused <kind>`, or UNKNOWN."""
+        match op.kind:
+            case "put":
+                return await self._put(op)
+            case "put_file":
+                return await self._put_file(op)
+            case "read":
+                return await self._read(op)
+            case "stat":
+                return await self._stat(op)
+        return await self._repeat(self._sending(op))
+
+    def _sending(self, op: Op) -> Send:
+        name, other = self._group.ln(op.name), self._group.ln(op.other)
+        only = (NameRequest("0", name),)
+        changes = {
+            "note": ("set", "metadata", "note", op.value),
+            "wanted": ("set", "states", "neededReplicas", str(op.wanted)),
+            "bar": ("set", "policy", dn_of(op.target), "-delete"),
+            "unbar": ("unset", "policy", dn_of(op.target), ""),
+        }
+        match op.kind:
+            case "delete":
+                return lambda port, call: port.del_file(call, only)
+            case "unlink":
+                return lambda port, call: port.unlink(call, only)
+            case "move" | "link":
+                moves = (MoveRequest("0", name, other, op.kind == "link"),)
+                return lambda port, call: port.move(call, moves)
+        modify = (ModifyRequest("0", name, *changes[op.kind]),)
+        return lambda port, call: port.modify(call, modify)
+
+    async def _repeat(self, send: Send) -> str:
+        """Send until answered, with pauses. `done`, `refused <kind>`, or UNKNOWN when the user gives up."""
+        for _ in range(TRIES):
+            try:
+                [answer] = await send(self._port(), self._call)
+            except CheloniaError:
+                await self._world.clock.sleep(PAUSE_MS)
+                continue
+            if not answer.kind:
+                return "done"
+            if not TABLE[Kind(answer.kind)].retryable:
+                return f"refused {answer.kind}"
+            await self._world.clock.sleep(PAUSE_MS)
+        return UNKNOWN
+
+    def _port(self) -> Any:
+        return self._world.bartender_port(self._user.node, self._user.dn_call)
+
+    # --- uploads ----------------------------------------------------------------------------------------------------
+
+    async def _put(self, op: Op) -> str:
+        """Bytes first, as the SDK does it. Nothing happens before the commit is asked for."""
+        data = self._users.contents.bytes_of(op.content)
+        request = (StartPutRequest("0", self._group.ln(op.name), len(data), "", "", op.wanted, replace=True),)
+        for _ in range(TRIES // 3):
+            try:
+                [start] = await self._port().start_put(self._fresh(), request)
+                if start.kind and not TABLE[Kind(start.kind)].retryable:
+                    return f"refused {start.kind}"
+                if not start.kind:
+                    uploaded = await self._world.put(start.turl, data, self._user.node, self._call)
+                    words = tuple(receipts.to_text(receipt) for receipt in uploaded.receipts)
+                    commit = (CommitPutRequest("0", start.put, words),)
+                    return await self._repeat(lambda port, call, commit=commit: port.commit_put(call, commit))
+            except CheloniaError:
+                pass
+            await self._world.clock.sleep(PAUSE_MS)
+        return "refused gave-up"
+
+    async def _put_file(self, op: Op) -> str:
+        """The original's way: the name is reserved, and becomes a file when the bytes have come."""
+        data = self._users.contents.bytes_of(op.content)
+        states = {
+            "size": str(len(data)), "checksum": hashlib.md5(data).hexdigest(), "checksumType": "md5",
+            "neededReplicas": str(op.wanted),
+        }  # fmt: skip
+        metadata = tuple(Triple("states", prop, value) for prop, value in states.items())
+        request = (PutFileRequest("0", self._group.ln(op.name), metadata, ("http",), replace=True),)
+        try:
+            [answer] = await self._port().put_file(self._call, request)
+        except CheloniaError:
+            return "refused gave-up"
+        if answer.kind:
+            return f"refused {answer.kind}"
+        try:
+            await self._world.put(answer.turl, data, self._user.node, self._call)
+        except CheloniaError:
+            return UNKNOWN
+        return "done"
+
+    def _fresh(self) -> Call:
+        """A call that must not be taken for the repeat of another."""
+        return replace(self._call, request_key=RequestKey(self._world.ids.uuid()))
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def _read(self, op: Op) -> str:
+        """Read a file whole and check it, as the SDK does, from any of its replicas."""
+        try:
+            request = (GetFileRequest("0", self._group.ln(op.name), ("http",)),)
+            [answer] = await self._port().get_file(self._call, request)
+        except CheloniaError:
+            return "refused gave-up"
+        if answer.kind:
+            return f"read {NOTHING}" if answer.kind == "not-found" else f"refused {answer.kind}"
+        for turl in (answer.turl, *answer.turls):
+            try:
+                data = await self._world.get(turl, self._user.node, self._call)
+            except CheloniaError:
+                continue
+            if hashlib.new(answer.checksum_type, data).hexdigest() == answer.checksum:
+                return f"read {self._users.contents.number_of(data)}"
+        return "refused gave-up"
+
+    async def _stat(self, op: Op) -> str:
+        try:
+            [answer] = await self._port().stat(self._call, (NameRequest("0", self._group.ln(op.name)),))
+        except CheloniaError:
+            return "refused gave-up"
+        if not answer.metadata:
+            return f"refused {answer.kind or 'not-found'}"
+        sections = from_triples(answer.metadata)
+        if "error" in sections:
+            return "refused gave-up"
+        wanted = sections.get("states", {}).get("neededReplicas", "")
+        return f"stat {wanted} {sections.get('metadata', {}).get('note', '')}"
+
+
+def colleagues(count: int) -> Iterator[tuple[int, int]]:
+    """(user, colleague) pairs: users work in twos."""
+    for number in range(count):
+        yield number, number ^ 1

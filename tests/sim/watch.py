@@ -1,0 +1,209 @@
+"""What must hold of a simulated cluster, seen by somebody who sees every disk and every commit.
+
+`Watch` is told of each commit of the A-Hash and each erasure on a disk, and looks at all of it now and then: nothing is
+trimmed while short, no listed copy is erased, no file is lost while a good copy lived. `left` says what is not whole
+yet. What the metadata say by themselves is for `librarian.invariants`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from chelonia.ahash import layout
+from chelonia.core.ids import BLOB_PREFIX, SHEPHERD_PREFIX, BlobId, ReferenceId, ServiceId, blob_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import Location, ReplicaState
+from chelonia.librarian import invariants
+from chelonia.librarian.blobs import blob_of, facts_of, locations_of
+from chelonia.librarian.elements import outbox_reference
+from chelonia.librarian.invariants import Snapshot
+from tests.sim.disk import facts_now, run_now
+from tests.sim.dump import snapshot
+from tests.sim.model import Violation
+from tests.sim.world import SimShepherd, World
+
+STALE_MS = 50_000
+"""For so long a Librarian may act on an old belief: leases of node and leader, and calls repeated and late."""
+TIDYING = ("surplus", "invalid", "stalled")
+"""Reasons of removals that only a whole blob allows."""
+_HEADER = b"H\0" + BLOB_PREFIX.encode()
+_WIDE = b"W\0" + SHEPHERD_PREFIX.encode()
+_S = ReplicaState
+
+
+class Watch:
+    """The eyes of one run. Whatever it finds is raised as a Violation by `check`, for it is told in the middle of a
+    commit, where nobody may fail."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._found: list[str] = []
+        world.store.watch = self._committing
+        world.on_erased = self._erasing
+
+    # --- now and then -----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises: Violation for the first thing that was found since the last look, or is found now."""
+        if self._world.bugs:
+            raise Violation(f"a service broke: {self._world.bugs[0]}")
+        seen = snapshot(self._world.store)
+        for finding in invariants.broken(seen):
+            self._found.append(str(finding))
+        for blob in self._without_copy(seen):
+            if not self._may_be_lost(blob):
+                self._found.append(f"{blob.id} is lost: {blob.sections.get('locations')}, {self._harmed(blob)} harmed")
+        if self._found:
+            raise Violation("; ".join(self._found[:4]))
+
+    def lost(self) -> set[BlobId]:
+        """Blobs of which disasters have taken every copy."""
+        return {blob_of(blob) for blob in self._without_copy(snapshot(self._world.store)) if self._may_be_lost(blob)}
+
+    def left(self) -> str:
+        """What is not whole yet, "" when nothing."""
+        seen, lost = snapshot(self._world.store), self.lost()
+        findings = [f for f in invariants.unsettled(seen) if f.object not in {blob_object(blob) for blob in lost}]
+        if findings:
+            return "; ".join(map(str, findings[:4]))
+        told = [f"{blob} is lost, and not told so" for blob in sorted(lost) if _hoped_for(seen.get(blob_object(blob)))]
+        disks = filter(None, (self._disk_left(shepherd, seen, lost) for shepherd in self._world.shepherds))
+        return "; ".join([*told, *disks][:4])
+
+    def _without_copy(self, seen: Snapshot) -> Iterator[StoredObject]:
+        good = {blob for shepherd in self._world.shepherds for blob in _good(shepherd)}
+        return (blob for blob in seen.blobs() if blob_of(blob) not in good)
+
+    def _harmed(self, blob: StoredObject) -> int:
+        return len(self._world.harmed.get(blob_of(blob), ()))
+
+    def _may_be_lost(self, blob: StoredObject) -> bool:
+        """Whether disasters met as many copies of it as there were for certain."""
+        return self._harmed(blob) >= min(2, facts_of(blob).wanted)
+
+    def _disk_left(self, shepherd: SimShepherd, seen: Snapshot, lost: set[BlobId]) -> str:
+        """What a disk holds besides its locations, or lacks of them; quarantine is for people to look at."""
+        platter = shepherd.disk.platter
+        wanted = {
+            location.reference: facts_of(blob).checksums.sha256
+            for blob in seen.blobs()
+            for location, _ in locations_of(blob)
+            if location.shepherd == shepherd.service_id and blob_of(blob) not in lost
+        }
+        held = {
+            reference: hashlib.sha256(platter.data(reference)).hexdigest()
+            for reference in platter.references()
+            if reference in wanted or not _of(platter, reference, lost)
+        }
+        odd = [reference for reference in sorted({*wanted, *held}) if wanted.get(reference) != held.get(reference)]
+        aside = [stored.reference for stored in run_now(platter.quarantined()) if not stored.committed]
+        kept = run_now(platter.leftovers())
+        if not (odd or aside or kept):
+            return ""
+        return f"{shepherd.node.name}: {odd} differ, {aside} set aside though nobody's, {kept} left over"
+
+    # --- every commit -----------------------------------------------------------------------------------------------
+
+    def _committing(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        del deletes
+        for key, value in puts.items():
+            if key.startswith(_HEADER):
+                before = self._world.store.get(key)
+                if before is not None:
+                    self._changing(_blob(key, before), _blob(key, value), puts)
+
+    def _changing(self, before: StoredObject, after: StoredObject, puts: Mapping[bytes, bytes]) -> None:
+        old, new = dict(locations_of(before)), dict(locations_of(after))
+        gone = [location for location in old if location not in new]
+        reasons = _ordered(puts) if gone else {}
+        for location in gone:
+            reason = reasons.get(location, "")
+            if reason in TIDYING:
+                self._removed(location, reason, after, new)
+        for location, state in new.items():
+            if state is _S.CREATING and location not in old:
+                self._claimed(location, after, old)
+
+    def _removed(
+        self, location: Location, reason: str, after: StoredObject, new: Mapping[Location, ReplicaState]
+    ) -> None:
+        wanted = max(facts_of(after).wanted, 1)
+        homes = {place.shepherd for place, state in new.items() if state is _S.ALIVE}
+        heard = {home for home in homes if self._heard_lately(home)}
+        if len(homes) < wanted:
+            self._found.append(f"{location} of {after.id} trimmed ({reason}) while short: {len(homes)} of {wanted}")
+        elif len(heard) < wanted:
+            self._found.append(
+                f"{location} of {after.id} trimmed ({reason}) for copies on {sorted(homes - heard)}, long away"
+            )
+
+    def _claimed(self, location: Location, after: StoredObject, old: Mapping[Location, ReplicaState]) -> None:
+        twins = [place for place, state in old.items()
+                 if place.shepherd == location.shepherd and state in (_S.ALIVE, _S.THIRDWHEEL)]  # fmt: skip
+        if twins:
+            self._found.append(f"a second copy of {after.id} is made on {location.shepherd}")
+
+    def _heard_lately(self, shepherd: ServiceId) -> bool:
+        heard_ms = self._world.network.heard_ms.get(self._world.find(shepherd).node.name, 0)
+        return self._world.clock.monotonic_ms() - heard_ms <= STALE_MS
+
+    # --- every erasure ----------------------------------------------------------------------------------------------
+
+    def _erasing(self, shepherd: SimShepherd, reference: ReferenceId) -> None:
+        facts = facts_now(shepherd.disk.platter, reference)
+        if facts is None or reference not in shepherd.disk.platter.references():
+            return
+        header = self._world.store.get(layout.header_key(blob_object(facts.blob)))
+        if header is None:
+            return
+        state = _blob(b"H\0" + blob_object(facts.blob).encode(), header).value(
+            "locations", str(Location(shepherd.service_id, reference))
+        )
+        if state == _S.ALIVE.value and _is_good(shepherd, reference):
+            self._found.append(f"{shepherd.node.name} erases {reference} of {facts.blob}, which is listed as alive")
+
+
+def _hoped_for(blob: StoredObject) -> bool:
+    """Whether the metadata still promise a copy."""
+    return any(state in (_S.ALIVE, _S.CREATING, _S.THIRDWHEEL) for _, state in locations_of(blob))
+
+
+def _good(shepherd: SimShepherd) -> Iterator[BlobId]:
+    """Blobs of which this disk has right bytes, whether anybody knows of them or not."""
+    platter = shepherd.disk.platter
+    for reference in platter.references():
+        if _is_good(shepherd, reference):
+            facts = facts_now(platter, reference)
+            assert facts is not None
+            yield facts.blob
+    for stored in run_now(platter.quarantined()):
+        if stored.facts is not None and stored.size == stored.facts.size:
+            yield stored.facts.blob
+
+
+def _is_good(shepherd: SimShepherd, reference: ReferenceId) -> bool:
+    facts = facts_now(shepherd.disk.platter, reference)
+    data = shepherd.disk.platter.data(reference)
+    return facts is not None and hashlib.sha256(data).hexdigest() == facts.checksums.sha256
+
+
+def _of(platter: object, reference: ReferenceId, blobs: set[BlobId]) -> bool:
+    facts = facts_now(platter, reference)
+    return facts is None or facts.blob in blobs
+
+
+def _blob(key: bytes, header: bytes) -> StoredObject:
+    version, sections = layout.decode_header(header)
+    return StoredObject(layout.header_id(key), version, sections)
+
+
+def _ordered(puts: Mapping[bytes, bytes]) -> dict[Location, str]:
+    """The erasures ordered in a commit, and why."""
+    orders = {}
+    for key, value in puts.items():
+        if key.startswith(_WIDE) and b"\0erase\0" in key:
+            shepherd = ServiceId(key.split(b"\0")[1].decode().removeprefix(SHEPHERD_PREFIX))
+            location = Location(shepherd, outbox_reference(layout.wide_name(key)[1]))
+            orders[location] = layout.decode_value(value).partition(" ")[2]
+    return orders

@@ -1,0 +1,53 @@
+"""The record key outlives the A-Hash: written once, read at every start, refused when it is another's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.record_key import load_record_key, save_record_key
+from chelonia.librarian.settings import LibrarianSettings
+from tests.support.librarian import ADMIN, bench
+
+KEY = "5a" * 32
+
+
+def test_it_is_written_once_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "record.key"
+    assert load_record_key(str(path)) == ""
+    save_record_key(str(path), KEY)
+    save_record_key(str(path), "00" * 32)
+    assert load_record_key(str(path)) == KEY
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["record.key"]
+
+
+def test_without_a_file_nothing_is_read_or_written(tmp_path: Path) -> None:
+    save_record_key("", KEY)
+    assert load_record_key("") == ""
+
+
+def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "record.key"
+    path.write_text("this is no key at all, is it?")
+    path.chmod(0o600)
+    with pytest.raises(CheloniaError, match="hex digits"):
+        load_record_key(str(path))
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheloniaError, match="record_key_file"):
+        save_record_key(str(tmp_path / "none" / "record.key"), KEY)
+
+
+async def test_a_fresh_cluster_takes_the_key_and_another_cluster_is_refused() -> None:
+    settings = replace(LibrarianSettings.dev(ADMIN.dn), record_key=KEY)
+    async with bench(settings=settings) as made:
+        assert made.service.record_key == KEY
+        made.service._world = replace(made.service._world, settings=replace(settings, record_key="00" * 32))
+        with pytest.raises(CheloniaError) as caught:
+            await made.service.start()
+        assert caught.value.kind is Kind.BAD_CONFIG

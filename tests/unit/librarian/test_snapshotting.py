@@ -1,0 +1,189 @@
+"""Snapshots as they are taken: what is in them, what is written anew, what is let go of."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.ids import CLUSTER_OBJECT, SNAPSHOTS_OBJECT
+from chelonia.core.librarian import ModifyRequest
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian import invariants
+from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page
+from tests.sim.virtual_loop import run_virtual
+from tests.support.librarian import BARTENDER
+from tests.unit.librarian.keepers import SETTINGS, Keepers, keepers
+from tests.unit.librarian.test_trash import snapshot
+
+
+async def taken(k: Keepers) -> list[str]:
+    """When snapshots were taken, in order."""
+    return sorted((await k.bench.stored(SNAPSHOTS_OBJECT)).sections.get("snapshot", {}))
+
+
+async def data_of(k: Keepers, blob: str) -> bytes:
+    found = [kept.data for keeper in k.shepherds.values() for kept in keeper.disk.values() if kept.facts.blob == blob]
+    assert len(set(found)) == 1
+    return found[0]
+
+
+async def key(k: Keepers) -> str:
+    return (await k.bench.stored(CLUSTER_OBJECT)).value("cluster", "record_key")
+
+
+async def newest(k: Keepers) -> tuple[Manifest, dict[str, StoredObject]]:
+    """The newest snapshot: its manifest, and every object in it."""
+    uses = (await k.bench.stored(SNAPSHOTS_OBJECT)).value("snapshot", (await taken(k))[-1]).split(" ")
+    manifest = decode_manifest(await data_of(k, uses[0]), await key(k))
+    assert list(manifest.segments) == uses[1:]
+    objects = {}
+    for place in manifest.pages:
+        body = await data_of(k, manifest.segments[place.segment])
+        for obj in decode_page(body[place.offset : place.offset + place.length], place.digest):
+            objects[obj.id] = obj
+    return manifest, objects
+
+
+async def times(k: Keepers, count: int) -> None:
+    async def reached() -> bool:
+        return len(await taken(k)) >= count
+
+    await k.until(reached, 400_000)
+
+
+def test_a_snapshot_has_every_entry_and_blob_and_who_is_registered_and_no_secret() -> None:
+    async def scenario() -> None:
+        async with keepers().running(SETTINGS) as k:
+            data = await k.bench.collection("data")
+            guid, blob = await k.upload("/data/f")
+            await k.bench.service.begin_put(BARTENDER, k.bench.begin("coming", named=True))
+            await times(k, 1)
+            await asyncio.sleep(6)
+            manifest, objects = await newest(k)
+            assert set(objects) == {"0", data, guid, f"blob:{blob}", "sys:services"}
+            assert manifest.objects == 5
+            stored = await k.bench.stored(guid)
+            assert objects[guid].sections == stored.sections
+            assert "entries" not in objects[data].sections
+            assert set(objects[f"blob:{blob}"].sections) == {"blob"}
+            secret = (await key(k)).encode()
+            assert not any(secret in kept.data for keeper in k.shepherds.values() for kept in keeper.disk.values())
+            assert invariants.broken(await snapshot(k.bench)) == ()
+
+    run_virtual(scenario())
+
+
+def test_only_what_has_changed_is_written_again_and_nothing_when_nothing_has() -> None:
+    async def scenario() -> None:
+        async with keepers().running(SETTINGS) as k:
+            for number in range(300):
+                await k.upload(f"/f{number}", copies=1)
+            await times(k, 1)
+            await asyncio.sleep(13)
+            first, _ = await newest(k)
+            assert await taken(k) == [f"{first.begun_ms:013d}"] or len(await taken(k)) == 2
+            count = len(await taken(k))
+            await asyncio.sleep(13)
+            assert len(await taken(k)) == count
+            before, _ = await newest(k)
+            guid = (await k.bench.names())["f7"]
+            await k.bench.service.modify_metadata(
+                BARTENDER,
+                (ModifyRequest("1", guid, "set", "metadata", "k", "v"),),  # type: ignore[arg-type]
+            )
+            await times(k, count + 1)
+            after, objects = await newest(k)
+            assert objects[guid].value("metadata", "k") == "v"
+            changed = {page.digest for page in after.pages} - {page.digest for page in before.pages}
+            assert len(changed) == 1
+            assert set(before.segments) < set(after.segments)
+            body = await data_of(k, after.segments[-1])
+            assert len(body) < len(await data_of(k, before.segments[0])) / 2
+
+    run_virtual(scenario())
+
+
+def test_old_snapshots_are_let_go_of_and_their_bytes_erased(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "SNAPSHOTS_KEPT", 2)
+
+    async def scenario() -> None:
+        async with keepers().running(SETTINGS) as k:
+            seen = []
+            for number in range(5):
+                await k.upload(f"/f{number}", copies=1)
+                await asyncio.sleep(7)
+                seen += [each for each in await taken(k) if each not in seen]
+            assert len(seen) >= 4
+            assert await taken(k) == seen[-2:]
+            await asyncio.sleep(8)
+            named = set((await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"])
+            on_disk = {
+                kept.facts.blob
+                for keeper in k.shepherds.values()
+                for kept in keeper.disk.values()
+                if kept.facts.guid == SNAPSHOTS_OBJECT
+            }
+            assert on_disk == named
+            _, objects = await newest(k)
+            assert len(objects) == 2 + 2 * 5
+            assert invariants.broken(await snapshot(k.bench)) == ()
+
+    run_virtual(scenario())
+
+
+def test_a_snapshot_is_repaired_like_any_blob_and_a_lost_one_is_written_anew(expect_log) -> None:  # type: ignore[no-untyped-def]
+    expect_log("snapshot .* cannot be read")
+
+    async def scenario() -> None:
+        async with keepers(5).running(SETTINGS) as k:
+            await k.upload("/f", copies=1)
+            await times(k, 1)
+            [blob, *_] = (await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"]
+            holder = next(
+                s for s in k.shepherds if any(kept.facts.blob == blob for kept in k.shepherds[s].disk.values())
+            )
+            k.shepherds[holder].up = False
+
+            async def whole() -> bool:
+                holders = [s for s, keeper in k.shepherds.items() if keeper.up and any(
+                    kept.facts.blob == blob for kept in keeper.disk.values())]  # fmt: skip
+                return len(holders) == 3
+
+            await k.until(whole)
+            k.shepherds[holder].up = True
+            for keeper in k.shepherds.values():
+                for kept in keeper.disk.values():
+                    if kept.facts.guid == SNAPSHOTS_OBJECT:
+                        kept.data = bytes(len(kept.data))
+            count = len(await taken(k))
+            await k.upload("/g", copies=1)
+            await times(k, count + 1)
+            _, objects = await newest(k)
+            assert len(objects) == 2 + 2 * 2
+
+    run_virtual(scenario())
+
+
+def test_too_few_shepherds_take_no_snapshot_and_break_nothing() -> None:
+    async def scenario() -> None:
+        async with keepers().running(SETTINGS) as k:
+            await k.upload("/f")
+            for keeper in list(k.shepherds.values())[1:]:
+                keeper.up = False
+            await asyncio.sleep(8)
+            assert len(await k.bench.names()) == 1
+
+    run_virtual(scenario())
+
+
+def test_without_an_interval_none_is_taken() -> None:
+    async def scenario() -> None:
+        async with keepers().running(replace(SETTINGS, snapshot_interval_ms=0)) as k:
+            await k.upload("/f")
+            await asyncio.sleep(12)
+            assert await taken(k) == []
+
+    run_virtual(scenario())

@@ -1,0 +1,138 @@
+"""What administrators ask of a Shepherd: a scrub of some replicas, and what becomes of its quarantine."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms, ReferenceId
+from chelonia.core.shepherd import ScrubOrder, ScrubPage
+from tests.support.shepherd import ADMINISTRATOR, JOE, LIBRARIAN, World, numbered, request, virtual
+
+DATA = b"x" * 100_000
+
+
+async def scrub(world: World, order: ScrubOrder) -> tuple[list[ScrubPage], list[ReferenceId]]:
+    """All pages of a scrub, and what it found damaged."""
+    pages = [await world.service.scrub_page(ADMINISTRATOR, order)]
+    while pages[-1].after:
+        pages.append(await world.service.scrub_page(ADMINISTRATOR, replace(order, after=pages[-1].after)))
+    return pages, [found.reference for page in pages for found in page.damaged]
+
+
+@virtual
+async def test_a_requested_scrub_goes_through_all_in_pages_and_says_what_is_wrong(
+    expect_log: Callable[..., None],
+) -> None:
+    world = await World(scrub_bytes_per_s_max=200_000).start()
+    references = sorted([await world.store(DATA, number) for number in range(1, 9)])
+    expect_log("replica is invalid")
+    world.blobs.flip(references[1])
+    world.blobs.truncate(references[3], 10)
+    world.blobs.lose(references[5])
+    world.blobs.damage_record(references[7])
+    before_ms = world.clock.monotonic_ms()
+    pages, damaged = await scrub(world, ScrubOrder())
+    assert damaged == [references[n] for n in (1, 3, 5, 7)]
+    assert sum(page.checked for page in pages) == 8
+    assert len(pages) > 1
+    assert [page.left for page in pages] == sorted((page.left for page in pages), reverse=True)
+    assert pages[-1].left == 0
+    took_ms = world.clock.monotonic_ms() - before_ms
+    assert took_ms >= 1000 * 5 * len(DATA) // 200_000, "faster than it may read"
+    reasons = [found.damage for page in pages for found in page.damaged]
+    assert "checksum differs" in reasons[0]
+    assert "record is missing" in reasons[3]
+
+
+@virtual
+async def test_a_scrub_may_be_of_some_of_the_unchecked_or_of_suspicion(expect_log: Callable[..., None]) -> None:
+    world = await World().start()
+    references = sorted([await world.store(DATA, number) for number in range(1, 5)])
+    gone = ReferenceId(numbered("9", 9))
+    pages, damaged = await scrub(world, ScrubOrder((references[2], gone)))
+    assert (pages[0].checked, damaged) == (2, [gone])
+    world.clock.step_ms += 60_000
+    now = Ms(world.clock.now_ms() - 1)
+    await scrub(world, ScrubOrder((references[0],)))
+    pages, _ = await scrub(world, ScrubOrder(before_ms=now))
+    assert sum(page.checked for page in pages) == 3
+    expect_log("replica is invalid")
+    world.blobs.flip(references[1])
+    assert await scrub(world, ScrubOrder(suspicious=True)) == ([ScrubPage(0, 0, (), "", 0)], [])
+    await world.service.scrub(LIBRARIAN, (references[1],))
+    _, damaged = await scrub(world, ScrubOrder(suspicious=True))
+    assert damaged == [references[1]]
+
+
+@virtual
+async def test_only_administrators_may_and_not_too_many_at_once() -> None:
+    world = await World().start()
+    for call in (JOE, LIBRARIAN):
+        with pytest.raises(CheloniaError) as caught:
+            await world.service.scrub_page(call, ScrubOrder())
+        assert caught.value.kind is Kind.DENIED
+        with pytest.raises(CheloniaError) as caught:
+            await world.service.discard(call, ())
+        assert caught.value.kind is Kind.DENIED
+    many = tuple(ReferenceId(numbered("9", n)) for n in range(bounds.BULK_ELEMENTS_MAX + 1))
+    with pytest.raises(CheloniaError) as caught:
+        await world.service.discard(ADMINISTRATOR, many)
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+async def forgotten(world: World, count: int) -> list[ReferenceId]:
+    """Committed replicas that the namespace has forgotten, set aside."""
+    references = [await world.store(DATA, number) for number in range(1, count + 1)]
+    await world.pass_ms(2000)
+    world.librarian.known.clear()
+    await world.restart(run=True)
+    await world.pass_ms(2 * world.settings.unknown_grace_ms)
+    assert await world.quarantined() == count
+    return references
+
+
+@virtual
+async def test_quarantine_is_counted_and_discarded_only_by_an_administrators_word(
+    expect_log: Callable[..., None],
+) -> None:
+    expect_log("replica set aside")
+    world = await World().start(run=True)
+    first, second = await forgotten(world, 2)
+    assert (await world.service.status(ADMINISTRATOR)).quarantined_bytes == 2 * len(DATA)
+    assert world.librarian.beats[-1].reclaimable_bytes == 2 * len(DATA)
+    await world.pass_ms(2 * world.settings.quarantine_keep_ms)
+    assert await world.quarantined() == 2
+    held = await world.store(DATA, 7)
+    assert await world.service.discard(ADMINISTRATOR, (first, held, first)) == 1
+    assert await world.state_of(held) == "alive", "it is not in quarantine"
+    assert [stored.reference for stored in await world.blobs.quarantined()] == [second]
+    assert (await world.service.status(ADMINISTRATOR)).quarantined_bytes == len(DATA)
+    await world.stop()
+
+
+@virtual
+async def test_under_restored_metadata_the_quarantine_is_asked_for_again_and_checked_first(
+    expect_log: Callable[..., None],
+) -> None:
+    expect_log("replica set aside")
+    world = await World().start(run=True)
+    known, unknown, rotten = await forgotten(world, 3)
+    expect_log("replica damaged|replica is invalid", optional=True)
+    await world.blobs.reinstate(rotten)
+    world.blobs.flip(rotten)
+    await world.blobs.quarantine(rotten)
+    told = len(world.librarian.states())
+    world.librarian.known[request(DATA, 1).facts.blob] = None
+    world.librarian.known[request(DATA, 3).facts.blob] = None
+    position = world.librarian.position
+    world.librarian.position = replace(position, generation=position.generation + 1)
+    await world.pass_ms(10_000)
+    assert await world.state_of(known) == "alive"
+    assert (known, "alive") in world.librarian.states()[told:]
+    assert (rotten, "alive") not in world.librarian.states()[told:]
+    await world.pass_ms(2 * world.settings.unknown_grace_ms)
+    assert sorted(stored.reference for stored in await world.blobs.quarantined()) == sorted((unknown, rotten))
+    await world.stop()
