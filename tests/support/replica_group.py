@@ -32,6 +32,8 @@ from tests.support.replica_process import SETTINGS
 ROOT = Path(__file__).parents[2]
 ASK_S = 12.0
 """Longer than the shell holds a request: an answer that does not come by then is not coming."""
+WRITE_S = 2.5
+"""Longer than an election: a writer asks another replica when one is silent for so long."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -128,7 +130,7 @@ class Writers:
             self.begun[writer] = turn
             while True:
                 try:
-                    await controls[where % len(controls)].ask("write", writer, turn, self.size)
+                    await controls[where % len(controls)].ask("write", writer, turn, self.size, patience_s=WRITE_S)
                     break
                 except (OSError, ValueError) as error:
                     text = str(error)[-80:]
