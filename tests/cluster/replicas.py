@@ -157,7 +157,7 @@ async def freeze_the_elected(trial: Trial) -> None:
     master = await group.master()
     others = [n for n in group.replicas if n != master]
     for replica in others:
-        await group.freeze_before_office(replica)
+        await group.freeze_before_office(replica, wanted=True)
     group.kill(master)
     frozen = await poll_async(
         lambda: next((n for n in others if _is_stopped(group, n)), 0), what="the winner is frozen"
@@ -175,6 +175,8 @@ async def freeze_the_elected(trial: Trial) -> None:
     group.kill(frozen, signal.SIGCONT)
     await trial.writers.more(200, 30)
     _wake_up(group, third)
+    for replica in others:
+        await group.freeze_before_office(replica, wanted=False)
     await group.settled()
 
 

@@ -210,9 +210,9 @@ class ReplicaGroup:
             return {}
         return found
 
-    async def freeze_before_office(self, replica: int) -> None:
-        """Have the replica stop itself when it has won an election and is about to become master."""
-        await self._controls[replica].ask("freeze")
+    async def freeze_before_office(self, replica: int, *, wanted: bool) -> None:
+        """Have the replica stop itself, or not, when it has won an election and is about to become master."""
+        await self._controls[replica].ask("freeze", wanted)
 
     async def master(self, deadline: float = 20) -> int:
         """The master that serves now."""

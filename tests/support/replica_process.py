@@ -138,8 +138,8 @@ class ReplicaProcess:
             "former": list(self._mastership.replica.membership.former),
         }  # fmt: skip
 
-    async def _freeze_at_office(self) -> None:
-        self._freeze = True
+    async def _freeze_at_office(self, wanted: bool) -> None:
+        self._freeze = wanted
 
     async def _dump(self, path: str) -> None:
         """Write every record of the store, as this replica's copy has it; in a thread, and quickly: leases go on."""
