@@ -252,6 +252,11 @@ class ReplicaGroup:
 
         await poll_async(look, deadline, what="the same commit everywhere")
 
+    async def load(self, replica: int, writers: int, duration_s: float) -> dict[str, float]:
+        """Writers within the process of a replica: rate and times."""
+        found: dict[str, float] = await self._controls[replica].ask("load", writers, duration_s, patience_s=60)
+        return found
+
     async def records(self) -> dict[int, dict[bytes, bytes]]:
         """All records of each replica, of one and the same commit."""
         while True:
