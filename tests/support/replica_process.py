@@ -39,7 +39,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.position import Horizon
-from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.clock import SystemClock
 from tests.support.replica_grid import ReplicaGrid, link_trust, replica_dn
 
 _LOG = logging.getLogger("replica")
@@ -70,7 +70,6 @@ class ReplicaProcess:
         self._engine = store(Path(config["directory"]), SETTINGS, identity, self._before_office)
         executor = ThreadExecutor()
         self._mastership = Mastership(own, self._engine, executor, SystemClock(), Pace(**config.get("pace", {})))
-        ids = SystemIds()
         parts = Parts(self._engine, executor, SystemClock(), AHashSettings(cluster="test"), Horizon())
         self._service = ReplicatedAHash(self._mastership, parts)
         trust = link_trust(ReplicaGrid(Path(config["grid"])).replica(own))
