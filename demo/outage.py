@@ -62,7 +62,8 @@ class _Writer:
         self._errors = 0
 
     async def run(self) -> None:
-        await self._client.make_collection("/outage")
+        if not await self._client.exists("/outage"):
+            await self._client.make_collection("/outage")
         number = 0
         while not self.stopping:
             ln, began = f"/outage/{number}", time.monotonic()
