@@ -48,11 +48,22 @@ class Cluster:
 
     def start_shepherd(self, index: int) -> None:
         """Start a killed Shepherd again on its old directory."""
-        config = self.directory / "conf" / f"shepherd{index + 1}.toml"
-        with (self.directory / "log" / f"demo-shepherd-{index + 1}.log").open("ab") as log:
+        self._start(f"shepherd{index + 1}")
+
+    def _start(self, name: str) -> None:
+        config = self.directory / "conf" / f"{name}.toml"
+        with (self.directory / "log" / f"demo-{name}.log").open("ab") as log:
             self._extra.append(
                 subprocess.Popen([str(CHELONIAD), "run", "--config", str(config)], stdout=log, stderr=log)
             )
+
+    def kill_core(self, replica: int) -> None:
+        """kill -9 the node of one A-Hash replica, and with it the Librarian and the Bartender that it may have."""
+        os.kill(self.description["ahash"][replica - 1]["pid"], signal.SIGKILL)
+
+    def start_core(self, replica: int) -> None:
+        """Start it again on its old directory."""
+        self._start(f"core{replica}")
 
     def damage(self, index: int, reference: str) -> Path:
         """Flip 64 bytes in the middle of one stored replica, as a bad disk would. Returns the file."""

@@ -336,6 +336,7 @@ class Replica:
                     self._engine_follows, self._engine_ready = (term, replica), False
             case Ready():
                 self._engine_ready = True
+                self._count_again_at_head()
             case Refilling():
                 self._distrust()
             case Demoted():
@@ -369,7 +370,6 @@ class Replica:
             self._effects.append(StepDown(reason))
             return self._done(now_ms)
         self._following = None
-        self._stood.clear()
         mark = TermMark(term, self._own, end.sequence + 1, end.vouched)
         watermark = Watermark(self._own, term, mark.first, self._quorum)
         self._reign = _Reign(mark, watermark, Lease(self._own, self._pace, self._quorum), now_ms, beat_due_ms=now_ms)
@@ -450,9 +450,9 @@ class Replica:
         return ""
 
     def _lease_until(self, now_ms: int) -> int:
-        """When our lease ends; with no lease yet, long ago."""
+        """When our lease ends; without one, before all time."""
         until = self._reign.lease.until(now_ms) if self._reign is not None else None
-        return until if until is not None else now_ms - 1
+        return until if until is not None else -NEVER_MS
 
     def _beat(self, reign: _Reign, now_ms: int) -> Beat:
         mark, watermark = reign.mark, reign.watermark
@@ -536,8 +536,7 @@ class Replica:
         if beat.durable > found.durable:
             found.durable = beat.durable
             self._effects.append(FollowerSees(peer, beat.term, beat.durable))
-        if not self._trusted and self._ready and found.need is None:
-            found.need = beat.head
+        self._count_again_at_head()
         self._regain(found, now_ms)
         self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, self._flushed if self._trusted else None))
 
@@ -556,7 +555,6 @@ class Replica:
         self._following = found
         if self._newest != found.key:
             self._newest, self._flushed = found.key, None
-        self._stood.clear()
         self._electing_until_ms = None
         if not beat.durable:
             self._effects.append(FollowerSees(peer, beat.term, 0))
@@ -610,6 +608,12 @@ class Replica:
         if self._following is not None:
             self._following.need = None
 
+    def _count_again_at_head(self) -> None:
+        """Once synchronised: what the master had by its last word, and so all we ever acknowledged to it."""
+        found = self._following
+        if not self._trusted and self._ready and found is not None and found.need is None:
+            found.need = found.head
+
     def _regain(self, found: _Following, now_ms: int) -> None:
         """Count again once we hold all that the master of an open term had after we were synchronised.
 
@@ -653,15 +657,15 @@ class Replica:
 
     def _stood_by(self, peer: int, word: Stand, now_ms: int) -> None:
         reign = self._reign
+        before = self._stood.get(peer)
+        if self._following is None and (before is None or before.at_ms <= self._stale_since(now_ms)):
+            self._stand_due_ms = now_ms
+        self._stood[peer] = _Stood(now_ms, word)
         if reign is not None:
             if reign.opened_ms is None and (word.vouched > reign.mark.base or word.seen > reign.key):
                 reign.refused.add(peer)
             elif word.seen > reign.key:
                 self._overtaken(reign, peer, word.seen[0], now_ms)
-        elif self._following is None:
-            if peer not in self._stood:
-                self._stand_due_ms = now_ms
-            self._stood[peer] = _Stood(now_ms, word)
 
     def _standing(self, now_ms: int) -> None:
         """Tell the others that we stand, and ask for an election when enough of them do."""
@@ -683,7 +687,7 @@ class Replica:
         """
         words = self._words(now_ms)
         enough = self._quorum.reached(words)
-        if not enough and now_ms >= self._wanted_until_ms:
+        if not enough and (self._unproven or now_ms >= self._wanted_until_ms):
             return
         best = max(word.vouched for word in words.values())
         taking_part = [
@@ -698,8 +702,11 @@ class Replica:
         self._elect_after_ms = now_ms + self._pace.backoff_ms * (1 + self._own)
         self._effects.append(AskElection(max(votes, len(taking_part)), votes, self._pace.mandate_ms))
 
+    def _stale_since(self, now_ms: int) -> int:
+        return now_ms - STAND_BEATS * self._pace.beat_ms
+
     def _words(self, now_ms: int) -> dict[int, Stand]:
-        since_ms = now_ms - STAND_BEATS * self._pace.beat_ms
+        since_ms = self._stale_since(now_ms)
         voters = self._quorum.voters()
         words = {peer: stood.word for peer, stood in self._stood.items() if stood.at_ms > since_ms and peer in voters}
         words[self._own] = self._word()

@@ -39,7 +39,7 @@ from chelonia.core.ahash import (
     WalkOutcome,
 )
 from chelonia.core.caller import Call
-from chelonia.core.clock import Clock, Ids
+from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
@@ -67,7 +67,6 @@ class Parts:
     engine: ReplicatedEngine
     executor: Executor
     clock: Clock
-    ids: Ids
     settings: AHashSettings
     horizon: Horizon
 
@@ -95,6 +94,7 @@ class ReplicatedAHash:
         self._copy: _Serving | None = None
         self._opening: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._retiring: list[asyncio.Future[None]] = []
         self._carrying_out = 0
 
     async def start(self, links: Links, members: Membership) -> None:
@@ -112,7 +112,7 @@ class ReplicatedAHash:
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._retiring, return_exceptions=True)
         await self._parts.executor.run_write(self._parts.engine.close)
         await self._parts.executor.close()
 
@@ -148,10 +148,9 @@ class ReplicatedAHash:
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
-        """See `core.ahash.AHash.transact`. An empty key is replaced by a fresh one where it may have to be repeated."""
-        own = key or (RequestKey("") if self._reign else RequestKey(self._parts.ids.uuid()))
-        asked = Asked("transact", call, (own, elements, memo))
-        outcome: TransactOutcome = await self._at_master(asked, repeatable=bool(own))
+        """See `core.ahash.AHash.transact`. Without a key nothing is tried again that may have been carried out."""
+        asked = Asked("transact", call, (key, elements, memo))
+        outcome: TransactOutcome = await self._at_master(asked, repeatable=bool(key))
         return outcome
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
@@ -374,8 +373,9 @@ class ReplicatedAHash:
         if self._opening == term:
             self._opening = None
         reign, self._reign = self._reign, None
+        self._retiring = [work for work in self._retiring if not work.done()]
         if reign is not None:
-            self._spawn(reign.service.retire())
+            self._retiring.append(asyncio.ensure_future(reign.service.retire()))
 
     def called(self, peer: int, number: int, body: bytes) -> None:
         """Carry out another replica's call, if we are master."""

@@ -115,6 +115,7 @@ class ReplicatedStore:
         self._gate = Gate()
         self._mark = _Mark()
         self._work: queue.SimpleQueue[_Frame | Callable[[], None] | None] = queue.SimpleQueue()
+        self._bytes_queued = self._bytes_taken = 0  # each written by one thread only
         self._thread: threading.Thread | None = None
         self._post: Callable[[Event], None] = lambda event: None
         self._send: Send = lambda peer, control, record: None
@@ -176,7 +177,12 @@ class ReplicatedStore:
 
     def process(self, sender: int, control: bytes, record: bytes) -> None:
         """Take a frame; dropped when too many wait, the library asks again."""
-        if frame_kind(control) != FrameKind.DUPMASTER and self._work.qsize() < bounds.REPLICA_FRAMES_QUEUED_MAX:
+        waiting = self._bytes_queued - self._bytes_taken
+        full = waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or (
+            self._work.qsize() >= bounds.REPLICA_FRAMES_QUEUED_MAX
+        )
+        if not full and frame_kind(control) != FrameKind.DUPMASTER:
+            self._bytes_queued += len(record)
             self._work.put(_Frame(sender, control, record))
 
     def peer_up(self, peer: int) -> None:
@@ -513,6 +519,7 @@ class ReplicatedStore:
                 _LOG.error("ahash replication: %s", error)
 
     def _process(self, frame: _Frame) -> None:
+        self._bytes_taken += len(frame.record)
         self._frame_term = frame_term(frame.control)
         was_ready = self._ready
         with self._elections.turn:

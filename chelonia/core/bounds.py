@@ -81,6 +81,8 @@ REQUEST_KEY_KEEP_MS: Final = 15 * 60 * 1000
 """How long a request's outcome is remembered (promised: 10 minutes)."""
 REPLICA_FRAMES_QUEUED_MAX: Final = 50_000
 """Engine frames of other replicas that wait for the replication thread; more are dropped and asked for again."""
+REPLICA_FRAME_BYTES_QUEUED_MAX: Final = 256 * 1024 * 1024
+"""Their bytes: four of the largest messages."""
 REPLICA_FRAMES_PER_FLUSH_MAX: Final = 1000
 """Engine frames applied before a follower syncs its log and acknowledges: a stream without a pause is acknowledged."""
 FORWARDED_MAX: Final = 4096

@@ -70,7 +70,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
     engine = await asyncio.to_thread(ReplicatedStore, Path(section.data_dir), BdbSettings(), identity)
     executor = ThreadExecutor()
     mastership = Mastership(own.id, engine, executor, around.clock, Pace())
-    parts = Parts(engine, executor, around.clock, around.ids, settings, around.horizon)
+    parts = Parts(engine, executor, around.clock, settings, around.horizon)
     ahash = ReplicatedAHash(mastership, parts)
     members = configured(section)
     link_identity = LinkIdentity(own.id, settings.cluster, around.ids.token(NONCE_BYTES))

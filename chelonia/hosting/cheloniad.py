@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "dev",
         help="run a whole cluster on this machine, for tests and demos",
         description="Makes certificates and configurations below DIR the first time, starts nodes with A-Hash, "
-        "Librarian and Bartender and N Shepherds, writes DIR/cluster.json, prints one line `ready` when everything serves, and "
+        "Librarian, Bartender and N Shepherds, writes DIR/cluster.json, prints one line `ready` when all serve, and "
         "stays in the foreground until SIGTERM. A second start on DIR finds all data again.",
     )
     dev.add_argument("--dir", required=True, type=Path, help="where everything is kept")

@@ -157,7 +157,7 @@ async def freeze_the_elected(trial: Trial) -> None:
     master = await group.master()
     others = [n for n in group.replicas if n != master]
     for replica in others:
-        await group.freeze_before_office(replica)
+        await group.freeze_before_office(replica, wanted=True)
     group.kill(master)
     frozen = await poll_async(
         lambda: next((n for n in others if _is_stopped(group, n)), 0), what="the winner is frozen"
@@ -175,6 +175,8 @@ async def freeze_the_elected(trial: Trial) -> None:
     group.kill(frozen, signal.SIGCONT)
     await trial.writers.more(200, 30)
     _wake_up(group, third)
+    for replica in others:
+        await group.freeze_before_office(replica, wanted=False)
     await group.settled()
 
 
@@ -257,6 +259,15 @@ def report(trial: Trial) -> dict[str, object]:
     }
 
 
+async def load(group: ReplicaGroup) -> None:
+    """What 1, 8 and 64 writers within the master's process and within a follower's reach."""
+    master = await group.settled()
+    for where in (master, next(n for n in group.replicas if n != master)):
+        for writers in (1, 8, 64):
+            found = {name: round(value, 2) for name, value in (await group.load(where, writers, 3.0)).items()}
+            print("master  " if where == master else "follower", f"{writers:3}", json.dumps(found), flush=True)
+
+
 async def main(options: argparse.Namespace) -> None:
     directory = Path(tempfile.mkdtemp(prefix="replicas-", dir=options.directory))
     chance = random.Random(options.seed)
@@ -267,6 +278,9 @@ async def main(options: argparse.Namespace) -> None:
     group = ReplicaGroup(directory)
     try:
         await group.start()
+        if options.load:
+            await load(group)
+            return
         trial = Trial(group, chance)
         await run(trial, scenarios)
         print(json.dumps(report(trial), indent=2))
@@ -284,6 +298,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-others", dest="others", action="store_false", help="leave the other scenarios out")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--directory", type=Path, default=None, help="where to keep the replicas")
+    parser.add_argument("--load", action="store_true", help="no faults: measure 1, 8 and 64 writers in process")
     parser.add_argument("--keep", action="store_true", help="keep directory and logs when all went well, too")
     return parser.parse_args(arguments)
 

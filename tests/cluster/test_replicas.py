@@ -17,8 +17,10 @@ async def test_what_was_acknowledged_outlives_faults(tmp_path: Path) -> None:
     try:
         await group.start()
         trial = Trial(group, random.Random(1))
-        await replicas.run(trial, [replicas.kill_master, replicas.freeze_master, replicas.kill_all])
+        await replicas.run(
+            trial, [replicas.kill_master, replicas.kill_all, replicas.freeze_the_elected, replicas.lose_a_disk]
+        )
         assert trial.acknowledged > 300
-        assert max(*trial.killed_ms, *trial.frozen_ms) < 10_000, "a bound for busy machines; make replicas measures"
+        assert max(trial.killed_ms) < 10_000, "a bound for busy machines; make replicas measures"
     finally:
         await group.close()

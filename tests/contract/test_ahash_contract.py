@@ -1,16 +1,28 @@
 """The A-Hash port's contract, on every engine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.service import AHashSettings
 from chelonia.core import bounds
 from chelonia.core.access import ACCESS
-from chelonia.core.ahash import ChangeOutcome, ChangeStatus, ChangeType, Condition, ConditionType, Element, Unmet, Walk
+from chelonia.core.ahash import (
+    AHash,
+    ChangeOutcome,
+    ChangeStatus,
+    ChangeType,
+    Condition,
+    ConditionType,
+    Element,
+    GroupChange,
+    GroupStep,
+    Unmet,
+    Walk,
+)
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, RequestKey
@@ -34,6 +46,7 @@ from tests.support.ahash import (
     unset,
     version_is,
 )
+from tests.support.group import LastingGroup
 
 NO_KEY = RequestKey("")
 
@@ -43,27 +56,39 @@ def clock() -> HandClock:
     return HandClock()
 
 
-@pytest.fixture(params=ENGINES)
-async def ahash(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[AHashService]:
-    async with serving(open_store(request.param, tmp_path), clock) as service:
-        yield service
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LastingGroup]:
+    """Three replicas on Berkeley DB, shared by all tests."""
+    made = LastingGroup(tmp_path_factory.mktemp("group"))
+    yield made
+    made.close()
 
 
-async def apply(ahash: AHashService, *elements: Element) -> None:
+@pytest.fixture(params=[*ENGINES, "master of three", "follower of three"])
+async def ahash(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[AHash]:
+    if request.param in ENGINES:
+        async with serving(open_store(request.param, tmp_path), clock) as service:
+            yield service
+    else:
+        shared: LastingGroup = request.getfixturevalue("group")
+        yield shared.fresh(at_master=request.param == "master of three", clock=clock)
+
+
+async def apply(ahash: AHash, *elements: Element) -> None:
     outcome = await ahash.transact(LIBRARIAN, NO_KEY, elements)
     assert outcome.applied, outcome
 
 
-async def sections(ahash: AHashService, object_id: str) -> dict[str, dict[str, str]]:
+async def sections(ahash: AHash, object_id: str) -> dict[str, dict[str, str]]:
     (found,) = await ahash.get(LIBRARIAN, (ObjectId(object_id),))
     return {name: dict(properties) for name, properties in found.sections.items()}
 
 
-async def version(ahash: AHashService, object_id: str) -> int:
+async def version(ahash: AHash, object_id: str) -> int:
     return (await ahash.get(LIBRARIAN, (ObjectId(object_id),)))[0].version
 
 
-async def fill(ahash: AHashService, object_id: str, section: str, names: list[str]) -> None:
+async def fill(ahash: AHash, object_id: str, section: str, names: list[str]) -> None:
     for start in range(0, len(names), 1000):
         await apply(ahash, *(put(object_id, section, name, f"of {name}") for name in names[start : start + 1000]))
 
@@ -71,14 +96,14 @@ async def fill(ahash: AHashService, object_id: str, section: str, names: list[st
 # --- atomicity and conditions ----------------------------------------------------------------------------------------
 
 
-async def test_a_transact_changes_all_its_objects(ahash: AHashService) -> None:
+async def test_a_transact_changes_all_its_objects(ahash: AHash) -> None:
     await apply(ahash, put("a", "s", "p", "1"), put("b", "entries", "n", "g"), put("c", "s", "p", ""))
     found = await ahash.get(LIBRARIAN, (ObjectId("c"), ObjectId("nothing"), ObjectId("a"), ObjectId("b")))
     assert [dict(o.sections) for o in found] == [{"s": {"p": ""}}, {}, {"s": {"p": "1"}}, {"entries": {"n": "g"}}]
     assert [o.version for o in found] == [1, 0, 1, 1]
 
 
-async def test_one_unmet_condition_stops_every_element(ahash: AHashService) -> None:
+async def test_one_unmet_condition_stops_every_element(ahash: AHash) -> None:
     await apply(ahash, put("a", "s", "p", "1"))
     last = replace(put("c", "s", "p", "1", is_value("s", "p", "1")), change_id="third")
     outcome = await ahash.transact(LIBRARIAN, NO_KEY, (put("a", "s", "p", "2"), put("b", "s", "p", "2"), last))
@@ -87,7 +112,7 @@ async def test_one_unmet_condition_stops_every_element(ahash: AHashService) -> N
     assert await version(ahash, "b") == 0
 
 
-async def test_conditions_read_the_state_before_the_first_change(ahash: AHashService) -> None:
+async def test_conditions_read_the_state_before_the_first_change(ahash: AHash) -> None:
     await apply(ahash, put("a", "s", "p", "old"))
     await apply(ahash, put("a", "s", "p", "new"), check("a", is_value("s", "p", "old")))
     assert await sections(ahash, "a") == {"s": {"p": "new"}}
@@ -121,18 +146,18 @@ async def test_conditions_read_the_state_before_the_first_change(ahash: AHashSer
     ],
     ids=str,
 )
-async def test_each_condition(ahash: AHashService, condition: Condition, holds: bool) -> None:
+async def test_each_condition(ahash: AHash, condition: Condition, holds: bool) -> None:
     await apply(ahash, put("o", "s", "p", "v"), put("o", "entries", "n", "g"))
     outcome = await ahash.transact(LIBRARIAN, NO_KEY, (check("o", condition),))
     assert outcome.applied is holds
 
 
-async def test_conditions_on_an_object_that_does_not_exist(ahash: AHashService) -> None:
+async def test_conditions_on_an_object_that_does_not_exist(ahash: AHash) -> None:
     await apply(ahash, check("o", version_is(0), empty("entries"), empty("s"), is_unset("s", "p")))
     assert await version(ahash, "o") == 0
 
 
-async def test_an_emptied_wide_section_is_empty(ahash: AHashService) -> None:
+async def test_an_emptied_wide_section_is_empty(ahash: AHash) -> None:
     await apply(ahash, put("o", "s", "p", "v"), put("o", "entries", "a", "1"), put("o", "entries", "b", "2"))
     await apply(ahash, unset("o", "entries", "a"), unset("o", "entries", "b"))
     await apply(ahash, delete("o", empty("entries")))
@@ -142,14 +167,14 @@ async def test_an_emptied_wide_section_is_empty(ahash: AHashService) -> None:
 # --- changes and versions --------------------------------------------------------------------------------------------
 
 
-async def test_add_counts_from_zero_in_narrow_and_wide_sections(ahash: AHashService) -> None:
+async def test_add_counts_from_zero_in_narrow_and_wide_sections(ahash: AHash) -> None:
     await apply(ahash, add("o", "s", "n", 5), add("o", "s", "n", -7), add("o", "file", "w", 3))
     await apply(ahash, add("o", "s", "n", 1), add("o", "file", "w", 3))
     assert await sections(ahash, "o") == {"s": {"n": "-1"}, "file": {"w": "6"}}
 
 
 @pytest.mark.parametrize("stored", ["x", "", "1.5", "9" * 19])
-async def test_add_to_what_is_no_integer_changes_nothing(ahash: AHashService, stored: str) -> None:
+async def test_add_to_what_is_no_integer_changes_nothing(ahash: AHash, stored: str) -> None:
     await apply(ahash, put("o", "s", "p", stored))
     with pytest.raises(CheloniaError) as caught:
         await ahash.transact(LIBRARIAN, NO_KEY, (put("other", "s", "p", "v"), add("o", "s", "p", 1)))
@@ -157,13 +182,13 @@ async def test_add_to_what_is_no_integer_changes_nothing(ahash: AHashService, st
     assert await version(ahash, "other") == 0
 
 
-async def test_add_does_not_pass_the_bound(ahash: AHashService) -> None:
+async def test_add_does_not_pass_the_bound(ahash: AHash) -> None:
     await apply(ahash, put("o", "s", "p", str(2**63 - 1)))
     with pytest.raises(CheloniaError, match="bad-request"):
         await ahash.transact(LIBRARIAN, NO_KEY, (add("o", "s", "p", 1),))
 
 
-async def test_the_version_counts_transacts_that_change_narrow_sections(ahash: AHashService) -> None:
+async def test_the_version_counts_transacts_that_change_narrow_sections(ahash: AHash) -> None:
     await apply(ahash, put("o", "s", "p", "1"), put("o", "s", "q", "1"))
     assert await version(ahash, "o") == 1
     await apply(ahash, put("o", "s", "p", "2"), unset("o", "s", "q"), add("o", "s", "r", 1))
@@ -174,7 +199,7 @@ async def test_the_version_counts_transacts_that_change_narrow_sections(ahash: A
     assert await version(ahash, "o") == 2
 
 
-async def test_a_wide_property_alone_makes_an_object(ahash: AHashService) -> None:
+async def test_a_wide_property_alone_makes_an_object(ahash: AHash) -> None:
     await apply(ahash, put("o", "file", "r", "b"), put("o", "file", "r2", "b"))
     assert await version(ahash, "o") == 1
     await apply(ahash, unset("o", "file", "r"))
@@ -183,7 +208,7 @@ async def test_a_wide_property_alone_makes_an_object(ahash: AHashService) -> Non
     assert await version(ahash, "o") == 0
 
 
-async def test_an_object_goes_with_its_last_property(ahash: AHashService) -> None:
+async def test_an_object_goes_with_its_last_property(ahash: AHash) -> None:
     await apply(ahash, put("o", "s", "p", "v"), put("o", "entries", "n", "g"))
     await apply(ahash, unset("o", "s", "p"))
     assert await version(ahash, "o") == 2
@@ -192,20 +217,20 @@ async def test_an_object_goes_with_its_last_property(ahash: AHashService) -> Non
     assert await version(ahash, "o") == 0
 
 
-async def test_made_and_unmade_in_one_transact_leaves_nothing(ahash: AHashService) -> None:
+async def test_made_and_unmade_in_one_transact_leaves_nothing(ahash: AHash) -> None:
     await apply(ahash, put("o", "s", "p", "v"), put("o", "entries", "n", "g"), delete("o"))
     assert await version(ahash, "o") == 0
     assert await sections(ahash, "o") == {}
 
 
-async def test_deleted_and_made_anew_in_one_transact_continues_the_version(ahash: AHashService) -> None:
+async def test_deleted_and_made_anew_in_one_transact_continues_the_version(ahash: AHash) -> None:
     await apply(ahash, put("o", "s", "p", "v"), put("o", "entries", "n", "g"))
     await apply(ahash, delete("o"), put("o", "t", "q", "w"))
     assert await version(ahash, "o") == 2
     assert await sections(ahash, "o") == {"t": {"q": "w"}}
 
 
-async def test_delete_takes_a_few_wide_properties_along_and_refuses_many(ahash: AHashService) -> None:
+async def test_delete_takes_a_few_wide_properties_along_and_refuses_many(ahash: AHash) -> None:
     names = [f"n{i:05}" for i in range(bounds.DELETE_WIDE_MAX + 1)]
     await fill(ahash, "o", "entries", names)
     with pytest.raises(CheloniaError) as caught:
@@ -217,7 +242,7 @@ async def test_delete_takes_a_few_wide_properties_along_and_refuses_many(ahash: 
     assert not (await ahash.scan(LIBRARIAN, ObjectId("o"), "entries")).items
 
 
-async def test_deleting_one_object_leaves_those_with_similar_names(ahash: AHashService) -> None:
+async def test_deleting_one_object_leaves_those_with_similar_names(ahash: AHash) -> None:
     for name in ("o", "o1", "o\x01", "O", "o:"):
         await apply(ahash, put(name, "entries", "n", "g"), put(name, "entriesx", "n", "g"))
     await apply(ahash, delete("o"))
@@ -227,7 +252,7 @@ async def test_deleting_one_object_leaves_those_with_similar_names(ahash: AHashS
 # --- request keys ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_retry_applies_once_and_is_answered_as_the_first_try(ahash: AHashService) -> None:
+async def test_a_retry_applies_once_and_is_answered_as_the_first_try(ahash: AHash) -> None:
     key, element = RequestKey("put/1"), add("o", "s", "n", 1)
     first = await ahash.transact(LIBRARIAN, key, (element,), memo="the note é")
     await apply(ahash, put("p", "s", "p", "v"))
@@ -238,7 +263,7 @@ async def test_a_retry_applies_once_and_is_answered_as_the_first_try(ahash: AHas
     assert await ahash.recall(LIBRARIAN, key) == again
 
 
-async def test_a_key_is_shared_by_all_librarians(ahash: AHashService) -> None:
+async def test_a_key_is_shared_by_all_librarians(ahash: AHash) -> None:
     key, element = RequestKey("k"), add("o", "s", "n", 1)
     first = await ahash.transact(LIBRARIAN, key, (element,), "note")
     assert await ahash.recall(OTHER_LIBRARIAN, key) == replace(first, recalled=True)
@@ -247,7 +272,7 @@ async def test_a_key_is_shared_by_all_librarians(ahash: AHashService) -> None:
     assert await sections(ahash, "o") == {"s": {"n": "1"}}
 
 
-async def test_an_unmet_condition_is_not_kept_under_the_key(ahash: AHashService) -> None:
+async def test_an_unmet_condition_is_not_kept_under_the_key(ahash: AHash) -> None:
     key, element = RequestKey("k"), put("o", "s", "p", "v", is_set("t", "q"))
     assert not (await ahash.transact(LIBRARIAN, key, (element,))).applied
     assert await ahash.recall(LIBRARIAN, key) is None
@@ -255,13 +280,13 @@ async def test_an_unmet_condition_is_not_kept_under_the_key(ahash: AHashService)
     assert (await ahash.transact(LIBRARIAN, key, (element,))).applied
 
 
-async def test_without_a_key_each_try_applies(ahash: AHashService) -> None:
+async def test_without_a_key_each_try_applies(ahash: AHash) -> None:
     await apply(ahash, add("o", "s", "n", 1))
     await apply(ahash, add("o", "s", "n", 1))
     assert await sections(ahash, "o") == {"s": {"n": "2"}}
 
 
-async def test_a_key_is_remembered_ten_minutes_and_then_forgotten(ahash: AHashService, clock: HandClock) -> None:
+async def test_a_key_is_remembered_ten_minutes_and_then_forgotten(ahash: AHash, clock: HandClock) -> None:
     key, element = RequestKey("k"), add("o", "s", "n", 1)
     await ahash.transact(LIBRARIAN, key, (element,))
     clock.advance(10 * 60 * 1000)
@@ -272,7 +297,7 @@ async def test_a_key_is_remembered_ten_minutes_and_then_forgotten(ahash: AHashSe
     assert await sections(ahash, "o") == {"s": {"n": "2"}}
 
 
-async def test_a_key_used_anew_outlives_the_sweep_of_its_first_use(ahash: AHashService, clock: HandClock) -> None:
+async def test_a_key_used_anew_outlives_the_sweep_of_its_first_use(ahash: AHash, clock: HandClock) -> None:
     key, element = RequestKey("k"), add("o", "s", "n", 1)
     await ahash.transact(LIBRARIAN, key, (element,))
     clock.advance(bounds.REQUEST_KEY_KEEP_MS + 1)
@@ -282,7 +307,7 @@ async def test_a_key_used_anew_outlives_the_sweep_of_its_first_use(ahash: AHashS
     assert await ahash.recall(LIBRARIAN, key) is not None
 
 
-async def test_the_same_key_many_times_at_once_applies_once(ahash: AHashService) -> None:
+async def test_the_same_key_many_times_at_once_applies_once(ahash: AHash) -> None:
     tries = (ahash.transact(LIBRARIAN, RequestKey("k"), (add("o", "s", "n", 1),)) for _ in range(20))
     outcomes = await asyncio.gather(*tries)
     assert [o.recalled for o in outcomes].count(False) == 1
@@ -290,7 +315,7 @@ async def test_the_same_key_many_times_at_once_applies_once(ahash: AHashService)
     assert await sections(ahash, "o") == {"s": {"n": "1"}}
 
 
-async def test_a_recall_waits_for_the_transact_before_it(ahash: AHashService) -> None:
+async def test_a_recall_waits_for_the_transact_before_it(ahash: AHash) -> None:
     first = asyncio.create_task(ahash.transact(LIBRARIAN, RequestKey("k"), (add("o", "s", "n", 1),), "note"))
     await asyncio.sleep(0)
     recalled = await ahash.recall(LIBRARIAN, RequestKey("k"))
@@ -303,7 +328,7 @@ async def test_a_recall_waits_for_the_transact_before_it(ahash: AHashService) ->
 ODD_NAMES = ["a", "B", "é", "e\u0301", "z", "\U0001f422", "ﬀ", "%", " ", "a/", "a.b", "a b", "..", "\x01", "\x7f", "中"]
 
 
-async def test_pages_follow_the_byte_order_of_utf8(ahash: AHashService) -> None:
+async def test_pages_follow_the_byte_order_of_utf8(ahash: AHash) -> None:
     for section in ("entries", "narrow"):
         await fill(ahash, "o", section, ODD_NAMES)
         seen: list[str] = []
@@ -319,7 +344,7 @@ async def test_pages_follow_the_byte_order_of_utf8(ahash: AHashService) -> None:
         assert seen == sorted(ODD_NAMES, key=str.encode)
 
 
-async def test_a_page_may_start_after_a_name_that_is_not_there(ahash: AHashService) -> None:
+async def test_a_page_may_start_after_a_name_that_is_not_there(ahash: AHash) -> None:
     await fill(ahash, "o", "entries", ["a", "ab", "b", "c"])
     page = await ahash.scan(LIBRARIAN, ObjectId("o"), "entries", "aa", 2)
     assert ([name for name, _ in page.items], page.more) == (["ab", "b"], True)
@@ -328,7 +353,7 @@ async def test_a_page_may_start_after_a_name_that_is_not_there(ahash: AHashServi
     assert (await ahash.scan(LIBRARIAN, ObjectId("absent"), "entries")).items == ()
 
 
-async def test_a_large_wide_section_is_paged_and_never_cut(ahash: AHashService) -> None:
+async def test_a_large_wide_section_is_paged_and_never_cut(ahash: AHash) -> None:
     names = [f"name {i:05}" for i in range(5000)]
     await apply(ahash, put("o", "s", "p", "v"), put("o", "pending", "n", "g"))
     await fill(ahash, "o", "entries", names)
@@ -351,7 +376,7 @@ async def test_a_large_wide_section_is_paged_and_never_cut(ahash: AHashService) 
     assert seen == names
 
 
-async def test_a_wide_section_at_the_bound_is_returned_whole(ahash: AHashService) -> None:
+async def test_a_wide_section_at_the_bound_is_returned_whole(ahash: AHash) -> None:
     await fill(ahash, "o", "entries", [f"{i:04}" for i in range(bounds.SECTION_WHOLE_MAX)])
     for needed in ((), (Needed("entries"),)):
         (found,) = await ahash.get(LIBRARIAN, (ObjectId("o"),), needed)
@@ -359,7 +384,7 @@ async def test_a_wide_section_at_the_bound_is_returned_whole(ahash: AHashService
         assert not found.counts
 
 
-async def test_a_filter_returns_what_it_names(ahash: AHashService) -> None:
+async def test_a_filter_returns_what_it_names(ahash: AHash) -> None:
     await apply(
         ahash, put("o", "s", "p", "1"), put("o", "s", "q", "2"), put("o", "t", "r", "3"), put("o", "file", "f", "4")
     )
@@ -375,7 +400,7 @@ async def test_a_filter_returns_what_it_names(ahash: AHashService) -> None:
         assert found.version == 1
 
 
-async def test_a_walk_follows_the_first_candidate_that_is_set(ahash: AHashService) -> None:
+async def test_a_walk_follows_the_first_candidate_that_is_set(ahash: AHash) -> None:
     await apply(ahash, put("0", "entries", "a/", "A"), put("0", "entries", "a", "wrong"), put("A", "entries", "f", "F"))
     await apply(ahash, put("F", "entry", "type", "file"), put("F", "entry", "owner", "me"))
     start = ObjectId("0")
@@ -393,14 +418,14 @@ async def test_a_walk_follows_the_first_candidate_that_is_set(ahash: AHashServic
     assert (absent.taken, absent.last.version) == ((), 0)
 
 
-async def test_a_walk_follows_narrow_sections_too(ahash: AHashService) -> None:
+async def test_a_walk_follows_narrow_sections_too(ahash: AHash) -> None:
     await apply(ahash, put("a", "next", "x", "b"), put("b", "s", "p", "v"))
     (walked,) = await ahash.walk(LIBRARIAN, (Walk(ObjectId("a"), (("y", "x"), ("z",)), "next"),))
     assert [step.object for step in walked.taken] == ["b"]
     assert dict(walked.last.sections) == {"s": {"p": "v"}}
 
 
-async def test_a_walk_through_a_cycle_ends_with_its_steps(ahash: AHashService) -> None:
+async def test_a_walk_through_a_cycle_ends_with_its_steps(ahash: AHash) -> None:
     await apply(ahash, put("0", "entries", "a/", "0"))
     (walked,) = await ahash.walk(LIBRARIAN, (Walk(ObjectId("0"), (("a/",),) * 64),), (Needed("entry"),))
     assert len(walked.taken) == 64
@@ -413,7 +438,7 @@ def old(change: ChangeType, object_id: str, prop: str = "p", value: str = "", *c
     return Element(ObjectId(object_id), change, "s", prop, value, conditions, f"{change.value} {object_id}")
 
 
-async def test_change_answers_as_the_original_did(ahash: AHashService) -> None:
+async def test_change_answers_as_the_original_did(ahash: AHash) -> None:
     answers = await ahash.change(
         LIBRARIAN,
         (
@@ -442,13 +467,13 @@ async def test_change_answers_as_the_original_did(ahash: AHashService) -> None:
     assert await sections(ahash, "a") == {"s": {"q": "3"}}
 
 
-async def test_change_removes_an_object_with_its_last_property(ahash: AHashService) -> None:
+async def test_change_removes_an_object_with_its_last_property(ahash: AHash) -> None:
     elements = (old(ChangeType.SET, "a", "p", "1"), old(ChangeType.UNSET, "a"), old(ChangeType.DELETE, "a"))
     assert [o.status.value for o in await ahash.change(LIBRARIAN, elements)] == ["set", "unset", "deleted"]
     assert await version(ahash, "a") == 0
 
 
-async def test_change_fails_where_a_delete_would_be_too_large(ahash: AHashService) -> None:
+async def test_change_fails_where_a_delete_would_be_too_large(ahash: AHash) -> None:
     await fill(ahash, "o", "entries", [f"{i:05}" for i in range(bounds.DELETE_WIDE_MAX + 1)])
     elements = (old(ChangeType.DELETE, "o"), old(ChangeType.SET, "b", "p", "v"))
     assert [o.status.value for o in await ahash.change(LIBRARIAN, elements)] == ["failed", "set"]
@@ -477,7 +502,7 @@ BAD_ELEMENTS = {
 
 
 @pytest.mark.parametrize("case", BAD_ELEMENTS)
-async def test_a_bad_element_is_refused_before_anything_changes(ahash: AHashService, case: str) -> None:
+async def test_a_bad_element_is_refused_before_anything_changes(ahash: AHash, case: str) -> None:
     element, kind = BAD_ELEMENTS[case]
     with pytest.raises(CheloniaError) as caught:
         await ahash.transact(LIBRARIAN, NO_KEY, (put("good", "s", "p", "v"), element))
@@ -486,7 +511,7 @@ async def test_a_bad_element_is_refused_before_anything_changes(ahash: AHashServ
 
 
 @pytest.mark.parametrize("bad", ["\ud800", "a\0b", ""], ids=["surrogate", "NUL", "empty"])
-async def test_reads_refuse_names_that_cannot_be_keys(ahash: AHashService, bad: str) -> None:
+async def test_reads_refuse_names_that_cannot_be_keys(ahash: AHash, bad: str) -> None:
     calls = (
         ahash.get(LIBRARIAN, (ObjectId(bad),)),
         ahash.get(LIBRARIAN, (ObjectId("a"),), (Needed(bad),)),
@@ -502,7 +527,7 @@ async def test_reads_refuse_names_that_cannot_be_keys(ahash: AHashService, bad: 
         assert caught.value.kind is Kind.BAD_REQUEST
 
 
-async def test_bounds_of_calls(ahash: AHashService) -> None:
+async def test_bounds_of_calls(ahash: AHash) -> None:
     many = bounds.TRANSACT_ELEMENTS_MAX + 1
     wrong = (
         ahash.transact(LIBRARIAN, NO_KEY, (check("a"),) * many),
@@ -517,7 +542,7 @@ async def test_bounds_of_calls(ahash: AHashService) -> None:
         assert caught.value.kind is Kind.TOO_LARGE
 
 
-async def test_an_object_has_a_bounded_number_of_narrow_properties(ahash: AHashService) -> None:
+async def test_an_object_has_a_bounded_number_of_narrow_properties(ahash: AHash) -> None:
     await fill(ahash, "o", "s", [str(i) for i in range(bounds.OBJECT_PROPERTIES_MAX)])
     with pytest.raises(CheloniaError) as caught:
         await ahash.transact(LIBRARIAN, NO_KEY, (put("o", "t", "one more", "v"),))
@@ -525,7 +550,7 @@ async def test_an_object_has_a_bounded_number_of_narrow_properties(ahash: AHashS
     await apply(ahash, put("o", "s", "5", "changed"), put("o", "entries", "n", "wide ones are not counted"))
 
 
-async def test_odd_names_and_values_come_back_as_they_went(ahash: AHashService) -> None:
+async def test_odd_names_and_values_come_back_as_they_went(ahash: AHash) -> None:
     value = "\0 \n \U0001f422 é e\u0301 " + "x" * 1000
     for name in ODD_NAMES:
         await apply(ahash, put(name, f"s{name}", name, value), put(name, "entries", name, value))
@@ -536,7 +561,7 @@ async def test_odd_names_and_values_come_back_as_they_went(ahash: AHashService) 
 # --- many callers, access, status ------------------------------------------------------------------------------------
 
 
-async def test_changes_of_64_callers_apply_one_after_the_other(ahash: AHashService) -> None:
+async def test_changes_of_64_callers_apply_one_after_the_other(ahash: AHash) -> None:
     async def caller(me: int) -> list[int]:
         won = []
         for turn in range(10):
@@ -554,12 +579,12 @@ async def test_changes_of_64_callers_apply_one_after_the_other(ahash: AHashServi
     assert all(turn in winners[int(held[str(turn)])] for turn in range(10))
 
 
-async def test_one_callers_changes_keep_their_order(ahash: AHashService) -> None:
+async def test_one_callers_changes_keep_their_order(ahash: AHash) -> None:
     await asyncio.gather(*(apply(ahash, put("o", "s", "p", str(i)), put("o", "s", f"{i}", "")) for i in range(300)))
     assert (await sections(ahash, "o"))["s"]["p"] == "299"
 
 
-async def test_a_reader_never_sees_half_a_transact(ahash: AHashService) -> None:
+async def test_a_reader_never_sees_half_a_transact(ahash: AHash) -> None:
     async def write() -> None:
         for i in range(100):
             await apply(ahash, put("a", "s", "p", str(i)), put("z", "entries", "p", str(i)))
@@ -574,7 +599,15 @@ async def test_a_reader_never_sees_half_a_transact(ahash: AHashService) -> None:
     await writing
 
 
-OPERATIONS: dict[str, Callable[[AHashService, Call], Awaitable[object]]] = {
+async def regroup_nobody(ahash: AHash, call: Call) -> None:
+    """Ask for the removal of a replica that there is not: one alone says that it has none."""
+    with pytest.raises(CheloniaError) as caught:
+        await ahash.regroup(call, GroupChange(GroupStep.REMOVE, 99))
+    if caught.value.kind not in (Kind.NOT_SUPPORTED, Kind.NOT_FOUND):
+        raise caught.value
+
+
+OPERATIONS: dict[str, Callable[[AHash, Call], Awaitable[object]]] = {
     "get": lambda a, c: a.get(c, (ObjectId("o"),)),
     "change": lambda a, c: a.change(c, ()),
     "transact": lambda a, c: a.transact(c, NO_KEY, ()),
@@ -582,14 +615,14 @@ OPERATIONS: dict[str, Callable[[AHashService, Call], Awaitable[object]]] = {
     "walk": lambda a, c: a.walk(c, ()),
     "scan": lambda a, c: a.scan(c, ObjectId("o"), "entries"),
     "objects": lambda a, c: a.objects(c),
+    "regroup": regroup_nobody,
     "status": lambda a, c: a.status(c),
 }
 
 
-async def test_only_those_the_table_names_may_call(ahash: AHashService) -> None:
+async def test_only_those_the_table_names_may_call(ahash: AHash) -> None:
     assert set(OPERATIONS) == {operation for service, operation in ACCESS if service == "ahash"}
     for operation, call in OPERATIONS.items():
-        await call(ahash, LIBRARIAN)
         for role in (None, *Role):
             caller = Call(roles=() if role is None else (role,))
             if role in ACCESS["ahash", operation]:
@@ -600,16 +633,17 @@ async def test_only_those_the_table_names_may_call(ahash: AHashService) -> None:
             assert caught.value.kind is Kind.DENIED
 
 
-async def test_status_tells_position_and_number_of_objects(ahash: AHashService) -> None:
-    before = await ahash.status(LIBRARIAN)
+async def test_status_tells_position_and_number_of_objects(ahash: AHash) -> None:
+    before = await ahash.status(LIBRARIAN.strongly())
     assert (before.position.cluster, before.position.generation, before.role) == ("test", 1, "master")
     outcome = await ahash.transact(LIBRARIAN, NO_KEY, (put("a", "s", "p", "v"), put("b", "file", "f", "v")))
     await apply(ahash, check("a"))
-    status = await ahash.status(LIBRARIAN)
+    status = await ahash.status(LIBRARIAN.strongly())
     assert status.position == outcome.position > before.position
     assert status.objects_estimate == 2
     await apply(ahash, delete("a"), delete("b"), delete("c"))
-    assert (await ahash.status(LIBRARIAN)).objects_estimate == 0
+    status = await ahash.status(LIBRARIAN.strongly())
+    assert status.objects_estimate == 0
     assert status.writable
     assert status.free_bytes > 0
 
@@ -637,7 +671,7 @@ async def test_a_full_queue_and_a_closed_service_say_retry(engine: str, tmp_path
 # ------------------------------------------------------------------------------------------------------------- all ids
 
 
-async def test_all_ids_come_page_by_page_in_byte_order(ahash: AHashService) -> None:
+async def test_all_ids_come_page_by_page_in_byte_order(ahash: AHash) -> None:
     names = ["0", "blob:b", "sys:tree", "é", "a"]
     for name in names:
         await apply(ahash, put(name, "entries" if name == "0" else "s", "p", "v"))

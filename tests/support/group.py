@@ -1,10 +1,11 @@
 """Groups of replicated A-Hashes in one process: real engines or twins, links of paper that can be cut."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from chelonia.ahash import meta
 from chelonia.ahash.engine_port import ReplicatedEngine
@@ -17,12 +18,18 @@ from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_files import ReplicaIdentity
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
 from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.core.ahash import AHash
+from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
-from chelonia.core.ids import Dn
+from chelonia.core.ids import Dn, Ms, RequestKey
+from chelonia.core.metadata import WIDE_SECTIONS
 from chelonia.core.position import Horizon
-from chelonia.hosting.clock import SystemClock, SystemIds
-from tests.support.ahash import SMALL, no_panic
+from chelonia.hosting.clock import SystemClock
+from tests.support.ahash import LIBRARIAN, SMALL, HandClock, delete, no_panic, unset
 from tests.support.polling import poll_async
+from tests.support.replicas import LoopThread
+
+T = TypeVar("T")
 
 PACE = Pace(dead_ms=1000, lease_ms=1200)
 """Slower than in production: test machines are busy, and nothing here measures an outage."""
@@ -119,7 +126,7 @@ class Group:
         engine = await asyncio.to_thread(ReplicatedStore, self.directory / str(replica), SMALL, identity)
         executor = ThreadExecutor()
         mastership = Mastership(replica, engine, executor, SystemClock(), PACE)
-        parts = Parts(engine, executor, self.clock, SystemIds(), AHashSettings(cluster="test"), Horizon())
+        parts = Parts(engine, executor, self.clock, AHashSettings(cluster="test"), Horizon())
         service = ReplicatedAHash(mastership, parts)
         await service.start(self.switch.links(replica), self.members)
         self.services[replica], self.masterships[replica], self.engines[replica] = service, mastership, engine
@@ -178,3 +185,72 @@ async def group_of(directory: Path, count: int = 3, clock: Clock | None = None) 
     finally:
         for replica in list(group.services):
             await group.close(replica)
+
+
+class GroupClock(SystemClock):
+    """A clock whose wall-clock time a test holds in its hand, and whose intervals are real."""
+
+    def __init__(self) -> None:
+        self.hand = HandClock()
+
+    def now_ms(self) -> Ms:
+        return self.hand.now_ms()
+
+
+class LastingGroup:
+    """A group that many tests share, in a loop of its own; they leave nothing behind for each other."""
+
+    def __init__(self, directory: Path) -> None:
+        self._host = LoopThread()
+        self._clock = GroupClock()
+        self._context = group_of(directory, clock=self._clock)
+        self._tests = 0
+        self.group = self.do(self._context.__aenter__())
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work in the group's loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._host.loop).result(60)
+
+    def close(self) -> None:
+        self.do(self._context.__aexit__(None, None, None))
+        self._host.close()
+
+    def fresh(self, *, at_master: bool, clock: HandClock) -> AHash:
+        """The A-Hash as if new: emptied, no request key used before, its time held by `clock`."""
+        self._tests += 1
+        clock.now = self._clock.hand.now + 1
+        self._clock.hand = clock
+        replica = self.group.master() if at_master else self.group.followers()[0]
+        service = self.group.services[replica]
+        self.do(_wipe(service))
+        return cast(AHash, _Fresh(service, self._host.loop, self._tests))
+
+
+class _Fresh:
+    """An A-Hash in another loop, asked from this one; its request keys are those of one test."""
+
+    def __init__(self, ahash: ReplicatedAHash, loop: asyncio.AbstractEventLoop, test: int) -> None:
+        self._ahash = ahash
+        self._loop = loop
+        self._test = test
+
+    def __getattr__(self, name: str) -> Any:
+        async def asked(call: Call, *args: Any, **named: Any) -> Any:
+            if name in ("transact", "recall") and args[0]:
+                args = (RequestKey(f"{self._test}-{args[0]}"), *args[1:])
+            work = getattr(self._ahash, name)(call, *args, **named)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+        return asked
+
+
+async def _wipe(ahash: ReplicatedAHash) -> None:
+    """Delete every object."""
+    call = LIBRARIAN.strongly()
+    while ids := (await ahash.objects(call, "", 100)).ids:
+        for object_id in ids:
+            for section in sorted(WIDE_SECTIONS):
+                while items := (await ahash.scan(call, object_id, section, "", 1000)).items:
+                    gone = tuple(unset(object_id, section, prop) for prop, _ in items)
+                    await ahash.transact(call, RequestKey(""), gone)
+            await ahash.transact(call, RequestKey(""), (delete(object_id),))

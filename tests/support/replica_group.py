@@ -32,6 +32,8 @@ from tests.support.replica_process import SETTINGS
 ROOT = Path(__file__).parents[2]
 ASK_S = 12.0
 """Longer than the shell holds a request: an answer that does not come by then is not coming."""
+WRITE_S = 2.5
+"""Longer than an election: a writer asks another replica when one is silent for so long."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -128,7 +130,7 @@ class Writers:
             self.begun[writer] = turn
             while True:
                 try:
-                    await controls[where % len(controls)].ask("write", writer, turn, self.size)
+                    await controls[where % len(controls)].ask("write", writer, turn, self.size, patience_s=WRITE_S)
                     break
                 except (OSError, ValueError) as error:
                     text = str(error)[-80:]
@@ -208,9 +210,9 @@ class ReplicaGroup:
             return {}
         return found
 
-    async def freeze_before_office(self, replica: int) -> None:
-        """Have the replica stop itself when it has won an election and is about to become master."""
-        await self._controls[replica].ask("freeze")
+    async def freeze_before_office(self, replica: int, *, wanted: bool) -> None:
+        """Have the replica stop itself, or not, when it has won an election and is about to become master."""
+        await self._controls[replica].ask("freeze", wanted)
 
     async def master(self, deadline: float = 20) -> int:
         """The master that serves now."""
@@ -249,6 +251,11 @@ class ReplicaGroup:
             return all(found) and len({(each["sequence"], each["durable"], each["term"]) for each in found}) == 1
 
         await poll_async(look, deadline, what="the same commit everywhere")
+
+    async def load(self, replica: int, writers: int, duration_s: float) -> dict[str, float]:
+        """Writers within the process of a replica: rate and times."""
+        found: dict[str, float] = await self._controls[replica].ask("load", writers, duration_s, patience_s=60)
+        return found
 
     async def records(self) -> dict[int, dict[bytes, bytes]]:
         """All records of each replica, of one and the same commit."""

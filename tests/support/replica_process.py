@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -38,7 +39,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.position import Horizon
-from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.clock import SystemClock
 from tests.support.replica_grid import ReplicaGrid, link_trust, replica_dn
 
 _LOG = logging.getLogger("replica")
@@ -69,8 +70,7 @@ class ReplicaProcess:
         self._engine = store(Path(config["directory"]), SETTINGS, identity, self._before_office)
         executor = ThreadExecutor()
         self._mastership = Mastership(own, self._engine, executor, SystemClock(), Pace(**config.get("pace", {})))
-        ids = SystemIds()
-        parts = Parts(self._engine, executor, SystemClock(), ids, AHashSettings(cluster="test"), Horizon())
+        parts = Parts(self._engine, executor, SystemClock(), AHashSettings(cluster="test"), Horizon())
         self._service = ReplicatedAHash(self._mastership, parts)
         trust = link_trust(ReplicaGrid(Path(config["grid"])).replica(own))
         links = Links(
@@ -107,6 +107,7 @@ class ReplicaProcess:
     async def _answer(self, asked: list[Any]) -> list[Any]:
         operations: dict[str, Callable[..., Any]] = {
             "write": self._write, "status": self._status, "freeze": self._freeze_at_office, "dump": self._dump,
+            "load": self._load,
         }  # fmt: skip
         try:
             return [True, await operations[asked[0]](*asked[1:])]
@@ -138,8 +139,24 @@ class ReplicaProcess:
             "former": list(self._mastership.replica.membership.former),
         }  # fmt: skip
 
-    async def _freeze_at_office(self) -> None:
-        self._freeze = True
+    async def _freeze_at_office(self, wanted: bool) -> None:
+        self._freeze = wanted
+
+    async def _load(self, writers: int, duration_s: float) -> dict[str, float]:
+        """Writers within this process, each with one write at a time: how many a second, and how long they take."""
+        took_s: list[float] = []
+        end = time.monotonic() + duration_s
+
+        async def write(writer: int) -> None:
+            while (begun := time.monotonic()) < end:
+                element = Element(ObjectId(f"load{writer}"), ChangeType.SET, "s", "p", "x" * 500)
+                await self._service.transact(CALL, RequestKey(""), (element,))
+                took_s.append(time.monotonic() - begun)
+
+        await asyncio.gather(*map(write, range(writers)))
+        took_s.sort()
+        at = {name: took_s[int(len(took_s) * share)] * 1000 for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99))}
+        return {"per_s": len(took_s) / duration_s, **at}
 
     async def _dump(self, path: str) -> None:
         """Write every record of the store, as this replica's copy has it; in a thread, and quickly: leases go on."""

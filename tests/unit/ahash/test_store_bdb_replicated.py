@@ -25,6 +25,7 @@ from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity
 from chelonia.ahash.store_bdb_frames import FrameKind, frame_kind
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from tests.support.ahash import SMALL, no_panic
@@ -161,6 +162,15 @@ def test_of_two_masters_the_older_gives_way(group: Wired) -> None:
     group.wait(1, Ready)
     caught_up(group, 1)
     assert not any(isinstance(event, Demoted) for event in group.seen[newer])
+
+
+def test_frames_that_are_not_taken_are_dropped_beyond_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "REPLICA_FRAME_BYTES_QUEUED_MAX", 3_000_000)
+    engine = ReplicatedStore(tmp_path / "a", SMALL, identity())
+    for _ in range(10):
+        engine.process(2, bytes(36), bytes(1_000_000))
+    assert engine._work.qsize() == 3
+    engine.close()
 
 
 # --- elections -------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -268,3 +269,54 @@ def test_an_accepted_store_is_new_when_empty_and_keeps_its_id_when_it_holds_repl
     with locked(root):
         assert main(["accept-store", "--config", str(config)]) == 2
     assert "another process uses this directory" in capsys.readouterr().err
+
+
+# --- dev with replicas -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def replicated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("replicated")
+    DevCluster(DevOptions(root, 1, replicas=3)).prepare()
+    return root
+
+
+def test_a_replicated_core_is_a_node_for_each_replica_and_two_fronts(replicated: Path) -> None:
+    configs = {path.stem: load_config(path) for path in sorted((replicated / "conf").glob("*.toml"))}
+    assert list(configs) == ["core1", "core2", "core3", "shepherd1"]
+    cores = [configs[f"core{n}"] for n in (1, 2, 3)]
+    assert [core.ahash.replica_id for core in cores if core.ahash] == [1, 2, 3]
+    assert len({core.ahash.replicas for core in cores if core.ahash}) == 1
+    assert [core.librarian is not None for core in cores] == [True, True, False]
+    assert [core.bartender is not None for core in cores] == [True, True, False]
+    shepherd = configs["shepherd1"].shepherd
+    assert shepherd is not None
+    assert shepherd.librarians == tuple(core.librarian.id for core in cores if core.librarian)
+
+
+def test_a_group_is_founded_once_and_a_lost_disk_founds_no_other(replicated: Path) -> None:
+    first = replicated / "data" / "ahash1"
+    assert (first / "db").is_dir()
+    assert not (replicated / "data" / "ahash2").exists()
+    shutil.rmtree(first)
+    DevCluster(DevOptions(replicated, 1, replicas=3)).prepare()
+    assert not first.exists()
+
+
+def test_a_cluster_keeps_its_number_of_replicas(replicated: Path) -> None:
+    with pytest.raises(CheloniaError, match="--replicas 3"):
+        DevCluster(DevOptions(replicated, 1)).prepare()
+
+
+def test_only_the_first_replica_founds_and_only_in_an_empty_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DevCluster(DevOptions(tmp_path, 0, replicas=3)).prepare()
+    conf = tmp_path / "conf"
+    assert main(["found-ahash", "--config", str(conf / "core2.toml")]) == 2
+    assert "replica 1 begins the group" in capsys.readouterr().err
+    assert main(["found-ahash", "--config", str(conf / "core1.toml")]) == 1
+    assert "it is not empty" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "data" / "ahash1")
+    assert main(["found-ahash", "--config", str(conf / "core1.toml")]) == 0
+    assert (tmp_path / "data" / "ahash1" / "db").is_dir()

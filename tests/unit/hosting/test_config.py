@@ -12,6 +12,7 @@ import pytest
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting import config as configuration
+from chelonia.hosting.ahash_replica import configured
 from chelonia.hosting.config import (
     AHashSection,
     BartenderSection,
@@ -184,3 +185,50 @@ def test_the_configured_identities_are_approved() -> None:
         Role.BARTENDER,
         Role.ADMINISTRATOR,
     ]
+
+
+# --- a group of A-Hash replicas --------------------------------------------------------------------------------------
+
+GROUP = (
+    SMALL
+    + """replica_id = 2
+replicas = [
+  { id = 1, host = "a", port = 7, dn = "/CN=a" },
+  { id = 2, host = "b", port = 7, dn = "/CN=b" },
+  { id = 3, host = "c", port = 7, dn = "/CN=c" },
+]
+[ahash.tuning]
+cluster = "c1"
+"""
+)
+
+
+def test_a_group_is_read_as_it_is_meant() -> None:
+    section = parse_config(tomllib.loads(GROUP)).ahash
+    assert section is not None
+    assert [(entry.id, entry.host) for entry in section.replicas] == [(1, "a"), (2, "b"), (3, "c")]
+    membership = configured(section)
+    assert (membership.voters, membership.replicas, membership.next_replica) == ((1,), (1, 2, 3), 4)
+    again = parse_config(tomllib.loads(render_config(parse_config(tomllib.loads(GROUP)))))
+    assert again.ahash == dataclasses.replace(section, tuning=again.ahash.tuning if again.ahash else {})
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "says"),
+    [
+        (("replica_id = 2", "replica_id = 0"), "ahash.replica_id", "which of them"),
+        (("replica_id = 2", "replica_id = 9"), "ahash.replica_id", "no entry with the id 9"),
+        (('id = 3, host = "c"', 'id = 1, host = "c"'), "ahash.replicas", "the same id"),
+        (('host = "c"', 'host = "a"'), "ahash.replicas", "the same host and port"),
+        (('dn = "/CN=c"', 'dn = "/CN=a"'), "ahash.replicas", "the same dn"),
+        (('dn = "/CN=c"', 'dn = "CN=c"'), "ahash.replicas[2].dn", "starts with /"),
+        (('"b", port = 7', '"b", port = 1'), "ahash.replicas", "that of a listener"),
+        (('"c", port = 7', '"c", port = 70000'), "ahash.replicas[2].port", "65535"),
+        (("id = 3,", "id = 0,"), "ahash.replicas[2].id", "from 1"),
+        (('cluster = "c1"', ""), "ahash.tuning.cluster", "the id of its cluster"),
+    ],
+)
+def test_a_group_that_cannot_be_meant_is_refused(change: tuple[str, str], key: str, says: str) -> None:
+    error = refusal(GROUP.replace(*change))
+    assert error.subject == key
+    assert says in error.cause

@@ -1,0 +1,144 @@
+"""`chelonia admin ahash ...` as administrators see it: A-Hashes of paper, each with a status of its own."""
+
+from dataclasses import dataclass, field, replace
+from io import StringIO
+
+import pytest
+
+from chelonia.core.ahash import AHashStatus, GroupChange, GroupStep, ReplicaView
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, Ms
+from chelonia.core.position import Position
+from chelonia_clients import verbs_ahash
+from chelonia_clients.arguments import UsageError
+
+
+def view(replica: int, role: str = "follower", lag: int = 0) -> ReplicaView:
+    return ReplicaView(replica, Dn(f"/CN={replica}"), f"h{replica}:7", role, lag)
+
+
+MASTER = AHashStatus(
+    Position("c", 2, 77), "master", True, 5, 1 << 30, 2, 4, 371, Ms(1_700_000_000_000), 5,
+    (view(1), view(2, "master"), view(3, "away", -1)),
+)  # fmt: skip
+FOLLOWER = replace(MASTER, role="client", replica=1, writable=False, lease_ms=0)
+NETWORK = CheloniaError(Kind.NETWORK, cause="cannot connect to https://h3: connection refused")
+
+
+@dataclass
+class PaperAHash:
+    """One A-Hash: what it tells, and what it is asked to change."""
+
+    tells: AHashStatus | CheloniaError
+    changes: list[GroupChange] = field(default_factory=list)
+
+    async def status(self, call: Call) -> AHashStatus:
+        if isinstance(self.tells, CheloniaError):
+            raise self.tells
+        return self.tells
+
+    async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
+        status = await self.status(call)
+        self.changes.append(change)
+        if change.step is GroupStep.ADD:
+            new = ReplicaView(4, change.dn, change.address, "away", -1)
+            self.tells = replace(status, replicas=(*status.replicas, new))
+        else:
+            kept = tuple(each for each in status.replicas if each.replica != change.replica)
+            self.tells = replace(status, replicas=kept)
+        return self.tells
+
+
+class Clock:
+    """A clock on which every look brings the new replica nearer to its vote."""
+
+    def __init__(self, ahash: PaperAHash) -> None:
+        self._ahash = ahash
+
+    async def sleep(self, duration_ms: int) -> None:
+        status = await self._ahash.status(Call())
+        after = {"away": "learner", "learner": "follower"}
+        voters = (
+            replace(each, role=after.get(each.role, each.role)) if each.replica == 4 else each
+            for each in status.replicas
+        )
+        self._ahash.tells = replace(status, replicas=tuple(voters))
+
+
+class PaperSession:
+    """What a verb is given: ports of paper, and a page for what it says."""
+
+    def __init__(self, **ahashes: PaperAHash) -> None:
+        self.ahashes = {f"https://{name}/AHash": ahash for name, ahash in ahashes.items()}
+        self.clock = Clock(next(iter(ahashes.values())))
+        self.said = StringIO()
+        self.results: list[dict[str, object]] = []
+        self.out = self
+
+    def client(self) -> "PaperSession":
+        return self
+
+    def say(self, line: str) -> None:
+        self.said.write(line + "\n")
+
+    def tell(self, line: str) -> None:
+        self.said.write(line + "\n")
+
+    def result(self, **facts: object) -> None:
+        self.results.append(facts)
+
+
+async def test_the_status_is_that_of_the_master_and_names_who_does_not_answer() -> None:
+    session = PaperSession(a=PaperAHash(FOLLOWER), b=PaperAHash(MASTER), c=PaperAHash(NETWORK))
+    await verbs_ahash.status(session)  # type: ignore[arg-type]
+    said = session.said.getvalue()
+    assert "https://c/AHash: does not answer" in said
+    assert "master     replica 2, term 4" in said
+    assert "371 ms left" in said
+    assert "2.77" in said
+    assert [row.split()[:3] for row in said.splitlines() if row.lstrip().startswith(("1 ", "2 ", "3 "))] == [
+        ["1", "follower", "0"], ["2", "master", "0"], ["3", "away", "?"],
+    ]  # fmt: skip
+    assert [result["answers"] for result in session.results] == [False, True, True]
+
+
+async def test_without_a_master_what_a_follower_sees_is_shown() -> None:
+    session = PaperSession(a=PaperAHash(FOLLOWER))
+    await verbs_ahash.status(session)  # type: ignore[arg-type]
+    assert "none answers; seen by replica 1" in session.said.getvalue()
+
+
+async def test_an_a_hash_alone_says_so() -> None:
+    session = PaperSession(a=PaperAHash(AHashStatus(Position("c", 1, 3), "master", True, 5, 9)))
+    await verbs_ahash.status(session)  # type: ignore[arg-type]
+    assert "this A-Hash is alone" in session.said.getvalue()
+
+
+async def test_when_nobody_answers_it_is_an_error() -> None:
+    with pytest.raises(CheloniaError, check=lambda error: error.kind is Kind.NETWORK):
+        await verbs_ahash.status(PaperSession(a=PaperAHash(NETWORK)))  # type: ignore[arg-type]
+
+
+async def test_changes_go_to_whoever_answers_and_the_new_id_is_told() -> None:
+    there = PaperAHash(MASTER)
+    session = PaperSession(a=PaperAHash(NETWORK), b=there)
+    await verbs_ahash.add(session, "/CN=new", "h4:7")  # type: ignore[arg-type]
+    assert there.changes == [GroupChange(GroupStep.ADD, dn=Dn("/CN=new"), address="h4:7")]
+    assert "replica_id = 4" in session.said.getvalue()
+    await verbs_ahash.remove(session, "3")  # type: ignore[arg-type]
+    assert there.changes[1:] == [GroupChange(GroupStep.REMOVE, 3)]
+    for wrong in ("", "0", "x", "-1"):
+        with pytest.raises(UsageError):
+            await verbs_ahash.remove(session, wrong)  # type: ignore[arg-type]
+
+
+async def test_a_replaced_replica_goes_only_when_the_new_one_votes_and_the_command_can_be_repeated() -> None:
+    ahash = PaperAHash(MASTER)
+    session = PaperSession(a=ahash)
+    await verbs_ahash.replace(session, "3", "/CN=new", "h4:7")  # type: ignore[arg-type]
+    assert [change.step for change in ahash.changes] == [GroupStep.ADD, GroupStep.REMOVE]
+    told = await ahash.status(Call())
+    assert {each.replica: each.role for each in told.replicas} == {1: "follower", 2: "master", 4: "follower"}
+    await verbs_ahash.replace(session, "3", "/CN=new", "h4:7")  # type: ignore[arg-type]
+    assert len(ahash.changes) == 2
