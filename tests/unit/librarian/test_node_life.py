@@ -8,8 +8,8 @@ import pytest
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, Loss
-from chelonia.core.ids import BlobId, RequestKey, ServiceId
-from chelonia.core.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord
+from chelonia.core.ids import BlobId, Guid, RequestKey, ServiceId
+from chelonia.core.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
 from chelonia.core.replicas import ReplicaState
 from chelonia.librarian import registry
 from chelonia.librarian.settings import LibrarianSettings
@@ -67,6 +67,8 @@ def test_a_forgotten_shepherd_leaves_nothing_behind_and_never_comes_back() -> No
             assert losses(pages) == []
             assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
             assert not (await p.b.stored(f"sys:shepherd:{one}")).exists
+            found = (await p.b.service.fsck(ADMIN, Guid(""), "")).findings
+            assert [f for f in found if f.severity is not Severity.WORK or one in f.object] == []
             assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
             record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
             assert (record.approved, record.forgotten) == (False, True)
