@@ -219,6 +219,7 @@ class Node:
         call = self._own(Role.LIBRARIAN, section.id)
 
         async def check() -> None:
+            self._metrics.healing(await librarian.heal_status(call))
             health = await librarian.health(call)
             self._metrics.replicas(health.replicas)
             for name in ("exposed", "queued", "copying", "erasing"):
