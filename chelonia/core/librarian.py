@@ -497,6 +497,19 @@ class Mended:
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class RebuildStatus:
+    """A rebuild as it stands. `stage`: `idle`, what it is at, `done` or `failed` (then `cause` says why); `done` of
+    `total` in this stage (0: not known); `counts`: what was found by kind; `notes`: what a person should know."""
+
+    stage: str
+    done: int = 0
+    total: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    cause: str = ""
+
+
 class Librarian(Protocol):
     """The namespace service. Any method may raise DENIED, UNAVAILABLE, OUTCOME_UNKNOWN, BAD_REQUEST."""
 
@@ -654,4 +667,12 @@ class Librarian(Protocol):
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
         """Repair what `fsck` found and a safe repair is known for, each in one conditional transact. Administrators."""
+        ...
+
+    async def rebuild(self, call: Call, begin: bool) -> RebuildStatus:
+        """Restore an empty namespace from the Shepherds alone, or (`begin` False) tell how far that is.
+
+        It goes on by itself; begun again it goes over everything again, which changes nothing that is right.
+        Administrators only. Raises: NOT_EMPTY when the namespace is none to be rebuilt; NOT_SUPPORTED.
+        """
         ...

@@ -6,7 +6,7 @@ from importlib import metadata, resources
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import ServiceRecord
-from chelonia_clients import verbs_nodes, verbs_shepherds
+from chelonia_clients import verbs_nodes, verbs_rebuild, verbs_shepherds
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import stamp, table
 from chelonia_clients.session import Session
@@ -41,6 +41,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await verbs_shepherds.scrub(session, arguments)
         case ("quarantine", *words):
             await verbs_shepherds.quarantine(session, words)
+        case ("rebuild",):
+            await verbs_rebuild.rebuild(session)
         case ("fsck",) | ("fsck", _):
             await fsck(session, arguments, "".join(arguments.operands[1:]))
         case words:
