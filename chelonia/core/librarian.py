@@ -435,7 +435,8 @@ class HealthSummary:
     `exposed`: blobs with fewer verified copies than wanted; `queued`: blobs to be planned, or waiting for a place;
     `copying`: copies under way; `erasing`: erasures found in the outboxes; `replicas`: by state, `offline` included, as
     the leader's last whole pass over all blobs counted them; `paused_by`: who paused healing, ""
-    while it goes on.
+    while it goes on; `held_back`: blobs whose surplus the rate guard does not let go, because more would be erased than
+    anybody has asked for.
     """
 
     leader: str
@@ -448,6 +449,7 @@ class HealthSummary:
     replicas: Mapping[str, int] = field(default_factory=dict)
     paused_by: str = ""
     paused_ms: Ms = Ms(0)
+    held_back: int = 0
 
 
 class Severity(enum.Enum):

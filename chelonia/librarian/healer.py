@@ -89,6 +89,7 @@ class Healer:
             replicas=self._tally.replicas,
             paused_by=self._progress.control.paused_by,
             paused_ms=self._progress.control.paused_ms,
+            held_back=self._trimming.held_back,
         )
 
     def own_status(self) -> HealStatus:

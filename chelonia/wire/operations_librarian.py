@@ -389,7 +389,7 @@ def _health_make(leader: str, is_leader: bool, position: Any, *rest: Any) -> Hea
 def _health_take(item: HealthSummary) -> tuple[Any, ...]:
     tally: Mapping[str, int] = item.replicas
     work = (item.exposed, item.queued, item.copying, item.erasing)
-    paused = (item.paused_by, item.paused_ms)
+    paused = (item.paused_by, item.paused_ms, item.held_back)
     return item.leader, item.is_leader, item.position, *work, tuple(tally.items()), *paused
 
 
@@ -406,6 +406,7 @@ _HEALTH = shaped(
     Listed("replicaList", Children("replica", "replicas", _TALLY)),
     extra("pausedBy", "paused_by"),
     extra("pausedMs", "paused_ms", 0, form=INT),
+    extra("heldBack", "held_back", 0, form=INT),
 )
 
 _HEAL_ORDER = record(

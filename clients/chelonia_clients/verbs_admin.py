@@ -61,6 +61,8 @@ async def _status(session: Session) -> None:
     out.say(f"replicas           {_counts(dict(health.replicas))}")
     out.say(f"too few copies     {health.exposed}")
     out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
+    if health.held_back:
+        out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
     if health.paused_by:
         out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
         out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
@@ -77,6 +79,7 @@ async def _status(session: Session) -> None:
         queued=health.queued,
         copying=health.copying,
         erasing=health.erasing,
+        held_back=health.held_back,
         paused_by=health.paused_by,
         paused_ms=health.paused_ms,
     )
