@@ -21,6 +21,7 @@ from chelonia.core.ids import (
     ROOT,
     SERVICES_OBJECT,
     BlobId,
+    Dn,
     Guid,
     Ms,
     ObjectId,
@@ -113,8 +114,8 @@ class Rebuilding:
         p = self._progress
         return RebuildStatus(p.stage, p.done, p.total, dict(p.counts), tuple(p.notes), p.cause)
 
-    async def begin(self) -> None:
-        """Start, unless it runs. Raises: NOT_EMPTY."""
+    async def begin(self, dn: Dn) -> None:
+        """Start in somebody's name, unless it runs. Raises: NOT_EMPTY."""
         if self._task is not None and not self._task.done():
             return
         marker = await self._on.records.one(self._on.call, REBUILD_OBJECT)
@@ -123,6 +124,7 @@ class Rebuilding:
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
             raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
         await self._mark("running")
+        _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
         self._progress = Progress()
         self._task = asyncio.create_task(self._run())
 

@@ -354,7 +354,7 @@ class LibrarianService:
         if self._rebuilding is None:
             raise CheloniaError(Kind.NOT_SUPPORTED, "rebuild", cause="this Librarian cannot read from Shepherds")
         if begin:
-            await self._rebuilding.begin()
+            await self._rebuilding.begin(call.dn)
         return self._rebuilding.status()
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
