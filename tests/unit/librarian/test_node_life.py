@@ -289,6 +289,41 @@ def test_what_still_arrives_at_a_draining_shepherd_leaves_too() -> None:
     run_virtual(scenario())
 
 
+def test_a_drain_is_asked_for_and_does_not_wait_for_the_rate_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.core.bounds.ERASURES_UNASKED_PER_MIN_MAX", 3)
+
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            for n in range(10):
+                await p.upload(f"f{n}", copies=2)
+            one = p.shepherds[p.b.shepherds[0]]
+            await p.b.service.drain(ADMIN, one.id, True)
+
+            async def emptied() -> bool:
+                return await drains(p) == "drained"
+
+            await p.until(emptied, limit_ms=30_000)
+            assert len(one.erased) == 10
+
+    run_virtual(scenario())
+
+
+def test_evening_out_leaves_the_rate_guard_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files: the guard would stop trimming and alarm, which fails this test by its log."""
+    monkeypatch.setattr("chelonia.core.bounds.ERASURES_UNASKED_PER_MIN_MAX", 20)
+
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            p.disk_bytes = 500
+            for n in range(40):
+                await p.upload(f"f{n}", copies=2)
+            fresh = p.shepherds[p.b.shepherds[2]]
+            await asyncio.sleep(60)
+            assert 8 <= len(fresh.replicas) <= 12
+
+    run_virtual(scenario())
+
+
 def test_a_shepherd_that_nobody_can_relieve_keeps_what_it_has() -> None:
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
