@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from plot import svg
@@ -19,13 +20,25 @@ FILES = 10
 REPLICAS = 4
 WANTED = FILES * REPLICAS
 SAMPLE_EVERY_S = 0.2
+FORECAST_EVERY_S = 0.05
 PATIENCE_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the cluster said at `ms`: whole again in `takes_ms` (-1: not known), `copies` and `size` bytes to go."""
+
+    ms: int
+    takes_ms: int
+    copies: int
+    size: int
 
 
 class Experiment:
     """Samples the replicas of some files; `until` waits for a state and notes when it came."""
 
     def __init__(self, client: Client, view: View, names: Mapping[str, str], files: Sequence[str]) -> None:
+        self.forecast: Forecast | None = None
         self.names = names
         self.files = files
         self.samples: list[Sample] = []
@@ -48,6 +61,25 @@ class Experiment:
         """Note that something was done to the cluster."""
         self.marks.append((self._now_ms(), text))
         self._view.note(f"{self._now_ms() / 1000:7.1f} s  -- {text}")
+
+    async def ask_forecast(self, administrator: Client) -> None:
+        """Ask the cluster how long it will take, once it has looked at all that was lost. Raises: SystemExit."""
+        give_up = time.monotonic() + PATIENCE_S
+        while self.forecast is None:
+            status = await administrator.heal_status()
+            if status.copies_to_go and status.forecast_ms >= 0 and all(cursor.read for cursor in status.cursors):
+                found = Forecast(self._now_ms(), status.forecast_ms, status.copies_to_go, status.bytes_to_go)
+                self.forecast = found
+                self._view.note(
+                    f"{found.ms / 1000:7.1f} s  forecast (chelonia admin heal status): {found.copies} copies,"
+                    f" {found.size / 1e6:.0f} MB to go, whole in {_s(found.takes_ms)}"
+                )
+            elif time.monotonic() > give_up:
+                raise SystemExit("waited in vain for a forecast")
+            elif not status.exposed and self.samples and self.samples[-1].alive == WANTED:
+                return self._view.note("healed before it could be asked for a forecast")
+            else:
+                await asyncio.sleep(FORECAST_EVERY_S)
 
     async def until(self, what: str, condition: Callable[[Sample], bool]) -> None:
         """Sample until `condition` holds. Raises: SystemExit when it does not come."""
@@ -76,11 +108,15 @@ class Experiment:
         killed, returned, damaged = (ms for ms, _text in self.marks)
         low = min(sample.alive for sample in self.samples if killed <= sample.ms <= returned)
         seen = self.seen
+        whole = seen["40 alive again without S3"]
+        told = self.forecast
+        beside = f"{_s(told.takes_ms)} / {_s(whole - told.ms)}" if told else "healed before it was asked"
         return [
             ("replicas wanted", str(WANTED), "40"),
             ("fewest alive after the kill", str(low), "32"),
             ("loss noticed after", _s(seen["S3's replicas OFFLINE"] - killed), "under 15 s"),
             ("40 alive again after", _s(seen["40 alive again without S3"] - killed), "about 60 s"),
+            ("its own forecast / the real time from then on", beside, "no forecast"),
             ("most ALIVE + THIRDWHEEL after its return", str(peak), "over 40"),
             ("exactly 40 again after its return in", _s(seen["exactly 40 again"] - returned), "about 75 s"),
             ("damage INVALID after", _s(seen["the damage is seen: INVALID"] - damaged), "not measured"),
@@ -95,6 +131,7 @@ class Experiment:
             "wanted": WANTED,
             "shepherds": dict(self.names),
             "marks": [{"ms": ms, "what": what} for ms, what in self.marks],
+            "forecast": asdict(self.forecast) if self.forecast else None,
             "seen": [{"ms": ms, "what": what} for what, ms in self.seen.items()],
             "samples": [sample.as_json() for sample in self.samples],
         }

@@ -31,6 +31,7 @@ from chelonia.core.caller import Call
 from chelonia.core.ids import ReferenceId
 from chelonia_clients import connect
 from chelonia_clients.client import Client
+from chelonia_clients.settings import Wish
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
@@ -92,7 +93,8 @@ async def _heal(view: View, cluster: Cluster, large: Path) -> Experiment:
         try:
             await experiment.until("40 replicas alive", lambda s: s.alive == WANTED and s.creating == 0)
             await experiment.linger(1.5)
-            await _kill_and_return(experiment, cluster)
+            async with connect.from_environment(Wish(cluster_user="admin")) as administrator:
+                await _kill_and_return(experiment, cluster, administrator)
             await _damage(experiment, cluster, client)
         finally:
             view.stop_watching()
@@ -111,10 +113,11 @@ async def _survive(view: View, cluster: Cluster) -> Outage:
     return seen
 
 
-async def _kill_and_return(experiment: Experiment, cluster: Cluster) -> None:
+async def _kill_and_return(experiment: Experiment, cluster: Cluster, administrator: Client) -> None:
     experiment.mark("S3 killed (kill -9)")
     cluster.kill_shepherd(2)
     await experiment.until("S3's replicas OFFLINE", lambda s: s.offline > 0)
+    await experiment.ask_forecast(administrator)
     await experiment.until("40 alive again without S3", lambda s: s.alive == WANTED and s.creating == 0)
     await experiment.linger(1.5)
     experiment.mark("S3 started again")

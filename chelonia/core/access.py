@@ -55,6 +55,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("librarian", "health"): (_B, _L, _A),
     ("librarian", "fsck"): (_A,),
     ("librarian", "mend"): (_A,),
+    ("librarian", "rebuild"): (_A,),
     ("shepherd", "get"): (_B, _L),
     ("shepherd", "put"): (_B, _L),
     ("shepherd", "stat"): (_B, _L, _A),

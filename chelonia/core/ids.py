@@ -94,5 +94,7 @@ PENDING_OBJECT = ObjectId("sys:pending")
 """Uploads that are not complete: `due` by when their reservation ends."""
 SNAPSHOTS_OBJECT = ObjectId("sys:snapshots")
 """Namespace snapshots: `snapshot` names manifest and segments by time, `blobs` all blobs that hold any of them."""
+REBUILD_OBJECT = ObjectId("sys:rebuild")
+"""Section `rebuild`: `state` (`running`, `done`) and `begun_ms` of the last rebuild from bytes."""
 CLUSTER_OBJECT = ObjectId("sys:cluster")
 """Section `cluster`: `id`, `generation`, `created_ms`, `record_key` (signs replica records)."""

@@ -435,7 +435,8 @@ class HealthSummary:
     `exposed`: blobs with fewer verified copies than wanted; `queued`: blobs to be planned, or waiting for a place;
     `copying`: copies under way; `erasing`: erasures found in the outboxes; `replicas`: by state, `offline` included, as
     the leader's last whole pass over all blobs counted them; `paused_by`: who paused healing, ""
-    while it goes on.
+    while it goes on; `held_back`: blobs whose surplus the rate guard does not let go, because more would be erased than
+    anybody has asked for.
     """
 
     leader: str
@@ -448,6 +449,7 @@ class HealthSummary:
     replicas: Mapping[str, int] = field(default_factory=dict)
     paused_by: str = ""
     paused_ms: Ms = Ms(0)
+    held_back: int = 0
 
 
 class Severity(enum.Enum):
@@ -495,6 +497,19 @@ class Mended:
 
     done: bool
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildStatus:
+    """A rebuild as it stands. `stage`: `idle`, what it is at, `done` or `failed` (then `cause` says why); `done` of
+    `total` in this stage (0: not known); `counts`: what was found by kind; `notes`: what a person should know."""
+
+    stage: str
+    done: int = 0
+    total: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    cause: str = ""
 
 
 class Librarian(Protocol):
@@ -654,4 +669,12 @@ class Librarian(Protocol):
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
         """Repair what `fsck` found and a safe repair is known for, each in one conditional transact. Administrators."""
+        ...
+
+    async def rebuild(self, call: Call, begin: bool) -> RebuildStatus:
+        """Restore an empty namespace from the Shepherds alone, or (`begin` False) tell how far that is.
+
+        It goes on by itself; begun again it goes over everything again, which changes nothing that is right.
+        Administrators only. Raises: NOT_EMPTY when the namespace is none to be rebuilt; NOT_SUPPORTED.
+        """
         ...

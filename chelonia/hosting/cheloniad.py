@@ -25,6 +25,7 @@ from chelonia.hosting.config import load_config, problems_of, render_config
 from chelonia.hosting.dev import DevCluster, DevOptions
 from chelonia.hosting.logging_setup import LogSettings, configure
 from chelonia.hosting.node import Node
+from chelonia.hosting.watchdog import watched
 
 OK, FAILED, USAGE = 0, 1, 2
 
@@ -101,7 +102,8 @@ def _run(options: argparse.Namespace) -> int:
     _allow_many_files()
 
     async def node() -> int:
-        return await Node(config).run()
+        async with watched():
+            return await Node(config).run()
 
     return _loop(node())
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from chelonia.core.errors import CheloniaError
+from chelonia.core.healing import HealStatus
 
 log = logging.getLogger("chelonia.metrics")
 
@@ -42,6 +43,11 @@ class Metrics:
         self._replicas = Gauge(
             "chelonia_replicas", "Replicas by state, as the namespace has them.", ("state",), registry=r
         )
+        self._exposed = Gauge(
+            "chelonia_heal_exposed", "Files with fewer verified copies than wanted, by copies left.", ("left",),
+            registry=r,
+        )  # fmt: skip
+        self._lives: set[int] = set()
         self._gauges: dict[str, Gauge] = {}
         self._lag = Gauge(
             "chelonia_ahash_lag_commits", "Commits a replica has yet to confirm.", ("replica",), registry=r
@@ -75,6 +81,24 @@ class Metrics:
     def lag(self, replica: int, commits: int) -> None:
         """Set how many commits a replica of the A-Hash has yet to acknowledge; known to the master alone."""
         self._lag.labels(str(replica)).set(commits)
+
+    def healing(self, status: HealStatus) -> None:
+        """Set how far healing is. A class of exposed files that has emptied shows 0, not its last number."""
+        told = {found.live: found.blobs for found in status.exposed}
+        for live in sorted({*told, *self._lives}):
+            self._exposed.labels(str(live)).set(told.get(live, 0))
+        self._lives.update(told)
+        for name, text, value in (
+            ("paused", "Whether an administrator has paused healing.", status.control.paused),
+            ("copies_to_go", "Copies to be made for all exposed files.", status.copies_to_go),
+            ("bytes_to_go", "Their bytes.", status.bytes_to_go),
+            ("bytes_per_second", "Bytes of repair copies a second, lately.", status.bytes_per_s),
+            ("copies_per_minute", "Repair copies a minute, lately.", status.copies_per_min),
+            ("delayed", "Exposed files whose missing copies are waited for.", status.delayed),
+            ("stuck", "Exposed files that no Shepherd can take or give a copy of.", status.stuck),
+            ("forecast_seconds", "Until nothing is exposed; -1: not known.", max(status.forecast_ms / 1000, -1)),
+        ):
+            self.gauge(f"heal_{name}", text, value)
 
     def certificate_days(self, days: Mapping[str, float]) -> None:
         """Set the days left of certificate, CA and CRL."""

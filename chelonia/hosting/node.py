@@ -239,9 +239,10 @@ class Node:
         call = self._own(Role.LIBRARIAN, section.id)
 
         async def check() -> None:
+            self._metrics.healing(await librarian.heal_status(call))
             health = await librarian.health(call)
             self._metrics.replicas(health.replicas)
-            for name in ("exposed", "queued", "copying", "erasing"):
+            for name in ("exposed", "queued", "copying", "erasing", "held_back"):
                 self._metrics.gauge(
                     f"repair_{name}", f"Repair as this Librarian sees it: {name}.", getattr(health, name)
                 )

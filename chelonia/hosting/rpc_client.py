@@ -444,6 +444,10 @@ class RemoteLibrarian:
         """See the port."""
         return await self._channel.call(call, "fsck", below, cursor)
 
+    async def rebuild(self, call: Call, begin: bool) -> librarian.RebuildStatus:
+        """See the port."""
+        return await self._channel.call(call, "rebuild", begin)
+
     async def mend(self, call: Call, findings: tuple[librarian.Finding, ...]) -> tuple[librarian.Mended, ...]:
         """See the port."""
         return await self._channel.call(call, "mend", findings)

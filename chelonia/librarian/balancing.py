@@ -7,7 +7,6 @@ it ends when a whole pass has found nothing, and looks again when the Shepherds 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -18,9 +17,12 @@ from chelonia.core.placement import Place, takes
 from chelonia.librarian import balance, repair
 from chelonia.librarian.balance import Balance, Move
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.guard import Pace
+from chelonia.librarian.guard import Pace, Relief
 from chelonia.librarian.repair import BlobPlan, Nodes
 from chelonia.librarian.repairing import Parts
+
+MOVES_SHARE = 2
+"""Evening out may cause one in so many of the erasures that nobody asked for: the rest is for repair."""
 
 Act = Callable[[BlobPlan, StoredObject], Awaitable[None]]
 """Carries out a plan."""
@@ -41,7 +43,8 @@ class Balancing:
         self._hysteresis = settings.balance_hysteresis_percent / 100
         self._even_pace = Pace(settings.balance_bytes_per_s_max)
         self._drain_pace = Pace(settings.drain_bytes_per_s_max)
-        self._relieved: deque[tuple[Ms, ServiceId, int]] = deque()
+        self._count = Pace(bounds.ERASURES_UNASKED_PER_MIN_MAX / MOVES_SHARE / 60)
+        self._relief = Relief(2 * (settings.trim_grace_ms + settings.tick_ms))
         self._settled: Shape | None = None
         self._apart: Places | None = None
         self._look_ms = Ms(0)
@@ -90,22 +93,34 @@ class Balancing:
         node = self._parts.planning.nodes().health.get(planned.leaving)
         if node is None:
             return False
-        pace = self._drain_pace if node.draining else self._even_pace
-        while pace.wait_ms(self._on.now) or self._busy():
-            await self._on.world.clock.sleep(max(pace.wait_ms(self._on.now), self._on.settings.tick_ms))
+        paces = (self._drain_pace,) if node.draining else (self._even_pace, self._count)
+        while (pause := max(pace.wait_ms(self._on.now) for pace in paces)) or self._busy():
+            await self._on.world.clock.sleep(max(pause, self._on.settings.tick_ms))
         for stored in await self._read((blob,)):
             view, plan = self._planned(stored)
             move = balance.move(view, plan, self._parts.planning.nodes(), self._balance())
             if move is not None and self._parts.leading.now:
-                pace.spend(view.size, self._on.now)
-                self._relieved.append((self._on.now, move.leaving, view.size))
+                self._spend(view.size, move, draining=node.draining)
                 await self._act(replace(plan, copies=(move.copy,)), stored)
                 return True
         return False
 
+    def _spend(self, size: int, move: Move, *, draining: bool) -> None:
+        now = self._on.now
+        if draining:
+            self._drain_pace.spend(size, now)
+        else:
+            self._even_pace.spend(size, now)
+            self._count.spend(1, now)
+        self._relief.add(move.leaving, size, now)
+
     def _busy(self) -> bool:
-        """Whether repair needs what balancing would take."""
-        return bool(self._parts.work.dirty) or len(self._parts.copies) >= max(self._on.settings.copies_max // 2, 1)
+        """Whether repair needs what balancing would take, or an administrator has paused both."""
+        return (
+            self._parts.copies.paused
+            or bool(self._parts.work.dirty)
+            or len(self._parts.copies) >= max(self._on.settings.copies_max // 2, 1)
+        )
 
     def _moves(self, stored: Sequence[StoredObject]) -> tuple[list[tuple[BlobId, Move]], int]:
         """What should move, and how many files are not quiet."""
@@ -128,13 +143,8 @@ class Balancing:
 
     def _balance(self) -> Balance:
         """The rules now. What was moved off a Shepherd weighs on its disk until trimming has had its time."""
-        keep = self._on.now - 2 * (self._on.settings.trim_grace_ms + self._on.settings.tick_ms)
-        while self._relieved and self._relieved[0][0] < keep:
-            self._relieved.popleft()
-        relieved: dict[ServiceId, int] = {}
-        for _, shepherd, size in self._relieved:
-            relieved[shepherd] = relieved.get(shepherd, 0) + size
-        return Balance(self._hysteresis, bool(self._on.settings.balance_bytes_per_s_max), relieved)
+        even_out = bool(self._on.settings.balance_bytes_per_s_max)
+        return Balance(self._hysteresis, even_out, self._relief.bytes(self._on.now))
 
     def _shape(self, nodes: Nodes) -> Shape:
         step = self._hysteresis / 2 or 1.0

@@ -9,6 +9,7 @@ only when it is still there; a repair looks once more, and applies only what its
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
@@ -39,6 +40,7 @@ from chelonia.librarian.tree import blobs_of, type_of
 from chelonia.librarian.world import World
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 
 NARROW: Final[Filter] = tuple(
     Needed(section)
@@ -349,6 +351,8 @@ class Fsck:
         if found is None:
             return Mended(done=False, what="no safe repair is known; a person has to decide")
         outcome = await self._records.attempt(call, Draft(found.elements))
+        if outcome.applied:
+            _LOG.info("mended %s: %s by=%s", finding, found.what, call.dn)
         return Mended(outcome.applied, found.what if outcome.applied else "it has changed meanwhile")
 
     async def _again(self, call: Call, finding: Finding) -> list[Finding]:

@@ -33,19 +33,42 @@ class RateGuard:
 
 
 class Pace:
-    """So many bytes a second, on average since the last pause. 0 is none at all."""
+    """So much a second - bytes, or moves - on average since the last pause."""
 
-    def __init__(self, bytes_per_s_max: int) -> None:
-        self._per_s = bytes_per_s_max
+    def __init__(self, per_s_max: float) -> None:
+        self._per_s = per_s_max
         self._free_ms = Ms(0)
 
     def wait_ms(self, now: Ms) -> int:
-        """How long to wait before the next bytes may go."""
+        """How long to wait before the next may go."""
         return max(0, self._free_ms - now)
 
-    def spend(self, size: int, now: Ms) -> None:
-        """So many bytes go now."""
-        self._free_ms = Ms(max(now, self._free_ms) + size * 1000 // max(self._per_s, 1))
+    def spend(self, much: int, now: Ms) -> None:
+        """So much goes now. A rate of 0 is one of 1: who wants none at all does not ask."""
+        self._free_ms = Ms(max(now, self._free_ms) + round(much * 1000 / (self._per_s or 1)))
+
+
+class Relief:
+    """What is on its way off each Shepherd: counted for a while, then it is off."""
+
+    def __init__(self, keep_ms: int) -> None:
+        self._keep_ms = keep_ms
+        self._moves: deque[tuple[Ms, ServiceId, int]] = deque()
+        self._sums: dict[ServiceId, int] = {}
+
+    def add(self, shepherd: ServiceId, size: int, now: Ms) -> None:
+        """So many bytes begin to leave a Shepherd."""
+        self._moves.append((now, shepherd, size))
+        self._sums[shepherd] = self._sums.get(shepherd, 0) + size
+
+    def bytes(self, now: Ms) -> dict[ServiceId, int]:
+        """What has not left yet."""
+        while self._moves and now - self._moves[0][0] >= self._keep_ms:
+            _, shepherd, size = self._moves.popleft()
+            self._sums[shepherd] -= size
+            if not self._sums[shepherd]:
+                del self._sums[shepherd]
+        return dict(self._sums)
 
 
 class Flow:

@@ -70,8 +70,9 @@ class Healer:
         self._surveying = Surveying(on, planning, self._leading, self._tally, self._found)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
-        self._keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
-        self._snapshotting = Snapshotting(on, self._leading, self._keeping) if self._keeping else None
+        self.keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
+        self._snapshotting = Snapshotting(on, self._leading, self.keeping) if self.keeping else None
+        self._held = False
         records.listen(self._applied)
         nodes.listen(self._node_changed)
 
@@ -88,6 +89,7 @@ class Healer:
             replicas=self._tally.replicas,
             paused_by=self._progress.control.paused_by,
             paused_ms=self._progress.control.paused_ms,
+            held_back=self._trimming.held_back,
         )
 
     def own_status(self) -> HealStatus:
@@ -123,6 +125,12 @@ class Healer:
     def suspect(self, shepherd: ServiceId) -> None:
         """The connection that this Shepherd's heartbeats came over has closed."""
         self._detecting.suspect(shepherd)
+
+    def hold(self, held: bool) -> None:
+        """Wait while the namespace is rebuilt, or go on with everything that has come meanwhile."""
+        self._held = held
+        if not held and self._leading.led:
+            self._began()
 
     def _applied(self, elements: tuple[Element, ...]) -> None:
         """A transact applied here: blobs it changed are planned, outboxes it filled are looked at."""
@@ -219,6 +227,8 @@ class Healer:
 
     async def _tolerant(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do a piece of work; what others could not do now is tried again later. Returns whether it went through."""
+        if self._held and work != self._tick:
+            return False
         try:
             await work()
         except CheloniaError as error:

@@ -187,6 +187,23 @@ def _orphan(finding: Finding, bench: Bench) -> Mend | None:
     return Mend(tuple(_shelter(bench, finding.object, kind)), f"moved to /{LOST_FOUND_NAME}")
 
 
+def _typeless(finding: Finding, bench: Bench) -> Mend | None:
+    """Names without their collection: it was lost from a snapshot. It is made anew, for the root's owner."""
+    obj, sections = finding.object, ("entry", "blobs", "states", "put", "mountpoint")
+    if any(bench.look.section(obj, section) for section in sections):
+        return None
+    now, owner = seconds(bench.now), bench.entry(ObjectId(ROOT)).get("owner", "")
+    made = {
+        "entry": {"type": TYPE_COLLECTION, "GUID": str(obj), "owner": owner},
+        "timestamps": {"created": now, "modified": now},
+        "states": {"closed": "no"},
+    }
+    shelter = [element for element in _shelter(bench, obj, TYPE_COLLECTION) if element.section != "parents"]
+    parent = put(obj, "parents", f"{LOST_FOUND}/{obj}", "parent")
+    elements = (check(obj, unset("entry", "type")), *shelter, *put_all(obj, made), parent)
+    return Mend(elements, f"made a collection again in /{LOST_FOUND_NAME}")
+
+
 def _unreachable(finding: Finding, bench: Bench) -> Mend | None:
     """A collection that is above itself is taken out of the circle; what is below another lost one waits for that."""
     entry = finding.object
@@ -393,6 +410,7 @@ _MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
     invariants.PARENT_DANGLING: _parent_dangling,
     invariants.ORPHAN: _orphan,
     invariants.UNREACHABLE: _unreachable,
+    invariants.TYPELESS: _typeless,
     invariants.RESERVATION_DANGLING: _reservation_dangling,
     invariants.UNRESERVED: _unreserved,
     invariants.EXPIRED: _expired,
@@ -407,4 +425,4 @@ _MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
     invariants.ERASE_LISTED: _order_doubtful,
     invariants.ERASE_OTHER: _order_doubtful,
 }
-"""Rules with a safe repair. Nothing mends `blob-missing`, `blob-lost`, `typeless`, `malformed`, `strange`."""
+"""Rules with a safe repair. Nothing mends `blob-missing`, `blob-lost`, `malformed`, `strange`."""

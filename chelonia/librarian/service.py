@@ -39,6 +39,7 @@ from chelonia.core.librarian import (
     NewOutcome,
     NewRequest,
     NodeView,
+    RebuildStatus,
     RemoveOutcome,
     Report,
     ReportAnswer,
@@ -54,9 +55,11 @@ from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Receipt
 from chelonia.librarian.elements import check, put_all, version
+from chelonia.librarian.footing import Footing
 from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.healer import Healer
 from chelonia.librarian.node_life import NodeLife
+from chelonia.librarian.rebuilding import Rebuilding, Tools
 from chelonia.librarian.records import Draft, Identity, Records
 from chelonia.librarian.service_names import Names, numbered
 from chelonia.librarian.service_nodes import Nodes
@@ -83,6 +86,10 @@ class LibrarianService:
         self._life = NodeLife(self._records, self._nodes, world)
         self._healer = Healer(self._records, self._nodes, self._uploads, identity, world)
         self._fsck = Fsck(self._records, world)
+        self._rebuilding: Rebuilding | None = None
+        if self._healer.keeping is not None:
+            tools = Tools(self._names, self._fsck, self._healer.keeping, self._healer.hold)
+            self._rebuilding = Rebuilding(Footing(self._records, self._nodes, world, identity.call()), tools)
         self._healing: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -116,6 +123,8 @@ class LibrarianService:
 
     async def stop(self) -> None:
         """End the background work. Requests are still answered. Safe to call twice."""
+        if self._rebuilding is not None:
+            await self._rebuilding.stop()
         healing, self._healing = self._healing, None
         if healing is not None:
             healing.cancel()
@@ -338,6 +347,15 @@ class LibrarianService:
         """Check a piece of the metadata."""
         check_access(call, "librarian", "fsck")
         return await self._fsck.check(call, below, cursor)
+
+    async def rebuild(self, call: Call, begin: bool) -> RebuildStatus:
+        """Restore an empty namespace from the Shepherds, or tell how far that is."""
+        check_access(call, "librarian", "rebuild")
+        if self._rebuilding is None:
+            raise CheloniaError(Kind.NOT_SUPPORTED, "rebuild", cause="this Librarian cannot read from Shepherds")
+        if begin:
+            await self._rebuilding.begin(call.dn)
+        return self._rebuilding.status()
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
         """Repair what fsck has found."""

@@ -46,7 +46,12 @@ class Trimming:
         self._later = later
         self._offered: dict[BlobId, None] = {}
         self._guard = RateGuard(bounds.ERASURES_UNASKED_PER_MIN_MAX)
-        self._alarmed = False
+        self._held_back: dict[BlobId, None] = {}
+
+    @property
+    def held_back(self) -> int:
+        """Blobs whose surplus the rate guard has not let go, 0 while it does not have to."""
+        return len(self._held_back)
 
     def offer(self, blob: BlobId) -> None:
         """Something of this blob may have to go."""
@@ -61,11 +66,15 @@ class Trimming:
                 self._offered.pop(blob, None)
         if not self._leading.now:
             self._offered.clear()
+            self._held_back.clear()
 
     async def _trim(self, batch: Sequence[BlobId]) -> None:
         stored = await self._on.records.get(self._on.call, [blob_object(blob) for blob in batch])
         found = {blob_of(blob): blob for blob in stored if blob.exists}
         plans = [plan for plan in self._planning.plans(found.values()) if plan.removals]
+        surplus = {plan.blob for plan in plans}
+        for blob in [blob for blob in batch if blob not in surplus]:
+            self._held_back.pop(blob, None)
         answered = await self._ask(plans, found)
         for plan in plans:
             stands = repair.vouched(plan, answered)
@@ -90,16 +99,19 @@ class Trimming:
             self._again(plan.blob)
 
     def _allowed(self, plan: BlobPlan) -> bool:
-        """Whether the rate guard lets it happen now."""
-        if self._guard.take(len(plan.removals), self._on.now):
-            self._alarmed = False
+        """Whether the rate guard lets it happen now. What leaves a draining Shepherd was asked for."""
+        health = self._planning.nodes().health
+        nodes = [health.get(removal.location.shepherd) for removal in plan.removals]
+        unasked = sum(node is None or not node.draining for node in nodes)
+        if not unasked or self._guard.take(unasked, self._on.now):
+            self._held_back.pop(plan.blob, None)
             return True
-        if not self._alarmed:
-            self._alarmed = True
+        if not self._held_back:
             _LOG.error(
                 "more than %d replicas would be erased in a minute without a user's deletion; trimming waits",
                 bounds.ERASURES_UNASKED_PER_MIN_MAX,
             )
+        self._held_back[plan.blob] = None
         self._again(plan.blob)
         return False
 

@@ -4,6 +4,9 @@ Reports are numbered from 1 within a boot. A report is repeated with the same nu
 `accepted` is exactly that number. Any other answer but the number before means that the two sides disagree about the
 past (metadata restored from a backup, a disk image put back): the content is renumbered after what was answered, and
 the whole inventory is compared again. So reports neither vanish nor overtake.
+
+Each boot sends a first report, an empty one if there is nothing to tell: until it is taken, one of an earlier boot that
+was late could still be.
 """
 
 from __future__ import annotations
@@ -63,12 +66,13 @@ class Journal:
     def erased(self, reference: ReferenceId, blob: BlobId, due_ms: int) -> None:
         """Forget a replica erased by order.
 
-        A report in flight may still say that it is alive and be applied after the order was closed: that one is
-        followed by the news that it is gone.
+        A report in flight may still say that it is alive and be applied after the order was closed, and so may one of
+        an earlier boot while none of this was taken: that one is followed by the news that it is gone.
         """
         self._due.pop(reference, None)
         self._gone.pop(reference, None)
-        if self._flight is not None and any(r.reference == reference for r in self._flight.replicas):
+        flying = self._flight.replicas if self._flight is not None else ()
+        if not self.accepted or any(r.reference == reference for r in flying):
             self.note_gone(reference, blob, due_ms)
 
     def forget(self, reference: ReferenceId) -> None:
@@ -84,17 +88,18 @@ class Journal:
         return self._heap[0][0] if self._heap else None
 
     def told(self, until_ms: int) -> bool:
-        """Whether all that was to be reported by `until_ms` (monotonic) has been accepted."""
-        if self._flight is not None:
+        """Whether all that was to be reported by `until_ms` (monotonic) has been accepted, the first report too."""
+        if self._flight is not None or not self.accepted:
             return False
         due = self.next_due()
         return due is None or due > until_ms
 
     def take(self, now_ms: int, limit: int, describe: Describe) -> Report | None:
-        """The report to send now: the one in flight, else a new one of at most `limit` due replicas, else None."""
+        """The report to send now: the one in flight, else a new one of at most `limit` due replicas (the first of a
+        boot may have none), else None."""
         if self._flight is None:
             replicas = self._gather(now_ms, limit, describe)
-            if not replicas:
+            if not replicas and self.accepted:
                 return None
             self._flight = Report(self._shepherd, self._boot, self.accepted + 1, replicas)
             self._tries = 0

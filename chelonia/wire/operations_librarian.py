@@ -51,6 +51,7 @@ from chelonia.core.librarian import (
     NewOutcome,
     NewRequest,
     NodeView,
+    RebuildStatus,
     RemoveOutcome,
     Report,
     ReportAnswer,
@@ -388,7 +389,7 @@ def _health_make(leader: str, is_leader: bool, position: Any, *rest: Any) -> Hea
 def _health_take(item: HealthSummary) -> tuple[Any, ...]:
     tally: Mapping[str, int] = item.replicas
     work = (item.exposed, item.queued, item.copying, item.erasing)
-    paused = (item.paused_by, item.paused_ms)
+    paused = (item.paused_by, item.paused_ms, item.held_back)
     return item.leader, item.is_leader, item.position, *work, tuple(tally.items()), *paused
 
 
@@ -405,6 +406,7 @@ _HEALTH = shaped(
     Listed("replicaList", Children("replica", "replicas", _TALLY)),
     extra("pausedBy", "paused_by"),
     extra("pausedMs", "paused_ms", 0, form=INT),
+    extra("heldBack", "held_back", 0, form=INT),
 )
 
 _HEAL_ORDER = record(
@@ -468,6 +470,27 @@ _FSCK = record(
     extra("cursor", "cursor"),
     Text("examined", "examined", INT),
     Text("objects", "objects", INT),
+)
+_COUNT = shaped(lambda *pair: pair, lambda pair: pair, Text("what", "what"), Text("number", "number", INT))
+
+
+def _rebuild_make(stage: str, done: int, total: int, counts: Any, notes: Any, cause: str) -> RebuildStatus:
+    return RebuildStatus(stage, done, total, dict(counts), notes, cause)
+
+
+def _rebuild_take(item: RebuildStatus) -> tuple[Any, ...]:
+    return item.stage, item.done, item.total, tuple(item.counts.items()), item.notes, item.cause
+
+
+_REBUILD = shaped(
+    _rebuild_make,
+    _rebuild_take,
+    Text("stage", "stage"),
+    Text("done", "done", INT),
+    Text("total", "total", INT),
+    Listed("countList", Children("count", "counts", _COUNT)),
+    Listed("noteList", Texts("note", "notes", limit=bounds.XML_ELEMENTS_MAX)),
+    extra("cause", "cause"),
 )
 _MENDED = record(Mended, Text("done", "done", BOOL), Text("what", "what"))
 
@@ -595,6 +618,7 @@ LIBRARIAN: Final = service(
         Spec("healStatus", _L.heal_status, arguments(_L.heal_status), _HEAL_STATUS),
         _command("healOrder", _L.heal_order, _HEAL_ORDER, _HEAL_STATUS),
         Spec("health", _L.health, arguments(_L.health), _HEALTH),
+        Spec("rebuild", _L.rebuild, arguments(_L.rebuild, Text("begin", "begin", BOOL)), _REBUILD),
         Spec("fsck", _L.fsck, arguments(_L.fsck, extra("GUID", "below"), extra("cursor", "cursor")), _FSCK),
         Spec(
             "mend",

@@ -34,7 +34,7 @@ from chelonia.core.bartender import (
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.healing import ForgetPage
+from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
 from chelonia.core.ids import Ms, RequestKey, ServiceId
 from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Needed, Triple, from_triples
@@ -320,6 +320,14 @@ class Client:
     async def health(self) -> HealthSummary:
         """The state of repair. Raises: as `nodes`."""
         return await self.librarian.health(new_call())
+
+    async def heal_status(self) -> HealStatus:
+        """How far healing is, and when all will be whole. Raises: as `nodes`."""
+        return await self.librarian.heal_status(new_call())
+
+    async def heal_order(self, order: HealOrder) -> HealStatus:
+        """Pause, resume or limit healing, for all Librarians. Raises: as `nodes`, and BAD_REQUEST."""
+        return await self.librarian.heal_order(new_call(), order)
 
     async def approve(self, record: ServiceRecord) -> None:
         """Approve (or, with `approved` False, withdraw) a service. Raises: as `nodes`."""

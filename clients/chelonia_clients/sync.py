@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from chelonia.core.bartender import DeletedEntry
 from chelonia.core.bounds import PAGE_ENTRIES_MAX
-from chelonia.core.healing import ForgetPage
+from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
 from chelonia.core.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Triple
 from chelonia_clients import connect
@@ -165,6 +165,14 @@ class SyncClient:
     def health(self) -> HealthSummary:
         """See `Client.health`."""
         return self._wait(self._client.health())
+
+    def heal_status(self) -> HealStatus:
+        """See `Client.heal_status`."""
+        return self._wait(self._client.heal_status())
+
+    def heal_order(self, order: HealOrder) -> HealStatus:
+        """See `Client.heal_order`."""
+        return self._wait(self._client.heal_order(order))
 
     def approve(self, record: ServiceRecord) -> None:
         """See `Client.approve`."""

@@ -134,12 +134,15 @@ WHOAMI = Verb(
     ("whoami",),
 )  # fmt: skip
 ADMIN = Verb(
-    "admin", "status | node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
-    "node undrain <id> | node forget <id> [--accept-loss] | service list | "
+    "admin", "status | heal status [--watch] | heal pause | heal resume | heal rate [<bytes/s>] [--copies N] | "
+    "node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
+    "node undrain <id> | node forget <id> [--accept-loss] | rebuild | service list | "
     "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>] | "
     "ahash status | ahash add <DN> <host:port> | ahash remove <id> | ahash replace <id> <DN> <host:port>",
     "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, 5),
     (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
+     Flag("--watch", "heal status: look until all is whole"),
+     Flag("--copies", "heal rate: repair copies one node sends or takes at once", "", "N"),
      Flag("--wait", "return when the drained node may go"),
      Flag("--accept-loss", "give up files of which the forgotten node has the only copy"),
      Flag("--repair", "repair what fsck finds and is safe to repair"),

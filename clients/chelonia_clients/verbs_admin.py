@@ -6,12 +6,13 @@ from importlib import metadata, resources
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import ServiceRecord
-from chelonia_clients import verbs_ahash, verbs_nodes, verbs_shepherds
+from chelonia_clients import verbs_ahash, verbs_nodes, verbs_rebuild, verbs_shepherds
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.output import table
+from chelonia_clients.output import stamp, table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import VERBS
 from chelonia_clients.verbs_fsck import fsck
+from chelonia_clients.verbs_heal import heal
 
 
 async def admin(session: Session, arguments: Arguments) -> None:
@@ -20,6 +21,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
     match tuple(arguments.operands):
         case ("status",):
             await _status(session)
+        case ("heal", *words):
+            await heal(session, arguments, words)
         case ("node" | "nodes", "list") | ("nodes",):
             await verbs_nodes.nodes(session)
         case ("node", "maintenance", shepherd):
@@ -46,6 +49,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await verbs_shepherds.scrub(session, arguments)
         case ("quarantine", *words):
             await verbs_shepherds.quarantine(session, words)
+        case ("rebuild",):
+            await verbs_rebuild.rebuild(session)
         case ("fsck",) | ("fsck", _):
             await fsck(session, arguments, "".join(arguments.operands[1:]))
         case words:
@@ -64,6 +69,11 @@ async def _status(session: Session) -> None:
     out.say(f"replicas           {_counts(dict(health.replicas))}")
     out.say(f"too few copies     {health.exposed}")
     out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
+    if health.held_back:
+        out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
+    if health.paused_by:
+        out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
+        out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
     out.result(
         leader=health.leader,
         position={
@@ -77,6 +87,9 @@ async def _status(session: Session) -> None:
         queued=health.queued,
         copying=health.copying,
         erasing=health.erasing,
+        held_back=health.held_back,
+        paused_by=health.paused_by,
+        paused_ms=health.paused_ms,
     )
 
 

@@ -1,10 +1,14 @@
 """Lost nodes and damaged replicas: noticed, replaced, and trimmed to exactly what was wanted."""
 
 import asyncio
+import json
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,13 +121,31 @@ def remove_record(path: Path) -> None:
     record_of(path).unlink()
 
 
-@pytest.mark.parametrize("harm", [flip, truncate, remove, spoil_record, remove_record])
+def other_bytes(path: Path) -> None:
+    path.write_bytes(bytes(len(path.read_bytes())))
+
+
+def become_another(path: Path) -> None:
+    """Under its name stands another replica, whole and with its own record."""
+    others = [other for other in path.parents[1].glob("*/*") if other.suffix == "" and other != path]
+    source = next(other for other in others if record_of(other).exists() and record_of(other).stat().st_size > 100)
+    path.write_bytes(source.read_bytes())
+    record_of(path).write_bytes(record_of(source).read_bytes())
+
+
+HARMS = [flip, truncate, remove, spoil_record, remove_record, other_bytes, become_another]
+
+
+@pytest.mark.parametrize("harm", HARMS)
 async def test_harm_to_a_stored_replica_is_found_and_repaired(
     cluster: Cluster, harm: Callable[[Path], None], tmp_path: Path
 ) -> None:
     ln, data = f"/harmed-{harm.__name__}", bytes(range(256)) * 3000
     cluster.expect_log("replica is invalid|check impossible")
     async with cluster.client("user") as client, cluster.ports("admin") as ports:
+        if not await client.exists("/bystander"):
+            await put(client, "/bystander", b"another file", 3)
+            await until_live(client, "/bystander", 3)
         await put(client, ln, data)
         before = await until_live(client, ln, 2)
         for number, place in enumerate(sorted(before)):
@@ -172,3 +194,37 @@ def record_of(path: Path) -> Path:
 
 def stored(cluster: Cluster) -> int:
     return sum(len(replica_files(cluster, name)) for name in cluster.shepherd_names)
+
+
+async def test_a_requested_scrub_names_each_harm_and_all_are_repaired(own_cluster: Callable[..., Cluster]) -> None:
+    cluster = own_cluster()
+    for name in cluster.shepherd_names:  # the round itself is kept out of it
+        cluster.reconfigure(name, shepherd={"tuning": {"scrub_period_ms": 3_600_000}})
+    await cluster.until_serving(*cluster.shepherd_names)
+    cluster.expect_log("replica is invalid|replica missing")
+    files = {f"/asked/{harm.__name__}": bytes(range(256)) * 100 + harm.__name__.encode() for harm in HARMS}
+    async with cluster.client("user") as client:
+        await client.make_collection("/asked")
+        for ln, data in files.items():
+            await put(client, ln, data, 3)
+        for ln in files:
+            await until_live(client, ln, 3)
+        for harm in HARMS:
+            place = min(await locations(client, f"/asked/{harm.__name__}"))
+            harm(cluster.replica_file(place))
+        told = admin(cluster, "scrub", "--path", "/asked", "-r")
+        assert told["damaged"] == len(HARMS), told
+        assert told["checked"] == 3 * len(HARMS)
+        for ln, data in files.items():
+            await until_live(client, ln, 3, deadline=30.0)
+            assert await fetch(client, ln) == data
+        assert admin(cluster, "scrub", "--path", "/asked/flip", code=0)["damaged"] == 0
+
+
+def admin(cluster: Cluster, *words: str, code: int = 1) -> dict[str, Any]:
+    """Run `chelonia admin` with --json."""
+    argv = [sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(cluster.root / "cluster.json")]
+    ended = subprocess.run([*argv, "--json", "admin", *words], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == code, ended.stderr + ended.stdout
+    told: dict[str, Any] = json.loads(ended.stdout)
+    return told

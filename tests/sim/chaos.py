@@ -331,6 +331,7 @@ class Chaos:
     async def _turn(self, shepherd: SimShepherd) -> None:
         """Make a Shepherd lie: it throws bytes away that it has vouched for, and reports them as alive."""
         self._world.note(f"LIAR {shepherd.node.name}")
+        self._world.liars.add(shepherd.service_id)
         shepherd.disk.forgets = 0.4
         shepherd.between = lambda honest: _Lies(honest, self._rng)
         await self._world.crash(shepherd)

@@ -17,11 +17,14 @@ from tests.sim.model import Op, Violation
 from tests.sim.scenario import Outcome
 from tests.sim.users import NAMES_EACH, Group, User, Users, colleagues
 from tests.sim.watch import Watch
-from tests.sim.world import ADMIN, LIBRARIAN_SETTINGS, PAIRED, SPLIT, World
+from tests.sim.world import ADMIN, DOMAINS, LIBRARIAN_SETTINGS, PAIRED, SPLIT, World
 
 USERS = 4
 ROUNDS = 8
 LOOK_MS = 4_000
+SITES = tuple(dict.fromkeys(domain.split("/")[0] for domain in DOMAINS))
+DRILLS = 0.3
+"""The share of seeds that begin with a drill."""
 HEAL_WITHIN_MS = 400_000
 """Virtual time after the last fault in which everything must be whole."""
 EVERYTHING = "+read +addEntry +removeEntry +delete +modifyPolicy +modifyStates +modifyMetadata"
@@ -46,12 +49,17 @@ class Swarm:
         rng = random.Random(seed * 104_729)
         self.world = World(seed, rng.choice((SPLIT, PAIRED)))
         self.world.librarian_settings = replace(
-            SETTINGS, repair_delay_ms=rng.choice((0, 0, 10_000)), trash_keep_ms=rng.choice((0, 0, 20_000))
+            SETTINGS,
+            repair_delay_ms=rng.choice((0, 0, 10_000)),
+            trash_keep_ms=rng.choice((0, 0, 20_000)),
+            trim_grace_ms=rng.choice((1_000, 5_000)),
         )
         self.users = Users(self.world, rng)
         self.chaos = Chaos(self.world, random.Random(rng.random()), draw(rng))
-        self.watch = Watch(self.world)
+        mix = self.chaos.mix
+        self.watch = Watch(self.world, steady_clocks=not (mix.drift or "clock_step" in mix.misfortunes))
         self.groups = [Group(f"/g{number}") for number in range(USERS // 2)]
+        self.drills = rng.random() < DRILLS
         self.people = [User(number, self.world.client(f"user{number}")) for number in range(USERS)]
 
     async def prepare(self) -> None:
@@ -59,6 +67,34 @@ class Swarm:
         self.world.network.faults = CALM
         await self.world.start()
         await self.users.make_collections(self.groups, self.people[0])
+        if self.drills:
+            await self._drill()
+
+    async def _drill(self) -> None:
+        """While all is well no site has two copies: not of a new file, and not when a lost copy has been replaced."""
+        user, drill = self.people[0], Group("/drill")
+        await self.users.make_collections([drill], user)
+        self.users.asked += 1
+        content = self.users.contents.new(self.world.rng)
+        told = await self.users.act(drill, user, Op(self.users.asked, user.number, "put", 0, 1, content, len(SITES)))
+        if told != "done":
+            raise Violation(f"an upload while all is well: {told}")
+        await self._spread(drill.ln(0), "after an upload")
+        lost = self.world.rng.choice(self.watch.homes(drill.ln(0)))
+        await self.world.crash(lost)
+        await self._spread(drill.ln(0), f"after the loss of {lost.node.name}")
+        await self.world.restart(lost)
+        await self._until_whole(self.world.clock.monotonic_ms())
+        await self._spread(drill.ln(0), "after its return")
+
+    async def _spread(self, name: str, when: str) -> None:
+        since_ms = self.world.clock.monotonic_ms()
+        while len(sites := self.watch.sites(name)) < len(SITES):
+            if self.world.clock.monotonic_ms() - since_ms > HEAL_WITHIN_MS:
+                raise Violation(f"copies at {sites} only, {when}")
+            await self.world.clock.sleep(1_000)
+        if tuple(dict.fromkeys(sites)) != SITES:
+            raise Violation(f"copies at {sites}, {when}, while another site is free")
 
     async def trouble(self) -> None:
         """Phase 1."""

@@ -36,8 +36,9 @@ class Watch:
     """The eyes of one run. Whatever it finds is raised as a Violation by `check`, for it is told in the middle of a
     commit, where nobody may fail."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, steady_clocks: bool = False) -> None:
         self._world = world
+        self._steady_clocks = steady_clocks
         self._found: list[str] = []
         world.store.watch = self._committing
         world.on_erased = self._erasing
@@ -54,6 +55,7 @@ class Watch:
         for blob in self._without_copy(seen):
             if not self._may_be_lost(blob):
                 self._found.append(f"{blob.id} is lost: {blob.sections.get('locations')}, {self._harmed(blob)} harmed")
+        self._found += self._listed_without_bytes(seen)
         if self._found:
             raise Violation("; ".join(self._found[:4]))
 
@@ -70,6 +72,15 @@ class Watch:
         told = [f"{blob} is lost, and not told so" for blob in sorted(lost) if _hoped_for(seen.get(blob_object(blob)))]
         disks = filter(None, (self._disk_left(shepherd, seen, lost) for shepherd in self._world.shepherds))
         return "; ".join([*told, *disks][:4])
+
+    def _listed_without_bytes(self, seen: Snapshot) -> Iterator[str]:
+        """Copies that the metadata vouch for, that no disaster took, and that are not there."""
+        held = {shepherd.service_id: _references(shepherd) for shepherd in self._world.shepherds}
+        for blob in seen.blobs():
+            for place, state in locations_of(blob):
+                excused = place.shepherd in self._world.liars or (place.shepherd, place.reference) in self._world.taken
+                if state in (_S.ALIVE, _S.THIRDWHEEL) and not excused and place.reference not in held[place.shepherd]:
+                    yield f"{place} of {blob.id} is {state.value}, and its disk has nothing of it"
 
     def _without_copy(self, seen: Snapshot) -> Iterator[StoredObject]:
         good = {blob for shepherd in self._world.shepherds for blob in _good(shepherd)}
@@ -139,10 +150,36 @@ class Watch:
             )
 
     def _claimed(self, location: Location, after: StoredObject, old: Mapping[Location, ReplicaState]) -> None:
-        twins = [place for place, state in old.items()
-                 if place.shepherd == location.shepherd and state in (_S.ALIVE, _S.THIRDWHEEL)]  # fmt: skip
+        claims = after.sections.get("claims", {})
+        twins = [
+            place
+            for place, state in old.items()
+            if place.shepherd == location.shepherd
+            and (state in (_S.ALIVE, _S.THIRDWHEEL) or self._both_run(claims, place, location, state))
+        ]
         if twins:
             self._found.append(f"a second copy of {after.id} is made on {location.shepherd}")
+
+    def _both_run(self, claims: Mapping[str, str], old: Location, new: Location, state: ReplicaState) -> bool:
+        """Whether a claim is made beside one that has not expired. Only clocks that agree can tell."""
+        if not self._steady_clocks or state is not _S.CREATING:
+            return False
+        return (
+            0
+            <= int(claims.get(str(new), "0")) - int(claims.get(str(old), "0"))
+            < self._world.librarian_settings.claim_ms
+        )
+
+    def sites(self, name: str) -> list[str]:
+        """The sites of the live copies of a file on Shepherds that run."""
+        [blob] = [blob for blob in snapshot(self._world.store).blobs() if facts_of(blob).name == name]
+        homes = [self._world.find(place.shepherd) for place, state in locations_of(blob) if state is _S.ALIVE]
+        return sorted(home.domain.split("/")[0] for home in homes if home.node.up)
+
+    def homes(self, name: str) -> list[SimShepherd]:
+        """The Shepherds with a live copy of a file."""
+        [blob] = [blob for blob in snapshot(self._world.store).blobs() if facts_of(blob).name == name]
+        return [self._world.find(place.shepherd) for place, state in locations_of(blob) if state is _S.ALIVE]
 
     def _heard_lately(self, shepherd: ServiceId) -> bool:
         heard_ms = self._world.network.heard_ms.get(self._world.find(shepherd).node.name, 0)
@@ -180,6 +217,11 @@ def _good(shepherd: SimShepherd) -> Iterator[BlobId]:
     for stored in run_now(platter.quarantined()):
         if stored.facts is not None and stored.size == stored.facts.size:
             yield stored.facts.blob
+
+
+def _references(shepherd: SimShepherd) -> set[ReferenceId]:
+    platter = shepherd.disk.platter
+    return {*platter.references(), *(stored.reference for stored in run_now(platter.quarantined()))}
 
 
 def _is_good(shepherd: SimShepherd, reference: ReferenceId) -> bool:

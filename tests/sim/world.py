@@ -169,7 +169,7 @@ class World:
     """The cluster. `start` brings everything up; `crash`/`restart` take processes down and up.
 
     `bugs` are errors that no service may raise; `harmed` says of each blob on which Shepherds a copy of it was damaged
-    by a disaster.
+    by a disaster, `taken` which copies; `liars` are Shepherds that have lied.
     """
 
     def __init__(self, seed: int, shape: Shape = SINGLE) -> None:
@@ -179,6 +179,8 @@ class World:
         self.network = Network(self.rng, self.trace)
         self.bugs: list[str] = []
         self.harmed: dict[BlobId, set[ServiceId]] = {}
+        self.taken: set[tuple[ServiceId, ReferenceId]] = set()
+        self.liars: set[ServiceId] = set()
         self.on_erased: Callable[[SimShepherd, ReferenceId], None] | None = None
         self.clock = SimClock()
         self.user = self.client("user")
@@ -294,6 +296,7 @@ class World:
 
     def harm(self, shepherd: SimShepherd, reference: ReferenceId) -> None:
         """Note that a disaster takes this copy."""
+        self.taken.add((shepherd.service_id, reference))
         facts = facts_now(shepherd.disk.platter, reference)
         if facts is not None:
             self.harmed.setdefault(facts.blob, set()).add(shepherd.service_id)

@@ -11,7 +11,7 @@ from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.balance import Balance, Move, move, sources
-from chelonia.librarian.guard import Pace
+from chelonia.librarian.guard import Pace, Relief
 from chelonia.librarian.repair import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan_blob
 
 NOW = Ms(1_000_000)
@@ -182,3 +182,17 @@ def test_a_pace_spreads_bytes_over_time() -> None:
     assert pace.wait_ms(Ms(2_000)) == 0
     pace.spend(100, Ms(10_000))
     assert pace.wait_ms(Ms(10_000)) == 100, "a pause is not made up for"
+    slow = Pace(0.5)
+    slow.spend(1, Ms(0))
+    assert slow.wait_ms(Ms(0)) == 2_000
+
+
+def test_relief_is_counted_for_its_time() -> None:
+    one, two = ServiceId("s1"), ServiceId("s2")
+    relief = Relief(1_000)
+    relief.add(one, 5, Ms(0))
+    relief.add(one, 7, Ms(500))
+    relief.add(two, 1, Ms(500))
+    assert relief.bytes(Ms(999)) == {one: 12, two: 1}
+    assert relief.bytes(Ms(1_000)) == {one: 7, two: 1}
+    assert relief.bytes(Ms(1_500)) == {}

@@ -386,7 +386,11 @@ def test_mass_trimming_is_stopped_and_alarms(monkeypatch: pytest.MonkeyPatch) ->
                 p.shepherds[three].replicas[ReferenceId(f"extra{n}")] = blob
             await asyncio.sleep(30)
             assert sum(len(s.erased) for s in p.shepherds.values()) == 3
+            assert (await p.b.service.health(ADMIN)).held_back == 7
             await asyncio.sleep(60)
             assert sum(len(s.erased) for s in p.shepherds.values()) in (6, 9)
+            await asyncio.sleep(240)
+            assert sum(len(s.erased) for s in p.shepherds.values()) == 10
+            assert (await p.b.service.health(ADMIN)).held_back == 0
 
     run_virtual(scenario())

@@ -179,6 +179,15 @@ def test_a_shepherd_that_comes_and_goes_takes_nothing_new_until_it_is_steady() -
     assert made.unsteady(Ms(50)) == {A}, "the registry read again forgets nothing"
 
 
+def test_planned_restarts_are_no_coming_and_going() -> None:
+    made = table()
+    for boot in range(1, 8):
+        made.beat(beat(boot=boot), Ms(10 * boot))
+        made.beat(replace(beat(boot=boot), leaving=True), Ms(10 * boot + 5))
+        made.beat(beat(B), Ms(10 * boot))
+    assert made.unsteady(Ms(90)) == frozenset()
+
+
 def test_transitions_are_ordered_and_written_once() -> None:
     made = table()
     both = made.transitions(Ms(2_000))

@@ -131,8 +131,16 @@ def test_a_number_from_another_past_renumbers_the_content(accepted: int) -> None
     assert book.answered(accepted + 1).done == again
 
 
-def test_a_report_waits_until_it_is_due_and_takes_no_more_than_allowed() -> None:
+def begun() -> Journal:
+    """A journal whose first report was taken."""
     book = journal()
+    book.take(0, 10, alive)
+    book.answered(1)
+    return book
+
+
+def test_a_report_waits_until_it_is_due_and_takes_no_more_than_allowed() -> None:
+    book = begun()
     book.note(A, 100)
     book.note(B, 50)
     book.note(C, 70)
@@ -141,23 +149,44 @@ def test_a_report_waits_until_it_is_due_and_takes_no_more_than_allowed() -> None
     report = book.take(100, 2, alive)
     assert report is not None
     assert [r.reference for r in report.replicas] == [B, C]
-    book.answered(1)
+    book.answered(2)
     book.note(A, 60)
     assert book.next_due() == 60
 
 
 def test_an_erased_replica_is_reported_gone_only_after_a_report_that_said_otherwise() -> None:
-    book = journal()
+    book = begun()
     book.note(A, 0)
     book.erased(A, FACTS.blob, 0)
     assert book.take(0, 10, lambda reference: None) is None
     book.note(A, 0)
     book.take(0, 10, alive)
     book.erased(A, FACTS.blob, 0)
-    book.answered(1)
+    book.answered(2)
     after = book.take(0, 10, lambda reference: None)
     assert after is not None
     assert [r.state for r in after.replicas] == [ReplicaState.DELETED]
+
+
+def test_a_boot_sends_a_first_report_though_it_has_nothing_to_tell() -> None:
+    """Until it is taken, a report of an earlier boot that was late could still be."""
+    book = journal()
+    assert book.told(0) is False
+    first = book.take(0, 10, alive)
+    assert first is not None
+    assert (first.number, first.replicas) == (1, ())
+    book.answered(1)
+    assert book.told(0) is True
+    assert book.take(0, 10, alive) is None
+
+
+def test_what_is_erased_before_the_first_report_is_told_as_gone() -> None:
+    """A late report of an earlier boot may have brought it back."""
+    book = journal()
+    book.erased(A, FACTS.blob, 0)
+    report = book.take(0, 10, lambda reference: None)
+    assert report is not None
+    assert [(r.reference, r.state) for r in report.replicas] == [(A, ReplicaState.DELETED)]
 
 
 # --- index ---------------------------------------------------------------------------------------------------------

@@ -307,6 +307,25 @@ async def test_the_scrubs_round_goes_on_after_a_restart() -> None:
     await world.stop()
 
 
+@virtual
+async def test_the_scrubs_round_goes_on_after_a_crash_where_it_was_a_moment_ago() -> None:
+    world = await World(scrub_period_ms=100_000).start(run=True)
+    for number in range(1, 11):
+        await world.store(DATA, number)
+    await world.pass_ms(55_000 + 2 * world.settings.tidy_ms)
+    done = (await world.service.status(ADMINISTRATOR)).scrubbed
+    assert world.loops is not None
+    world.loops.cancel()  # nothing is saved on the way out
+    await asyncio.wait((world.loops,))
+    world.loops = None
+    assert world.state.state is not None
+    assert world.state.state.extra["scrub_cursor"] == world.blobs.references()[done - 1]
+    await world.restart(run=True)
+    await world.pass_ms(60_000)
+    assert done + (await world.service.status(ADMINISTRATOR)).scrubbed >= 10
+    await world.stop()
+
+
 # --- stat, status --------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -107,3 +108,9 @@ def test_other_names_are_no_snapshots(name: str) -> None:
 
 def test_the_name_of_a_snapshot_says_what_and_when() -> None:
     assert snapshots.parse_snapshot_name(snapshots.snapshot_name("segment", 17)) == ("segment", 17)
+
+
+def test_a_page_has_the_bytes_of_the_document() -> None:
+    document = (Path(__file__).parents[3] / "docs/formats/snapshots.md").read_text("utf-8")
+    page = snapshots.encode_page([("0", {"entry": {"type": "collection"}})])
+    assert f"`{zlib.decompress(page.body[4:]).hex(' ')}`" in document

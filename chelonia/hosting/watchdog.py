@@ -1,0 +1,52 @@
+"""Tells systemd that this process still turns, so that one that is frozen is killed and started again.
+
+A frozen process holds its connections, and nobody outside can cut them for its clients; when it is killed the kernel
+does. `WatchdogSec=` of the unit says how soon. Without a watchdog in the environment nothing is sent.
+Source: sd_notify(3), sd_watchdog_enabled(3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+SIGNS: Final = 3
+"""Signs of life in the time after which systemd would act: one may come late."""
+
+
+def pause_s(environ: Mapping[str, str], pid: int) -> float:
+    """Seconds between two signs of life, 0 when nobody waits for ours."""
+    wanted, addressee = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+    if not wanted.isdigit() or not environ.get("NOTIFY_SOCKET") or addressee not in ("", str(pid)):
+        return 0.0
+    return int(wanted) / 1e6 / SIGNS
+
+
+@asynccontextmanager
+async def watched(environ: Mapping[str, str] | None = None) -> AsyncIterator[None]:
+    """Give signs of life while the body runs."""
+    around = os.environ if environ is None else environ
+    pause = pause_s(around, os.getpid())
+    if not pause:
+        yield
+        return
+    address = around["NOTIFY_SOCKET"]
+    task = asyncio.create_task(_give_signs("\0" + address[1:] if address.startswith("@") else address, pause))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _give_signs(address: str, pause: float) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as sender:
+        while True:
+            with contextlib.suppress(OSError):  # systemd is busy: the next sign will do
+                sender.sendto(b"WATCHDOG=1", address)
+            await asyncio.sleep(pause)

@@ -1,0 +1,425 @@
+"""A rebuild at work: the newest snapshot that can be read, then every record on every Shepherd, then the invariants.
+
+What each thing becomes is decided in `rebuild`; this shell goes through them in pieces, so its memory does not grow
+with the namespace (only with the number of pages of a snapshot), and applies. It may be begun again at any time: what
+is there already is left as it is. While it runs repair waits, for what is not found yet is not lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import (
+    REBUILD_OBJECT,
+    ROOT,
+    SERVICES_OBJECT,
+    BlobId,
+    Dn,
+    Guid,
+    Ms,
+    ObjectId,
+    ServiceId,
+    blob_object,
+)
+from chelonia.core.librarian import TYPE_COLLECTION, Finding, MakeEntry, RebuildStatus, Severity
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.replicas import Location, ReplicaFacts
+from chelonia.core.shepherd import ReplicaRecord
+from chelonia.librarian import invariants, rebuild
+from chelonia.librarian.elements import put
+from chelonia.librarian.footing import Footing
+from chelonia.librarian.fsck import Fsck
+from chelonia.librarian.keeping import Keeping
+from chelonia.librarian.rebuild import Basis, Known, Verdict
+from chelonia.librarian.records import Draft
+from chelonia.librarian.service_names import Names
+from chelonia.librarian.tree import type_of
+from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page, parse_snapshot_name
+
+_LOG = logging.getLogger(__name__)
+
+ELEMENTS_TOGETHER: Final = 1000
+"""Changes applied in one transact, about."""
+NOTES_MAX: Final = 1000
+"""Notes kept; counts go on beyond."""
+CHECKS_MAX: Final = 6
+"""Passes over the invariants at the end: each mends what the one before brought to light."""
+CONCERNING: Final = (Verdict.CONFLICT, Verdict.SHELTERED, Verdict.DAMAGED)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A blob of a snapshot as its records tell: what it is, where it is."""
+
+    facts: ReplicaFacts
+    locations: list[Location] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far it is, and what has been found."""
+
+    stage: str = "idle"
+    done: int = 0
+    total: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    cause: str = ""
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Count something."""
+        self.counts[what] = self.counts.get(what, 0) + number
+
+    def note(self, text: str) -> None:
+        """Tell a person."""
+        if len(self.notes) < NOTES_MAX and text not in self.notes[-10:]:
+            self.notes.append(text)
+        _LOG.info("rebuild: %s", text)
+
+    def enter(self, stage: str, total: int = 0) -> None:
+        """Begin a stage."""
+        self.stage, self.done, self.total = stage, 0, total
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a rebuild works with. `hold`: keep repair waiting, or let it go on."""
+
+    names: Names
+    fsck: Fsck
+    keeping: Keeping
+    hold: Callable[[bool], None]
+
+
+class Rebuilding:
+    """The rebuild of one Librarian."""
+
+    def __init__(self, footing: Footing, tools: Tools) -> None:
+        self._on = footing
+        self._tools = tools
+        self._progress = Progress()
+        self._task: asyncio.Task[None] | None = None
+        self._total = 0
+
+    def status(self) -> RebuildStatus:
+        """How far it is."""
+        p = self._progress
+        return RebuildStatus(p.stage, p.done, p.total, dict(p.counts), tuple(p.notes), p.cause)
+
+    async def begin(self, dn: Dn) -> None:
+        """Start in somebody's name, unless it runs. Raises: NOT_EMPTY."""
+        if self._task is not None and not self._task.done():
+            return
+        marker = await self._on.records.one(self._on.call, REBUILD_OBJECT)
+        inside = await self._on.records.scan(self._on.call, ObjectId(ROOT), "entries", "", 1)
+        if inside.items and marker.value("rebuild", "state") != "running":
+            cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
+            raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
+        await self._mark("running")
+        _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
+        self._progress = Progress()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the work; it can be begun again."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _mark(self, state: str) -> None:
+        elements = [
+            put(REBUILD_OBJECT, "rebuild", "state", state),
+            put(REBUILD_OBJECT, "rebuild", "begun_ms", str(self._on.wall)),
+        ]
+        await self._on.records.attempt(self._on.call, Draft(elements))
+
+    async def _run(self) -> None:
+        self._tools.hold(True)
+        try:
+            await self._work()
+            await self._mark("done")
+            self._progress.stage = "done"
+        except CheloniaError as error:
+            _LOG.error("the rebuild has stopped, begin it again: %s", error)
+            self._progress.stage, self._progress.cause = "failed", str(error)
+        finally:
+            self._tools.hold(False)
+
+    async def _work(self) -> None:
+        found = await self._find_snapshots()
+        manifest, begun = await self._choose(found)
+        if manifest is not None:
+            await self._restore(manifest, found)
+        await self._read_records(Basis(self._tools.keeping.record_key, begun))
+        await self._check()
+
+    # --- the snapshot -----------------------------------------------------------------------------------------------
+
+    async def _find_snapshots(self) -> dict[BlobId, Snapshot]:
+        """Where snapshots are, by going through all records; also counts them."""
+        self._progress.enter("looking for snapshots")
+        found: dict[BlobId, Snapshot] = {}
+        key = self._tools.keeping.record_key
+
+        async def look(shepherd: ServiceId, items: Sequence[ReplicaRecord]) -> None:
+            for item in items:
+                facts = item.facts
+                if facts is not None and rebuild.of_snapshot(facts) and rebuild.genuine(facts, key):
+                    at = Location(shepherd, item.reference)
+                    found.setdefault(facts.blob, Snapshot(facts)).locations.append(at)
+
+        await self._each_page(look)
+        self._total = self._progress.done
+        return found
+
+    async def _each_page(self, look: Callable[[ServiceId, Sequence[ReplicaRecord]], Awaitable[None]]) -> None:
+        """Go through the records of every Shepherd that is there; say which are not."""
+        for shepherd in self._on.nodes.table.shepherds():
+            if not self._on.nodes.present(shepherd):
+                self._progress.note(f"{shepherd} is away: what only it holds is not found")
+                continue
+            after = ""
+            while True:
+                port = self._on.world.directory.shepherd(shepherd)
+                page = await port.records(self._on.call, after, bounds.REFERENCES_PAGE)
+                await look(shepherd, page.items)
+                self._progress.done += len(page.items)
+                after = page.after
+                if not after:
+                    break
+
+    async def _choose(self, found: dict[BlobId, Snapshot]) -> tuple[Manifest | None, Ms | None]:
+        """The newest snapshot whose manifest can be read and whose segments are all somewhere."""
+        parsed = ((parse_snapshot_name(each.facts.name), each) for each in found.values())
+        manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
+        for begun, each in sorted(manifests, key=lambda pair: pair[0], reverse=True):
+            try:
+                raw = await self._tools.keeping.read(each.locations, each.facts)
+                manifest = decode_manifest(raw, self._tools.keeping.record_key)
+            except CheloniaError as error:
+                self._progress.note(f"the snapshot of {begun} ms cannot be read: {error.cause}")
+                continue
+            missing = sum(segment not in found for segment in manifest.segments)
+            if missing:
+                self._progress.note(f"the snapshot of {begun} ms lacks {missing} of {len(manifest.segments)} segments")
+                continue
+            self._progress.note(f"the snapshot used was begun at {begun} ms: {manifest.objects} objects")
+            await self._keep(each, begun, manifest, found)
+            return manifest, begun
+        self._progress.note("no snapshot was found: policies, moves and deletions are not known")
+        return None, None
+
+    async def _keep(self, chosen: Snapshot, begun: Ms, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
+        uses = " ".join((chosen.facts.blob, *manifest.segments))
+        for blob in dict.fromkeys((*manifest.segments, chosen.facts.blob)):
+            each = found[blob]
+            named = uses if each is chosen else ""
+            await self._attempt(rebuild.snapshot_blob(each.facts, each.locations, named, begun))
+
+    async def _restore(self, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
+        self._progress.enter("restoring names", manifest.objects)
+        body, number = b"", -1
+        for place in manifest.pages:
+            if place.segment != number:
+                number = place.segment
+                body = await self._segment(found[manifest.segments[number]])
+            raw = body[place.offset : place.offset + place.length]
+            try:
+                objects = list(decode_page(raw, place.digest))
+            except CheloniaError as error:
+                self._progress.count("pages of the snapshot lost")
+                self._progress.note(f"a page of the snapshot is lost, and all names in it: {error.cause}")
+                continue
+            await self._restore_page(objects)
+            self._progress.done += len(objects)
+
+    async def _segment(self, segment: Snapshot) -> bytes:
+        try:
+            return await self._tools.keeping.read(segment.locations, segment.facts)
+        except CheloniaError:
+            return b""
+
+    async def _restore_page(self, objects: Sequence[StoredObject]) -> None:
+        batch: list[tuple[list[Element], list[Element]]] = []
+        size = 0
+        for obj in objects:
+            if obj.id in (ObjectId(ROOT), SERVICES_OBJECT):
+                await self._restore_special(obj)
+                continue
+            one = rebuild.restore(obj)
+            batch.append(one)
+            size += len(one[0]) + len(one[1])
+            if size >= ELEMENTS_TOGETHER:
+                await self._restore_batch(batch)
+                batch, size = [], 0
+        await self._restore_batch(batch)
+
+    async def _restore_special(self, obj: StoredObject) -> None:
+        now = await self._on.records.one(self._on.call, obj.id)
+        decide = rebuild.restore_services if obj.id == SERVICES_OBJECT else rebuild.restore_root
+        await self._attempt(decide(obj, now))
+
+    async def _restore_batch(self, batch: Sequence[tuple[list[Element], list[Element]]]) -> None:
+        """All at once; one by one when something is there already, and without its name when that is taken."""
+        whole = [element for objects, names in batch for element in (*objects, *names)]
+        if await self._attempt(whole):
+            self._progress.count("objects restored", len(batch))
+            return
+        for objects, names in batch:
+            restored = await self._attempt([*objects, *names]) or await self._attempt(objects)
+            self._progress.count("objects restored" if restored else "objects there already")
+
+    async def _attempt(self, elements: Sequence[Element]) -> bool:
+        """Apply; False when it does not apply. What cannot be stored at all is told and passed over."""
+        if not elements:
+            return True
+        try:
+            return (await self._on.records.attempt(self._on.call, Draft(elements))).applied
+        except CheloniaError as error:
+            if error.kind not in (Kind.BAD_REQUEST, Kind.TOO_LARGE, Kind.BAD_NAME):
+                raise
+            self._progress.note(f"{elements[0].object} cannot be stored: {error.cause}")
+            return False
+
+    # --- the records ------------------------------------------------------------------------------------------------
+
+    async def _read_records(self, basis: Basis) -> None:
+        self._progress.enter("reading records", self._total)
+
+        async def take(shepherd: ServiceId, items: Sequence[ReplicaRecord]) -> None:
+            ids = [blob_object(item.facts.blob) for item in items if item.facts]
+            blobs = {obj.id: obj for obj in await self._on.records.get(self._on.call, list(dict.fromkeys(ids)))}
+            listed: list[Element] = []
+            for item in items:
+                at = Location(shepherd, item.reference)
+                blob = blobs.get(blob_object(item.facts.blob)) if item.facts else None
+                known = Known(blob or _NOTHING, _NOTHING)
+                if known.blob.exists and item.facts and rebuild.judge(item, known, basis) is Verdict.LISTED:
+                    listed += rebuild.list_location(blob, item.facts, at)
+                    self._progress.count(Verdict.LISTED.value)
+                else:
+                    await self._take_one(item, at, basis)
+            for start in range(0, len(listed), ELEMENTS_TOGETHER):
+                await self._attempt(listed[start : start + ELEMENTS_TOGETHER])
+
+        await self._each_page(take)
+
+    async def _take_one(self, item: ReplicaRecord, at: Location, basis: Basis) -> None:
+        known = await self._known(item)
+        verdict = rebuild.judge(item, known, basis)
+        facts = item.facts
+        if facts is not None:
+            match verdict:
+                case Verdict.LISTED:
+                    await self._attempt(rebuild.list_location(known.blob, facts, at))
+                case Verdict.FILE:
+                    verdict = await self._file(facts, at)
+                case Verdict.VERSION:
+                    await self._attempt(rebuild.new_version(facts, at, known))
+                case Verdict.SNAPSHOT:
+                    await self._attempt(rebuild.snapshot_blob(facts, (at,)))
+                case Verdict.SHELTERED:
+                    await self._attempt(rebuild.unowned(facts, at))
+                case _:
+                    pass
+        self._progress.count(verdict.value)
+        if verdict in CONCERNING:
+            name = facts.name if facts else "no readable record"
+            self._progress.note(f"{verdict.value}: {name!r} at {at}")
+
+    async def _known(self, item: ReplicaRecord) -> Known:
+        if item.facts is None:
+            return Known(_NOTHING, _NOTHING)
+        blob = await self._on.records.one(self._on.call, blob_object(item.facts.blob))
+        file = await self._on.records.one(self._on.call, ObjectId(item.facts.guid or "-"))
+        current = await self._on.records.get(self._on.call, rebuild.blobs_known(file))
+        return Known(blob, file, current)
+
+    async def _file(self, facts: ReplicaFacts, at: Location) -> Verdict:
+        """A file since the snapshot, under its name; what has lost its name to another goes to `/lost+found`."""
+        parent, name = await self._place(facts.name)
+        if parent is not None and await self._attempt(rebuild.new_file(facts, at, parent, name)):
+            return Verdict.FILE
+        await self._attempt(rebuild.unowned(facts, at))
+        return Verdict.SHELTERED
+
+    async def _place(self, text: str) -> tuple[StoredObject | None, str]:
+        """The collection in which a name was made; what is missing above it is made, for administrators alone."""
+        try:
+            ln = parse_ln(text)
+        except CheloniaError:
+            return None, ""
+        if not ln.parts:
+            return None, ""
+        [walk] = await self._tools.names.traverse(
+            self._on.call, (ln.parent,), (Needed("entry"), Needed("defaultPolicy"))
+        )
+        if walk.complete and type_of(walk.last) == TYPE_COLLECTION:
+            return walk.last, ln.name
+        if not walk.steps or type_of(walk.last) != TYPE_COLLECTION:
+            return None, ""
+        guid = walk.guid
+        for part in walk.rest:
+            guid = await self._collection(guid, part, ln)
+        return StoredObject(ObjectId(guid), 1), ln.name
+
+    async def _collection(self, parent: Guid, name: str, ln: LogicalName) -> Guid:
+        owner = self._on.settings.root_owner
+        made = await self._tools.names.make_entry(self._on.call, MakeEntry(parent, name, TYPE_COLLECTION, owner, {}))
+        self._progress.count("collections made")
+        self._progress.note(f"the collection {name!r} above {ln} was made anew: its owner and policy are not known")
+        return made
+
+    # --- the invariants ---------------------------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        """Look at everything until nothing is left to mend; tell what is lost."""
+        mended, left = await self._check_all()
+        passes = 1
+        while mended and passes < CHECKS_MAX:
+            mended, left = await self._check_all()
+            passes += 1
+        for finding in left:
+            await self._tell_lost(finding)
+
+    async def _check_all(self) -> tuple[int, list[Finding]]:
+        """One pass: how much was mended, and what cannot be."""
+        self._progress.enter("checking")
+        mended, left, cursor = 0, list[Finding](), ""
+        while True:
+            page = await self._tools.fsck.check(self._on.call, Guid(""), cursor)
+            faults = [finding for finding in page.findings if finding.severity is not Severity.WORK]
+            mended += await self._mend([finding for finding in faults if finding.mendable])
+            left += [finding for finding in faults if not finding.mendable][: NOTES_MAX - len(left)]
+            self._progress.done, self._progress.total = self._progress.done + page.examined, page.objects
+            cursor = page.cursor
+            if not cursor:
+                return mended, left
+
+    async def _mend(self, findings: Sequence[Finding]) -> int:
+        answers = await self._tools.fsck.mend(self._on.call, findings)
+        for finding, answer in zip(findings, answers, strict=True):
+            if answer.done:
+                self._progress.count(f"mended: {finding.rule}")
+                self._progress.note(f"{finding}: {answer.what}")
+        return sum(answer.done for answer in answers)
+
+    async def _tell_lost(self, finding: Finding) -> None:
+        if finding.rule != invariants.BLOB_LOST:
+            self._progress.count(f"left: {finding.rule}")
+            self._progress.note(str(finding))
+            return
+        name = (await self._on.records.one(self._on.call, finding.object)).value("blob", "name")
+        self._progress.count("files without bytes")
+        self._progress.note(f"no replica was found of {name!r} ({finding.object})")
+
+
+_NOTHING: Final = StoredObject(ObjectId("-"), 0)

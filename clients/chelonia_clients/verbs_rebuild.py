@@ -1,0 +1,57 @@
+"""`chelonia admin rebuild`: begin a rebuild of the namespace, watch it, and say what came back and what is not known.
+
+The Librarian works by itself; a command that is ended and given again goes on watching.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chelonia.core.librarian import RebuildStatus
+from chelonia_clients.client import new_call
+from chelonia_clients.output import table
+from chelonia_clients.progress import Bar
+from chelonia_clients.session import Session
+
+POLL_MS: Final = 500
+ENDED: Final = ("done", "failed")
+FAILED: Final = 1
+
+
+async def rebuild(session: Session) -> None:
+    """Begin, or watch one that runs, until it has ended. Raises: NOT_EMPTY, NOT_SUPPORTED."""
+    librarian = session.client().librarian
+    status = await librarian.rebuild(new_call(), True)
+    while status.stage not in ENDED:
+        status = await _stage(session, status)
+    _report(session, status)
+
+
+async def _stage(session: Session, status: RebuildStatus) -> RebuildStatus:
+    """Watch one stage until the next."""
+    stage, shown = status.stage, 0
+    quiet = session.options.has("--no-progress") or session.out.as_json
+    with Bar(stage, enabled=not quiet, unit="objects") as bar:
+        while status.stage == stage:
+            bar.expect(status.total or -1)
+            bar.advance(status.done - shown)
+            shown = status.done
+            await session.client().clock.sleep(POLL_MS)
+            status = await session.client().librarian.rebuild(new_call(), False)
+    return status
+
+
+def _report(session: Session, status: RebuildStatus) -> None:
+    out = session.out
+    for note in status.notes:
+        out.say(f"- {note}")
+        out.result(note=note)
+    rows = [("FOUND", "NUMBER"), *((what, str(number)) for what, number in sorted(status.counts.items()))]
+    for line in table(rows, frozenset({1})):
+        out.say(line)
+    out.document.update(stage=status.stage, counts=dict(status.counts), cause=status.cause)
+    if status.stage == "failed":
+        out.say(f"the rebuild has stopped: {status.cause}; it can be begun again")
+        out.exit_code = out.exit_code or FAILED
+    else:
+        out.say("rebuilt; `chelonia admin fsck` shows what is left to do")

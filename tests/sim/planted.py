@@ -1,0 +1,264 @@
+"""Bugs planted one at a time, to see whether the simulator finds them and how soon.
+
+Each is a mistake that somebody might well make in the services, put in by replacing a function while it is `planted()`.
+`python -m tests.sim.planted` runs seed after seed of the swarm until one fails, for each bug, and prints a table; the
+last one stands in `docs/design/008-simulation.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from chelonia.ahash.committer import _Batch
+from chelonia.bartender.rights import Judge
+from chelonia.core import placement
+from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId
+from chelonia.core.librarian import Delete, Report
+from chelonia.core.shepherd import Authority
+from chelonia.librarian import repair, repairing, reports
+from chelonia.librarian.elements import outbox_reference
+from chelonia.librarian.health import HealthTable
+from chelonia.librarian.records import Draft, Records
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.service_names import Names
+from chelonia.librarian.trimming import Trimming
+from chelonia.shepherd.journal import Journal
+from chelonia.shepherd.reporting import Reporting
+from chelonia.shepherd.scrubber import Scrubber
+from chelonia.shepherd.uploads import Uploads
+from tests.sim.disk import SimDisk
+from tests.sim.scenario_swarm import swarm
+from tests.sim.virtual_loop import run_virtual
+
+SEEDS_MAX = 300
+"""A bug that so many seeds do not show is not caught."""
+
+Patches = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A planted bug: in a few words, and the patches that plant it."""
+
+    what: str
+    patches: Callable[[], Patches]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How soon a bug was caught: after how many seeds (0: never), in how many CPU seconds, and by what."""
+
+    seeds: int
+    seconds: float
+    violation: str
+
+
+# --- the bugs -------------------------------------------------------------------------------------------------------
+
+
+def _wrong_domain() -> Patches:
+    return (patch.object(placement, "_parts", lambda domain: domain.split("/")[1:]),)
+
+
+def _trim_while_short() -> Patches:
+    plan_blob, vouched = repair.plan_blob, repair.vouched
+
+    def short(blob: Any, *others: Any) -> Any:
+        plan = plan_blob(blob, *others)
+        less = plan_blob(replace(blob, wanted=1), *others)
+        return replace(plan, removals=less.removals, witnesses=less.witnesses)
+
+    def believed(plan: Any, answered: Any) -> Any:
+        return vouched(replace(plan, wanted=1), answered)
+
+    return patch.object(repair, "plan_blob", short), patch.object(repair, "vouched", believed)
+
+
+def _drop_a_report() -> Patches:
+    take = Journal.take
+
+    def forgetful(self: Any, now_ms: int, limit: int, describe: Any) -> Report | None:
+        before, self._flight = self._flight, None
+        due = self.next_due()
+        if before is not None and (due is None or due > now_ms):
+            self._flight = before
+        return take(self, now_ms, limit, describe)
+
+    return (patch.object(Journal, "take", forgetful),)
+
+
+def _reorder_reports() -> Patches:
+    return (patch.object(reports, "is_next", lambda report, last: report.boot >= last.boot),)
+
+
+def _trust_a_stale_state() -> Patches:
+    async def everybody(self: Any, plans: Any, blobs: Any) -> Any:
+        del self, blobs
+        return frozenset(location for plan in plans for location in plan.witnesses)
+
+    def proven(self: Any, shepherd: ServiceId, now: Any, generation: int) -> bool:
+        del generation
+        present: bool = self.present(shepherd, now)
+        return present
+
+    return patch.object(HealthTable, "proven", proven), patch.object(Trimming, "_ask", everybody)
+
+
+def _forget_an_fsync() -> Patches:
+    made = SimDisk.__init__
+
+    def careless(self: Any, *arguments: Any) -> None:
+        made(self, *arguments)
+        self.unsynced_ms = 5_000
+
+    return (patch.object(SimDisk, "__init__", careless),)
+
+
+def _erase_before_the_transact() -> Patches:
+    made, attempt = LibrarianService.__init__, Records.attempt
+
+    def remember(self: Any, ahash: Any, identity: Any, world: Any) -> None:
+        made(self, ahash, identity, world)
+        self._records.planted = (world.directory, identity.call())
+
+    async def hasty(self: Any, call: Any, draft: Draft) -> Any:
+        for element in draft.elements:
+            if element.section == "erase" and element.change is ChangeType.SET:
+                await _erase_now(self, element)
+        return await attempt(self, call, draft)
+
+    return patch.object(LibrarianService, "__init__", remember), patch.object(Records, "attempt", hasty)
+
+
+async def _erase_now(records: Any, element: Element) -> None:
+    directory, call = records.planted
+    shepherd = directory.shepherd(ServiceId(element.object.removeprefix(SHEPHERD_PREFIX)))
+    order = ((element.property, outbox_reference(element.property)),)
+    try:
+        await shepherd.delete(call, order, Authority(await records.refresh_position(call)))
+    except CheloniaError:
+        return
+
+
+def _ignore_the_request_key() -> Patches:
+    return (patch.object(_Batch, "_recall", lambda self, dn, key: None),)
+
+
+def _claim_unconditionally() -> Patches:
+    return (patch.object(repairing, "on_version", lambda elements, blob: list(elements)),)
+
+
+def _acknowledge_one_copy() -> Patches:
+    async def enough(self: Any, pending: Any, held: Any) -> None:
+        del self, pending, held
+
+    return (patch.object(Uploads, "_complete_copies", enough),)
+
+
+def _unlink_the_file() -> Patches:
+    async def unlink(self: Any, call: Any, request: Any) -> None:
+        await self.delete(call, Delete(request.child, request.expect))
+
+    return (patch.object(Names, "unlink", unlink),)
+
+
+def _believe_the_record() -> Patches:
+    async def damage(self: Any, held: Any, paced: bool) -> str:
+        del self, held, paced
+        return ""
+
+    return (patch.object(Scrubber, "_damage", damage),)
+
+
+def _use_a_revoked_right() -> Patches:
+    require_one = Judge.require_one
+
+    def loose(self: Any, choices: Any, *, phase: str = "") -> Any:
+        require_one(self, choices, phase=phase)
+        return ()
+
+    return (patch.object(Judge, "require_one", loose),)
+
+
+def _never_compare() -> Patches:
+    async def pretend(self: Any) -> None:
+        self._compare = False
+        self._compared = (self._node.state.generation, self._node.ports.clock.monotonic_ms())
+
+    return (patch.object(Reporting, "_compare_inventory", pretend),)
+
+
+BUGS: dict[str, Bug] = {
+    "wrong-domain": Bug("the site is left out when failure domains are compared", _wrong_domain),
+    "trim-short": Bug("damaged and surplus copies go as soon as one good copy is left", _trim_while_short),
+    "drop-report": Bug("a report that was not answered is replaced by the next", _drop_a_report),
+    "reorder-reports": Bug("a report is applied whatever its number", _reorder_reports),
+    "stale-state": Bug("copies on Shepherds that were not heard or asked count for a trim", _trust_a_stale_state),
+    "no-fsync": Bug("a replica is acknowledged up to 5 s before it is on stable storage", _forget_an_fsync),
+    "erase-first": Bug("erasures are ordered before the transact that decides them", _erase_before_the_transact),
+    "no-request-key": Bug("a retry is taken for a new request", _ignore_the_request_key),
+    "loose-claim": Bug("a copy is claimed without regard to the blob's version", _claim_unconditionally),
+    "one-copy": Bug("an upload is acknowledged with the copies there happen to be", _acknowledge_one_copy),
+    "unlink-file": Bug("dropping one name of several removes the file", _unlink_the_file),
+    "no-scrub": Bug("the scrub believes the record instead of the bytes", _believe_the_record),
+    "revoked-right": Bug("a transact does not depend on the policy that was read", _use_a_revoked_right),
+    "no-compare": Bug("a start does not compare the disk with the metadata", _never_compare),
+}
+"""What can be planted, by name."""
+
+
+# --- hunting --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """While this lasts, the services have this bug."""
+    with ExitStack() as stack:
+        for each in BUGS[name].patches():
+            stack.enter_context(each)
+        yield
+
+
+def hunt(name: str, seeds: Sequence[int]) -> Found:
+    """Run seeds with a bug planted until one fails."""
+    began = time.process_time()
+    with planted(name):
+        for count, seed in enumerate(seeds, start=1):
+            try:
+                run_virtual(swarm(seed))
+            except Exception as error:
+                return Found(count, time.process_time() - began, f"{error}".partition("\n")[0])
+    return Found(0, time.process_time() - began, "")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Plant each bug and print how soon it is caught; 0 when at most one is not."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.planted")
+    parser.add_argument("bugs", nargs="*", help=f"which of {', '.join(BUGS)}; all when none is named")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="how many seeds at most")
+    options = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    names = options.bugs or list(BUGS)
+    print("| bug | seeds until caught | CPU seconds | by what |\n|---|---|---|---|", flush=True)
+    missed = 0
+    for name in names:
+        found = hunt(name, range(options.first, options.first + options.seeds))
+        missed += not found.seeds
+        seeds = str(found.seeds) if found.seeds else f"not in {options.seeds}"
+        print(f"| {name}: {BUGS[name].what} | {seeds} | {found.seconds:.1f} | {found.violation[:100]} |", flush=True)
+    return 0 if missed <= 1 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,165 @@
+"""`chelonia admin heal` as administrators see it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from chelonia.core.ahash import Position
+from chelonia.core.caller import Call
+from chelonia.core.healing import Endangered, Exposed, HealAction, HealControl, HealOrder, HealStatus
+from chelonia.core.ids import BlobId, Ms
+from chelonia.core.librarian import HealthSummary, NodeView
+from chelonia.hosting.http_client import HttpClient
+from chelonia.hosting.metrics import Metrics
+from chelonia_clients import connect, verbs_heal
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.client import Client
+from chelonia_clients.output import Output
+from chelonia_clients.session import Session
+from chelonia_clients.verbs_admin import admin
+from chelonia_clients.verbs_heal import parse_rate
+from tests.support.bartender import FakeBartender
+
+FREE = HealControl(0, 4)
+PAUSED = HealControl(0, 4, "/CN=admin", Ms(1_700_000_000_000))
+WHOLE = HealStatus("https://l/Librarian", True, FREE, (), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NEXT = (Endangered(BlobId("b"), "/data/a", 1, 3, 2 << 20, Ms(1_700_000_000_000)),)
+HURT = replace(
+    WHOLE, exposed=(Exposed(1, 2), Exposed(2, 40)), copies_to_go=44, bytes_to_go=88 << 20, copies_done=6,
+    bytes_done=12 << 20, copying=4, copies_per_min=360, bytes_per_s=12 << 20, forecast_ms=7_300, queue=NEXT, delayed=3,
+)  # fmt: skip
+
+
+class Told:
+    """A Librarian that says what it is to say, one answer after another, and notes what it was ordered."""
+
+    def __init__(self, *answers: HealStatus) -> None:
+        self.answers = list(answers)
+        self.orders: list[HealOrder] = []
+
+    async def heal_status(self, _: Call) -> HealStatus:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    async def heal_order(self, _: Call, order: HealOrder) -> HealStatus:
+        self.orders.append(order)
+        return self.answers[0]
+
+    async def health(self, _: Call) -> HealthSummary:
+        control = self.answers[0].control
+        return HealthSummary("l", True, Position("c", 1, 2), 0, 0, 0, 0, {}, control.paused_by, control.paused_ms)
+
+    async def nodes(self, _: Call) -> tuple[NodeView, ...]:
+        return ()
+
+
+async def run(
+    told: Told, monkeypatch: pytest.MonkeyPatch, *words: str, as_json: bool = False, **flags: str
+) -> tuple[str, str]:
+    """`chelonia admin <words>`: standard output and error."""
+    fake = FakeBartender()
+    client = Client(fake, cast(HttpClient, fake.store), told)  # type: ignore[arg-type]
+    monkeypatch.setattr(connect, "open_client", lambda *_: client)
+    monkeypatch.setattr(verbs_heal, "WATCH_S", 0)
+    out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
+    session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})
+    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
+    monkeypatch.setattr(Session, "as_administrator", lambda _: None)
+    given = {f"--{name}": (value,) for name, value in flags.items()}
+    await admin(session, Arguments(words, given))
+    out.finish("admin")
+    return cast(io.StringIO, out.stdout).getvalue(), cast(io.StringIO, out.stderr).getvalue()
+
+
+async def test_the_status_says_what_is_exposed_what_is_to_go_and_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said, _ = await run(Told(HURT), monkeypatch, "heal", "status")
+    for part in (
+        "healing goes on", "2 with 1 left, 40 with 2 left", "44 copies, 88", "6 copies, 12", "4 under way",
+        "12 MiB/s, 360 copies/min", "about 7.3 s", "/data/a", "1/3", "3 for a Shepherd expected back",
+    ):  # fmt: skip
+        assert part in said.replace(".0 ", " "), part
+    whole, _ = await run(Told(WHOLE), monkeypatch, "heal")
+    assert "too few copies     none" in whole
+    assert "it is whole" in whole
+
+
+async def test_the_same_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, _ = await run(Told(HURT), monkeypatch, "heal", "status", as_json=True)
+    [found] = json.loads(said)["results"]
+    assert found["exposed"] == {"1": 2, "2": 40}
+    assert (found["copies_to_go"], found["forecast_ms"], found["paused_by"]) == (44, 7_300, "")
+    assert found["queue"][0]["name"] == "/data/a"
+
+
+async def test_watching_ends_when_all_is_whole_or_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(HURT, replace(HURT, copies_done=30), HURT, WHOLE)
+    said, _ = await run(told, monkeypatch, "heal", "status", watch="yes")
+    assert "it is whole" in said
+    assert told.answers == [WHOLE]
+    said, _ = await run(Told(HURT, replace(HURT, control=PAUSED)), monkeypatch, "heal", "status", watch="yes")
+    assert "PAUSED since 2023-11-14 22:13:20Z by /CN=admin" in said
+    assert "never, while it is paused" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "order"),
+    [
+        (["pause"], {}, HealOrder(HealAction.PAUSE)),
+        (["resume"], {}, HealOrder(HealAction.RESUME)),
+        (["rate", "50M"], {}, HealOrder(HealAction.RATE, 50 << 20)),
+        (["rate", "0"], {"copies": "2"}, HealOrder(HealAction.RATE, 0, 2)),
+        (["rate"], {"copies": "8"}, HealOrder(HealAction.RATE, copies_per_node=8)),
+    ],
+)
+async def test_orders(
+    monkeypatch: pytest.MonkeyPatch, words: Sequence[str], flags: dict[str, str], order: HealOrder
+) -> None:
+    told = Told(WHOLE)
+    said, _ = await run(told, monkeypatch, "heal", *words, **flags)
+    assert told.orders == [order]
+    assert "no limit on bytes/s, 4 copies at once, for each Shepherd" in said
+
+
+@pytest.mark.parametrize("words", [["rate"], ["rate", "fast"], ["rate", "1", "2"], ["stop"], ["pause", "now"]])
+async def test_what_makes_no_sense_orders_nothing(monkeypatch: pytest.MonkeyPatch, words: Sequence[str]) -> None:
+    told = Told(WHOLE)
+    with pytest.raises(UsageError):
+        await run(told, monkeypatch, "heal", *words)
+    assert told.orders == []
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("0", 0), ("5", 5), ("2K", 2048), ("3M/s", 3 << 20), ("1GiB/s", 1 << 30), ("7MB", 7 << 20)]
+)
+def test_rates_are_read_as_people_write_them(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+async def test_a_pause_warns_in_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, warned = await run(Told(replace(WHOLE, control=PAUSED)), monkeypatch, "status")
+    assert "PAUSED since 2023-11-14 22:13:20Z by /CN=admin" in said
+    assert "warning: healing is paused" in warned
+    said, warned = await run(Told(WHOLE), monkeypatch, "status")
+    assert "PAUSED" not in said
+    assert warned == ""
+
+
+async def test_the_same_figures_are_metrics() -> None:
+    metrics = Metrics()
+    metrics.healing(replace(HURT, control=PAUSED))
+    text = (await metrics.expose()).decode()
+    for line in (
+        'chelonia_heal_exposed{left="1"} 2.0', 'chelonia_heal_exposed{left="2"} 40.0', "chelonia_heal_paused 1.0",
+        "chelonia_heal_copies_to_go 44.0", "chelonia_heal_forecast_seconds 7.3",
+    ):  # fmt: skip
+        assert line in text
+    metrics.healing(WHOLE)
+    assert 'chelonia_heal_exposed{left="1"} 0.0' in (await metrics.expose()).decode()

@@ -1,0 +1,67 @@
+"""`chelonia admin rebuild` as administrators see it."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import cast
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.librarian import RebuildStatus
+from chelonia.hosting.http_client import HttpClient
+from chelonia_clients import connect
+from chelonia_clients.arguments import Arguments
+from chelonia_clients.client import Client
+from chelonia_clients.output import Output
+from chelonia_clients.session import Session
+from chelonia_clients.verbs_admin import admin
+from tests.support.bartender import FakeBartender
+from tests.unit.clients.faking import QuickClock
+
+COUNTS = {"objects restored": 5, "replicas found": 9}
+
+
+class Slow:
+    """A Librarian whose rebuild takes some looks."""
+
+    def __init__(self, *stages: RebuildStatus) -> None:
+        self._stages = list(stages)
+        self.begun: list[bool] = []
+
+    async def rebuild(self, call: Call, begin: bool) -> RebuildStatus:
+        self.begun.append(begin)
+        return self._stages.pop(0) if len(self._stages) > 1 else self._stages[0]
+
+
+async def run(librarian: Slow, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> tuple[int, str]:
+    fake = FakeBartender()
+    client = Client(fake, cast(HttpClient, fake.store), librarian)  # type: ignore[arg-type]
+    client.clock = QuickClock()
+    monkeypatch.setattr(connect, "open_client", lambda *_: client)
+    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
+    out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
+    await admin(Session(Arguments((), {}), out, {}), Arguments(("rebuild",), {}))
+    out.finish("admin")
+    return out.exit_code, cast(io.StringIO, out.stdout).getvalue()
+
+
+async def test_it_is_begun_once_watched_and_its_findings_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    librarian = Slow(
+        RebuildStatus("looking for snapshots", 1),
+        RebuildStatus("looking for snapshots", 3),
+        RebuildStatus("restoring names", 2, 5),
+        RebuildStatus("done", counts=COUNTS, notes=("https://s4/Shepherd is away: what only it holds is not found",)),
+    )
+    code, said = await run(librarian, monkeypatch)
+    assert code == 0
+    assert librarian.begun == [True, False, False, False]
+    assert "- https://s4/Shepherd is away" in said
+    assert "replicas found         9" in said
+
+
+async def test_a_rebuild_that_has_stopped_says_why_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = await run(Slow(RebuildStatus("failed", cause="network: no answer")), monkeypatch, as_json=True)
+    document = json.loads(said)
+    assert (code, document["stage"], document["cause"]) == (1, "failed", "network: no answer")

@@ -1,0 +1,394 @@
+"""Every A-Hash destroyed: what comes back from the Shepherds alone, what stays away, and what is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import CLUSTER_OBJECT, ROOT, SERVICES_OBJECT, BlobId, Dn, Guid, ReferenceId, ServiceId
+from chelonia.core.librarian import (
+    Delete,
+    MakeEntry,
+    ModifyRequest,
+    Move,
+    RebuildStatus,
+    ServiceRecord,
+    SetWanted,
+    Undelete,
+    Unlink,
+)
+from chelonia.core.replicas import ReplicaState
+from chelonia.librarian import rebuild
+from chelonia.librarian.invariants import broken
+from chelonia.librarian.mending import LOST_FOUND
+from chelonia.librarian.seal import seal
+from tests.sim.virtual_loop import run_virtual
+from tests.support.librarian import ADMIN, BARTENDER, EVE, JOE
+from tests.unit.librarian.keepers import SETTINGS, Keepers, Kept, checksums, keepers
+from tests.unit.librarian.test_snapshotting import taken, times
+from tests.unit.librarian.test_trash import snapshot, trashed
+
+KEY = "5a" * 32
+BEFORE = replace(SETTINGS, record_key=KEY, trash_keep_ms=3_600_000)
+NO_SNAPSHOTS = replace(BEFORE, snapshot_interval_ms=0)
+
+
+@asynccontextmanager
+async def rebuilt(k: Keepers, settings: object = None) -> AsyncIterator[tuple[Keepers, RebuildStatus]]:
+    """A fresh A-Hash over the same disks, rebuilt."""
+    async with k.running(settings or NO_SNAPSHOTS, generation=2):  # type: ignore[arg-type]
+        await k.bench.service.rebuild(ADMIN, True)
+
+        async def over() -> bool:
+            return (await k.bench.service.rebuild(ADMIN, False)).stage in ("done", "failed")
+
+        await k.until(over)
+        status = await k.bench.service.rebuild(ADMIN, False)
+        assert (status.stage, status.cause) == ("done", "")
+        assert broken(await snapshot(k.bench)) == ()
+        yield k, status
+
+
+async def next_snapshot(k: Keepers) -> None:
+    """Until whatever there is now stands in a snapshot."""
+    assert await taken(k)
+    await asyncio.sleep(13)
+
+
+def held(k: Keepers, blob: str) -> list[Kept]:
+    return [kept for keeper in k.shepherds.values() for kept in keeper.disk.values() if kept.facts.blob == blob]
+
+
+def test_names_policies_metadata_links_trash_and_locations_come_back() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            service = k.bench.service
+            data = await service.make_entry(
+                BARTENDER,
+                MakeEntry(
+                    ROOT, "data", "collection", JOE, {"policy": {EVE: "+read"}, "defaultPolicy": {"ALL": "+read"}}
+                ),
+            )
+            await service.modify_metadata(BARTENDER, (ModifyRequest("1", ROOT, "set", "policy", EVE, "+read"),))
+            await service.modify_metadata(BARTENDER, (ModifyRequest("1", ROOT, "unset", "policy", "ALL", ""),))
+            first, blob = await k.upload("/data/f", sections={"policy": {EVE: "-read"}, "metadata": {"k": "v"}})
+            await service.move(BARTENDER, Move(first, data, "f", ROOT, "link", keep=True))
+            await service.make_entry(
+                BARTENDER, MakeEntry(ROOT, "m", "mountpoint", JOE, {"mountpoint": {"externalURL": "x:y"}})
+            )
+            gone, _ = await k.upload("/deleted")
+            await service.delete(BARTENDER, Delete(gone))
+            await service.approve(ADMIN, ServiceRecord(Role.BARTENDER, Dn("/CN=b9"), ServiceId("https://b9/B"), True))
+            await service.approve(ADMIN, ServiceRecord(Role.BARTENDER, Dn("/CN=no"), ServiceId("https://no/B"), False))
+            await times(k, 1)
+            await next_snapshot(k)
+            paths = await k.paths()
+            before = {each: await k.bench.stored(each) for each in ("0", data, first, gone)}
+            places = await k.bench.locations(blob)
+            services = (await k.bench.stored(SERVICES_OBJECT)).sections
+        async with rebuilt(k) as (k, status):
+            assert await k.paths() == paths
+            for each, was in before.items():
+                now = await k.bench.stored(each)
+                assert {s: p for s, p in now.sections.items() if s != "entries"} == {
+                    s: p for s, p in was.sections.items() if s != "entries"
+                }
+            assert set(await k.bench.locations(blob)) == set(places)
+            assert (await k.bench.stored(SERVICES_OBJECT)).sections == services
+            assert await trashed(k.bench) == [("deleted", gone)]
+            await k.bench.service.undelete(BARTENDER, Undelete(gone, ROOT, "deleted"))
+            assert (await k.bench.stored(CLUSTER_OBJECT)).value("cluster", "generation") == "2"
+            assert k.bench.service._records.position.generation == 2
+            assert status.counts["replicas found"] >= 4
+            assert "files without bytes" not in status.counts
+
+    run_virtual(scenario())
+
+
+def test_what_was_written_overwritten_and_made_since_the_snapshot_comes_back() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            await k.bench.service.make_entry(
+                BARTENDER, MakeEntry(ROOT, "d", "collection", JOE, {"defaultPolicy": {"ALL": "+read"}})
+            )
+            old, old_blob = await k.upload("/d/over", b"old bytes")
+            await times(k, 1)
+            await next_snapshot(k)
+        async with k.running(replace(NO_SNAPSHOTS, record_key=KEY)):
+            # The cluster as it was, with the same key: what follows is known to records alone.
+            await k.bench.service.make_entry(BARTENDER, MakeEntry(ROOT, "d", "collection", JOE, {}))
+            await k.bench.collection("new")
+            new, new_blob = await k.upload("/new/f", b"new file")
+            flat, _ = await k.upload("/d/g", b"g", owner=EVE)
+            name = "/d/over"
+            facts_blob = BlobId(k.ids.uuid())
+            sealed = seal(KEY, facts_blob, old, name=name, owner=JOE, wanted=2)
+            for number, shepherd in enumerate(list(k.shepherds)[2:4]):
+                facts = replace(
+                    held(k, new_blob)[0].facts, blob=facts_blob, guid=old, name=name, owner=JOE, wanted=2, seal=sealed,
+                    size=9, checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms(),
+                )  # fmt: skip
+                k.shepherds[shepherd].disk[ReferenceId(f"00000000-0000-4000-9000-{number:012d}")] = Kept(
+                    facts, b"NEW bytes"
+                )
+        async with rebuilt(k) as (k, status):
+            paths = await k.paths()
+            assert {"/d", "/d/over", "/d/g", "/new", "/new/f"} <= set(paths)
+            assert (paths["/d/over"], paths["/new/f"], paths["/d/g"]) == (old, new, flat)
+            over = await k.bench.stored(old)
+            assert over.sections["blobs"] == {"00000000": facts_blob}
+            assert over.sections["states"]["size"] == "9"
+            assert len(await k.bench.locations(facts_blob)) == 2
+            made = await k.bench.stored(paths["/new"])
+            assert (made.sections["entry"]["owner"], "policy" in made.sections) == (ADMIN.dn, False)
+            g = await k.bench.stored(flat)
+            assert (g.sections["entry"]["owner"], g.sections["policy"]) == (EVE, {"ALL": "+read"})
+            assert status.counts["files written since the snapshot"] == 2
+            assert status.counts["files overwritten since the snapshot"] == 1
+            assert not (await k.bench.stored(f"blob:{old_blob}")).exists
+            assert any("collection 'new'" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_what_was_deleted_before_the_snapshot_stays_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(replace(BEFORE, trash_keep_ms=0)):
+            guid, blob = await k.upload("/f")
+            copy = [replace(kept) for kept in held(k, blob)]
+            await asyncio.sleep(30)  # longer than any upload takes
+            await k.bench.service.delete(BARTENDER, Delete(guid))
+            await k.upload("/g")
+            await next_snapshot(k)
+            await next_snapshot(k)
+        # A Shepherd that was away when its order to erase was written:
+        list(k.shepherds.values())[3].disk[ReferenceId("00000000-0000-4000-9000-000000000001")] = copy[0]
+        async with rebuilt(k) as (k, status):
+            assert set(await k.paths()) == {"/g"}
+            assert status.counts["replicas of deleted files"] == 1
+
+    run_virtual(scenario())
+
+
+def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_of_their_choice() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            _, blob = await k.upload("/mine")
+            await times(k, 1)
+            await next_snapshot(k)
+            facts = held(k, blob)[0].facts
+        disk = list(k.shepherds.values())[3].disk
+        later = k.clock.now_ms()
+
+        def plant(number: int, **changes: object) -> None:
+            planted = replace(facts, blob=BlobId(f"00000000-0000-4000-9000-b0000000000{number}"), created_ms=later)
+            kept = Kept(
+                replace(planted, guid=Guid(f"00000000-0000-4000-9000-f0000000000{number}")), facts_data(k, blob)
+            )
+            state = changes.pop("state", ReplicaState.ALIVE)
+            committed = changes.pop("committed", True)
+            kept = replace(kept, facts=replace(kept.facts, **changes), state=state, committed=committed)  # type: ignore[arg-type]
+            disk[ReferenceId(f"00000000-0000-4000-9000-00000000000{number}")] = kept
+
+        def genuine(number: int, name: str) -> dict[str, object]:
+            args = (
+                BlobId(f"00000000-0000-4000-9000-b0000000000{number}"),
+                Guid(f"00000000-0000-4000-9000-f0000000000{number}"),
+            )
+            return {"name": name, "seal": seal(KEY, *args, name=name, owner=JOE, wanted=2)}
+
+        plant(1, name="/forged", seal="00" * 32)
+        plant(2, name="/unsigned", seal="")
+        plant(3, name="/uncommitted", committed=False, **{k: v for k, v in genuine(3, "/u").items() if k != "name"})
+        plant(4, state=ReplicaState.INVALID, **genuine(4, "/damaged"))
+        plant(5, **genuine(5, "/mine"))
+        plant(6, **genuine(6, "no/name"))
+        disk[ReferenceId("00000000-0000-4000-9000-000000000007")] = Kept(replace(facts, size=1), b"x")
+        async with rebuilt(k) as (k, status):
+            paths = await k.paths()
+            top = {path for path in paths if path.count("/") == 1}
+            assert top == {"/mine", "/lost+found"}
+            sheltered = {path.removeprefix("/lost+found/") for path in paths if path.startswith("/lost+found/")}
+            assert sheltered == {f"00000000-0000-4000-9000-b0000000000{n}" for n in (1, 2, 5, 6)}
+            shelter = await k.bench.stored(LOST_FOUND)
+            assert (shelter.sections["entry"]["owner"], "policy" in shelter.sections) == (ADMIN.dn, False)
+            one = await k.bench.stored("00000000-0000-4000-9000-b00000000001")
+            assert one.sections["metadata"] == {"was": "/forged", "wasOwnedBy": JOE}
+            assert one.sections["entry"]["owner"] == ADMIN.dn
+            assert status.counts["blobs in /lost+found"] == 4
+            assert status.counts["replicas never committed"] == 1
+            assert status.counts["damaged replicas or records"] == 1
+            assert status.counts["replicas that contradict another record"] == 1
+            assert len(await k.bench.locations(blob)) == 2
+
+    run_virtual(scenario())
+
+
+def facts_data(k: Keepers, blob: str) -> bytes:
+    return held(k, blob)[0].data
+
+
+def test_without_a_snapshot_records_alone_bring_files_back() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(NO_SNAPSHOTS):
+            await k.bench.collection("d")
+            guid, blob = await k.upload("/d/f", copies=3)
+        async with rebuilt(k) as (k, status):
+            assert (await k.paths())["/d/f"] == guid
+            assert len(await k.bench.locations(blob)) == 3
+            assert any("no snapshot was found" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_without_the_key_nothing_is_believed_and_nothing_is_lost() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            await k.upload("/f", copies=2)
+            await times(k, 1)
+        async with rebuilt(k, replace(NO_SNAPSHOTS, record_key="")) as (k, status):
+            paths = await k.paths()
+            assert {path for path in paths if path.count("/") == 1} == {"/lost+found"}
+            kept = [await k.bench.stored(guid) for guid in paths.values()]
+            assert [each.value("metadata", "was") for each in kept].count("/f") == 1
+            assert status.counts["blobs in /lost+found"] >= 1
+
+    run_virtual(scenario())
+
+
+def test_a_snapshot_that_is_damaged_gives_way_to_the_one_before_it() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            await k.upload("/f")
+            await times(k, 1)
+            await next_snapshot(k)
+            await k.upload("/g")
+            await next_snapshot(k)
+        manifests = sorted(
+            (kept.facts.name, kept)
+            for keeper in k.shepherds.values()
+            for kept in keeper.disk.values()
+            if " manifest " in kept.facts.name
+        )  # fmt: skip
+        newest = manifests[-1][0]
+        for name, kept in manifests:
+            if name == newest:
+                kept.data = kept.data[:-3]
+        async with rebuilt(k) as (k, status):
+            assert {"/f", "/g"} <= set(await k.paths())
+            assert any("cannot be read" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_a_file_whose_bytes_are_nowhere_is_named_as_lost() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            _, blob = await k.upload("/f")
+            await times(k, 1)
+            await next_snapshot(k)
+        for keeper in k.shepherds.values():
+            keeper.disk = {ref: kept for ref, kept in keeper.disk.items() if kept.facts.blob != blob}
+        async with rebuilt(k) as (k, status):
+            assert "/f" in await k.paths()
+            assert status.counts["files without bytes"] == 1
+            assert any("no replica was found of '/f'" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_a_shepherd_that_is_away_is_told_and_its_replicas_come_with_the_next_rebuild() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            await k.upload("/f", copies=2)
+            await times(k, 1)
+            await next_snapshot(k)
+        first = next(iter(k.shepherds.values()))
+        first.up = False
+        k_settings = replace(NO_SNAPSHOTS, lease_ms=1_000)
+        async with k.running(k_settings, generation=2):
+            await asyncio.sleep(5)
+            service = k.bench.service
+            await service.rebuild(ADMIN, True)
+            await k.until(lambda: over(k))
+            status = await service.rebuild(ADMIN, False)
+            assert any("is away" in note for note in status.notes)
+            with pytest.raises(CheloniaError) as caught:
+                await service.rebuild(ADMIN, True)
+            assert caught.value.kind is Kind.NOT_EMPTY
+
+    run_virtual(scenario())
+
+
+async def over(k: Keepers) -> bool:
+    return (await k.bench.service.rebuild(ADMIN, False)).stage in ("done", "failed")
+
+
+def test_a_namespace_with_entries_is_not_rebuilt() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(NO_SNAPSHOTS):
+            await k.upload("/f")
+            with pytest.raises(CheloniaError) as caught:
+                await k.bench.service.rebuild(ADMIN, True)
+            assert caught.value.kind is Kind.NOT_EMPTY
+            with pytest.raises(CheloniaError) as caught:
+                await k.bench.service.rebuild(BARTENDER, False)
+            assert caught.value.kind is Kind.DENIED
+
+    run_virtual(scenario())
+
+
+def test_after_a_rebuild_everything_is_repaired_and_snapshots_go_on() -> None:
+    async def scenario() -> None:
+        k = keepers(5)
+        async with k.running(BEFORE):
+            guid, blob = await k.upload("/f", copies=2)
+            await k.bench.service.set_wanted(BARTENDER, SetWanted(guid, 3))
+            await times(k, 1)
+            await next_snapshot(k)
+        victim = next(
+            keeper for keeper in k.shepherds.values() if any(x.facts.blob == blob for x in keeper.disk.values())
+        )
+        victim.disk.clear()
+        async with rebuilt(k, BEFORE) as (k, _):
+
+            async def whole() -> bool:
+                return list((await k.bench.locations(blob)).values()) == ["alive"] * 3
+
+            await k.until(whole)
+            await next_snapshot(k)
+
+    run_virtual(scenario())
+
+
+def test_the_names_of_a_deleted_link_are_free() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            guid, _ = await k.upload("/f")
+            await k.bench.service.move(BARTENDER, Move(guid, ROOT, "f", ROOT, "g", keep=True))
+            await k.bench.service.unlink(BARTENDER, Unlink(ROOT, "f", guid))
+            await times(k, 1)
+            await next_snapshot(k)
+        async with rebuilt(k) as (k, _):
+            assert await k.paths() == {"/g": guid}
+
+    run_virtual(scenario())
