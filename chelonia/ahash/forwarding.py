@@ -169,10 +169,10 @@ class Forwarder:
             future.set_result(data)
 
     def lost(self, peer: int) -> None:
-        """The connection to `peer` is gone: what it had in hand may or may not have been carried out."""
+        """`peer` is gone, or master no more: what it had in hand may or may not have been carried out."""
         for asked, future in self._outstanding.values():
             if asked == peer and not future.done():
-                cause = f"the connection to replica {peer} broke: retry with the same request key"
+                cause = f"replica {peer} was lost as master: retry with the same request key"
                 future.set_exception(CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", cause=cause))
 
 

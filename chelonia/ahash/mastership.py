@@ -78,7 +78,7 @@ class Listener(Protocol):
         ...
 
     def lost(self, peer: int) -> None:
-        """The connection to a replica is gone."""
+        """The connection to a replica is gone, or it is not our master any more."""
         ...
 
 
@@ -174,6 +174,7 @@ class Mastership:
         self._waits: dict[tuple[int, int], _Wait] = {}
         self._members_due = self._members_reading = False
         self._changed = asyncio.Event()
+        self._followed: int | None = None
         self._woken = asyncio.Event()
         self._failure = ""
         self._stopping = False
@@ -428,10 +429,18 @@ class Mastership:
         try:
             for effect in wanted:
                 self._carry_out(effect)
+            self._look_at_master()
         except Exception as error:
             _LOG.exception("replica %d cannot go on", self._own)
             self.fail(f"an internal failure: {error!r}")
             raise
+
+    def _look_at_master(self) -> None:
+        """A master that we no longer follow may be frozen: what it has in hand for us is waited for no longer."""
+        master, self._followed = self._followed, self.replica.master
+        if master not in (None, self._own, self._followed):
+            assert self._listener is not None
+            self._listener.lost(master)
 
     def _carry_out(self, effect: effects.Effect) -> None:
         match effect:

@@ -402,7 +402,7 @@ class ReplicatedAHash:
         self._forwarder.answered(peer, number, body)
 
     def lost(self, peer: int) -> None:
-        """A connection is gone, and the answers that were to come over it."""
+        """A connection is gone, or its end is not our master any more: the answers that were to come may never."""
         self._forwarder.lost(peer)
 
     def _ask(self, peer: int, number: int, body: bytes) -> bool:

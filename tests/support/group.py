@@ -41,6 +41,8 @@ class Switch:
     def __init__(self) -> None:
         self.masterships: dict[int, Mastership] = {}
         self.cut: set[frozenset[int]] = set()
+        self.frozen: set[int] = set()
+        """Replicas whose messages, to them and from them, vanish while every connection stands."""
 
     def links(self, own: int) -> "Wire":
         return Wire(self, own)
@@ -49,7 +51,7 @@ class Switch:
         return {one, two} <= self.masterships.keys() and frozenset((one, two)) not in self.cut
 
     def deliver(self, sender: int, peer: int, data: bytes) -> None:
-        if self.connected(sender, peer):
+        if self.connected(sender, peer) and not {sender, peer} & self.frozen:
             self.masterships[peer].message(sender, data)
 
     def join(self, replica: int, mastership: Mastership) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chelonia.ahash import replicated
 from chelonia.core.ahash import GroupChange, GroupStep, TransactOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -235,3 +236,24 @@ async def test_only_a_librarian_may_ask_any_replica(group: Group) -> None:
             with pytest.raises(CheloniaError) as caught:
                 await asked
             assert caught.value.kind is Kind.DENIED
+
+
+async def test_a_call_in_the_hands_of_a_frozen_master_is_asked_of_the_next(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicated, "ANSWER_MS", 120_000)
+    follower = group.followers()[0]
+    group.switch.frozen = {group.master()}
+
+    async def until_written() -> TransactOutcome:
+        while True:
+            try:
+                return await write(group, follower, "k", "v")
+            except CheloniaError as error:
+                if error.kind is not Kind.UNAVAILABLE:  # no master yet
+                    raise
+
+    async with asyncio.timeout(40):
+        assert (await until_written()).applied
+    assert await value_at(group, follower, strong=True) == "v"
+    group.switch.frozen = set()
