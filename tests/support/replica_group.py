@@ -125,9 +125,10 @@ class Writers:
     async def _write(self, writer: int) -> None:
         controls = [Control(port) for port in self.ports.values()]
         self.acked[writer] = []
-        turn, where = 0, writer
+        turn = 0
         while not self.ending:
             self.begun[writer] = turn
+            where = writer  # each has a replica of its own, so that never all are with the same one
             while True:
                 try:
                     await controls[where % len(controls)].ask("write", writer, turn, self.size, patience_s=WRITE_S)
