@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.sim.scenario import Outcome, crashes_and_loss
+from tests.sim.replication_scenario import replication
+from tests.sim.scenario import crashes_and_loss
 from tests.sim.scenario_churn import churn
 from tests.sim.scenario_swarm import swarm
 from tests.sim.virtual_loop import run_virtual
@@ -30,10 +31,11 @@ ROOT = Path(__file__).parents[2]
 LEDGER = ROOT / "build" / "sim" / "ledger.jsonl"
 PASSED = "passed"
 
-SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, Outcome]]] = {
+SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, object]]] = {
     "crashes": crashes_and_loss,
     "churn": churn,
     "swarm": swarm,
+    "replication": replication,
 }
 """Every scenario a campaign runs, by name."""
 

@@ -119,7 +119,7 @@ def test_neither_an_ack_nor_an_echo_alone_opens_a_term() -> None:
 def test_a_learner_and_an_untrusted_replica_open_nothing() -> None:
     one = master()
     one.received(4, Echo(OPEN, 5, True, ack(100, 41)), OPEN)
-    one.received(3, Echo(OPEN, 5, False, None), OPEN)
+    one.received(3, Echo(OPEN, 5, False, ack(100, 41)), OPEN)
     assert one.role is Role.OPENING
 
 
@@ -186,6 +186,14 @@ def test_strong_answers_end_with_the_lease_though_the_term_goes_on() -> None:
     assert not one.may_answer_strong(last)
     assert one.role is Role.MASTER
     assert of(StepDown, one.tick(last + PACE.dead_ms))
+
+
+def test_a_lease_counts_from_when_the_beat_was_sent() -> None:
+    one = opened()
+    one.tick(OPEN + 300)
+    one.received(2, Echo(OPEN + 10, 5, True, None), OPEN + 350)
+    assert one.may_answer_strong(OPEN + 10 + PACE.held_ms - 1)
+    assert not one.may_answer_strong(OPEN + 10 + PACE.held_ms)
 
 
 def test_what_arrives_after_a_freeze_does_not_revive_a_term() -> None:

@@ -1,0 +1,577 @@
+"""A group of A-Hash replicas on virtual time: the real protocol over a model of engine, disks and network, one seed.
+
+Phase 1: clients write and read through any replica while processes crash, freeze (at chosen points too), lose unsynced
+tails or whole disks, links are cut in one or both directions, frames are late, doubled or out of order, and members
+come and go. Phase 2: faults stop, and within a bounded time all must work and be equal.
+Checked throughout: the master of every term that opens holds every acknowledged write; no two masters may answer at
+the same moment. Checked at the end against the log all replicas agree on: every acknowledged write is in it, once;
+strong reads and writes keep real time; local reads never go back.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from chelonia.ahash.effects import (
+    Announce,
+    AskElection,
+    Durable,
+    Effects,
+    FollowerSees,
+    OpenTerm,
+    Role,
+    Send,
+    StepDown,
+    TermEnded,
+    TermOpened,
+    Trusted,
+)
+from chelonia.ahash.effects import (
+    Process as ProcessFrame,
+)
+from chelonia.ahash.engine_port import Event, Failed, MasterHere
+from chelonia.ahash.lease import Pace
+from chelonia.ahash.membership import Member, Membership
+from chelonia.ahash.peer_messages import EngineFrame, Message
+from chelonia.ahash.protocol import NEVER_MS, Replica
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Dn
+from tests.sim.replication_engine import Disk, Engine, Op, Record
+
+DRIFT_PER_MILLE = 20
+"""How far a clock's rate may be off; the protocol promises to stand 25."""
+OF_MASTERS = ("NEWMASTER", "LOG", "SYNC")
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(slots=True)
+class _Waiter:
+    term: int
+    sequence: int
+    done: Callable[[bool], None]
+
+
+class Process:
+    """One run of one replica: protocol, engine, and as little of the shell as it takes."""
+
+    def __init__(self, node: Node, *, founder: bool = False) -> None:
+        self.node, self.world, self.own = node, node.world, node.own
+        self.epoch = node.epoch
+        self._stalled: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
+        self.engine = Engine(self, node.disk)
+        known = self.engine.state.values.get("members", node.world.first_members)
+        trusted = founder or self.engine.trusted()
+        self.replica = Replica(self.own, known, Pace(), node.clock_ms(), end=self.engine.end(), trusted=trusted)
+        self._waiters: list[_Waiter] = []
+        self._wake_at: int | None = None
+        self.opened: int | None = None
+        self._carrying = 0
+        if founder:
+            self.engine.found()
+        self.carry_out(self.replica.tick(node.clock_ms()))
+
+    # -------------------------------------------------------------------------------------------------------- the shell
+
+    def on_event(self, event: Event) -> None:
+        now_ms = self.node.clock_ms()
+        if isinstance(event, MasterHere):
+            self.carry_out(self.replica.mastered(event.term, self.engine.end(), now_ms))
+        else:
+            self.carry_out(self.replica.event(event, now_ms))
+            if isinstance(event, Failed):
+                self.world.at(self.world.now_us, None, 0, self.node.fail, self.epoch)
+
+    def on_message(self, peer: int, message: Message) -> None:
+        self.carry_out(self.replica.received(peer, message, self.node.clock_ms()))
+
+    def on_link(self, peer: int, up: bool) -> None:
+        change = self.replica.connected if up else self.replica.disconnected
+        self.carry_out(change(peer, self.node.clock_ms()))
+
+    def carry_out(self, effects: Effects) -> None:
+        self._carrying += 1
+        for effect in effects:
+            match effect:
+                case Send(peer, message):
+                    self.world.send(self.own, peer, message)
+                case ProcessFrame(peer, control, _):
+                    self._to_engine(self.engine.process, peer, control)
+                case AskElection(sites, votes, _):
+                    self._to_engine(self.engine.elect, sites, votes)
+                case StepDown():
+                    self._to_engine(self.engine.step_down)
+                case Announce(peer):
+                    self._to_engine(self.engine.peer_up, peer)
+                case OpenTerm(mark):
+                    self.world.point("open", self)
+                    self.engine.commit(mark.term, ((f"mark {mark.term}.{mark.replica}", "mark", mark),), _nothing)
+                case TermOpened(term):
+                    self.opened = term
+                    self.world.opened(self, term)
+                    self._go_on_with_change()
+                case TermEnded():
+                    self.opened = None
+                    self._wake_waiters()
+                case Durable() | FollowerSees():
+                    self._wake_waiters()
+                case Trusted():
+                    pass
+        self._carrying -= 1
+        if not self._carrying:
+            self._settle()
+
+    def _settle(self) -> None:
+        """After every step: the record in the log is the one in force; the next timer is set."""
+        replica = self.replica
+        if replica.role is Role.FOLLOWER or replica.role is Role.ALONE:
+            found = self.engine.state.values.get("members")
+            if found is not None and found is not replica.membership:
+                self._carrying += 1
+                effects = replica.adopt(found, self.node.clock_ms())
+                self._carrying -= 1
+                if effects:
+                    self.carry_out(effects)
+        elif self.opened is not None:
+            self.world.check_leases(self)
+        wake_ms = replica.next_wake(self.node.clock_ms())
+        if wake_ms < NEVER_MS:
+            at_us = self.node.real_us(wake_ms)
+            if self._wake_at is None or at_us < self._wake_at:
+                self._wake_at = at_us
+                self.world.at(at_us, self.node, self.epoch, self._wake, at_us)
+
+    def _wake(self, at_us: int) -> None:
+        if self._wake_at == at_us:
+            self._wake_at = None
+        self.carry_out(self.replica.tick(self.node.clock_ms()))
+
+    def _wait(self, term: int, sequence: int, done: Callable[[bool], None]) -> None:
+        waiter = _Waiter(term, sequence, done)
+        if not self._look(waiter):
+            self._waiters.append(waiter)
+
+    def _look(self, waiter: _Waiter) -> bool:
+        try:
+            covered = self.replica.covers(waiter.term, waiter.sequence)
+        except CheloniaError:
+            waiter.done(False)
+            return True
+        if covered:
+            waiter.done(True)
+        return covered
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        self._waiters += [waiter for waiter in waiters if not self._look(waiter)]
+
+    # -------------------------------------------------------------------------------------------------------- requests
+
+    def write(self, ops: tuple[Op, ...], answer: Callable[[Any], None], hops: int = 1) -> None:
+        """Answers with the sequence at which all this was applied, or None: unknown, or not now."""
+        replica, term = self.replica, self.opened
+        if term is None:
+            self._forward(Process.write, ops, answer, hops)
+            return
+
+        def committed(sequence: int) -> None:
+            self._wait(term, sequence, lambda good: answer(sequence if good else None))
+
+        if not replica.may_write(self.node.clock_ms()) or not self.engine.commit(term, ops, committed):
+            answer(None)
+
+    def read_strong(self, key: str, answer: Callable[[Any], None], hops: int = 1) -> None:
+        """Answers with (value, sequence), or None."""
+        if self.opened is None:
+            self._forward(Process.read_strong, key, answer, hops)
+            return
+        value, sequence = self.engine.state.values.get(key), self.engine.state.sequence
+
+        def covered(good: bool) -> None:
+            good = good and self.replica.may_answer_strong(self.node.clock_ms())
+            answer((value, sequence) if good else None)
+
+        self._wait(self.opened, sequence, covered)
+
+    def read_local(self, key: str, token: int, answer: Callable[[Any], None]) -> None:
+        """Answers with (value, sequence) no older than `token`, or None."""
+        if not self.replica.may_read_here(self.node.clock_ms()) or self.engine.state.sequence < token:
+            answer(None)
+            return
+        value, sequence = self.engine.state.values.get(key), self.engine.state.sequence
+        self._wait(self.replica.term, sequence, lambda good: answer((value, sequence) if good else None))
+
+    def _forward(self, method: Callable[..., None], what: Any, answer: Callable[[Any], None], hops: int) -> None:
+        master = self.replica.master
+        if not hops or master is None or master == self.own:
+            answer(None)
+            return
+        back = self.world.carrier(master, self.own, answer)
+        self.world.carry(self.own, master, lambda process: method(process, what, back, 0))
+
+    # ------------------------------------------------------------------------------------------------------ membership
+
+    def change_members(self, change: Callable[[Membership], Membership]) -> None:
+        """One step of membership, as an administrator asks for it; what is refused is refused."""
+        try:
+            record = change(self.replica.membership)
+            self.replica.propose(record)
+        except CheloniaError:
+            return
+        self._commit_record(record)
+
+    def _commit_record(self, record: Membership) -> None:
+        term = self.opened
+        assert term is not None
+
+        def durable(sequence: int, good: bool) -> None:
+            if not good or self.opened != term:
+                return
+            if record.former:
+                self._commit_record(self.replica.finish(sequence))
+            elif self.own not in record.voters:
+                self.carry_out(self.replica.resign("this replica votes no more", self.node.clock_ms()))
+
+        def committed(sequence: int) -> None:
+            self._wait(term, sequence, lambda good: durable(sequence, good))
+
+        if not self.engine.commit(term, ((f"members {record.number} {term}", "members", record),), committed):
+            self.carry_out(self.replica.resign("a membership record could not be committed", self.node.clock_ms()))
+
+    def _go_on_with_change(self) -> None:
+        if self.replica.membership.former:
+            self._commit_record(self.replica.finish(self.engine.end().mark.first))  # type: ignore[union-attr]
+
+    # ------------------------------------------------------------------------------------------- around the engine
+
+    def send_frame(self, peer: int | None, frame: tuple[Any, ...]) -> None:
+        message = EngineFrame(frame[0] in OF_MASTERS, frame[1], frame, b"")  # type: ignore[arg-type]
+        for each in self.world.nodes if peer is None else (peer,):
+            if each != self.own:
+                self.world.send(self.own, each, message)
+
+    def engine_later(self, delay_us: int, step: Callable[..., None], *arguments: Any) -> None:
+        at_us = self.world.now_us + delay_us
+        self.world.at(at_us, self.node, self.epoch, self._to_engine, step, *arguments)
+
+    def _to_engine(self, step: Callable[..., None], *arguments: Any) -> None:
+        if self._stalled is not None:
+            self._stalled.append((step, arguments))
+        else:
+            step(*arguments)
+
+    def stall(self, for_us: int) -> None:
+        """The engine's threads stand still, the event loop goes on."""
+        if self._stalled is None:
+            self._stalled = []
+            self.world.at(self.world.now_us + for_us, self.node, self.epoch, self._unstall)
+
+    def _unstall(self) -> None:
+        steps, self._stalled = self._stalled or [], None
+        for number, (step, arguments) in enumerate(steps):
+            if self._stalled is not None:
+                self._stalled.extend(steps[number:])
+                return
+            step(*arguments)
+
+
+class Node:
+    """A host: its disk outlives processes, its clock has a reading and a rate of its own."""
+
+    def __init__(self, world: World, own: int) -> None:
+        self.world, self.own = world, own
+        self.disk = Disk(whole=False)
+        self.epoch = 0
+        self.process: Process | None = None
+        self.frozen: list[tuple[int, Callable[..., None], tuple[Any, ...]]] | None = None
+        self._set_clock()
+
+    def _set_clock(self) -> None:
+        rnd = self.world.random
+        self._origin_ms = rnd.randrange(10**9)
+        self._from_us = self.world.now_us
+        self._rate = 1000 + rnd.randint(-DRIFT_PER_MILLE, DRIFT_PER_MILLE)
+
+    def clock_ms(self) -> int:
+        return self._origin_ms + (self.world.now_us - self._from_us) * self._rate // 1_000_000
+
+    def real_us(self, clock_ms: int) -> int:
+        """The first moment at which the clock shows `clock_ms`."""
+        return max(self.world.now_us, self._from_us - (self._origin_ms - clock_ms) * 1_000_000 // self._rate + 1)
+
+    def start(self, *, founder: bool = False) -> None:
+        assert self.process is None
+        self._set_clock()
+        self.epoch += 1
+        self.process = Process(self, founder=founder)
+
+    def crash(self) -> None:
+        """kill -9, or the power: what was not synced may be gone."""
+        if self.process is None:
+            return
+        self.process = None
+        self.frozen = None
+        self.epoch += 1
+        disk = self.disk
+        kept = (
+            self.world.random.randint(disk.synced, len(disk.log)) if self.world.random.random() < 0.3 else disk.synced
+        )
+        del disk.log[kept:]
+        disk.synced = kept
+        self.world.broke(self.own)
+
+    def fail(self, epoch: int) -> None:
+        """The process gives up; its supervisor starts another."""
+        if epoch == self.epoch:
+            self.crash()
+            self.world.at(self.world.now_us + 300_000, None, 0, self.restart)
+
+    def restart(self) -> None:
+        if self.process is None:
+            self.start()
+
+    def wipe(self) -> None:
+        self.crash()
+        self.disk = Disk(whole=False)
+
+    def freeze(self) -> None:
+        if self.process is not None and self.frozen is None:
+            self.frozen = []
+
+    def thaw(self) -> None:
+        steps, self.frozen = self.frozen or [], None
+        for number, (epoch, step, arguments) in enumerate(steps):
+            if self.frozen is not None:
+                self.frozen.extend(steps[number:])
+                return
+            if epoch == self.epoch:
+                step(*arguments)
+
+    def run(self, epoch: int, step: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if epoch != self.epoch:
+            return
+        if self.frozen is not None:
+            self.frozen.append((epoch, step, arguments))
+        else:
+            step(*arguments)
+
+
+@dataclass(slots=True)
+class Link:
+    """A connection between two processes: what is sent arrives in order, or not at all."""
+
+    number: int
+    last_us: dict[int, int] = field(default_factory=dict)
+    stuck: dict[int, list[Message]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Trap:
+    """What happens to the process that comes to a point for the `count`-th time from now."""
+
+    point: str
+    count: int
+    action: Callable[[Process], None]
+
+
+class World:
+    """Time, network, nodes, and what must hold at every moment. Links and calls of members and strangers alike."""
+
+    def __init__(self, seed: int, voters: int, spare: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.now_us = 0
+        self.steps = 0
+        self.newest_gen = 0
+        self.calm = False
+        self.blocked: set[tuple[int, int]] = set()
+        self.traps: list[Trap] = []
+        self.acknowledged: set[str] = set()
+        self.terms_opened = 0
+        self._queue: list[tuple[int, int, Node | None, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._links: dict[tuple[int, int], Link] = {}
+        self._parting: dict[tuple[int, int], int] = {}
+        members = tuple(Member(i, Dn(f"/CN={i}"), f"h{i}:1", i <= voters) for i in range(1, voters + spare + 1))
+        self.first_members = Membership(1, members, voters + spare + 1)
+        first = Record(0, 1, (("members 1", "members", self.first_members),))
+        self.nodes = {i: Node(self, i) for i in range(1, voters + spare + 1)}
+        for node in self.nodes.values():
+            if node.own <= voters:  # they begin with the same record, as after a restore; spares begin with nothing
+                node.disk = Disk(log=[first], synced=1)
+            node.start()
+        self._connect()
+
+    # ------------------------------------------------------------------------------------------------------------ time
+
+    def at(self, at_us: int, node: Node | None, epoch: int, step: Callable[..., None], *arguments: Any) -> None:
+        """Have `step` happen on `node` (in this epoch of it), or in the world."""
+        self.steps += 1
+        heapq.heappush(self._queue, (at_us, self.steps, node, epoch, step, arguments))
+
+    def run(self, until_us: int) -> None:
+        """Let everything happen up to a moment."""
+        queue = self._queue
+        while queue and queue[0][0] <= until_us:
+            self.now_us, _, node, epoch, step, arguments = heapq.heappop(queue)
+            if node is None:
+                step(*arguments)
+            else:
+                node.run(epoch, step, arguments)
+        self.now_us = until_us
+
+    # --------------------------------------------------------------------------------------------------------- network
+
+    def send(self, sender: int, receiver: int, message: Message) -> None:
+        """Send over the link there is, if there is one."""
+        link = self._links.get((min(sender, receiver), max(sender, receiver)))
+        if link is None:
+            return
+        if (sender, receiver) in self.blocked:
+            link.stuck.setdefault(sender, []).append(message)
+            return
+        rnd = self.random
+        at_us = max(self.now_us + rnd.randrange(100, 800), link.last_us.get(sender, 0) + 1)
+        if not self.calm and rnd.random() < 0.01:
+            if isinstance(message, EngineFrame) and rnd.random() < 0.3:
+                return  # lost between transport and engine
+            at_us += rnd.randrange(30_000)
+            number = -1 if isinstance(message, EngineFrame) else link.number
+            again_us = at_us + rnd.randrange(1_000_000)
+            self.at(again_us, None, 0, self._deliver, number, sender, receiver, message)
+        link.last_us[sender] = at_us
+        self.at(at_us, None, 0, self._deliver, link.number, sender, receiver, message)
+
+    def _deliver(self, number: int, sender: int, receiver: int, message: Message) -> None:
+        link = self._links.get((min(sender, receiver), max(sender, receiver)))
+        if link is not None and number in (link.number, -1):
+            node = self.nodes[receiver]
+            if node.process is not None:
+                node.run(node.epoch, node.process.on_message, (sender, message))
+
+    def carry(self, sender: int, receiver: int, step: Callable[[Process], None]) -> None:
+        """A forwarded call: lost where there is no way."""
+        pair = (min(sender, receiver), max(sender, receiver))
+        node = self.nodes[receiver]
+        if pair in self._links and (sender, receiver) not in self.blocked and node.process is not None:
+            at_us = self.now_us + self.random.randrange(100, 800)
+            self.at(at_us, node, node.epoch, step, node.process)
+
+    def carrier(self, sender: int, receiver: int, answer: Callable[[Any], None]) -> Callable[[Any], None]:
+        """What carries the answer of a call back."""
+
+        def back(result: Any) -> None:
+            if (sender, receiver) not in self.blocked:
+                self.at(self.now_us + self.random.randrange(100, 800), None, 0, answer, result)
+
+        return back
+
+    def block(self, ways: set[tuple[int, int]]) -> None:
+        """Nothing passes these ways any more; connections notice after a while."""
+        self.blocked |= ways
+        for sender, receiver in sorted(ways):
+            pair = (min(sender, receiver), max(sender, receiver))
+            link = self._links.get(pair)
+            if link is not None:
+                self.at(self.now_us + self.random.randrange(700_000, 2_500_000), None, 0, self._time_out, pair, link)
+
+    def unblock(self) -> None:
+        """All ways are free again: what was on its way arrives late."""
+        self.blocked.clear()
+        for (low, high), link in sorted(self._links.items()):
+            for sender, messages in link.stuck.items():
+                for message in messages:
+                    self.send(sender, high if sender == low else low, message)
+            link.stuck.clear()
+
+    def _time_out(self, pair: tuple[int, int], link: Link) -> None:
+        low, high = pair
+        if self._links.get(pair) is link and ((low, high) in self.blocked or (high, low) in self.blocked):
+            self._part(pair, (low, high))
+
+    def broke(self, own: int) -> None:
+        """The process of a node is gone: its peers notice."""
+        for pair in sorted(self._links):
+            if own in pair:
+                other = pair[0] if pair[1] == own else pair[1]
+                self._part(pair, (other,))
+
+    def _part(self, pair: tuple[int, int], told: tuple[int, ...]) -> None:
+        del self._links[pair]
+        for own in told:
+            node, peer = self.nodes[own], pair[0] if pair[1] == own else pair[1]
+            if node.process is not None:
+                self._parting[pair] = self._parting.get(pair, 0) + 1
+                at_us = self.now_us + self.random.randrange(100, 3000)
+                if (peer, own) in self.blocked:
+                    at_us += 1_000_000
+                self.at(at_us, None, 0, self._tell_parted, pair, node, node.epoch, peer)
+
+    def _tell_parted(self, pair: tuple[int, int], node: Node, epoch: int, peer: int) -> None:
+        self._parting[pair] -= 1
+        if node.process is not None:
+            node.run(epoch, node.process.on_link, (peer, False))
+
+    def _connect(self) -> None:
+        """Replicas that can reach each other connect."""
+        self.at(self.now_us + 40_000, None, 0, self._connect)
+        up = [own for own, node in self.nodes.items() if node.process is not None and node.frozen is None]
+        for low in up:
+            for high in up:
+                pair = (low, high)
+                if low >= high or pair in self._links or self._parting.get(pair):
+                    continue
+                if pair not in self.blocked and (high, low) not in self.blocked:
+                    self._links[pair] = Link(self.steps)
+                    for own, peer in ((low, high), (high, low)):
+                        node = self.nodes[own]
+                        assert node.process is not None
+                        node.run(node.epoch, node.process.on_link, (peer, True))
+
+    # ---------------------------------------------------------------------------------------------------------- checks
+
+    def point(self, name: str, process: Process) -> None:
+        """A process has come to a point where something may happen to it."""
+        for trap in self.traps:
+            if trap.point == name:
+                trap.count -= 1
+                if trap.count == 0:
+                    self.traps.remove(trap)
+                    trap.action(process)
+                    return
+
+    def may_lose(self, own: int) -> bool:
+        """Whether the disk of `own` may be lost: a majority is whole without it, by every record somebody goes by."""
+        nodes = self.nodes.values()
+        whole = {node.own for node in nodes if node.own != own and node.process and node.process.replica.trusted}
+        held = [op[2] for node in nodes for record in node.disk.log for op in record.ops if op[1] == "members"]
+        held += [node.process.replica.membership for node in nodes if node.process is not None]
+        return all(record.quorum.reached(whole) for record in held)
+
+    def opened(self, process: Process, term: int) -> None:
+        """A term opened: its master must hold all that was ever acknowledged."""
+        self.terms_opened += 1
+        lost = self.acknowledged - process.engine.state.requests
+        if lost:
+            raise Broken(f"term {term} of replica {process.own} opened without {sorted(lost)[:3]} ({len(lost)} lost)")
+
+    def check_leases(self, process: Process) -> None:
+        """No two masters may answer at the same moment."""
+        if sum(node.process is not None and node.process.opened is not None for node in self.nodes.values()) < 2:
+            return
+        if not process.replica.may_answer_strong(process.node.clock_ms()):
+            return
+        for node in self.nodes.values():
+            other = node.process
+            if other is None or other is process or other.opened is None or node.frozen is not None:
+                continue
+            if other.replica.may_answer_strong(node.clock_ms()):
+                raise Broken(f"replicas {process.own} and {other.own} may both answer")
+
+
+def _nothing(_: int) -> None:
+    pass

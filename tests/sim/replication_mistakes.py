@@ -1,0 +1,274 @@
+"""Mistakes planted into the replication protocol: each must be caught, or the tests prove nothing.
+
+Every entry of `MISTAKES` breaks one rule, as somebody might in good faith, by replacing one function. It names seeds of
+the simulator that show it, and unit tests that do; at least one of both. A rule that another one backs up may take
+more luck than a simulation has: such mistakes are the unit tests' alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chelonia.ahash import membership, protocol
+from chelonia.ahash.lease import Pace
+from chelonia.ahash.membership import Membership, Quorum
+from chelonia.ahash.protocol import Replica
+from chelonia.ahash.watermark import Watermark
+from tests.sim.replication_engine import Engine
+from tests.unit.ahash import test_protocol as rules
+from tests.unit.ahash import test_quorums as quorums
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def acknowledged_before_the_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Watermark, "covers", lambda self, sequence: self._first <= sequence <= self._last)
+
+
+def acks_of_other_terms_count(patch: pytest.MonkeyPatch) -> None:
+    def acked(self: Replica, peer: int, ack: Any) -> None:
+        reign = self._reign
+        if reign is not None:
+            reign.watermark.acked(peer, replace(ack.token, term=reign.term))
+
+    patch.setattr(Replica, "_acked", acked)
+
+
+def a_stale_token_releases_waiters(patch: pytest.MonkeyPatch) -> None:
+    """What is acknowledged of an earlier term by a follower of this one."""
+    true_one = Replica._on_flushed
+
+    def on_flushed(self: Replica, event: Any, now_ms: int) -> None:
+        found = self._following
+        if found is None or not self._trusted:
+            true_one(self, event, now_ms)
+        else:
+            token = replace(event.token, term=found.term)
+            self._send(found.master, protocol.Ack(token, event.sequence))
+
+    patch.setattr(Replica, "_on_flushed", on_flushed)
+
+
+def no_grant_at_start(patch: pytest.MonkeyPatch) -> None:
+    init = Replica.__init__
+
+    def started(self: Replica, own: int, record: Membership, pace: Pace, now_ms: int, **rest: Any) -> None:
+        init(self, own, record, pace, now_ms, **rest)
+        self._bound_until_ms = now_ms
+
+    patch.setattr(Replica, "__init__", started)
+
+
+def whoever_is_elected_is_followed(patch: pytest.MonkeyPatch) -> None:
+    """The age of a mandate bounds nothing in the model: without joining, a late winner rolls the group back."""
+    patch.setattr(protocol, "may_join", lambda own, base, *, opened: True)
+
+
+def a_wiped_replica_votes(patch: pytest.MonkeyPatch) -> None:
+    init = Replica.__init__
+
+    def started(self: Replica, *arguments: Any, trusted: bool, **rest: Any) -> None:
+        init(self, *arguments, trusted=True, **rest)
+
+    patch.setattr(Replica, "__init__", started)
+
+
+def a_refilled_replica_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replica, "_distrust", lambda self: None)
+
+
+def open_as_soon_as_committed(patch: pytest.MonkeyPatch) -> None:
+    """The first commit of a term is taken for durable."""
+    advance = Watermark._advance
+
+    def advanced(self: Watermark) -> None:
+        advance(self)
+        if not self._durable and self._last >= self._first:
+            self._durable = self._pending.popleft()[0]
+
+    patch.setattr(Watermark, "_advance", advanced)
+
+
+def the_past_counts_as_durable(patch: pytest.MonkeyPatch) -> None:
+    """What stood in the log when the term began."""
+    covers = Watermark.covers
+
+    def covered(self: Watermark, sequence: int) -> bool:
+        return sequence < self._first or covers(self, sequence)
+
+    patch.setattr(Watermark, "covers", covered)
+
+
+def one_majority_of_a_joint_quorum(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Membership, "quorum", property(lambda self: Quorum((self.voters,))))
+
+
+def a_joint_quorum_counted_over_the_union(patch: pytest.MonkeyPatch) -> None:
+    def union(self: Membership) -> Quorum:
+        return Quorum((tuple(sorted({*self.voters, *self.former})),))
+
+    patch.setattr(Membership, "quorum", property(union))
+
+
+def our_own_commit_counts_in_each_set_for_both(patch: pytest.MonkeyPatch) -> None:
+    def agreed(self: Quorum, values: Any) -> Any:
+        told = sorted((values[voter] for voters in self.sets for voter in voters if voter in values), reverse=True)
+        need = max(membership.majority(len(voters)) for voters in self.sets)
+        return told[need - 1] if len(told) >= need else None
+
+    patch.setattr(Quorum, "agreed", agreed)
+
+
+def learners_count(patch: pytest.MonkeyPatch) -> None:
+    def agreed(self: Quorum, values: Any) -> Any:
+        told = sorted(values.values(), reverse=True)
+        need = max(membership.majority(len(voters)) for voters in self.sets)
+        return told[need - 1] if len(told) >= need else None
+
+    patch.setattr(Quorum, "agreed", agreed)
+
+
+def a_mandate_outlives_a_grant(patch: pytest.MonkeyPatch) -> None:
+    """Whoever the engine says is master is master, however late it says so."""
+    patch.setattr(Replica, "_why_not_master", lambda self, term, now_ms: "")
+
+
+def echoes_of_the_untrusted_count(patch: pytest.MonkeyPatch) -> None:
+    echoed = Replica._echoed
+    patch.setattr(Replica, "_echoed", lambda self, peer, echo: echoed(self, peer, replace(echo, trusted=True)))
+
+
+def what_arrives_late_comes_before_the_clock(patch: pytest.MonkeyPatch) -> None:
+    """A message is taken in before the time that has passed is looked at."""
+    received = Replica.received
+
+    def hasty(self: Replica, peer: int, message: Any, now_ms: int) -> Any:
+        with pytest.MonkeyPatch.context() as still:
+            still.setattr(Replica, "_lapse", lambda self, now_ms: None)
+            return received(self, peer, message, now_ms)
+
+    patch.setattr(Replica, "received", hasty)
+
+
+def a_master_never_gives_up(patch: pytest.MonkeyPatch) -> None:
+    """Not even when its lease is long gone."""
+    patch.setattr(Pace, "dead_ms", property(lambda self: 1 << 40))
+    patch.setattr(Pace, "__post_init__", lambda self: None)
+
+
+def a_lease_longer_than_its_grants(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Pace, "held_ms", property(lambda self: self.lease_ms * 3 // 2))
+
+
+def a_lease_counted_from_the_echo(patch: pytest.MonkeyPatch) -> None:
+    """From when the echo came, not from when the beat was sent."""
+
+    def echoed(self: Replica, peer: int, echo: Any) -> None:
+        reign = self._reign
+        if reign is not None and echo.term == reign.term and echo.trusted:
+            reign.lease.echoed(peer, reign.beat_ms)
+            if echo.ack is not None:
+                self._acked(peer, echo.ack)
+
+    patch.setattr(Replica, "_echoed", echoed)
+
+
+def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
+    def echoed(self: Replica, peer: int, echo: Any) -> None:
+        if self._reign is not None:
+            self._reign.lease.echoed(peer, echo.sent_ms)
+
+    patch.setattr(Replica, "_echoed", echoed)
+
+
+def a_bound_replica_joins_another(patch: pytest.MonkeyPatch) -> None:
+    may_follow = Replica._may_follow
+
+    def unbound(self: Replica, peer: int, beat: Any, now_ms: int) -> bool:
+        return may_follow(self, peer, beat, max(now_ms, self._bound_until_ms))
+
+    patch.setattr(Replica, "_may_follow", unbound)
+
+
+def an_older_term_is_followed_again(patch: pytest.MonkeyPatch) -> None:
+    may_follow = Replica._may_follow
+
+    def forgetful(self: Replica, peer: int, beat: Any, now_ms: int) -> bool:
+        self._newest = (0, 0)
+        return may_follow(self, peer, beat, now_ms)
+
+    patch.setattr(Replica, "_may_follow", forgetful)
+
+
+def strong_reads_without_the_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replica, "may_answer_strong", lambda self, now_ms: self._reign is not None)
+
+
+def local_reads_that_do_not_wait(patch: pytest.MonkeyPatch) -> None:
+    """What a follower has not heard to be durable is shown."""
+    covers = Replica.covers
+
+    def hasty(self: Replica, term: int, sequence: int) -> bool:
+        return True if self._following is not None else covers(self, term, sequence)
+
+    patch.setattr(Replica, "covers", hasty)
+
+
+def frames_of_any_master_pass(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replica, "admits", lambda self, peer, frame, now_ms: protocol.Admission.PASS)
+
+
+def a_retry_is_another_request(patch: pytest.MonkeyPatch) -> None:
+    """Request keys are not looked up."""
+    patch.setattr(Engine, "_applied", lambda self, request: False)
+
+
+MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], ...] = (
+    (acknowledged_before_the_watermark, (1, 7), (quorums.test_a_commit_is_durable_when_a_majority_holds_it,)),
+    (the_past_counts_as_durable, (), (quorums.test_what_stood_before_the_term_is_never_answered_for,)),
+    (acks_of_other_terms_count, (), (rules.test_acks_and_echoes_of_another_term_change_nothing,)),
+    (a_stale_token_releases_waiters, (), (rules.test_acks_are_given_in_the_term_followed_only,)),
+    (no_grant_at_start, (), (rules.test_who_starts_is_bound_for_a_lease,)),
+    (
+        whoever_is_elected_is_followed,
+        (103, 200),
+        (rules.test_a_master_that_began_with_less_is_told_so_and_not_followed,),
+    ),
+    (
+        a_mandate_outlives_a_grant,
+        (),
+        (rules.test_a_mandate_that_comes_while_we_are_bound_to_another_master_is_not_used,),
+    ),
+    (a_wiped_replica_votes, (35, 49), (rules.test_a_replica_that_lost_its_disk_does_nothing_until_it_is_synchronised,)),
+    (a_refilled_replica_counts, (), (rules.test_a_log_that_is_being_replaced_counts_for_nothing,)),
+    (open_as_soon_as_committed, (), (rules.test_neither_an_ack_nor_an_echo_alone_opens_a_term,)),
+    (one_majority_of_a_joint_quorum, (), (quorums.test_a_change_of_voters_needs_both_majorities_until_it_is_finished,)),
+    (
+        a_joint_quorum_counted_over_the_union,
+        (),
+        (quorums.test_a_change_of_voters_needs_both_majorities_until_it_is_finished,),
+    ),
+    (our_own_commit_counts_in_each_set_for_both, (), (quorums.test_our_own_word_counts_once_in_each_set,)),
+    (learners_count, (), (quorums.test_learners_and_strangers_do_not_count,)),
+    (echoes_of_the_untrusted_count, (), (rules.test_a_learner_and_an_untrusted_replica_open_nothing,)),
+    (what_arrives_late_comes_before_the_clock, (), (rules.test_what_arrives_after_a_freeze_does_not_revive_a_term,)),
+    (a_master_never_gives_up, (), (rules.test_a_new_master_whom_nobody_joins_steps_down,)),
+    (a_lease_longer_than_its_grants, (4, 13, 26), (quorums.test_a_lease_ends_before_the_grants_whatever_the_rates,)),
+    (a_lease_counted_from_the_echo, (151, 184), (rules.test_a_lease_counts_from_when_the_beat_was_sent,)),
+    (echoes_of_another_term_count, (), (rules.test_acks_and_echoes_of_another_term_change_nothing,)),
+    (a_bound_replica_joins_another, (), (rules.test_who_is_bound_hears_no_votes_and_joins_nobody_but_an_open_term,)),
+    (an_older_term_is_followed_again, (), (rules.test_who_is_bound_hears_no_votes_and_joins_nobody_but_an_open_term,)),
+    (strong_reads_without_the_lease, (13, 26), (rules.test_strong_answers_end_with_the_lease_though_the_term_goes_on,)),
+    (
+        local_reads_that_do_not_wait,
+        (),
+        (rules.test_reads_here_need_word_from_the_master_and_what_they_show_must_be_durable,),
+    ),
+    (frames_of_any_master_pass, (), (rules.test_frames_of_a_master_wait_until_it_is_followed,)),
+    (a_retry_is_another_request, (5, 7), ()),
+)
+"""What is planted, the seeds that show it, the unit tests that show it."""

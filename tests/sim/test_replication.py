@@ -1,0 +1,85 @@
+"""The replicated A-Hash on virtual time: seeds under which everything breaks, and mistakes that must not pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from _pytest.outcomes import Failed
+
+from tests.sim.replication import Broken
+from tests.sim.replication_mistakes import MISTAKES, Plant
+from tests.sim.replication_scenario import Done, Scenario, check_history, run_seed
+
+SMOKE = 5
+"""How many of the scenario's seeds one `seed` of the test stands for: they are short."""
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__name__", "seeds")
+
+
+def test_nothing_acknowledged_is_lost_whatever_breaks(seed: int) -> None:
+    """Replay one: `make sim SEEDS=<seed> ARGS=replication`."""
+    for each in range((seed - 1) * SMOKE + 1, seed * SMOKE + 1):
+        outcome = run_seed(each)
+        assert outcome.terms >= 1
+        assert outcome.written >= 5, "so much broke that nothing was tested"
+
+
+def test_a_seed_is_one_history() -> None:
+    """Nothing but the seed is drawn from."""
+    assert _story(7) == _story(7)
+    assert _story(7) != _story(8)
+
+
+def _story(seed: int) -> list[tuple[object, ...]]:
+    scenario = Scenario(seed)
+    scenario.run()
+    return [(done.kind, done.key, done.value, done.call_us, done.return_us) for done in scenario.history]
+
+
+@pytest.mark.parametrize(("plant", "seeds"), [(plant, seeds) for plant, seeds, _ in MISTAKES if seeds], ids=_name)
+def test_a_planted_mistake_is_caught(plant: Plant, seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under at least one of the seeds that were found to show it; none of them is broken without it."""
+    for seed in seeds:
+        run_seed(seed)
+    plant(monkeypatch)
+    caught = []
+    for seed in seeds:
+        try:
+            run_seed(seed)
+        except (Broken, AssertionError) as found:
+            caught.append(str(found))
+    assert caught, "the simulator has gone blind to this mistake: look for other seeds that show it"
+
+
+@pytest.mark.parametrize(
+    ("plant", "rule"), [(plant, rule) for plant, _, rules in MISTAKES for rule in rules], ids=_name
+)
+def test_a_planted_mistake_fails_a_unit_test(
+    plant: Plant, rule: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, Failed)):
+        rule()
+
+
+def test_every_planted_mistake_is_caught_by_something() -> None:
+    assert [plant.__name__ for plant, seeds, rules in MISTAKES if not seeds and not rules] == []
+
+
+def test_the_checks_of_histories_can_fail() -> None:
+    """A write that stands before one answered earlier; a read of what is older or gone; a session that goes back."""
+    order = {"x": 1, "y": 2}
+    written = [Done("write", 0, "a", "x", 0, 10), Done("write", 1, "a", "y", 20, 30)]
+    check_history([*written, Done("strong", 0, "a", "y", 40, 50), Done("local", 2, "a", "x", 60, 70)], order)
+    for bad in (
+        Done("strong", 0, "a", "x", 40, 50),
+        Done("strong", 0, "a", None, 40, 50),
+        Done("strong", 0, "a", "z", 40, 50),
+        Done("local", 1, "a", "x", 40, 50),
+        Done("write", 2, "a", "x", 40, 50),
+    ):
+        with pytest.raises(Broken):
+            check_history([*written, bad], order)
