@@ -253,7 +253,7 @@ MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], .
         (quorums.test_a_change_of_voters_needs_both_majorities_until_it_is_finished,),
     ),
     (our_own_commit_counts_in_each_set_for_both, (), (quorums.test_our_own_word_counts_once_in_each_set,)),
-    (learners_count, (), (quorums.test_learners_and_strangers_do_not_count,)),
+    (learners_count, (141, 248), (quorums.test_learners_and_strangers_do_not_count,)),
     (echoes_of_the_untrusted_count, (), (rules.test_a_learner_and_an_untrusted_replica_open_nothing,)),
     (what_arrives_late_comes_before_the_clock, (), (rules.test_what_arrives_after_a_freeze_does_not_revive_a_term,)),
     (a_master_never_gives_up, (), (rules.test_a_new_master_whom_nobody_joins_steps_down,)),
@@ -268,7 +268,7 @@ MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], .
         (),
         (rules.test_reads_here_need_word_from_the_master_and_what_they_show_must_be_durable,),
     ),
-    (frames_of_any_master_pass, (), (rules.test_frames_of_a_master_wait_until_it_is_followed,)),
+    (frames_of_any_master_pass, (195, 204), (rules.test_frames_of_a_master_wait_until_it_is_followed,)),
     (a_retry_is_another_request, (5, 7), ()),
 )
 """What is planted, the seeds that show it, the unit tests that show it."""
