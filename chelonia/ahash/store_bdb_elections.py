@@ -56,6 +56,7 @@ class Elections:
         self._holding = _Holding()
         self._busy = False
         self._decided = threading.Event()
+        self._superseded = False
         self._mandate: tuple[float, int] | None = None
         self._valid_ms = 0
         self._thread = threading.Thread(target=self._run, name="ahash-election", daemon=True)
@@ -89,6 +90,11 @@ class Elections:
         self._mandate = None
         self._decided.set()
 
+    def superseded(self) -> None:
+        """A vote of a newer election came: ours is over, and the newer one needs our vote soon."""
+        self._superseded = True
+        self._decided.set()
+
     def frame_sent(self) -> None:
         """A frame leaves on this thread: if it holds an election, its vote is out."""
         if self._holding.turn:
@@ -120,6 +126,7 @@ class Elections:
     def _hold(self, order: _Order) -> str:
         """Hold the election; returns why nothing came of it, empty when a master did."""
         self._decided.clear()
+        self._superseded = False
         self._valid_ms = order.valid_ms
         self.turn.acquire()
         self._holding.turn = True
@@ -131,4 +138,6 @@ class Elections:
             return f"Berkeley DB: {error}"
         finally:
             self.frame_sent()
-        return "" if self._decided.wait(OUTCOME_S) else "no master came of it"
+        if not self._decided.wait(OUTCOME_S):
+            return "no master came of it"
+        return "a newer election is held" if self._superseded else ""

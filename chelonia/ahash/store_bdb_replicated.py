@@ -558,6 +558,7 @@ class ReplicatedStore:
             self._leave_office()
             self._post(WantElection())
         elif result == bdb.DB_REP_HOLDELECTION:
+            self._elections.superseded()
             self._post(WantElection())
         elif result == bdb.DB_REP_JOIN_FAILURE:
             _LOG.error("ahash replica %d cannot be synchronised by Berkeley DB", self._own)

@@ -146,7 +146,7 @@ def test_a_master_that_returns_follows_and_what_it_alone_had_is_gone(group: Wire
     group.engines[1].peer_up(winner)
     group.wait(1, Ready)
     poll(lambda: group.engines[1].get(b"k000002") == b"together", what="the group's commit in the place of its own")
-    assert last_token(group, 1).term == 2
+    poll(lambda: last_token(group, 1).term == 2, what="it vouches in the new term")
 
 
 def test_of_two_masters_the_older_gives_way(group: Wired) -> None:
@@ -183,6 +183,22 @@ def test_an_election_won_too_long_ago_is_void(group: Wired) -> None:
     failures = [group.wait(replica, ElectionFailed) for replica in (2, 3)]
     assert any("too late" in str(failure) for failure in failures)
     assert not any(isinstance(event, MasterHere) for replica in (2, 3) for event in group.seen[replica])
+    vote_for_each_other(group, 2, 3)
+
+
+def test_an_election_that_meets_a_newer_one_ends_at_once(group: Wired) -> None:
+    group.close(1)
+    for _ in range(2):
+        seen = len(group.seen[3])
+        group.cut = {2}
+        group.engines[3].elect(2, 2, 200)
+        group.wait(3, ElectionFailed, seen)
+    group.cut = set()
+    seen = len(group.seen[2])
+    for replica in (2, 3):
+        group.engines[replica].elect(2, 2, 200)
+    found = group.wait(2, ElectionFailed, seen)
+    assert found == ElectionFailed("a newer election is held")
     vote_for_each_other(group, 2, 3)
 
 
