@@ -284,6 +284,9 @@ async def main(options: argparse.Namespace) -> None:
         trial = Trial(group, chance)
         await run(trial, scenarios)
         print(json.dumps(report(trial), indent=2))
+    except Exception:
+        await group.show_threads()
+        raise
     finally:
         await group.close()
     if not options.keep:

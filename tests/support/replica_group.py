@@ -276,6 +276,12 @@ class ReplicaGroup:
         """Its disk is new."""
         shutil.rmtree(self.directory / str(replica))
 
+    async def show_threads(self) -> None:
+        """Have every process write the stacks of its threads to its log."""
+        for process in self.processes.values():
+            process.send_signal(signal.SIGUSR1)
+        await asyncio.sleep(1)
+
     async def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
