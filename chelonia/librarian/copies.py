@@ -88,9 +88,19 @@ class Copies:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def fits(self, waiting: Waiting) -> bool:
-        """Whether a copy of a blob that waits could begin now."""
-        return any(self._takes(target) and any(map(self._gives, sources)) for target, sources in waiting.ways)
+    def room(self) -> Callable[[Waiting], bool]:
+        """What says of one blob after the other whether a copy of it could begin now, beside those before it."""
+        left = self._slots.copy()
+
+        def fits(waiting: Waiting) -> bool:
+            for target, sources in waiting.ways:
+                source = next((s for s in sources if left.free(s) and self._gives(s)), None)
+                if source is not None and left.free(target) and self._takes(target):
+                    left.take((source, target))
+                    return True
+            return False
+
+        return fits
 
     def _source(self, copy: Copy) -> Location | None:
         return next((s for s in copy.sources if self._gives(s.shepherd)), None)

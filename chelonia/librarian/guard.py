@@ -106,6 +106,12 @@ class Slots:
         """Whether this Shepherd can send or take one more."""
         return self.total < self._total_max and self._busy.get(shepherd, 0) < self.per_node_max
 
+    def copy(self) -> Slots:
+        """The same, to try out what would fit."""
+        other = Slots(self.per_node_max, self._total_max)
+        other._busy, other.total = dict(self._busy), self.total
+        return other
+
     def take(self, shepherds: Iterable[ServiceId]) -> None:
         """One copy begins between these."""
         self.total += 1
