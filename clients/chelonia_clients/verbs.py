@@ -137,8 +137,10 @@ ADMIN = Verb(
     "admin", "status | heal status [--watch] | heal pause | heal resume | heal rate [<bytes/s>] [--copies N] | "
     "node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
     "node undrain <id> | node forget <id> [--accept-loss] | rebuild | service list | "
-    "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>]",
-    "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, 3),
+    "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>] | "
+    "scrub [--node <id>] [--path <LN> [-r]] [--older-than 7d] [--suspicion] | quarantine list [<id>] | "
+    "quarantine discard <id> <reference>...|all | quarantine readmit <id>",
+    "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, -1),
     (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
      Flag("--watch", "heal status: look until all is whole"),
      Flag("--copies", "heal rate: repair copies one node sends or takes at once", "", "N"),
