@@ -22,7 +22,7 @@ _chelonia() {
         return
     fi
     if [[ "$cur" == -* ]]; then
-        COMPREPLY=($(compgen -W "--json --recursive --force --long --parents --replicas --parallel --bartender --cluster \
+        COMPREPLY=($(compgen -W "--json --recursive --force --list --long --parents --replicas --parallel --bartender --cluster \
             --config --verbose --trace --help --proxy --cert --key --ca-dir --ca-file --anonymous --as \
             --librarian --no-progress" -- "$cur"))
         return
