@@ -28,6 +28,8 @@ ANSWER_MS = 10_000
 LONG_ANSWER_MS = 120_000
 """The same for what moves bytes."""
 BODIES = ("PUT", "GET")
+REPORTS_LATE = 6
+"""Reports are few, and late ones must change nothing: they are late so many times as often."""
 LONG = ("copy", "scrub", *BODIES)
 KEPT_LINES = 300
 """Events kept to be shown with a failure."""
@@ -150,7 +152,8 @@ class Network:
         if (source.name, node.name) in self._cuts:
             return await self._lost(source, node, what, "cut off")
         whole = what not in BODIES  # a body is sent once
-        late = faults.late and whole and not source.name.startswith("user") and rng.random() < faults.late
+        chance = faults.late * (REPORTS_LATE if what == "report" else 1)
+        late = chance and whole and not source.name.startswith("user") and rng.random() < chance
         if node.up and (node.frozen or late):
             self._fly(node, self._late(node, work, faults.late_ms_max), request_id)
             return await self._lost(source, node, what, "late")

@@ -31,7 +31,7 @@ from chelonia.librarian.health import HealthTable
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.service_names import Names
-from chelonia.librarian.trimming import Trimming
+from chelonia.shepherd.forwarding import Fanout
 from chelonia.shepherd.journal import Journal
 from chelonia.shepherd.reporting import Reporting
 from chelonia.shepherd.scrubber import Scrubber
@@ -102,16 +102,11 @@ def _reorder_reports() -> Patches:
 
 
 def _trust_a_stale_state() -> Patches:
-    async def everybody(self: Any, plans: Any, blobs: Any) -> Any:
-        del self, blobs
-        return frozenset(location for plan in plans for location in plan.witnesses)
+    def heard(self: Any, node: Any, now: Any) -> bool:
+        del self, now
+        return node.heard_ms is not None
 
-    def proven(self: Any, shepherd: ServiceId, now: Any, generation: int) -> bool:
-        del generation
-        present: bool = self.present(shepherd, now)
-        return present
-
-    return patch.object(HealthTable, "proven", proven), patch.object(Trimming, "_ask", everybody)
+    return (patch.object(HealthTable, "_heard", heard),)
 
 
 def _forget_an_fsync() -> Patches:
@@ -162,7 +157,11 @@ def _acknowledge_one_copy() -> Patches:
     async def enough(self: Any, pending: Any, held: Any) -> None:
         del self, pending, held
 
-    return (patch.object(Uploads, "_complete_copies", enough),)
+    async def receipts(self: Any, held: Any) -> Any:
+        del self, held
+        return (), ()
+
+    return patch.object(Uploads, "_complete_copies", enough), patch.object(Fanout, "receipts", receipts)
 
 
 def _unlink_the_file() -> Patches:
@@ -203,12 +202,12 @@ BUGS: dict[str, Bug] = {
     "trim-short": Bug("damaged and surplus copies go as soon as one good copy is left", _trim_while_short),
     "drop-report": Bug("a report that was not answered is replaced by the next", _drop_a_report),
     "reorder-reports": Bug("a report is applied whatever its number", _reorder_reports),
-    "stale-state": Bug("copies on Shepherds that were not heard or asked count for a trim", _trust_a_stale_state),
+    "stale-state": Bug("a Shepherd that was heard once counts as heard for ever", _trust_a_stale_state),
     "no-fsync": Bug("a replica is acknowledged up to 5 s before it is on stable storage", _forget_an_fsync),
     "erase-first": Bug("erasures are ordered before the transact that decides them", _erase_before_the_transact),
     "no-request-key": Bug("a retry is taken for a new request", _ignore_the_request_key),
     "loose-claim": Bug("a copy is claimed without regard to the blob's version", _claim_unconditionally),
-    "one-copy": Bug("an upload is acknowledged with the copies there happen to be", _acknowledge_one_copy),
+    "one-copy": Bug("an upload is acknowledged before the other copies are there", _acknowledge_one_copy),
     "unlink-file": Bug("dropping one name of several removes the file", _unlink_the_file),
     "no-scrub": Bug("the scrub believes the record instead of the bytes", _believe_the_record),
     "revoked-right": Bug("a transact does not depend on the policy that was read", _use_a_revoked_right),

@@ -42,8 +42,8 @@ OPEN_MAX = 4
 """With so many operations whose outcome is open, a group only waits: what could be told becomes too much to follow."""
 UNKNOWN = "unknown"
 KINDS = {
-    "put": 30, "put_file": 12, "delete": 9, "unlink": 5, "move": 12, "link": 6, "note": 4, "wanted": 7, "bar": 3,
-    "unbar": 3, "read": 8, "stat": 3,
+    "put": 26, "put_file": 12, "delete": 7, "unlink": 9, "move": 10, "link": 12, "note": 4, "wanted": 7, "bar": 3,
+    "unbar": 2, "read": 6, "stat": 2,
 }  # fmt: skip
 """What users do, and how often."""
 
@@ -110,7 +110,16 @@ class Users:
         for _ in range(rounds):
             await self.world.clock.sleep(self.rng.randint(0, 4_000))
             if group.story.open < OPEN_MAX:
-                await self.act(group, user, self.draw(group, user.number, colleague))
+                op = self.draw(group, user.number, colleague)
+                await asyncio.gather(self.act(group, user, op), *self._duels(group, op))
+
+    def _duels(self, group: Group, op: Op) -> list[Any]:
+        """Who is about to lose a right uses it at the same moment."""
+        if op.kind != "bar":
+            return []
+        self.asked += 1
+        rival = User(op.target, self.world.client(f"user{op.target}"))
+        return [self.act(group, rival, Op(self.asked, op.target, "delete", op.name))]
 
     async def act(self, group: Group, user: User, op: Op) -> str:
         """Do one thing and remember what was told. Returns: what was told."""

@@ -121,8 +121,16 @@ class Watch:
         for key, value in puts.items():
             if key.startswith(_HEADER):
                 before = self._world.store.get(key)
-                if before is not None:
+                if before is None:
+                    self._born(_blob(key, value))
+                else:
                     self._changing(_blob(key, before), _blob(key, value), puts)
+
+    def _born(self, blob: StoredObject) -> None:
+        """Two copies are durable, or as many as are wanted, before anybody is told that a file is there."""
+        homes = {place.shepherd for place, _ in locations_of(blob)}
+        if len(homes) < min(2, facts_of(blob).wanted):
+            self._found.append(f"{blob.id} is acknowledged with {len(homes)} copies, wanted {facts_of(blob).wanted}")
 
     def _changing(self, before: StoredObject, after: StoredObject, puts: Mapping[bytes, bytes]) -> None:
         old, new = dict(locations_of(before)), dict(locations_of(after))
