@@ -22,7 +22,7 @@ from chelonia.ahash.forwarding import Asked, Forwarder, NotCarriedOut
 from chelonia.ahash.mastership import Links, Mastership, TermDurability, TermStore
 from chelonia.ahash.membership import Membership
 from chelonia.ahash.peer_messages import AnswerFrame, CallFrame
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.service import AHashService, AHashSettings, backup_path
 from chelonia.ahash.store import Executor
 from chelonia.core import bounds
 from chelonia.core.access import check_access
@@ -157,6 +157,16 @@ class ReplicatedAHash:
         """See `core.ahash.AHash.change`."""
         outcomes: tuple[ChangeOutcome, ...] = await self._at_master(Asked("change", call, (elements,)))
         return outcomes
+
+    async def backup(self, call: Call, name: str) -> str:
+        """See `core.ahash.AHash.backup`: of this replica, when it may be read."""
+        check_access(call, "ahash", "backup")
+        target = backup_path(self._parts.settings.backup_dir, name)
+        if not self._mastership.may_read():
+            cause = "this replica does not hold what the group has: ask another, or wait"
+            raise CheloniaError(Kind.UNAVAILABLE, "backup", name, cause)
+        await self._parts.executor.run_read(lambda: self._parts.engine.backup(target))
+        return target
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
         """See `core.ahash.AHash.regroup`."""

@@ -34,7 +34,7 @@ _chelonia() {
     case "$verb" in
         completion) COMPREPLY=($(compgen -W "bash zsh" -- "$cur")); return ;;
         help) COMPREPLY=($(compgen -W "$(chelonia completion verbs 2>/dev/null)" -- "$cur")); return ;;
-        admin) COMPREPLY=($(compgen -W "status heal pause resume rate node service ahash add remove replace list approve withdraw maintenance drain undrain forget" -- "$cur")); return ;;
+        admin) COMPREPLY=($(compgen -W "status heal pause resume rate node service ahash backup add remove replace list approve withdraw maintenance drain undrain forget" -- "$cur")); return ;;
     esac
     local IFS=$'\n'
     if [[ "$cur" == /* || ( -z "$cur" && "$verb" != cp && "$verb" != put* ) ]]; then
