@@ -410,9 +410,11 @@ class ReplicatedStore:
     def _use(self, work: Callable[[Any], T]) -> T:
         """Run `work` on the tree within the gate; a dead handle is replaced, a lost deadlock tried again."""
         for _ in range(TRIES_MAX):
+            if self._replaced():  # looked at before the gate too, which a synchronisation passes at every frame
+                break
             with Errors(self._panic), self._gate:
                 self._open_env()
-                if not self._readable:
+                if self._replaced():
                     break
                 tree = self._tree
                 try:
@@ -428,6 +430,10 @@ class ReplicatedStore:
             if self._tree is None:
                 break
         raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", "this replica is being synchronised: retry")
+
+    def _replaced(self) -> bool:
+        """Whether a synchronisation is going on, and what is here is not to be read."""
+        return not self._readable
 
     def _replace(self, dead: Any) -> None:
         """Open the tree again unless somebody else just did; never while it is synchronised: the library would wait."""
