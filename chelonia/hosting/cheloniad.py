@@ -132,9 +132,11 @@ def _loop(work: Coroutine[Any, Any, int]) -> int:
 
 
 def note_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what the event loop could not hand to anybody; a connection that its peer broke is no fault of this node."""
+    """Log what the event loop could not hand to anybody; a connection that its peer broke, or that was given up before
+    its handshake ended (a silent peer), is no fault of this node."""
     error, text = context.get("exception"), str(context.get("message", ""))
-    if isinstance(error, OSError) and text.startswith("Fatal error on"):
+    given_up = isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+    if (isinstance(error, OSError) or given_up) and text.startswith("Fatal error on"):
         logging.getLogger("chelonia.http").info("connection broke: %s (%r)", text, error)
     else:
         loop.default_exception_handler(context)

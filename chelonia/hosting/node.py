@@ -47,6 +47,7 @@ from chelonia.hosting.routes import Readiness, Routes, observer
 from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
 from chelonia.hosting.signer import KeyVerifier, load_signer
 from chelonia.hosting.soap_door import SoapDoor, SoapParts
+from chelonia.hosting.strain import Strain
 from chelonia.hosting.tls import ClientCertificate, TlsSettings, TlsStore
 from chelonia.hosting.transfers import HttpCarrier, HttpTransfers
 from chelonia.hosting.worker import ThreadWorker
@@ -224,14 +225,15 @@ class Node:
         tuning.setdefault("root_owner", Dn(admins[0] if admins else ""))
         known = load_record_key(section.record_key_file)
         settings = LibrarianSettings(bootstrap=trusted(self._config), record_key=known, **tuning)
-        neighbours, carrier = HttpNeighbours(self._link), HttpCarrier(self._client)
-        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings, neighbours, carrier)
+        neighbours, carrier, strain = HttpNeighbours(self._link), HttpCarrier(self._client), Strain()
+        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings, neighbours, carrier, strain)
         ahash = self._ahash or RemoteAHash(self._link, section.ahash)
         librarian = LibrarianService(ahash, Identity(self._dn, ServiceId(section.id)), world)
         if not await self._persist("librarian", librarian.start):
             return
         save_record_key(section.record_key_file, librarian.record_key)
         self._closers.append(librarian.stop)
+        self._keep("strain", strain.run())
         self._keep("librarian", librarian.run())
         self._librarian = librarian
         ended = heartbeats_end(librarian.suspect)

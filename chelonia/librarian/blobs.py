@@ -124,6 +124,12 @@ def file_states(given: Mapping[str, str], new: NewBlob) -> dict[str, str]:
     return {**given, **own, "checksum": value or declared}
 
 
+def known_checksum_type(checksums: Checksums) -> str:
+    """The type of checksum to tell readers when nobody has asked for one: the original's if it was measured."""
+    order = (DEFAULT_CHECKSUM_TYPE, *CHECKSUM_TYPES)
+    return next((kind for kind in order if getattr(checksums, kind)), DEFAULT_CHECKSUM_TYPE)
+
+
 # --- reading blob objects -------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.healing import HealControl
@@ -18,11 +19,14 @@ from chelonia.core.replicas import Location
 from chelonia.librarian.blobs import blob_of, facts_of
 from chelonia.librarian.copying import Copier, CopyJob
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.guard import Backoff, Flow, Slots
+from chelonia.librarian.guard import Backoff, Flow, Slots, Throttle
 from chelonia.librarian.repair import BlobPlan, Copy
 from chelonia.librarian.worklist import Waiting
 
 _LOG = logging.getLogger(__name__)
+
+COPIES_MIN: Final = 2
+"""Copies in flight however late the process runs."""
 
 
 class Copies:
@@ -35,6 +39,7 @@ class Copies:
         self._copier = copier
         self._ended = ended
         self._slots = Slots(settings.copies_per_node_max, settings.copies_max)
+        self._throttle = Throttle(COPIES_MIN, settings.copies_max)
         self._sent, self._taken = Flow(), Flow()
         self.paused = False
         self._backoff = Backoff(settings.backoff_ms, settings.backoff_max_ms)
@@ -88,9 +93,22 @@ class Copies:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def fits(self, waiting: Waiting) -> bool:
-        """Whether a copy of a blob that waits could begin now."""
-        return any(self._takes(target) and any(map(self._gives, sources)) for target, sources in waiting.ways)
+    def room(self) -> Callable[[Waiting], bool]:
+        """What says of one blob after the other whether a copy of it could begin now, beside those before it."""
+        if self._on.world.strain is not None:
+            self._throttle.look(self._on.world.strain(), self._on.now)
+            self._slots.total_max = self._throttle.allowed
+        left = self._slots.copy()
+
+        def fits(waiting: Waiting) -> bool:
+            for target, sources in waiting.ways:
+                source = next((s for s in sources if left.free(s) and self._gives(s)), None)
+                if source is not None and left.free(target) and self._takes(target):
+                    left.take((source, target))
+                    return True
+            return False
+
+        return fits
 
     def _source(self, copy: Copy) -> Location | None:
         return next((s for s in copy.sources if self._gives(s.shepherd)), None)

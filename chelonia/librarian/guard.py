@@ -11,6 +11,11 @@ from collections.abc import Iterable
 from chelonia.core.ids import Ms, ServiceId
 
 MINUTE_MS = 60_000
+THROTTLE_MS = 100
+"""Between two changes of a throttle: the first must have shown its effect."""
+LATE_MS, PROMPT_MS = 4.0, 2.0
+"""A process that runs later than this makes users wait: a request takes several steps of the event loop. One that runs
+less late than that has room."""
 
 
 class RateGuard:
@@ -93,18 +98,53 @@ class Flow:
         return max(0.0, owed - (now - since) * self.bytes_per_s_max / 1000)
 
 
+class Throttle:
+    """How many copies may be in flight, going by how late this process runs: users come first.
+
+    Half as many when it runs late, one more at a time when it does not; never fewer than `least`, so that healing goes
+    on under any load.
+    """
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least = min(least, most)
+        self._most = most
+        self._allowed = float(most)
+        self._looked_ms = Ms(0)
+
+    @property
+    def allowed(self) -> int:
+        """Copies in flight at most."""
+        return int(self._allowed)
+
+    def look(self, late_ms: float, now: Ms) -> None:
+        """The process is so late on average."""
+        if now - self._looked_ms < THROTTLE_MS:
+            return
+        self._looked_ms = now
+        if late_ms > LATE_MS:
+            self._allowed = max(self._least, self._allowed / 2)
+        elif late_ms < PROMPT_MS:
+            self._allowed = min(self._most, self._allowed + 1)
+
+
 class Slots:
     """Copies in flight, bounded per Shepherd and in all."""
 
     def __init__(self, per_node_max: int, total_max: int) -> None:
         self.per_node_max = per_node_max
-        self._total_max = total_max
+        self.total_max = total_max
         self._busy: dict[ServiceId, int] = {}
         self.total = 0
 
     def free(self, shepherd: ServiceId) -> bool:
         """Whether this Shepherd can send or take one more."""
-        return self.total < self._total_max and self._busy.get(shepherd, 0) < self.per_node_max
+        return self.total < self.total_max and self._busy.get(shepherd, 0) < self.per_node_max
+
+    def copy(self) -> Slots:
+        """The same, to try out what would fit."""
+        other = Slots(self.per_node_max, self.total_max)
+        other._busy, other.total = dict(self._busy), self.total
+        return other
 
     def take(self, shepherds: Iterable[ServiceId]) -> None:
         """One copy begins between these."""

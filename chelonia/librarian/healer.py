@@ -180,12 +180,12 @@ class Healer:
             self._planning.changed()
         else:
             self._progress.copied(size)
-        self._next(2)
+        self._next(self._on.settings.copies_max)
 
     def _next(self, limit: int) -> None:
         """Let those that wait go on, as far as there is room."""
         self._work.refill()
-        self._work.unpark(limit, self._copies.fits)
+        self._work.unpark(limit, self._copies.room())
         self._wake.set()
 
     def _found(self, blobs: Sequence[BlobId]) -> None:
@@ -281,7 +281,7 @@ class Healer:
             await self._trimming.step()
 
     async def _balance(self) -> None:
-        if not self._copies.paused:
+        if not self._copies.paused and not self._work.queued:
             await self._balancing.step()
 
     async def _erase(self) -> None:

@@ -31,9 +31,9 @@ from chelonia.core.ids import (
 )
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding
 from chelonia.core.names import entry_name
-from chelonia.core.replicas import Location, ReplicaState, parse_location
+from chelonia.core.replicas import Checksums, Location, ReplicaState, parse_location
 from chelonia.librarian import invariants, trash
-from chelonia.librarian.blobs import FIRST_ORDINAL
+from chelonia.librarian.blobs import CHECKSUM_TYPES, FIRST_ORDINAL, known_checksum_type
 from chelonia.librarian.elements import (
     add,
     as_read,
@@ -343,13 +343,15 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
     if bench.entry(guid):
         return None
     now = seconds(bench.now)
+    checksums = Checksums(*(facts.get(kind, "") for kind in CHECKSUM_TYPES))
+    kind = known_checksum_type(checksums)
     sections: dict[str, dict[str, str]] = {
         "entry": {"type": TYPE_FILE, "GUID": guid, "owner": bench.entry(ObjectId(ROOT)).get("owner", "")},
         "timestamps": {"created": now, "modified": now},
         "states": {
             "size": facts.get("size", ""),
-            "checksum": facts.get("md5", ""),
-            "checksumType": "md5",
+            "checksum": facts.get(kind, ""),
+            "checksumType": kind,
             "neededReplicas": facts.get("wanted", "1"),
         },
         "blobs": {FIRST_ORDINAL: guid},

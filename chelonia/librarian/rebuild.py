@@ -33,7 +33,15 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import ReplicaRecord
 from chelonia.librarian import registry, trash
-from chelonia.librarian.blobs import FIRST_ORDINAL, NewBlob, facts_of, file_states, locations_of, make_blob
+from chelonia.librarian.blobs import (
+    FIRST_ORDINAL,
+    NewBlob,
+    facts_of,
+    file_states,
+    known_checksum_type,
+    locations_of,
+    make_blob,
+)
 from chelonia.librarian.elements import check, drop, erase, file_record, isset, put, put_all, seconds, unset, version
 from chelonia.librarian.seal import sealed
 from chelonia.librarian.tree import blobs_of, key_for, names_of, type_of
@@ -114,10 +122,15 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What records are judged by: the cluster's key, and when the snapshot was begun (None: there is none)."""
+    """What records are judged by: the cluster's key, and when the snapshot was begun (None: there is none).
+
+    `late`: everything known to be committed has been taken in. A Shepherd learns that a transact has named a blob a
+    moment after its user does, so what is not committed in its eyes may be acknowledged; it gives way to what is.
+    """
 
     record_key: str
     begun_ms: Ms | None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +149,19 @@ def judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
         return Verdict.DAMAGED
     if known.blob.exists:
         return Verdict.LISTED if _agree(facts, known.blob) else Verdict.CONFLICT
+    true = genuine(facts, basis.record_key)
     if not record.committed:
-        return Verdict.UNCOMMITTED
-    if not genuine(facts, basis.record_key):
+        return _uncommitted(_judge_genuine(facts, known, basis)) if true and basis.late else Verdict.UNCOMMITTED
+    if not true:
         return Verdict.SHELTERED
-    if of_snapshot(facts):
-        return Verdict.SNAPSHOT
-    return _judge_genuine(facts, known, basis)
+    return Verdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, known, basis)
+
+
+def _uncommitted(verdict: Verdict) -> Verdict:
+    """What may never have been acknowledged becomes a file where none is, and displaces nothing."""
+    if verdict is Verdict.FILE:
+        return verdict
+    return Verdict.SHELTERED if verdict in (Verdict.VERSION, Verdict.SHELTERED) else Verdict.UNCOMMITTED
 
 
 def _judge_genuine(facts: ReplicaFacts, known: Known, basis: Basis) -> Verdict:
@@ -195,7 +214,7 @@ def new_file(facts: ReplicaFacts, location: Location, parent: StoredObject, name
         "timestamps": {"created": seconds(facts.created_ms), "modified": seconds(facts.created_ms)},
         "parents": {f"{parent.id}/{name}": "parent"},
         "policy": parent.sections.get("defaultPolicy", {}),
-        "states": file_states({}, new),
+        "states": file_states({"checksumType": known_checksum_type(facts.checksums)}, new),
         "blobs": {FIRST_ORDINAL: facts.blob},
     }
     obj = ObjectId(facts.guid)
@@ -211,7 +230,7 @@ def new_version(facts: ReplicaFacts, location: Location, known: Known) -> list[E
     elements = [check(file.id, version(file.version)), *make_blob(new)]
     elements += [drop(file.id, "blobs", ordinal) for ordinal in file.sections.get("blobs", {})]
     elements.append(put(file.id, "blobs", FIRST_ORDINAL, facts.blob))
-    states = {**file_states({}, new), "neededReplicas": str(facts.wanted)}
+    states = file_states({"checksumType": known_checksum_type(facts.checksums)}, new)
     elements += put_all(file.id, {"states": states, "timestamps": {"modified": seconds(facts.created_ms)}})
     for blob in known.current:
         if blob.exists:

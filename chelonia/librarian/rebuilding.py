@@ -158,7 +158,8 @@ class Rebuilding:
         manifest, begun = await self._choose(found)
         if manifest is not None:
             await self._restore(manifest, found)
-        await self._read_records(Basis(self._tools.keeping.record_key, begun))
+        for late in (False, True):
+            await self._read_records(Basis(self._tools.keeping.record_key, begun, late))
         await self._check()
 
     # --- the snapshot -----------------------------------------------------------------------------------------------
@@ -292,9 +293,11 @@ class Rebuilding:
     # --- the records ------------------------------------------------------------------------------------------------
 
     async def _read_records(self, basis: Basis) -> None:
-        self._progress.enter("reading records", self._total)
+        """Take in all records; `late`, those that are not known to be committed."""
+        self._progress.enter("reading records again" if basis.late else "reading records", self._total)
 
-        async def take(shepherd: ServiceId, items: Sequence[ReplicaRecord]) -> None:
+        async def take(shepherd: ServiceId, every: Sequence[ReplicaRecord]) -> None:
+            items = [item for item in every if item.committed is not basis.late]
             ids = [blob_object(item.facts.blob) for item in items if item.facts]
             blobs = {obj.id: obj for obj in await self._on.records.get(self._on.call, list(dict.fromkeys(ids)))}
             listed: list[Element] = []

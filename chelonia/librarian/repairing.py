@@ -102,8 +102,10 @@ class Repairing:
         for blob in batch:
             if blob not in found:
                 self._tally.gone(blob)
+                self._work.planned(blob)
                 self._work.settle(blob)
         for plan in await self._plans(list(found.values())):
+            self._work.planned(plan.blob)
             self._look_again(plan)
             if not plan.idle:
                 await self.act(plan, found[plan.blob])

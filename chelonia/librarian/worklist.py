@@ -46,6 +46,7 @@ class Worklist:
         self._queue: list[tuple[Danger, Waiting]] = []
         self._queued: dict[BlobId, Danger] = {}
         self._generation = 0
+        self._let_go: dict[BlobId, Waiting] = {}
         self._stuck: dict[BlobId, None] = {}
         self._rounds: dict[ServiceId, Round] = {}
         self._origin: dict[BlobId, tuple[Round, str]] = {}
@@ -59,6 +60,11 @@ class Worklist:
     def dirty(self) -> int:
         """Blobs that can be planned now."""
         return len(self._dirty)
+
+    @property
+    def queued(self) -> int:
+        """Blobs that wait for a free slot."""
+        return len(self._queue)
 
     @property
     def full(self) -> bool:
@@ -126,11 +132,26 @@ class Worklist:
         insort(self._queue, (danger, waiting), key=itemgetter(0))
 
     def unpark(self, limit: int, fits: Callable[[Waiting], bool]) -> None:
-        """Let the most endangered be planned again for which a copy can begin now, at most `limit` of them."""
-        chosen = [waiting.what.blob for _, waiting in self._queue[:UNPARK_SCAN] if fits(waiting)][:limit]
-        for blob in chosen:
+        """Let the most endangered be planned again for which a copy can begin now, at most `limit` of them.
+
+        `fits` is asked of one after the other, and takes room for those it lets go on; first of those that were let go
+        on before and have not been planned yet.
+        """
+        for waiting in self._let_go.values():
+            fits(waiting)
+        chosen: list[Waiting] = []
+        for _, waiting in self._queue[:UNPARK_SCAN]:
+            if len(chosen) < limit and fits(waiting):
+                chosen.append(waiting)
+        for waiting in chosen:
+            blob = waiting.what.blob
             self._unqueue(blob)
+            self._let_go[blob] = waiting
             self._dirty[blob] = None
+
+    def planned(self, blob: BlobId) -> None:
+        """This blob was planned: its copies have their slots, or wait again."""
+        self._let_go.pop(blob, None)
 
     def endangered(self, limit: int) -> tuple[Endangered, ...]:
         """The first of those that wait."""

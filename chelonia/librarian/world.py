@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +38,8 @@ class World:
     neighbours: Neighbours | None = None
     carrier: Carrier | None = None
     """Without it the Librarian keeps no bytes of its own: no snapshots, and no rebuild."""
+    strain: Callable[[], float] | None = None
+    """Milliseconds by which this process lately runs late, on average; without it healing yields to nobody."""
 
     def owner(self, dn: str) -> Dn:
         """The owner to record for an entry whose maker gave none."""

@@ -139,8 +139,10 @@ ADMIN = Verb(
     "node undrain <id> | node forget <id> [--accept-loss] | rebuild | service list | "
     "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>] | "
     "ahash status | ahash backup <name> | ahash add <DN> <host:port> | ahash remove <id> | "
-    "ahash replace <id> <DN> <host:port>",
-    "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, 5),
+    "ahash replace <id> <DN> <host:port> | "
+    "scrub [--node <id>] [--path <LN> [-r]] [--older-than 7d] [--suspicion] | quarantine list [<id>] | "
+    "quarantine discard <id> <reference>...|all | quarantine readmit <id>",
+    "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, -1),
     (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
      Flag("--watch", "heal status: look until all is whole"),
      Flag("--copies", "heal rate: repair copies one node sends or takes at once", "", "N"),

@@ -29,13 +29,13 @@ async def filled(cluster: Cluster, client: Client) -> None:
 def run_alone(config: Path) -> subprocess.CompletedProcess[str]:
     """Run a node until it ends by itself."""
     argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "run", "--config", str(config)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
 
 
 def accept_store(cluster: Cluster, name: str) -> str:
     config = cluster.root / "conf" / f"{name}.toml"
     argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "accept-store", "--config", str(config)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 async def test_an_emptied_disk_is_refused_until_an_administrator_says_that_it_is_meant(

@@ -273,11 +273,12 @@ class Chaos:
 
     async def _rot(self) -> None:
         victim = self._rng.choice(self.victims)
+        held = victim.disk.platter.references()
+        for reference in self._rng.sample(held, min(len(held), self._rng.choice((1, 1, 3)))):
+            self._rot_one(victim, reference)
+
+    def _rot_one(self, victim: SimShepherd, reference: ReferenceId) -> None:
         platter = victim.disk.platter
-        held = platter.references()
-        if not held:
-            return
-        reference = self._rng.choice(held)
         self._world.harm(victim, reference)
         fault = self._rng.choice(("flip", "lose", "truncate", "record"))
         self._world.note(f"ROT {victim.node.name} {reference} {fault}")

@@ -219,7 +219,8 @@ def _changed(op: Op, file: File) -> File:
 def _upload(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
     fid = tree.names[op.name] if at.bound < 0 else at.bound
     file = tree.file(fid)
-    if file is not None and file.bars(op.user):
+    decided = at.bound >= 0 and op.kind == "put_file"  # the right was decided when the name was reserved
+    if file is not None and file.bars(op.user) and not decided:
         return At(result="refused denied"), tree
     if at.bound < 0:
         return At(bound=fid), tree

@@ -54,6 +54,8 @@ class Swarm:
             trash_keep_ms=rng.choice((0, 0, 20_000)),
             trim_grace_ms=rng.choice((1_000, 5_000)),
         )
+        # Inventories are compared daily as a rule: what only that mends is a bug to be shown.
+        self.world.shepherd_tuning = {"compare_ms": 3_600_000, "scrub_period_ms": rng.choice((15_000, 60_000))}
         self.users = Users(self.world, rng)
         self.chaos = Chaos(self.world, random.Random(rng.random()), draw(rng))
         mix = self.chaos.mix

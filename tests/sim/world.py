@@ -189,6 +189,7 @@ class World:
         self.hosts = [Host(Node(name, self._unexpected), services) for name, services in shape.hosts]
         self.shepherds = [self._shepherd(number, domain) for number, domain in enumerate(shape.domains, start=1)]
         self.librarian_settings = LIBRARIAN_SETTINGS
+        self.shepherd_tuning: dict[str, int] = {}
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -229,7 +230,8 @@ class World:
         """Start a Shepherd on its disk."""
         self.note(f"START {shepherd.node.name}")
         shepherd.node.begin()
-        service = ShepherdService(self._shepherd_ports(shepherd), shepherd_settings(shepherd))
+        settings = replace(shepherd_settings(shepherd), **self.shepherd_tuning)
+        service = ShepherdService(self._shepherd_ports(shepherd), settings)
         await shepherd.node.spawn(service.start())
         shepherd.service = service
         self._keep(shepherd.node, service.run())

@@ -235,7 +235,9 @@ async def test_a_connection_broken_by_its_peer_is_not_an_error_of_the_node(caplo
     caplog.set_level("INFO")
     loop = asyncio.get_running_loop()
     note_trouble(loop, {"message": "Fatal error on SSL protocol", "exception": ConnectionResetError()})
-    assert [record.levelname for record in caplog.records] == ["INFO"]
+    closed = RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+    note_trouble(loop, {"message": "Fatal error on SSL protocol", "exception": closed})
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
     note_trouble(loop, {"message": "Fatal error on SSL protocol", "exception": ValueError()})
     assert caplog.records[-1].levelname == "ERROR"
 

@@ -6,7 +6,7 @@ import pytest
 
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat
-from chelonia.librarian.guard import Backoff, RateGuard, Slots
+from chelonia.librarian.guard import Backoff, RateGuard, Slots, Throttle
 from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Transition, steady_from, unsteady
 from chelonia.librarian.leader import Leadership, Lease
 
@@ -288,3 +288,15 @@ def test_backoff_doubles_to_its_limit_and_forgets_on_success() -> None:
     assert not backoff.spared(B, now)
     backoff.worked(A)
     assert backoff.failed(A, now) - now == 100
+
+
+def test_a_throttle_halves_when_the_process_runs_late_and_never_stops_healing() -> None:
+    throttle, now = Throttle(2, 16), 0
+    seen = []
+    for late in (0, 50, 50, 50, 50, 50, 3, 0, 0, 0):
+        now += 100
+        throttle.look(late, Ms(now))
+        seen.append(throttle.allowed)
+    assert seen == [16, 8, 4, 2, 2, 2, 2, 3, 4, 5]
+    throttle.look(50, Ms(now + 50))
+    assert throttle.allowed == 5, "the last change has not shown its effect yet"

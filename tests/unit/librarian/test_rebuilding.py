@@ -23,7 +23,7 @@ from chelonia.core.librarian import (
     Undelete,
     Unlink,
 )
-from chelonia.core.replicas import ReplicaState
+from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.librarian import rebuild
 from chelonia.librarian.invariants import broken
 from chelonia.librarian.mending import LOST_FOUND
@@ -212,6 +212,7 @@ def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_of_thei
         plant(1, name="/forged", seal="00" * 32)
         plant(2, name="/unsigned", seal="")
         plant(3, name="/uncommitted", committed=False, **{k: v for k, v in genuine(3, "/u").items() if k != "name"})
+        plant(8, committed=False, **genuine(8, "/acknowledged"))
         plant(4, state=ReplicaState.INVALID, **genuine(4, "/damaged"))
         plant(5, **genuine(5, "/mine"))
         plant(6, **genuine(6, "no/name"))
@@ -219,7 +220,7 @@ def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_of_thei
         async with rebuilt(k) as (k, status):
             paths = await k.paths()
             top = {path for path in paths if path.count("/") == 1}
-            assert top == {"/mine", "/lost+found"}
+            assert top == {"/mine", "/acknowledged", "/lost+found"}
             sheltered = {path.removeprefix("/lost+found/") for path in paths if path.startswith("/lost+found/")}
             assert sheltered == {f"00000000-0000-4000-9000-b0000000000{n}" for n in (1, 2, 5, 6)}
             shelter = await k.bench.stored(LOST_FOUND)
@@ -236,6 +237,39 @@ def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_of_thei
     run_virtual(scenario())
 
 
+def test_what_is_not_known_to_be_committed_displaces_nothing() -> None:
+    """A Shepherd learns of a commit a moment after the user: its word that it is not committed proves nothing."""
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(NO_SNAPSHOTS):
+            guid, blob = await k.upload("/f", b"committed")
+            await k.upload("/g", b"acknowledged")
+        disks = [keeper.disk for keeper in k.shepherds.values()]
+        for disk in disks:
+            for kept in disk.values():
+                kept.committed = kept.facts.blob == blob
+        newer, name = BlobId(k.ids.uuid()), "/f"
+        stale, other = BlobId(k.ids.uuid()), Guid(k.ids.uuid())
+        facts = held(k, blob)[0].facts
+        for number, (each, file) in enumerate(((newer, guid), (stale, other))):
+            sealed = seal(KEY, each, file, name=name, owner=JOE, wanted=2)
+            made = replace(facts, blob=each, guid=file, seal=sealed, created_ms=k.clock.now_ms() + 5)
+            disks[0][ReferenceId(f"00000000-0000-4000-8{number}00-000000000000")] = Kept(
+                made, b"committed", committed=False
+            )
+        async with rebuilt(k) as (k, status):
+            paths = await k.paths()
+            assert (paths["/f"], set(paths)) == (
+                guid,
+                {"/f", "/g", "/lost+found", *(f"/lost+found/{b}" for b in (newer, stale))},
+            )
+            assert (await k.bench.stored(guid)).sections["blobs"] == {"00000000": blob}
+            assert status.counts["blobs in /lost+found"] == 2
+
+    run_virtual(scenario())
+
+
 def facts_data(k: Keepers, blob: str) -> bytes:
     return held(k, blob)[0].data
 
@@ -246,9 +280,13 @@ def test_without_a_snapshot_records_alone_bring_files_back() -> None:
         async with k.running(NO_SNAPSHOTS):
             await k.bench.collection("d")
             guid, blob = await k.upload("/d/f", copies=3)
+        for kept in held(k, blob):  # bytes first: nobody asked for another checksum than SHA-256
+            kept.facts = replace(kept.facts, checksums=Checksums(kept.facts.checksums.sha256))
         async with rebuilt(k) as (k, status):
             assert (await k.paths())["/d/f"] == guid
             assert len(await k.bench.locations(blob)) == 3
+            states = (await k.bench.stored(guid)).sections["states"]
+            assert (states["checksumType"], len(states["checksum"])) == ("sha256", 64)
             assert any("no snapshot was found" in note for note in status.notes)
 
     run_virtual(scenario())

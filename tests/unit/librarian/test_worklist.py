@@ -1,5 +1,7 @@
 """What is healed next: the queue by danger, rounds and their cursors, timers."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -212,3 +214,21 @@ def test_timers_ring_once_at_the_earliest_time_set() -> None:
 def test_a_cursor_says_where_a_round_began(after: str) -> None:
     fresh = Round(A, Ms(1), after, kept=True)
     assert fresh.cursor == NodeCursor(A, after, after == END)
+
+
+def test_who_was_let_go_on_keeps_its_room_until_it_is_planned() -> None:
+    work = Worklist()
+    for name in ("a", "b", "c"):
+        work.park(waiting(name))
+
+    def room(slots: int) -> Callable[[Waiting], bool]:
+        left = [None] * slots
+        return lambda found: bool(left) and left.pop() is None
+
+    work.unpark(9, room(2))
+    assert work.take(9) == ["a", "b"]
+    work.unpark(9, room(2))
+    assert work.dirty == 0, "both slots are as good as taken"
+    work.planned(BlobId("a"))
+    work.unpark(9, room(2))
+    assert work.take(9) == ["c"]
