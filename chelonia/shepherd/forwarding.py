@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
@@ -70,6 +70,22 @@ async def _push_from(node: Node, turl: str, held: Held, offset: int) -> Uploaded
     return answer
 
 
+async def ended_alive(node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1) -> bool:
+    """Wait for `task`, which sends to `turl`, while the other side answers questions; returns whether it has ended.
+
+    Args: give_up_ms: monotonic; -1: never, while the other side lives.
+    """
+    clock, half_ms = node.ports.clock, node.settings.forward_stall_ms // 2
+    while not await within(clock, task, half_ms):
+        question = asyncio.ensure_future(node.ports.transfers.offset(turl))
+        lives = await within(clock, question, half_ms)
+        await settled(question)
+        late = 0 <= give_up_ms <= clock.monotonic_ms()
+        if not task.done() and (late or not lives):
+            return False
+    return True
+
+
 class Leg:
     """One copy being written along with an upload."""
 
@@ -112,15 +128,8 @@ class Leg:
 
     async def _ended(self) -> bool:
         """Whether it has ended in the time it has, and while the other side answers."""
-        clock, settings = self._node.ports.clock, self._node.settings
-        give_up_ms = clock.monotonic_ms() + settings.forward_finish_ms
-        while not await within(clock, self.task, settings.forward_stall_ms // 2):
-            question = asyncio.ensure_future(self._node.ports.transfers.offset(self.turl))
-            lives = await within(clock, question, settings.forward_stall_ms // 2)
-            await settled(question)
-            if not self.task.done() and (not lives or clock.monotonic_ms() >= give_up_ms):
-                return False
-        return True
+        give_up_ms = self._node.ports.clock.monotonic_ms() + self._node.settings.forward_finish_ms
+        return await ended_alive(self._node, self.turl, self.task, give_up_ms)
 
     async def _body(self) -> AsyncIterator[bytes]:
         while (chunk := await self._queue.get()) is not None:

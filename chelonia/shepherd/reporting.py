@@ -270,11 +270,11 @@ class Reporting:
         return True
 
     def _ask_again(self, report: Report) -> None:
-        """The answer to a repeat says nothing of `unknown`: uncommitted replicas are reported once more."""
+        """The answer to a repeat says nothing of `unknown`: all that is here is reported once more, committed or not (a
+        disk put back from an old image has committed replicas that nobody knows any more)."""
         for replica in report.replicas:
-            held = self._node.index.get(replica.reference)
-            if held is not None and not held.committed:
-                self._node.report(held.reference)
+            if replica.reference in self._node.index:
+                self._node.report(replica.reference)
 
     # --- inventory ------------------------------------------------------------------------------------------------
 

@@ -23,10 +23,11 @@ from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutco
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd import gate, lifecycle
 from chelonia.shepherd.checksums import Hasher, hash_stream
-from chelonia.shepherd.forwarding import Fanout, push_copy
+from chelonia.shepherd.forwarding import Fanout, ended_alive, push_copy
 from chelonia.shepherd.intake import Intake
 from chelonia.shepherd.lifecycle import Held, Phase
 from chelonia.shepherd.node import Node
+from chelonia.shepherd.waiting import settled
 from chelonia.wire.tickets import Ticket
 
 log = logging.getLogger(__name__)
@@ -335,12 +336,18 @@ class Uploads:
         while len(pending.receipts) < wanted and pending.untried:
             (turl, resume), *rest = pending.untried
             pending.untried = tuple(rest)
+            push = asyncio.ensure_future(push_copy(self._node, turl, held, resume=resume))
             try:
-                receipt = await push_copy(self._node, turl, held, resume=resume)
-                pending.receipts[receipt.location.shepherd] = receipt
+                if await ended_alive(self._node, turl, push):
+                    receipt = push.result()
+                    pending.receipts[receipt.location.shepherd] = receipt
+                else:  # frozen or cut off: whoever sends can do better elsewhere than wait for it
+                    again.append((turl, True))
             except CheloniaError as error:
                 log.info("spare copy failed reference=%s error=%s", held.reference, error)
                 again.append((turl, True))
+            finally:
+                await settled(push)
         pending.untried = (*pending.untried, *again)
         if len(pending.receipts) < wanted:
             have = len(pending.receipts)

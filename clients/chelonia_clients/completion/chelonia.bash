@@ -18,11 +18,11 @@ _chelonia() {
     fi
     if [[ "$cur" == -* && "$verb" == admin ]]; then
         COMPREPLY=($(compgen -W "--json --for --end --wait --accept-loss --repair --node --path --recursive \
-            --older-than --suspicion --librarian --as --cluster" -- "$cur"))
+            --older-than --suspicion --watch --copies --librarian --as --cluster" -- "$cur"))
         return
     fi
     if [[ "$cur" == -* ]]; then
-        COMPREPLY=($(compgen -W "--json --recursive --force --long --parents --replicas --parallel --bartender --cluster \
+        COMPREPLY=($(compgen -W "--json --recursive --force --list --long --parents --replicas --parallel --bartender --cluster \
             --config --verbose --trace --help --proxy --cert --key --ca-dir --ca-file --anonymous --as \
             --librarian --no-progress" -- "$cur"))
         return
@@ -34,7 +34,7 @@ _chelonia() {
     case "$verb" in
         completion) COMPREPLY=($(compgen -W "bash zsh" -- "$cur")); return ;;
         help) COMPREPLY=($(compgen -W "$(chelonia completion verbs 2>/dev/null)" -- "$cur")); return ;;
-        admin) COMPREPLY=($(compgen -W "status heal pause resume rate node service ahash backup add remove replace list approve withdraw maintenance drain undrain forget" -- "$cur")); return ;;
+        admin) COMPREPLY=($(compgen -W "status heal pause resume rate node service ahash backup fsck rebuild scrub quarantine add remove replace list approve withdraw maintenance drain undrain forget discard readmit" -- "$cur")); return ;;
     esac
     local IFS=$'\n'
     if [[ "$cur" == /* || ( -z "$cur" && "$verb" != cp && "$verb" != put* ) ]]; then

@@ -294,6 +294,22 @@ async def test_a_committed_replica_the_namespace_forgot_is_set_aside_and_never_e
     await world.stop()
 
 
+@pytest.mark.expect_log("replica set aside")
+@virtual
+async def test_a_lost_answer_does_not_hide_that_a_committed_replica_is_unknown() -> None:
+    """As after an old image of the disk was put back: nobody would ask again before the next comparison, in a day."""
+    world = await World(unknown_grace_ms=5_000, quarantine_keep_ms=1000).start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(5000)
+    world.librarian.known.clear()
+    world.librarian.lose_answers["report"] = 1
+    await world.restart(run=True)
+    await world.pass_ms(60_000)
+    assert await world.state_of(reference) == "none"
+    assert await world.quarantined() == 1
+    await world.stop()
+
+
 # --- inventory -----------------------------------------------------------------------------------------------------
 
 

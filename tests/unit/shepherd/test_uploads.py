@@ -447,6 +447,20 @@ async def test_a_copy_that_owes_its_receipt_is_waited_for_only_while_it_lives() 
 
 
 @virtual
+async def test_nobody_left_but_a_frozen_shepherd_is_told_soon() -> None:
+    first, _ = await two()
+    frozen = World("s3")
+    first.transfers.frozen.append(frozen.base)
+    await frozen.start()
+    for number, how in ((1, "forward"), (2, "spare")):
+        turl = await peer_turl(frozen, DATA, number=number)
+        ticket = await first.ticket(request(DATA, number, durable=2, **{how: (turl,)}))
+        before_ms = first.clock.monotonic_ms()
+        assert await kind_of(first.send(ticket, DATA)) is Kind.UNAVAILABLE
+        assert first.clock.monotonic_ms() - before_ms <= 2 * first.settings.forward_stall_ms
+
+
+@virtual
 async def test_too_few_copies_are_told_the_bytes_kept_and_the_repeat_succeeds() -> None:
     first, second = await two()
     turl = await peer_turl(second, DATA)
