@@ -249,15 +249,17 @@ class ReplicatedAHash:
         """Answer from this copy. Raises: _Elsewhere when it is not fresh enough, or was not throughout."""
         copy = await self._fresh_copy()
         await self._reach(copy, later(asked.call.read_after, self._parts.horizon.newest))
+        answer, refusal = None, None
         try:
             answer = await getattr(copy.service, asked.method)(asked.call, *asked.arguments)
         except CheloniaError as error:
             if error.kind in (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT):
                 raise _Elsewhere from error
-            raise
-        finally:
-            if not self._is_fresh(copy.term):
-                raise _Elsewhere
+            refusal = error
+        if not self._is_fresh(copy.term):  # a refusal too may rest on what is old
+            raise _Elsewhere
+        if refusal is not None:
+            raise refusal
         return answer
 
     def _is_fresh(self, term: int) -> bool:
