@@ -25,7 +25,7 @@ from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.position import Position
 
 METHODS: Final = ("get", "change", "transact", "recall", "walk", "scan", "objects", "regroup", "status")
-"""What is forwarded: the whole port."""
+"""What is forwarded: the whole port but `backup`, which is of the replica that is asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -417,7 +417,16 @@ class Mastership:
                     self.pulse()
 
     async def _mastered(self, term: int) -> None:
-        end = await self._executor.run_read(lambda: read_end(self._engine))
+        try:
+            end = await self._executor.run_read(lambda: read_end(self._engine))
+        except CheloniaError as error:
+            if error.kind is not Kind.UNAVAILABLE:
+                raise
+            _LOG.info("replica %d is master of term %d no more: %s", self._own, term, error)
+            self._engine.step_down()
+            self._reading_end = False
+            self._pump()  # what became of it waits behind
+            return
         self._reading_end = False
         self._do(self.replica.mastered(term, end, self._clock.monotonic_ms()))
         self._pump()

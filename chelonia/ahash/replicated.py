@@ -22,7 +22,7 @@ from chelonia.ahash.forwarding import Asked, Forwarder, NotCarriedOut
 from chelonia.ahash.mastership import Links, Mastership, TermDurability, TermStore
 from chelonia.ahash.membership import Membership
 from chelonia.ahash.peer_messages import AnswerFrame, CallFrame
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.service import AHashService, AHashSettings, backup_path
 from chelonia.ahash.store import Executor
 from chelonia.core import bounds
 from chelonia.core.access import check_access
@@ -158,6 +158,16 @@ class ReplicatedAHash:
         outcomes: tuple[ChangeOutcome, ...] = await self._at_master(Asked("change", call, (elements,)))
         return outcomes
 
+    async def backup(self, call: Call, name: str) -> str:
+        """See `core.ahash.AHash.backup`: of this replica, when it may be read."""
+        check_access(call, "ahash", "backup")
+        target = backup_path(self._parts.settings.backup_dir, name)
+        if not self._mastership.may_read():
+            cause = "this replica does not hold what the group has: ask another, or wait"
+            raise CheloniaError(Kind.UNAVAILABLE, "backup", name, cause)
+        await self._parts.executor.run_read(lambda: self._parts.engine.backup(target))
+        return target
+
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
         """See `core.ahash.AHash.regroup`."""
         status: AHashStatus = await self._at_master(Asked("regroup", call, (change,)))
@@ -239,15 +249,17 @@ class ReplicatedAHash:
         """Answer from this copy. Raises: _Elsewhere when it is not fresh enough, or was not throughout."""
         copy = await self._fresh_copy()
         await self._reach(copy, later(asked.call.read_after, self._parts.horizon.newest))
+        answer, refusal = None, None
         try:
             answer = await getattr(copy.service, asked.method)(asked.call, *asked.arguments)
         except CheloniaError as error:
             if error.kind in (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT):
                 raise _Elsewhere from error
-            raise
-        finally:
-            if not self._is_fresh(copy.term):
-                raise _Elsewhere
+            refusal = error
+        if not self._is_fresh(copy.term):  # a refusal too may rest on what is old
+            raise _Elsewhere
+        if refusal is not None:
+            raise refusal
         return answer
 
     def _is_fresh(self, term: int) -> bool:

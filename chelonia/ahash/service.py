@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from chelonia.ahash import engine, meta, reads
 from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, RecordJob, TransactJob
@@ -40,12 +41,14 @@ from chelonia.core.position import Position
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+_BACKUP_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class AHashSettings:
     """Args:
     cluster: id of the cluster; a fresh store takes it, another cluster's store is refused; empty: the store's own.
+    backup_dir: the existing directory in which backups are made; empty: none are.
     min_free_bytes: below this much free space every change is refused (0: never); taken again when it is back.
         It has to cover what is written but not yet in the tree: the dirty part of the cache, and some logs.
     key_keep_ms: how long outcomes are kept under their request keys.
@@ -54,6 +57,7 @@ class AHashSettings:
     """
 
     cluster: str = ""
+    backup_dir: str = ""
     min_free_bytes: int = 128 * 1024 * 1024
     key_keep_ms: int = bounds.REQUEST_KEY_KEEP_MS
     upkeep_interval_ms: int = 5000
@@ -251,10 +255,13 @@ class AHashService:
 
         return await self._read(look)
 
-    async def backup(self, target: str) -> None:
-        """Write a complete copy of the store into the new directory `target` while it serves. See `Store.backup`."""
+    async def backup(self, call: Call, name: str) -> str:
+        """See `core.ahash.AHash.backup`."""
+        check_access(call, "ahash", "backup")
         self._started()
+        target = backup_path(self._settings.backup_dir, name)
         await self._executor.run_read(lambda: self._store.backup(target))
+        return target
 
     def _prepare(self) -> Committer:
         meta.prepare(self._store, self._settings.cluster)
@@ -379,6 +386,16 @@ def _refuse(batch: deque[_Waiting]) -> None:
             cause = "the committer stopped before it could say: retry with the same request key"
             item.answer.set_exception(CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", "", cause))
             item.answer.exception()
+
+
+def backup_path(directory: str, name: str) -> str:
+    """Where a backup goes. Raises: NOT_SUPPORTED, BAD_REQUEST: a name is never a path."""
+    if not directory:
+        raise CheloniaError(Kind.NOT_SUPPORTED, "backup", name[:80], "no directory for backups is configured here")
+    if not _BACKUP_NAME.match(name):
+        cause = "a backup's name is 1 to 100 letters, digits, '.', '-' and '_', and does not begin with '.'"
+        raise CheloniaError(Kind.BAD_REQUEST, "backup", ascii(name[:80]), cause)
+    return f"{directory}/{name}"
 
 
 def _check_id(object_id: ObjectId) -> None:

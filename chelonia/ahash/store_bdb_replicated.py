@@ -410,9 +410,11 @@ class ReplicatedStore:
     def _use(self, work: Callable[[Any], T]) -> T:
         """Run `work` on the tree within the gate; a dead handle is replaced, a lost deadlock tried again."""
         for _ in range(TRIES_MAX):
+            if self._replaced():  # looked at before the gate too, which a synchronisation passes at every frame
+                break
             with Errors(self._panic), self._gate:
                 self._open_env()
-                if not self._readable:
+                if self._replaced():
                     break
                 tree = self._tree
                 try:
@@ -428,6 +430,10 @@ class ReplicatedStore:
             if self._tree is None:
                 break
         raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", "this replica is being synchronised: retry")
+
+    def _replaced(self) -> bool:
+        """Whether a synchronisation is going on, and what is here is not to be read."""
+        return not self._readable
 
     def _replace(self, dead: Any) -> None:
         """Open the tree again unless somebody else just did; never while it is synchronised: the library would wait."""
@@ -447,15 +453,18 @@ class ReplicatedStore:
         data = None if tree is None else tree.get(layout.META_STATE)
         return 0 if data is None else layout.decode_state(data).sequence
 
-    def _visible(self) -> int:
-        """The sequence that readers see, read from the tree."""
+    def _visible(self) -> int | None:
+        """The sequence that readers see, read from the tree; None: it cannot be read now."""
         try:
             return self._use(self._sequence)
-        except CheloniaError:
-            return 0
+        except CheloniaError as error:
+            _LOG.info("ahash replica %d cannot tell now where it stands: %s", self._own, error)
+            return None
 
     def _vouch(self, sequence: int) -> None:
         """Write down that we say of this commit that it stands here; only a witness, so a failure is no error."""
+        if (self._term, sequence) < self._acked.value:
+            return
         try:
             self._acked.note(self._term, sequence)
         except OSError as error:
@@ -568,7 +577,7 @@ class ReplicatedStore:
         self._readable = True
         self._initialising = False
         self._trusted = True
-        self._applied = self._visible()
+        self._applied = self._visible() or 0
         self._vouch(self._applied)
         self._post(Ready())
 
@@ -579,9 +588,12 @@ class ReplicatedStore:
             return
         if token.term == self._term:
             self._env.log_flush()
-            self._applied = self._visible()
-            self._vouch(self._applied)
-            self._post(Flushed(token, self._applied))
+            sequence = self._visible()
+            if sequence is None:
+                return
+            self._applied = sequence
+            self._vouch(sequence)
+            self._post(Flushed(token, sequence))
         self._pending = None
 
     def _look_after_logs(self) -> None:

@@ -21,6 +21,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("ahash", "scan"): (_L, _A),
     ("ahash", "objects"): (_L, _A),
     ("ahash", "regroup"): (_A,),
+    ("ahash", "backup"): (_A,),
     ("ahash", "status"): (_L, _A),
     ("librarian", "new"): (_B,),
     ("librarian", "get"): (_B, _A),

@@ -261,6 +261,14 @@ class AHash(Protocol):
         """
         ...
 
+    async def backup(self, call: Call, name: str) -> str:
+        """Write a complete copy of the store of the A-Hash that is asked, while it serves; returns where it is, there.
+
+        Args: `name`: of a new directory where backups are kept: letters, digits, `.`, `-` and `_`.
+        Raises: DENIED, BAD_REQUEST, EXISTS, NO_SPACE, NOT_SUPPORTED, UNAVAILABLE (what it has is not up to date).
+        """
+        ...
+
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
         """Change who belongs to the group, one replica at a time; returns the master's status after it.
 

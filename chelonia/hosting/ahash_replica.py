@@ -89,6 +89,11 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
     return HostedReplica(ahash, ahash.run, close)
 
 
+def settings_of(section: AHashSection) -> AHashSettings:
+    """The A-Hash's settings."""
+    return AHashSettings(backup_dir=section.backup_dir, **section.tuning)
+
+
 def configured(section: AHashSection) -> Membership:
     """The group as the configuration describes it: it counts until the store holds a record. The first one founds."""
     first = min(entry.id for entry in section.replicas)

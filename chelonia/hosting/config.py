@@ -99,12 +99,14 @@ class ReplicaEntry:
 class AHashSection:
     """The A-Hash: `id` its URL, `data_dir` its Berkeley DB environment (one process only).
 
+    `backup_dir`: an existing directory for the backups that `chelonia admin ahash backup` makes (empty: it makes none).
     As one of a group: `replica_id` which of `replicas` this is (0: alone), `replica_listen` the address on which it
     waits for the others, at the port of its own entry.
     """
 
     id: str
     data_dir: str
+    backup_dir: str = ""
     replica_id: int = 0
     replica_listen: str = "0.0.0.0"
     replicas: tuple[ReplicaEntry, ...] = ()
@@ -164,7 +166,7 @@ class NodeConfig:
 
 
 TUNING: dict[type[Any], tuple[type[Any], frozenset[str]]] = {
-    AHashSection: (AHashSettings, frozenset()),
+    AHashSection: (AHashSettings, frozenset({"backup_dir"})),
     LibrarianSection: (LibrarianSettings, frozenset({"bootstrap", "record_key"})),
     BartenderSection: (BartenderSettings, frozenset({"dn", "service_id", "token_key"})),
     ShepherdSection: (ShepherdSettings, frozenset({"service_id", "base_url", "dn", "version"})),

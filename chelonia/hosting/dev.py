@@ -327,9 +327,10 @@ class DevCluster:
     def _ahash(self, place: Place, replicas: list[Place], kept: Kept) -> AHashSection:
         settings = AHashSettings(cluster=kept.cluster if replicas else "")
         entries = tuple(ReplicaEntry(each.replica, HOST, each.replica_port, each.dn) for each in replicas)
-        return AHashSection(
-            place.url("AHash"), self._data(place), place.replica, HOST, entries, tuning=_tuned(settings)
-        )
+        backups = self._root / "backups"
+        backups.mkdir(exist_ok=True)
+        group = (place.replica, HOST, entries)
+        return AHashSection(place.url("AHash"), self._data(place), str(backups), *group, tuning=_tuned(settings))
 
     def _front(self, node: NodeConfig, place: Place) -> NodeConfig:
         owner = dn_of(self._file("admin-cert"), self._file("admin-key"))

@@ -29,7 +29,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.core.position import Horizon
-from chelonia.hosting.ahash_replica import Surroundings, host_replica, tell, unready
+from chelonia.hosting.ahash_replica import Surroundings, host_replica, settings_of, tell, unready
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.compact_client import CompactClient
 from chelonia.hosting.compact_server import CompactDoor, CompactParts, Offered, offer
@@ -187,14 +187,14 @@ class Node:
 
     async def _host_alone(self, section: AHashSection) -> AHash:
         store = await asyncio.to_thread(BdbStore, Path(section.data_dir), BdbSettings(), self._panicked)
-        ahash = await self._started_ahash(store, AHashSettings(**section.tuning))
+        ahash = await self._started_ahash(store, settings_of(section))
         self._closers.append(ahash.close)
         self._keep("ahash", ahash.run())
         return ahash
 
     async def _host_replica(self, section: AHashSection) -> AHash:
         around = Surroundings(self._dn, self._replica_tls, self._clock, self._ids, self._horizon)
-        replica = await host_replica(section, AHashSettings(**section.tuning), around)
+        replica = await host_replica(section, settings_of(section), around)
         self._closers.append(replica.close)
         self._keep("ahash", replica.run())
         return replica.ahash

@@ -48,7 +48,7 @@ AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, 
 """Failures after which the same call may be made again, elsewhere or later."""
 _UNHEARD: Final = frozenset({Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED})
 """Failures that may be the transport's."""
-ONCE: Final = frozenset({"change", "regroup"})
+ONCE: Final = frozenset({"change", "regroup", "backup"})
 """Operations without a request key that must not be repeated once they may have arrived."""
 KEYED: Final = frozenset(
     {
@@ -289,6 +289,10 @@ class RemoteAHash:
     ) -> ahash.Page:
         """See the port."""
         return await self._channel.call(call, "scan", object_id, section, after, limit)
+
+    async def backup(self, call: Call, name: str) -> str:
+        """See the port; never repeated by itself."""
+        return await self._channel.call(call, "backup", name)
 
     async def regroup(self, call: Call, change: ahash.GroupChange) -> ahash.AHashStatus:
         """See the port; never repeated by itself."""

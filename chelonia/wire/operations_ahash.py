@@ -191,6 +191,12 @@ AHASH: Final = service(
             _IDS,
         ),
         Spec(
+            "backup",
+            AHash.backup,
+            arguments(AHash.backup, Text("name", "name")),
+            single(Text("directory", "directory")),
+        ),
+        Spec(
             "regroup",
             AHash.regroup,
             whole_argument(AHash.regroup, _GROUP_CHANGE),

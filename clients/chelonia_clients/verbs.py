@@ -138,7 +138,8 @@ ADMIN = Verb(
     "node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
     "node undrain <id> | node forget <id> [--accept-loss] | rebuild | service list | "
     "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>] | "
-    "ahash status | ahash add <DN> <host:port> | ahash remove <id> | ahash replace <id> <DN> <host:port> | "
+    "ahash status | ahash backup <name> | ahash add <DN> <host:port> | ahash remove <id> | "
+    "ahash replace <id> <DN> <host:port> | "
     "scrub [--node <id>] [--path <LN> [-r]] [--older-than 7d] [--suspicion] | quarantine list [<id>] | "
     "quarantine discard <id> <reference>...|all | quarantine readmit <id>",
     "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, -1),

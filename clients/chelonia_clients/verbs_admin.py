@@ -39,6 +39,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await _approve(session, service_id, approved=what == "approve")
         case ("ahash", "status"):
             await verbs_ahash.status(session)
+        case ("ahash", "backup", name):
+            await verbs_ahash.backup(session, name)
         case ("ahash", "add", dn, address):
             await verbs_ahash.add(session, dn, address)
         case ("ahash", "remove", replica):

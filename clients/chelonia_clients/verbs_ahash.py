@@ -32,6 +32,18 @@ async def status(session: Session) -> None:
     _show(session, best)
 
 
+async def backup(session: Session, name: str) -> None:
+    """`ahash backup`: one A-Hash copies its store, rather a follower than the master."""
+    ahashes = session.client().ahashes
+    told, silent = await ask_all(ahashes)
+    if not told:
+        raise next(iter(silent.values()))
+    url = next((url for url, found in told.items() if found.role == "client"), next(iter(told)))
+    directory = await ahashes[url].backup(new_call(), name)
+    session.out.say(f"{url}: backup made in its {directory}")
+    session.out.result(url=url, directory=directory)
+
+
 async def add(session: Session, dn: str, address: str) -> AHashStatus:
     """`ahash add`: a further replica, which votes as soon as it holds what the others have."""
     found = await _regroup(session, GroupChange(GroupStep.ADD, dn=Dn(dn), address=address))

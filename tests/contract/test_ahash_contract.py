@@ -607,6 +607,14 @@ async def regroup_nobody(ahash: AHash, call: Call) -> None:
         raise caught.value
 
 
+async def backup_nowhere(ahash: AHash, call: Call) -> None:
+    """Ask for a backup where no directory for backups is configured."""
+    with pytest.raises(CheloniaError) as caught:
+        await ahash.backup(call, "copy")
+    if caught.value.kind is not Kind.NOT_SUPPORTED:
+        raise caught.value
+
+
 OPERATIONS: dict[str, Callable[[AHash, Call], Awaitable[object]]] = {
     "get": lambda a, c: a.get(c, (ObjectId("o"),)),
     "change": lambda a, c: a.change(c, ()),
@@ -616,6 +624,7 @@ OPERATIONS: dict[str, Callable[[AHash, Call], Awaitable[object]]] = {
     "scan": lambda a, c: a.scan(c, ObjectId("o"), "entries"),
     "objects": lambda a, c: a.objects(c),
     "regroup": regroup_nobody,
+    "backup": backup_nowhere,
     "status": lambda a, c: a.status(c),
 }
 

@@ -22,9 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="module")
 def tormented(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A cluster of an A-Hash and no Shepherds, to be killed and frozen."""
+    """A cluster of three A-Hash replicas and no Shepherds, to be killed and frozen."""
     pytestconfig.stash.setdefault(CLUSTERS, [])
-    yield from started(pytestconfig, Cluster(tmp_path_factory.mktemp("tormented"), shepherds=0))
+    yield from started(pytestconfig, Cluster(tmp_path_factory.mktemp("tormented"), shepherds=0, replicas=3))
 
 
 @pytest.fixture(scope="session")

@@ -135,8 +135,8 @@ def test_a_history_in_which_too_little_happened_proves_nothing(history: History,
 
 async def test_a_real_ahash_killed_and_frozen_passes(checker: Path, tmp_path: Path, tormented: Cluster) -> None:
     """A smoke of what `make check-history` does at length."""
-    target = run.target_of(tormented, seed=1, every_s=0.5)
-    history = await run.record(target, Plan(uuid.uuid4().hex[:12], clients=6), 3.0)
+    target = run.target_of(tormented, seed=1, every_s=2.0)
+    history = await run.record(target, Plan(uuid.uuid4().hex[:12], clients=6), 12.0)
     records.write(tmp_path / "h.jsonl", history)
     verdict = await asyncio.to_thread(porcupine.check, checker, tmp_path / "h.jsonl")
     assert verdict.judgement is Judgement.LINEARIZABLE, verdict.words
@@ -153,7 +153,7 @@ async def test_recorded_keys_are_deleted_where_they_would_stay(tormented: Cluste
 
     target = run.target_of(tormented, seed=1)
     async with tormented.ports("admin") as ports:
-        before = (await ports.ahash.status(Call())).objects_estimate
+        before = (await ports.ahash.status(Call().strongly())).objects_estimate
         quiet = run.Target(target.urls, target.tls, no_faults)
         await run.record(quiet, Plan(uuid.uuid4().hex[:12], key_operations=20), 1.0, clean=True)
-        assert (await ports.ahash.status(Call())).objects_estimate == before
+        assert (await ports.ahash.status(Call().strongly())).objects_estimate == before

@@ -125,22 +125,27 @@ class Writers:
     async def _write(self, writer: int) -> None:
         controls = [Control(port) for port in self.ports.values()]
         self.acked[writer] = []
-        turn = 0
-        while not self.ending:
-            self.begun[writer] = turn
-            where = writer  # each has a replica of its own, so that never all are with the same one
-            while True:
-                try:
-                    await controls[where % len(controls)].ask("write", writer, turn, self.size, patience_s=WRITE_S)
-                    break
-                except (OSError, ValueError) as error:
-                    text = str(error)[-80:]
-                    self.refusals[text] = self.refusals.get(text, 0) + 1
-                    where += 1
-                    await asyncio.sleep(0.01)
-            self.acked[writer].append(turn)
-            self.at.append(time.monotonic())
-            turn += 1
+        try:
+            while not self.ending:
+                turn = self.begun[writer] = len(self.acked[writer])
+                await self._until_told(controls, writer, turn)
+                self.acked[writer].append(turn)
+                self.at.append(time.monotonic())
+        finally:
+            for control in controls:
+                control.close()
+
+    async def _until_told(self, controls: list[Control], writer: int, turn: int) -> None:
+        where = writer  # each has a replica of its own, so that never all are with the same one
+        while True:
+            try:
+                await controls[where % len(controls)].ask("write", writer, turn, self.size, patience_s=WRITE_S)
+                return
+            except (OSError, ValueError) as error:
+                text = str(error)[-80:]
+                self.refusals[text] = self.refusals.get(text, 0) + 1
+                where += 1
+                await asyncio.sleep(0.01)
 
 
 class ReplicaGroup:
@@ -213,7 +218,12 @@ class ReplicaGroup:
 
     async def freeze_before_office(self, replica: int, *, wanted: bool) -> None:
         """Have the replica stop itself, or not, when it has won an election and is about to become master."""
-        await self._controls[replica].ask("freeze", wanted)
+
+        async def told() -> bool:
+            await self._controls[replica].ask("freeze", wanted)
+            return True
+
+        await poll_async(told, tolerate=OSError, what="a replica that listens")
 
     async def master(self, deadline: float = 20) -> int:
         """The master that serves now."""

@@ -34,7 +34,7 @@ _chelonia() {
     case "$verb" in
         completion) COMPREPLY=($(compgen -W "bash zsh" -- "$cur")); return ;;
         help) COMPREPLY=($(compgen -W "$(chelonia completion verbs 2>/dev/null)" -- "$cur")); return ;;
-        admin) COMPREPLY=($(compgen -W "status heal pause resume rate node service ahash fsck rebuild scrub quarantine add remove replace list approve withdraw maintenance drain undrain forget discard readmit" -- "$cur")); return ;;
+        admin) COMPREPLY=($(compgen -W "status heal pause resume rate node service ahash backup fsck rebuild scrub quarantine add remove replace list approve withdraw maintenance drain undrain forget discard readmit" -- "$cur")); return ;;
     esac
     local IFS=$'\n'
     if [[ "$cur" == /* || ( -z "$cur" && "$verb" != cp && "$verb" != put* ) ]]; then

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.ahash import replicated
+from chelonia.ahash import layout, meta, replicated
+from chelonia.ahash.store_bdb import BdbStore
 from chelonia.core.ahash import GroupChange, GroupStep, TransactOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.position import Position
-from tests.support.ahash import LIBRARIAN, OTHER_LIBRARIAN, add, is_value, put
+from tests.support.ahash import LIBRARIAN, OTHER_LIBRARIAN, SMALL, add, is_value, no_panic, put
 from tests.support.group import Group, group_of
 from tests.support.polling import poll_async
 
@@ -163,6 +164,16 @@ async def test_without_a_majority_requests_are_held_and_then_refused(group: Grou
     with pytest.raises(CheloniaError) as caught:
         await write(group, master, "k", "v")
     assert caught.value.kind in (Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE)
+
+
+async def test_a_backup_of_a_replica_begins_a_group_of_its_own(group: Group, tmp_path: Path) -> None:
+    await write(group, 1, "k", "v")
+    for replica in (group.master(), group.followers()[0]):
+        name = f"copy{replica}"
+        await asyncio.to_thread(group.engines[replica].backup, str(tmp_path / name))
+        copy = await asyncio.to_thread(BdbStore, tmp_path / name, SMALL, no_panic)
+        assert (meta.read_number(copy, layout.META_GENERATION), copy.get(layout.META_MEMBERS)) == (2, None)
+        copy.close()
 
 
 # --- membership -------------------------------------------------------------------------------------------------------

@@ -18,11 +18,13 @@ from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_bdb_files import CommitCounter, format_slot, parse_slot
 from chelonia.core.ahash import TransactOutcome
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ObjectId, RequestKey
+from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
 from tests.support.ahash import LIBRARIAN, SMALL, HandClock, add, no_panic, open_store, put, serving
 
 ROOT = Path(__file__).parents[3]
+ADMIN = Call(Dn("/CN=admin"), (Role.ADMINISTRATOR,))
 NO_KEY = RequestKey("")
 
 
@@ -273,19 +275,31 @@ async def test_a_service_writes_checkpoints_by_itself(tmp_path: Path) -> None:
     assert len(logs) <= 3
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/tmp/x", "a b", "ä", "x" * 101])
+async def test_a_backup_is_made_in_its_directory_and_nowhere_else(tmp_path: Path, name: str) -> None:
+    settings = AHashSettings(cluster="test", backup_dir=str(tmp_path))
+    async with serving(open_store("bdb", tmp_path), settings=settings) as service:
+        with pytest.raises(CheloniaError, check=lambda error: error.kind is Kind.BAD_REQUEST):
+            await service.backup(ADMIN, name)
+    async with serving(open_store("memory", tmp_path)) as service:
+        with pytest.raises(CheloniaError, check=lambda error: error.kind is Kind.NOT_SUPPORTED):
+            await service.backup(ADMIN, "copy")
+
+
 async def test_a_backup_made_while_writing_is_complete(tmp_path: Path) -> None:
-    async with serving(open_store("bdb", tmp_path)) as service:
+    settings = AHashSettings(cluster="test", backup_dir=str(tmp_path))
+    async with serving(open_store("bdb", tmp_path), settings=settings) as service:
         for turn in range(200):
             await service.transact(LIBRARIAN, NO_KEY, (put("o", "entries", f"{turn:05}", "x"), add("o", "s", "n", 1)))
         status = await service.status(LIBRARIAN)
-        task = asyncio.create_task(service.backup(str(tmp_path / "copy")))
+        task = asyncio.create_task(service.backup(ADMIN, "copy"))
         turn = 200
         while not task.done():
             await service.transact(LIBRARIAN, NO_KEY, (put("o", "entries", f"{turn:05}", "x"), add("o", "s", "n", 1)))
             turn += 1
         await task
         with pytest.raises(CheloniaError) as caught:
-            await service.backup(str(tmp_path / "copy"))
+            await service.backup(ADMIN, "copy")
         assert caught.value.kind is Kind.EXISTS
     async with serving(opened(tmp_path / "copy")) as restored:
         position = (await restored.status(LIBRARIAN)).position

@@ -12,7 +12,7 @@ L, B, S, A = Role.LIBRARIAN, Role.BARTENDER, Role.SHEPHERD, Role.ADMINISTRATOR
 EXPECTED: dict[str, dict[str, set[Role]]] = {
     "ahash": {
         "get": {L, A}, "change": {L}, "transact": {L}, "recall": {L}, "walk": {L, A}, "scan": {L, A}, "status": {L, A},
-        "objects": {L, A}, "regroup": {A},
+        "objects": {L, A}, "regroup": {A}, "backup": {A},
     },
     "librarian": {
         "new": {B}, "get": {B, A}, "traverseLN": {B, A}, "modifyMetadata": {B}, "remove": {B}, "report": {S},

@@ -310,6 +310,26 @@ def test_a_cluster_keeps_its_number_of_replicas(replicated: Path) -> None:
         DevCluster(DevOptions(replicated, 1)).prepare()
 
 
+def test_a_backup_is_put_in_the_place_of_a_store_and_nothing_else_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DevCluster(DevOptions(tmp_path, 0, replicas=3)).prepare()
+    conf, data, backup = tmp_path / "conf", tmp_path / "data" / "ahash1", tmp_path / "backup"
+    command = ["restore-ahash", "--config", str(conf / "core1.toml"), "--from", str(backup)]
+    shutil.copytree(data, backup)
+    assert main(command) == 2
+    assert "it is no backup" in capsys.readouterr().err
+    (backup / "restored").touch()
+    assert main(command) == 1
+    assert "it is not empty" in capsys.readouterr().err
+    data.rename(tmp_path / "away")
+    assert main([word.replace("core1", "core2") for word in command]) == 2
+    assert "replica 1 begins the group" in capsys.readouterr().err
+    assert main(command) == 0
+    assert (data / "restored").exists()
+    assert (data / "db").is_dir()
+
+
 def test_only_the_first_replica_founds_and_only_in_an_empty_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
