@@ -15,7 +15,7 @@ import sys
 from collections.abc import Coroutine, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import uvloop
 
@@ -28,6 +28,11 @@ from chelonia.hosting.node import Node
 from chelonia.hosting.watchdog import watched
 
 OK, FAILED, USAGE = 0, 1, 2
+
+
+SWITCH_S: Final = 0.0005
+"""How long a thread may run Python before another gets its turn. The event loop and the A-Hash's threads hand every
+request to each other: at the usual 5 ms a read waited that long for a busy loop, twice."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,6 +105,7 @@ def _run(options: argparse.Namespace) -> int:
     os.umask(0o077)  # replicas, metadata and the audit log are nobody else's to read
     configure(config.log, config.node.name)
     _allow_many_files()
+    sys.setswitchinterval(SWITCH_S)
 
     async def node() -> int:
         async with watched():
