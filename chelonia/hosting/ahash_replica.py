@@ -121,6 +121,24 @@ def found_store(section: AHashSection, settings: AHashSettings) -> None:
         store.close()
 
 
+def leave_group(directory: Path) -> None:
+    """Make sure that a directory may be opened by an A-Hash alone.
+
+    One of a group must not: the others may be alive, and go on without what is written here. Marked as `restored` it
+    begins a new generation, which belongs to no group. Raises: BAD_CONFIG.
+    """
+    if not (directory / "replica").exists():
+        return
+    if not (directory / "restored").exists():
+        cause = (
+            "this directory is that of a replica of a group: name the group in [ahash], or, when no other replica runs "
+            "any more, put the empty file `restored` into it to begin anew"
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", str(directory), cause)
+    for name in ("replica", "acked"):
+        (directory / name).unlink(missing_ok=True)
+
+
 def _cannot_go_on(reason: str) -> None:
     raise CheloniaError(Kind.INTERNAL, "found", cause=reason)
 

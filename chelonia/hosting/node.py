@@ -29,7 +29,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.core.position import Horizon
-from chelonia.hosting.ahash_replica import Surroundings, host_replica, settings_of, tell, unready
+from chelonia.hosting.ahash_replica import Surroundings, host_replica, leave_group, settings_of, tell, unready
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.compact_client import CompactClient
 from chelonia.hosting.compact_server import CompactDoor, CompactParts, Offered, offer
@@ -186,6 +186,7 @@ class Node:
         self._watch("ahash", check)
 
     async def _host_alone(self, section: AHashSection) -> AHash:
+        leave_group(Path(section.data_dir))
         store = await asyncio.to_thread(BdbStore, Path(section.data_dir), BdbSettings(), self._panicked)
         ahash = await self._started_ahash(store, settings_of(section))
         self._closers.append(ahash.close)

@@ -101,6 +101,8 @@ class Link:
     service_id: ServiceId = ServiceId("")
     trouble: Callable[[str, str], None] | None = None
     horizon: Horizon = field(default_factory=Horizon)
+    strong: bool = False
+    """Whether every call reads the newest acknowledged state: for who forgets positions between two calls."""
     compact: CompactClient | None = None
 
 
@@ -122,6 +124,8 @@ class Channel:
 
     async def call(self, call: Call, method: str, *args: Any, _as: type[T] | None = None) -> T:
         """Make one call of the port method `method`. Raises: what the service raised, NETWORK, TIMEOUT, UNTRUSTED."""
+        if self._link.strong:
+            call = call.strongly()
         if method in KEYED and not call.request_key:
             call = replace(call, request_key=RequestKey(self._link.ids.uuid()))
         give_up = self._link.clock.monotonic_ms() + self._patience.retry_ms

@@ -49,7 +49,7 @@ def from_environment(
     Args: `trace` is given every SOAP message sent and received.
     Raises: BAD_CONFIG, EXPIRED, UNTRUSTED, each with every place looked at.
     """
-    return open_client(settle_here(wish or Wish(), environ), environ, trace)
+    return _open(settle_here(wish or Wish(), environ), environ, trace)
 
 
 def settle_here(wish: Wish, environ: Mapping[str, str] | None = None) -> Settings:
@@ -63,11 +63,22 @@ def open_client(
     trace: Teller | None = None,
     note: Teller | None = None,
 ) -> Client:
-    """Make a client from settings.
+    """Make a client for one command: its reads are strong, as other commands' writes must be seen and it knows of none.
 
     Args: `note` is given a line when a request has been in trouble for a while and is still tried.
     Raises: as `from_environment`.
     """
+    return _open(settings, environ, trace, note, strong=True)
+
+
+def _open(
+    settings: Settings,
+    environ: Mapping[str, str] | None,
+    trace: Teller | None,
+    note: Teller | None = None,
+    *,
+    strong: bool = False,
+) -> Client:
     bartenders, librarians = settings.bartender_urls(), settings.librarian_urls()
     http = open_http(find(settings, environ).tls)
     traced = http if trace is None else SoapTrace(http, trace)
@@ -77,7 +88,7 @@ def open_client(
     librarian = RemoteLibrarian(link, librarians) if librarians else None
     once = Patience(retry_ms=0, read_ms=ONE_AHASH_MS)
     return Client(
-        RemoteBartender(link, bartenders), http, librarian, trouble=waiting or keep_quiet,
+        RemoteBartender(replace(link, strong=strong), bartenders), http, librarian, trouble=waiting or keep_quiet,
         ahashes={url: RemoteAHash(link, (url,), once) for url in settings.ahash_urls()},
         shepherds=lambda service: RemoteShepherd(link, (service,)),
     )  # fmt: skip

@@ -436,6 +436,12 @@ async def test_a_strong_call_arrives_strong() -> None:
     assert [call.strong for call in told.calls] == [False, True]
 
 
+async def test_a_link_may_make_every_call_strong() -> None:
+    async with telling() as (told, _, client, url):
+        await Channel(replace(link(client), strong=True), AHASH, (url,)).call(Call(), "status")
+    assert [call.strong for call in told.calls] == [True]
+
+
 async def test_a_malformed_position_is_refused() -> None:
     answer = await post(Port(never), STATUS, Content_Type="text/xml", Chelonia_Read_After="soon")
     assert fault(answer).kind is Kind.BAD_REQUEST
