@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,10 +138,9 @@ async def _try_upload(client: Client, source: Source, ln: str, wish: UploadOptio
             raise _Again(error) from error
         raise
     sent = _Counted(source.open(), wish.progress)
-    body = sent.chunks()
     try:
         watch = Watch(client.http, client.clock, number, lambda: sent.size) if source.repeatable else None
-        words = await _put(client, ln, Sending("PUT", start.turl, {}, body, source.size), watch)
+        words = await _put(client, ln, Sending("PUT", start.turl, {}, sent, source.size), watch)
         _compare(ln, sent, words)
         await _commit(client, start, words, ln, wish)
     except CheloniaError as error:
@@ -153,7 +152,7 @@ async def _try_upload(client: Client, source: Source, ln: str, wish: UploadOptio
         sent.take_back()
         raise
     finally:
-        await body.aclose()
+        await sent.aclose()
     return Uploaded(ln, sent.size, sent.sha256)
 
 
@@ -199,42 +198,54 @@ def _mtime(mtime_s: float | None) -> tuple[Triple, ...]:
 
 
 class _Counted:
-    """Passes chunks on, counting and hashing them."""
+    """Passes chunks on, counting and hashing them. To be closed by whoever made it, also while somebody reads it."""
 
     def __init__(self, source: AsyncIterator[bytes], progress: Progress | None) -> None:
         self._source = source
         self._progress = progress
         self._hash = hashlib.sha256()
+        self._hashing: asyncio.Task[None] | None = None
+        self._step = asyncio.Lock()
+        self._closed = False
         self.size = 0
 
     @property
     def sha256(self) -> str:
+        """Of the chunks passed on; whole once the source has ended."""
         return self._hash.hexdigest()
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield the chunks; closing this closes the source."""
-        try:
-            async for chunk in self._hashed():
-                yield chunk
-        finally:
-            close = getattr(self._source, "aclose", None)
-            if close is not None:
-                await close()
+    def __aiter__(self) -> _Counted:
+        return self
 
-    async def _hashed(self) -> AsyncIterator[bytes]:
-        hashing: asyncio.Task[None] | None = None
-        async for chunk in self._source:
-            if hashing is not None:
-                await hashing
-                hashing = None
+    async def __anext__(self) -> bytes:
+        async with self._step:
+            if self._closed:
+                raise ConnectionAbortedError("the upload was given up")
+            chunk = await anext(self._source, None)
+            await self._hashed()
+            if chunk is None:
+                raise StopAsyncIteration
             if len(chunk) > 256 * 1024:  # hashed while it is sent
-                hashing = asyncio.ensure_future(asyncio.to_thread(self._hash.update, chunk))
+                self._hashing = asyncio.ensure_future(asyncio.to_thread(self._hash.update, chunk))
             else:
                 self._hash.update(chunk)
             self.size += len(chunk)
             if self._progress is not None:
                 self._progress(len(chunk))
-            yield chunk
+            return chunk
+
+    async def aclose(self) -> None:
+        """Close the source, as soon as a step that is being taken has ended: a sender that was cut off may still be
+        in one, and a generator cannot be closed while it runs."""
+        self._closed = True
+        async with self._step:
+            await self._hashed()
+            close = getattr(self._source, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _hashed(self) -> None:
+        hashing, self._hashing = self._hashing, None
         if hashing is not None:
             await hashing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import tempfile
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.names import check_name, parse_ln
-from chelonia.hosting.http_client import HttpClient
+from chelonia.hosting.http_client import HttpClient, Received, Sending
 from chelonia_clients.client import merge_actions
 from chelonia_clients.downloads import download, read
 from chelonia_clients.local_files import printable, to_ln, to_local
@@ -338,3 +339,39 @@ def test_the_sync_face_does_the_same(fake: FakeBartender) -> None:
             client.stat("/none")
     client.close()
     assert fake.store.closed
+
+
+async def test_a_source_is_closed_though_a_sender_that_was_cut_off_is_still_reading_it(
+    fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, may_end = asyncio.Event(), asyncio.Event()
+    closed: list[str] = []
+    senders: list[asyncio.Task[None]] = []
+
+    async def slow() -> AsyncIterator[bytes]:
+        try:
+            yield b"first"
+            reading.set()
+            with contextlib.suppress(asyncio.CancelledError):  # as a thread that reads a file is not cut off either
+                await asyncio.Event().wait()
+            await may_end.wait()
+            yield b"second"
+        finally:
+            closed.append("source")
+
+    async def send(body: AsyncIterator[bytes]) -> None:
+        async for _ in body:
+            pass
+
+    async def cut_off(sending: Sending) -> Received:
+        senders.append(asyncio.create_task(send(cast("AsyncIterator[bytes]", sending.body))))
+        await reading.wait()
+        senders[0].cancel()
+        asyncio.get_running_loop().call_later(0.01, may_end.set)
+        raise CheloniaError(Kind.DENIED, cause="the Shepherd changed its mind")
+
+    monkeypatch.setattr(fake.store, "request", cut_off)
+    with pytest.raises(CheloniaError, match="changed its mind"):
+        await upload(client_on(fake), stream_source(slow()), "/file")
+    assert closed == ["source"]
+    await asyncio.gather(*senders, return_exceptions=True)
