@@ -20,7 +20,7 @@ FILES = 10
 REPLICAS = 4
 WANTED = FILES * REPLICAS
 SAMPLE_EVERY_S = 0.2
-FORECAST_EVERY_S = 0.05
+FORECAST_EVERY_S = 0.2
 PATIENCE_S = 180.0
 
 
@@ -64,10 +64,12 @@ class Experiment:
 
     async def ask_forecast(self, administrator: Client) -> None:
         """Ask the cluster how long it will take, once it has looked at all that was lost. Raises: SystemExit."""
-        give_up = time.monotonic() + PATIENCE_S
+        give_up, before = time.monotonic() + PATIENCE_S, -1
         while self.forecast is None:
             status = await administrator.heal_status()
-            if status.copies_to_go and status.forecast_ms >= 0 and all(cursor.read for cursor in status.cursors):
+            whole, before = before, status.copies_done + status.copies_to_go
+            counted = whole == before and all(cursor.read for cursor in status.cursors)
+            if status.copies_to_go and status.forecast_ms >= 0 and counted:
                 found = Forecast(self._now_ms(), status.forecast_ms, status.copies_to_go, status.bytes_to_go)
                 self.forecast = found
                 self._view.note(
