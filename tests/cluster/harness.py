@@ -290,6 +290,12 @@ class Cluster:
         """Wait until the supervisor has started a node again."""
         poll(lambda: self.pid(name) != old_pid, 20.0, what=f"{name} is started again")
 
+    def accept_store(self, name: str) -> str:
+        """Say, as an administrator does, that a Shepherd's directory as it is now is its store."""
+        config = self.root / "conf" / f"{name}.toml"
+        argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "accept-store", "--config", str(config)]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+
     def reconfigure(self, name: str, **tables: Mapping[str, Any]) -> None:
         """Change tables of a node's configuration and start it again with it (until `dev` itself is restarted).
 

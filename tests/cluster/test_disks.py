@@ -32,12 +32,6 @@ def run_alone(config: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
 
 
-def accept_store(cluster: Cluster, name: str) -> str:
-    config = cluster.root / "conf" / f"{name}.toml"
-    argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "accept-store", "--config", str(config)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
-
-
 async def test_an_emptied_disk_is_refused_until_an_administrator_says_that_it_is_meant(
     own_cluster: Callable[..., Cluster],
 ) -> None:
@@ -77,7 +71,7 @@ async def test_an_emptied_disk_is_refused_until_an_administrator_says_that_it_is
         gone = run_alone(config)
         assert gone.returncode == 2
         assert "replicas/ is gone" in gone.stderr
-        assert "0 committed replicas" in accept_store(cluster, "shepherd1")
+        assert "0 committed replicas" in cluster.accept_store("shepherd1")
         cluster.expect_log("has store|replicas it held are reported lost")
         cluster.start_node("shepherd1")
         await cluster.until_serving("shepherd1")

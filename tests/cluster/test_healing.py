@@ -83,6 +83,7 @@ async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none
         record_of(own[4]).unlink()
         cluster.kill("shepherd2")
         shutil.rmtree(cluster.data_dir("shepherd2") / "replicas")
+        cluster.accept_store("shepherd2")
         for name in ("shepherd1", "shepherd2"):
             cluster.start_node(name)
         await cluster.until_serving(*cluster.shepherd_names)
