@@ -144,10 +144,14 @@ class Node:
         return lifecycle.reported(held) if held else None
 
     def doubt(self, reference: ReferenceId) -> None:
-        """Somebody asked for a replica that is not here: what is believed of this Shepherd is to be compared anew."""
-        if reference not in self.index:
+        """Somebody relied on this replica: when it is not here, what is believed of this Shepherd is compared anew, and
+        when it is damaged, that is told again."""
+        held = self.index.get(reference)
+        if held is None:
             self.in_doubt = True
             self.news.set()
+        elif not held.alive:
+            self.report(reference)
 
     def suspect(self, reference: ReferenceId) -> None:
         """Have a replica checked at once."""

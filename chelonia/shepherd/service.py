@@ -338,6 +338,8 @@ class ShepherdService:
 
     def _stat_one(self, request_id: str, reference: ReferenceId) -> StatOutcome:
         held = self._node.index.get(reference)
+        if self._uploads.pending(reference) is None:
+            self._node.doubt(reference)
         if held is not None:
             name, value = checksum_of(held)
             return StatOutcome(

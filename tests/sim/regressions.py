@@ -17,5 +17,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ("swarm", 20, "after an old disk image was put back, a lost answer hid that nobody knows a committed replica"),
     ("swarm", 37, "a blob deleted through one Librarian was counted as exposed by the other, for ever"),
     ("swarm", 382, "the same: its reports were never taken, so nothing was trimmed for its copies"),
+    (
+        "swarm",
+        211,
+        "a copy named by a receipt of the start before, after its disk was put back from an old image and compared, "
+        "was never missed, so a surplus copy stayed for ever",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -187,6 +187,36 @@ async def test_asked_for_a_replica_that_is_not_here_the_inventory_is_compared() 
     await world.stop()
 
 
+@pytest.mark.expect_log("replica missing")
+@virtual
+async def test_a_stat_of_a_replica_that_is_not_here_has_the_inventory_compared() -> None:
+    """Named after this start had compared, by a receipt of the start before: a copy nobody else misses for a day."""
+    world = await World().start(run=True)
+    await world.pass_ms(2_000)
+    lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
+    world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
+    await world.service.stat(LIBRARIAN, (("r", lost),))
+    await world.pass_ms(2_000)
+    assert world.librarian.states() == [(lost, "deleted")]
+    assert len(world.librarian.pages) == 2
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_a_stat_of_a_damaged_replica_has_it_reported_again() -> None:
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    world.blobs.flip(reference)
+    await world.service.scrub(LIBRARIAN, (reference,))
+    await world.pass_ms(2_000)
+    told = world.librarian.states().count((reference, "invalid"))
+    await world.service.stat(LIBRARIAN, (("r", reference),))
+    await world.pass_ms(2_000)
+    assert world.librarian.states().count((reference, "invalid")) == told + 1
+    await world.stop()
+
+
 @virtual
 async def test_the_inventory_is_compared_once_in_a_while() -> None:
     world = await World(compare_ms=60_000).start(run=True)
