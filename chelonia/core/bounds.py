@@ -121,6 +121,8 @@ SCRUB_PAGE_MS: Final = 1000
 """About how long one call of a requested scrub reads: short enough for a progress bar, long enough to cost little."""
 READMITTED_MAX: Final = 1000
 """Replicas brought back from quarantine at once: each is read whole first."""
+STORES_REPLACED_KEPT: Final = 8
+"""Earlier stores of a Shepherd whose late heartbeats are known as such: each is a disk that a person has replaced."""
 BOOTS_KEPT: Final = 8
 """Earlier starts that a Shepherd's heartbeat names: more starts within one lease wait until the lease is over."""
 REPORT_ENTRIES_MAX: Final = 500

@@ -2,15 +2,62 @@
 
 Each Shepherd has one store on record. The first one heard is recorded; another is refused until an administrator, on
 the Shepherd's own node, says that it takes the first one's place. While a Shepherd is heard, nobody else speaks in its
-name: another process with another boot is its restart only if its disk remembers the boot that is heard.
+name: another process with another boot is its restart only if its disk remembers the boot that is heard. A store that
+was replaced comes back only by a later start of its own, for a message of the earlier ones may be late.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 
-from chelonia.core.ids import Ms, ServiceId
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.ids import Ms, ServiceId, shepherd_object
 from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian.elements import as_read, drop, put
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is on record of a Shepherd's stores: the present one ("" for none), the boot it was recorded with, and the
+    latest boot known of each that was replaced, the newest first."""
+
+    store: str = ""
+    boot: int = 0
+    replaced: Mapping[str, int] = field(default_factory=dict)
+
+
+def read(shepherd: StoredObject) -> Recorded:
+    """What a Shepherd's object says of its stores."""
+    words = shepherd.value("node", "replaced").split()
+    replaced = {store: int(boot) for store, boot in zip(words[::2], words[1::2], strict=True)}
+    return Recorded(shepherd.value("node", "store"), int(shepherd.value("node", "store_boot", "0")), replaced)
+
+
+def recording(beat: Heartbeat, before: Recorded, last_boot: int) -> tuple[Recorded, list[Element]]:
+    """Have the store of a heartbeat recorded, if the record is as it was `before`; `last_boot`: the latest known of the
+    store it replaces. The reports of another store begin anew, whatever its boots were."""
+    replaced = {store: boot for store, boot in before.replaced.items() if store != beat.store}
+    if before.store:
+        replaced = {before.store: max(before.boot, last_boot), **replaced}
+    after = Recorded(beat.store, beat.boot, dict(islice(replaced.items(), bounds.STORES_REPLACED_KEPT)))
+    obj = shepherd_object(beat.shepherd)
+    elements = [
+        put(obj, "node", "store", after.store, as_read("node", "store", before.store)),
+        put(obj, "node", "store_boot", str(after.boot)),
+    ]
+    if before.store:
+        as_it_was = as_read("node", "replaced", _text(before.replaced))
+        elements += [drop(obj, "report", "boot"), drop(obj, "report", "number")]
+        elements.append(put(obj, "node", "replaced", _text(after.replaced), as_it_was))
+    return after, elements
+
+
+def _text(replaced: Mapping[str, int]) -> str:
+    return " ".join(f"{store} {boot}" for store, boot in replaced.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +75,11 @@ class Judgement:
     replaced: str = ""
 
 
-def judge(beat: Heartbeat, recorded: str, living: Heartbeat | None, *, settled: bool) -> Judgement:
+def judge(beat: Heartbeat, recorded: Recorded, living: Heartbeat | None, *, settled: bool) -> Judgement:
     """Decide about a heartbeat.
 
     Args:
-        recorded: the store on record, "" when none is.
+        recorded: the stores on record.
         living: the last heartbeat taken, if within the lease, else None.
         settled: its boot has been heard for a lease or longer, so an older one is no message that was late.
     """
@@ -40,14 +87,20 @@ def judge(beat: Heartbeat, recorded: str, living: Heartbeat | None, *, settled: 
         twin = _twin(beat, living, settled)
         if twin is not None:
             return twin
-    if not beat.store or beat.store == recorded:
+    if not beat.store or beat.store == recorded.store:
         return Judgement()
-    if not recorded:
+    if not recorded.store:
         return Judgement(record=True)
-    if beat.replaces:
-        return Judgement(record=True, replaced=recorded)
-    cause = f"the cluster knows {beat.shepherd} with store {recorded}, this is store {beat.store}"
-    return Judgement(REFUSED_STORE, cause, alarm=True)
+    if not beat.replaces:
+        cause = f"the cluster knows {beat.shepherd} with store {recorded.store}, this is store {beat.store}"
+        return Judgement(REFUSED_STORE, cause, alarm=True)
+    if beat.boot <= recorded.replaced.get(beat.store, -1):
+        cause = (
+            f"store {recorded.store} has taken the place of store {beat.store} since this start (boot {beat.boot}); "
+            "if its disk was put back, start it again, with the clock right"
+        )
+        return Judgement(REFUSED_STORE, cause)
+    return Judgement(record=True, replaced=recorded.store)
 
 
 def _twin(beat: Heartbeat, living: Heartbeat, settled: bool) -> Judgement | None:
@@ -79,25 +132,30 @@ class Voices:
 
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
-        self._stores: dict[ServiceId, str] = {}
+        self._recorded: dict[ServiceId, Recorded] = {}
         self._voices: dict[ServiceId, _Voice] = {}
         self._alarms: dict[ServiceId, tuple[str, Ms]] = {}
         self._troubles: dict[ServiceId, str] = {}
 
-    def record(self, shepherd: ServiceId, store: str) -> None:
-        """This is the store on record."""
-        self._stores[shepherd] = store
+    def record(self, shepherd: ServiceId, recorded: Recorded) -> None:
+        """This is what is on record."""
+        self._recorded[shepherd] = recorded
 
-    def store(self, shepherd: ServiceId) -> str:
-        """The store on record, "" when none is."""
-        return self._stores.get(shepherd, "")
+    def recorded(self, shepherd: ServiceId) -> Recorded:
+        """What is on record."""
+        return self._recorded.get(shepherd, Recorded())
+
+    def boot(self, shepherd: ServiceId, store: str) -> int:
+        """The last boot of this store that was taken here, 0 for none."""
+        voice = self._voices.get(shepherd)
+        return voice.beat.boot if voice is not None and voice.beat.store == store else 0
 
     def judge(self, beat: Heartbeat, now: Ms) -> Judgement:
         """Decide about a heartbeat."""
         voice = self._voices.get(beat.shepherd)
         living = voice.beat if voice is not None and now - voice.last < self._lease_ms else None
         settled = voice is not None and now - voice.since >= self._lease_ms
-        return judge(beat, self.store(beat.shepherd), living, settled=settled)
+        return judge(beat, self.recorded(beat.shepherd), living, settled=settled)
 
     def taken(self, beat: Heartbeat, now: Ms) -> bool:
         """It is the Shepherd's own; returns whether its trouble, or the end of it, is news."""

@@ -37,8 +37,8 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.replicas import Location, ReplicaState
-from chelonia.librarian import registry, reports
-from chelonia.librarian.elements import as_read, drop, put
+from chelonia.librarian import identity, registry, reports
+from chelonia.librarian.elements import put
 from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Transition
 from chelonia.librarian.identity import Voices
 from chelonia.librarian.records import Draft, Records
@@ -92,7 +92,11 @@ class Nodes:
         """All Shepherds, ordered by service id."""
         now, voices = self._world.clock.monotonic_ms(), self._voices
         return tuple(
-            replace(view, store=voices.store(view.shepherd), trouble=voices.trouble(view.shepherd, now) or view.trouble)
+            replace(
+                view,
+                store=voices.recorded(view.shepherd).store,
+                trouble=voices.trouble(view.shepherd, now) or view.trouble,
+            )
             for view in self.table.views(now, self._world.clock.now_ms())
         )
 
@@ -105,7 +109,7 @@ class Nodes:
         ids = [shepherd_object(shepherd) for shepherd in shepherds]
         stored = await self._records.get(call, ids, (Needed("node"),))
         for shepherd, obj in zip(shepherds, stored, strict=True):
-            self._voices.record(shepherd, obj.value("node", "store"))
+            self._voices.record(shepherd, identity.read(obj))
         before = self.table.shepherds()
         self.table.load(
             {s: _stored_node(record, obj) for (s, record), obj in zip(shepherds.items(), stored, strict=True)}
@@ -216,25 +220,21 @@ class Nodes:
 
     async def _store_of(self, call: Call, shepherd: ServiceId, named: str) -> str:
         """The store on record; read again when it is not the one `named`: another Librarian may have taken it."""
-        recorded = self._voices.store(shepherd)
-        if named and recorded and named != recorded:
-            obj = await self._records.one(call, shepherd_object(shepherd), (Needed("node", "store"),))
-            self._voices.record(shepherd, recorded := obj.value("node", "store"))
-        return recorded
+        recorded = self._voices.recorded(shepherd)
+        if named and recorded.store and named != recorded.store:
+            obj = await self._records.one(call, shepherd_object(shepherd), (Needed("node"),))
+            self._voices.record(shepherd, recorded := identity.read(obj))
+        return recorded.store
 
     async def _record_store(self, call: Call, beat: Heartbeat, replaced: str) -> None:
-        """Write which store is this Shepherd's; the reports of another begin anew, whatever its boots were.
-
-        Raises: CONFLICT when another Librarian has just done so.
-        """
-        obj = shepherd_object(beat.shepherd)
-        elements = [put(obj, "node", "store", beat.store, as_read("node", "store", replaced))]
-        if replaced:
-            elements += [drop(obj, "report", "boot"), drop(obj, "report", "number")]
+        """Write which store is this Shepherd's. Raises: CONFLICT when another Librarian has just done so."""
+        reported = await self._records.one(call.strongly(), shepherd_object(beat.shepherd), (Needed("report"),))
+        last_boot = max(reports.reached(reported).boot, self._voices.boot(beat.shepherd, replaced))
+        recorded, elements = identity.recording(beat, self._voices.recorded(beat.shepherd), last_boot)
         if not (await self._records.attempt(call, Draft(elements))).applied:
             await self.refresh(call)
             raise CheloniaError(Kind.CONFLICT, "heartbeat", beat.shepherd, "its store is being recorded; try again")
-        self._voices.record(beat.shepherd, beat.store)
+        self._voices.record(beat.shepherd, recorded)
         self._reached.pop(beat.shepherd, None)
         if replaced:
             _LOG.warning(

@@ -8,7 +8,7 @@ import pytest
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ServiceId, shepherd_object
 from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat, NodeView, Report
-from chelonia.librarian.identity import ALARM_KEEP_MS, Voices, judge
+from chelonia.librarian.identity import ALARM_KEEP_MS, Recorded, Voices, judge
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.world import World
@@ -43,19 +43,20 @@ def beat(boot: int = 5, store: str = "old", boots: tuple[int, ...] = (), *, repl
     ],
 )
 def test_who_is_taken_for_the_shepherd(said: Heartbeat, recorded: str, living: Heartbeat | None, refused: str) -> None:
-    assert judge(said, recorded, living, settled=False).refused == refused
+    assert judge(said, Recorded(recorded), living, settled=False).refused == refused
 
 
 def test_a_late_message_of_the_past_self_is_no_alarm_but_a_past_self_that_goes_on_is() -> None:
     living = beat(6, boots=(5,))
-    assert not judge(beat(5), "old", living, settled=False).alarm
-    assert judge(beat(5), "old", living, settled=True).alarm
-    assert judge(beat(3), "old", living, settled=False).alarm
+    old = Recorded("old")
+    assert not judge(beat(5), old, living, settled=False).alarm
+    assert judge(beat(5), old, living, settled=True).alarm
+    assert judge(beat(3), old, living, settled=False).alarm
 
 
 def test_a_twin_is_told_once_and_shown_for_a_while() -> None:
     voices = Voices(LEASE_MS)
-    voices.record(A, "old")
+    voices.record(A, Recorded("old"))
     voices.taken(beat(), Ms(0))
     judged = voices.judge(beat(9), Ms(100))
     assert voices.refused(beat(9), judged, Ms(100))
@@ -161,3 +162,35 @@ async def test_a_new_store_is_heard_though_its_clock_is_behind_that_of_the_old_o
         assert (await said("two", 100, replaces=True)).boot == 100
         assert (await b.service.report(call, Report(shepherd, 100, 1, (), "two"))).accepted == 1
         assert (await said("two", 100)).state == "alive"
+
+
+@pytest.mark.parametrize("boots", [(100, 200), (200, 100)])
+async def test_a_late_message_of_a_store_that_was_replaced_does_not_displace_the_one_after_it(
+    boots: tuple[int, int], expect_log: Callable[..., None]
+) -> None:
+    """A Librarian that was frozen meanwhile handles it, and has heard nobody for a lease; clocks may be wrong."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+        world = World(NoShepherds(), PaperVerifier(), b.clock, SequentialIds(7), b.settings)
+        frozen = LibrarianService(b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://other/Librarian")), world)
+        await frozen.start()
+
+        async def said(service: LibrarianService, store: str, boot: int, *, replaces: bool = False) -> str:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            return (await service.heartbeat(call, spoken)).refused
+
+        assert await said(b.service, "one", 50) == ""
+        expect_log("has store two in the place of one")
+        assert await said(b.service, "two", boots[0], replaces=True) == ""
+        assert (await b.service.report(call, Report(shepherd, boots[0] + 1, 1, (), "two"))).accepted == 1
+        expect_log("has store three in the place of two")
+        assert await said(b.service, "three", boots[1], replaces=True) == ""
+        await frozen.start()
+        assert await said(frozen, "two", boots[0], replaces=True) == REFUSED_STORE
+        assert await said(frozen, "two", boots[0] + 1, replaces=True) == REFUSED_STORE, "the last start it reported in"
+        assert await said(frozen, "three", boots[1]) == ""
+        assert await said(b.service, "three", boots[1]) == ""
+        expect_log("has store two in the place of three")
+        assert await said(frozen, "two", boots[0] + 2, replaces=True) == "", "its disk was put back, and that was meant"
