@@ -9,6 +9,7 @@ import pytest
 from chelonia.core.access import ACCESS, BARTENDER_FOR_EVERYONE
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat, Report, ServiceRecord
 from chelonia.hosting.rpc_client import Channel, Patience
@@ -49,6 +50,8 @@ def arguments(cluster: Cluster, service: Service, operation: str) -> tuple[Any, 
             return (ServiceRecord(Role.SHEPHERD, Dn("/CN=nobody"), ServiceId("https://nowhere/Shepherd"), False),)
         case ("librarian", "maintenance"):
             return (ServiceId("https://nowhere/Shepherd"), Ms(0))
+        case ("librarian", "healOrder"):
+            return (HealOrder(HealAction.RESUME),)
         case ("shepherd", "toggleReport"):
             return (True,)
         case _:
