@@ -20,6 +20,7 @@ from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat, NodeView
 from chelonia.core.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
 from chelonia.librarian.doubts import Doubts
+from chelonia.librarian.identity import older
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +147,11 @@ class HealthTable:
         self._leading = False
 
     def beat(self, beat: Heartbeat, now: Ms) -> Heard | None:
-        """Note a heartbeat. Returns None when the Shepherd is not approved or the message is of an older boot (of the
-        same store: those of another know nothing of its boots)."""
+        """Note a heartbeat. Returns None when the Shepherd is not approved or the message is of an older boot."""
         node = self._nodes.get(beat.shepherd)
         if node is None or not node.stored.approved:
             return None
-        if node.beat is not None and (_older(beat, node.beat) or _after_farewell(beat, node.beat)):
+        if node.beat is not None and (older(beat, node.beat) or _after_farewell(beat, node.beat)):
             return None
         returned = not self.present(beat.shepherd, now)
         new_boot = node.beat is not None and beat.boot != node.beat.boot
@@ -317,11 +317,6 @@ class HealthTable:
 
     def _overdue(self, now: Ms) -> bool:
         return now - self._listening_since >= self._lease_ms
-
-
-def _older(beat: Heartbeat, known: Heartbeat) -> bool:
-    """Whether this is a message of an earlier start on the same store."""
-    return beat.boot < known.boot and beat.store == known.store
 
 
 def _after_farewell(beat: Heartbeat, last: Heartbeat) -> bool:

@@ -116,6 +116,12 @@ def _twin(beat: Heartbeat, living: Heartbeat, settled: bool) -> Judgement | None
     return Judgement(REFUSED_TWIN, cause, alarm=True)
 
 
+def older(beat: Heartbeat, known: Heartbeat) -> bool:
+    """Whether this is a message of an earlier start: on the same store, for another knows nothing of its boots, or of
+    software that names none."""
+    return beat.boot < known.boot and beat.store in ("", known.store)
+
+
 ALARM_KEEP_MS = 600_000
 """How long a second process of the same name is told after it was last heard: longer than anybody takes to look."""
 
@@ -160,6 +166,8 @@ class Voices:
     def taken(self, beat: Heartbeat, now: Ms) -> bool:
         """It is the Shepherd's own; returns whether its trouble, or the end of it, is news."""
         voice = self._voices.get(beat.shepherd)
+        if voice is not None and older(beat, voice.beat):
+            return False
         since = voice.since if voice is not None and voice.beat.boot == beat.boot else now
         self._voices[beat.shepherd] = _Voice(beat, since, now)
         before = self._troubles.pop(beat.shepherd, "")

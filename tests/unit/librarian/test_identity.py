@@ -194,3 +194,25 @@ async def test_a_late_message_of_a_store_that_was_replaced_does_not_displace_the
         assert await said(b.service, "three", boots[1]) == ""
         expect_log("has store two in the place of three")
         assert await said(frozen, "two", boots[0] + 2, replaces=True) == "", "its disk was put back, and that was meant"
+
+
+async def test_an_earlier_start_that_names_no_store_is_known_and_changes_nothing() -> None:
+    """Software from before stores had names is heard as it was then: a message of an older boot is from the past."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        async def said(boot: int, store: str, total_bytes: int) -> int:
+            b.clock.now += b.settings.lease_ms // 4
+            spoken = Heartbeat(shepherd, boot, 0, 1, total_bytes, 3, True, "", "k", store=store)
+            answer = await b.service.heartbeat(call, spoken)
+            assert answer.known
+            assert not answer.refused
+            views = await b.service.nodes(ADMIN)
+            return next(view.total_bytes for view in views if view.shepherd == shepherd)
+
+        b.clock.now += b.settings.lease_ms
+        assert await said(900, "one", 1000) == 1000
+        assert await said(1, "", 5) == 1000
+        assert await said(900, "one", 2000) == 2000
+        assert await said(901, "", 3000) == 3000, "older software was put back"
