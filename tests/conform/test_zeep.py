@@ -19,7 +19,7 @@ import zeep
 from lxml import etree
 from zeep.helpers import serialize_object
 
-from chelonia.core import ahash, bartender, librarian, shepherd
+from chelonia.core import ahash, bartender, healing, librarian, shepherd
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
@@ -192,6 +192,18 @@ def test_bartender_files(user: Driver, drive: Driver, cluster: Cluster) -> None:
     assert user("del_file", bartender.NameRequest("7", "/zeep/also")).status == "deleted"
 
 
+def test_bartender_brings_deleted_files_back(user: Driver, cluster: Cluster) -> None:
+    begun = user("start_put", bartender.StartPutRequest("7", "/zeep/lost", len(DATA), MD5, "md5", 1))
+    words = cluster.request("PUT", begun.turl, body=DATA).headers["chelonia-receipts"].replace(" ", "").split(",")
+    assert user("commit_put", bartender.CommitPutRequest("7", begun.put, tuple(words))).status == "done"
+    assert user("del_file", bartender.NameRequest("7", "/zeep/lost")).status == "deleted"
+    listed = user("list_deleted", bartender.ListRequest("7", "/zeep"))
+    assert "lost" in [entry.name for entry in listed.entries]
+    assert not user("undelete", bartender.UndeleteRequest("7", "/zeep/lost", "/zeep/found")).kind
+    got = user("get_file", bartender.GetFileRequest("7", "/zeep/found", ("http",)))
+    assert cluster.request("GET", got.turl).body == DATA
+
+
 def test_bartender_bytes_first_and_add_replica(user: Driver, drive: Driver, cluster: Cluster) -> None:
     begun = user("start_put", bartender.StartPutRequest("7", "/zeep/first", len(DATA), MD5, "md5", 2))
     stored = cluster.request("PUT", begun.turl, body=DATA)
@@ -255,6 +267,16 @@ def test_ahash(drive: Driver) -> None:
     page = act("scan", one, "entries", "", 10)
     assert page.items == (("child", two),)
     assert act("status").role == "master"
+
+
+def test_ahash_for_operators(drive: Driver) -> None:
+    page = drive("ahash", "service", "objects", "", 3)
+    assert len(page.ids) == 3
+    assert page.more
+    assert drive("ahash", "admin", "backup", "zeep").endswith("/zeep")
+    with pytest.raises(CheloniaError) as caught:
+        drive("ahash", "admin", "regroup", ahash.GroupChange(ahash.GroupStep.REMOVE, 99))
+    assert caught.value.kind is Kind.NOT_SUPPORTED, "it is alone"
 
 
 # --- Librarian and Shepherd, as what the table allows --------------------------------------------------------------
@@ -345,6 +367,34 @@ def test_librarian_commits_a_pending_name_for_a_shepherd(drive: Driver, cluster:
     assert drive("librarian", "core", "traverse", (LogicalName(Guid("0"), ("zeep-pending",)),), ())[0].complete
 
 
+def test_librarian_trash(drive: Driver, cluster: Cluster) -> None:
+    _, begun = begin(drive, "zeep-trashed", named=True)
+    receipt = store(drive, cluster, "zeep-trashed", begun)
+    assert drive("librarian", "shepherd1", "commit_put", begun.guid, (receipt,)).guid == begun.guid
+    drive("librarian", "core", "delete", librarian.Delete(begun.guid))
+    page = drive("librarian", "core", "trash", begun.guid, "", 10)
+    assert [(entry.guid, entry.name, entry.size) for entry in page.entries] == [(begun.guid, "zeep-trashed", len(DATA))]
+    drive("librarian", "core", "undelete", librarian.Undelete(begun.guid, Guid("0"), "zeep-back"))
+    assert drive("librarian", "core", "traverse", (LogicalName(Guid("0"), ("zeep-back",)),), ())[0].complete
+
+
+def test_librarian_care(drive: Driver, cluster: Cluster) -> None:
+    here, stranger = ServiceId(cluster.url("shepherd2")), ServiceId("https://zeep.invalid/Nobody")
+    assert drive("librarian", "admin", "hearing", (here, stranger)) == (healing.Word.HEARD, healing.Word.UNKNOWN)
+    before = drive("librarian", "admin", "heal_status")
+    assert before.is_leader
+    order = healing.HealOrder(healing.HealAction.RATE, 1_000_000_000)
+    assert drive("librarian", "admin", "heal_order", order).control.bytes_per_s == 1_000_000_000
+    order = replace(order, bytes_per_s=before.control.bytes_per_s)
+    assert drive("librarian", "admin", "heal_order", order).control == before.control
+    page = drive("librarian", "admin", "fsck", Guid(""), "")
+    assert page.examined > 0
+    found = librarian.Finding(ObjectId("zeep"), "no such rule", "", librarian.Severity.DISAGREEMENT, "<made up>")
+    [mended] = drive("librarian", "admin", "mend", (found,))
+    assert not mended.done
+    assert drive("librarian", "admin", "rebuild", False).stage == "idle"
+
+
 def test_librarian_nodes(drive: Driver, cluster: Cluster) -> None:
     own = ServiceId(cluster.url("shepherd1"))
     beat = librarian.Heartbeat(own, 1, 0, 10, 100, 0, True, "d", "key", "zeep")
@@ -397,6 +447,16 @@ def test_shepherd(drive: Driver, cluster: Cluster) -> None:
     receipt = drive("shepherd1", "service", "copy", shepherd.CopyOrder(place.reference, offers[name].turl))
     assert receipt.location.shepherd == cluster.url(name)
     assert receipt.size == len(DATA)
+
+
+def test_shepherd_care(drive: Driver, cluster: Cluster) -> None:
+    [place] = committed(drive, cluster, "zeep-care").locations
+    page = drive("shepherd1", "admin", "scrub_page", shepherd.ScrubOrder((place.reference,)))
+    assert (page.checked, page.damaged, page.left) == (1, (), 0)
+    records = drive("shepherd1", "admin", "records", "", 500)
+    assert place.reference in [record.reference for record in records.items]
+    assert drive("shepherd1", "admin", "readmit") == 0
+    assert drive("shepherd1", "admin", "discard", (reference(),)) == 0
 
 
 def offered(cluster: Cluster, door: str, wish: shepherd.PutRequest) -> shepherd.TurlOutcome:
