@@ -113,6 +113,7 @@ class Copier:
         elements = [put(obj, "locations", key, ReplicaState.ALIVE.value, creating), drop(obj, "claims", key)]
         if (await self._records.attempt(self._call, Draft(elements))).applied:
             _LOG.info("blob %s at %s: creating -> alive", blob_of(job.blob), key)
+            await self._uploads.rechecking.written((receipt,))
 
     async def _give_up(self, job: CopyJob, blame: ServiceId, error: CheloniaError) -> ServiceId:
         """Let the claim expire now; the planner decides what becomes of it."""

@@ -189,6 +189,11 @@ class HealthTable:
             return ""
         return node.beat.verify_key if node.beat else node.stored.verify_key
 
+    def boot(self, shepherd: ServiceId) -> int:
+        """The start of a Shepherd that was last heard of, 0 for none."""
+        node = self._nodes.get(shepherd)
+        return node.beat.boot if node is not None and node.beat is not None else 0
+
     def present(self, shepherd: ServiceId, now: Ms) -> bool:
         """Whether a Shepherd can be expected to answer."""
         node = self._nodes.get(shepherd)

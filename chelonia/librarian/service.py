@@ -60,6 +60,7 @@ from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.healer import Healer
 from chelonia.librarian.node_life import NodeLife
 from chelonia.librarian.rebuilding import Rebuilding, Tools
+from chelonia.librarian.rechecking import Rechecking
 from chelonia.librarian.records import Draft, Identity, Records
 from chelonia.librarian.service_names import Names, numbered
 from chelonia.librarian.service_nodes import Nodes
@@ -82,7 +83,8 @@ class LibrarianService:
         self._records = Records(ahash, identity)
         self._nodes = Nodes(self._records, world, world.clock.monotonic_ms())
         self._names = Names(self._records, world, self._nodes.present)
-        self._uploads = Uploads(self._records, world, self._names, self._nodes.table.verify_key)
+        rechecking = Rechecking(world, identity.call(), self._nodes.table.boot)
+        self._uploads = Uploads(self._records, world, self._names, self._nodes.table.verify_key, rechecking)
         self._life = NodeLife(self._records, self._nodes, world)
         self._healer = Healer(self._records, self._nodes, self._uploads, identity, world)
         self._fsck = Fsck(self._records, world)

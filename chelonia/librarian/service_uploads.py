@@ -20,6 +20,7 @@ from chelonia.core.replicas import Receipt, ReplicaState
 from chelonia.librarian import tree, uploads
 from chelonia.librarian.blobs import facts_of, locations_of
 from chelonia.librarian.elements import expectations
+from chelonia.librarian.rechecking import Rechecking
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.seal import seal, sealed
 from chelonia.librarian.service_names import Names, entry_id
@@ -34,11 +35,14 @@ VerifyKey = Callable[[ServiceId], str]
 class Uploads:
     """Begins and commits uploads."""
 
-    def __init__(self, records: Records, world: World, names: Names, verify_key: VerifyKey) -> None:
+    def __init__(
+        self, records: Records, world: World, names: Names, verify_key: VerifyKey, rechecking: Rechecking
+    ) -> None:
         self._records = records
         self._world = world
         self._names = names
         self._verify_key = verify_key
+        self.rechecking = rechecking
         self._record_key = ""
 
     @property
@@ -93,7 +97,9 @@ class Uploads:
                 return Draft(uploads.commit_new(pending, slot, new, self._now()), memo)
             return Draft(uploads.commit_over(pending, slot, over, new, self._now()), memo)
 
-        return await self._committed(call, (await self._records.apply(call, build)).memo)
+        memo = (await self._records.apply(call, build)).memo
+        await self.rechecking.written(receipts)
+        return await self._committed(call, memo)
 
     async def _already(self, call: Call, pending: Pending, guid: Guid, receipts: tuple[Receipt, ...]) -> str:
         """The memo of this very commit when it went through before.
@@ -137,7 +143,9 @@ class Uploads:
             slot = await self._names.slot(call, begin.parent, begin.name)
             return Draft(uploads.commit_file(request, slot, new, self._now()), memo)
 
-        return await self._committed(call, (await self._records.apply(call, build)).memo)
+        first = (await self._records.apply(call, build)).memo
+        await self.rechecking.written(request.receipts)
+        return await self._committed(call, first)
 
     async def _overtaken(self, call: Call, begin: BeginPut) -> list[Element]:
         """Give up the owner's own earlier upload to the same name: it must not overwrite the newer bytes when it comes

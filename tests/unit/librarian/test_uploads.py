@@ -340,3 +340,31 @@ async def test_a_new_count_reaches_a_file_made_by_upload() -> None:
         await b.service.unlink(BARTENDER, Unlink(ROOT, "f", file))
         with fails(Kind.NOT_FOUND):
             await b.service.set_wanted(BARTENDER, SetWanted(file, 1))
+
+
+class Asked:
+    """Shepherds of which only `stat` can be asked, and what was."""
+
+    def __init__(self) -> None:
+        self.references: list[str] = []
+
+    def shepherd(self, _: ServiceId) -> "Asked":
+        return self
+
+    async def stat(self, _: Call, references: tuple[tuple[str, str], ...]) -> tuple[()]:
+        self.references += [reference for _, reference in references]
+        return ()
+
+
+async def test_a_copy_whose_receipt_is_of_an_earlier_start_is_asked_for_once_it_is_written() -> None:
+    """Its Shepherd may have lost it and compared before the commit: nobody else would miss it for a day."""
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        await b.file("a")
+        assert directory.references == []
+        await b.beat(b.shepherds[1], boot=2)
+        _, blob = await b.file("b")
+        assert directory.references == [f"{blob}@{b.shepherds[1]}"]
+        begun = await b.service.begin_put(BARTENDER, b.begin("c", named=True, sections=STATES))
+        await commit(b, begun.guid, begun.blob)
+        assert directory.references[1:] == [f"{begun.blob}@{b.shepherds[1]}"]
