@@ -3,7 +3,8 @@
 Each Shepherd has one store on record. The first one heard is recorded; another is refused until an administrator, on
 the Shepherd's own node, says that it takes the first one's place. While a Shepherd is heard, nobody else speaks in its
 name: another process with another boot is its restart only if its disk remembers the boot that is heard. A store that
-was replaced comes back only by a later start of its own, for a message of the earlier ones may be late.
+was replaced comes back only by a later start of its own, for a message of the earlier ones may be late; and one that
+seems older than the store on record has to say for a lease that it takes its place.
 """
 
 from __future__ import annotations
@@ -65,23 +66,25 @@ class Judgement:
     """What to do with a heartbeat.
 
     `refused`: a word of `HeartbeatAnswer.refused`, with its `cause`; `alarm`: a person should know; `record`: write its
-    store as this Shepherd's; `replaced`: the store on record until now, when that is another.
+    store as this Shepherd's, if the record is still as it was judged by.
     """
 
     refused: str = ""
     cause: str = ""
     alarm: bool = False
     record: bool = False
-    replaced: str = ""
 
 
-def judge(beat: Heartbeat, recorded: Recorded, living: Heartbeat | None, *, settled: bool) -> Judgement:
+def judge(
+    beat: Heartbeat, recorded: Recorded, living: Heartbeat | None, *, settled: bool, insists: bool = False
+) -> Judgement:
     """Decide about a heartbeat.
 
     Args:
         recorded: the stores on record.
         living: the last heartbeat taken, if within the lease, else None.
         settled: its boot has been heard for a lease or longer, so an older one is no message that was late.
+        insists: this start has said for a lease that its store replaces another, and nobody else was taken meanwhile.
     """
     if living is not None and beat.boot != living.boot and beat.store:
         twin = _twin(beat, living, settled)
@@ -100,7 +103,13 @@ def judge(beat: Heartbeat, recorded: Recorded, living: Heartbeat | None, *, sett
             "if its disk was put back, start it again, with the clock right"
         )
         return Judgement(REFUSED_STORE, cause)
-    return Judgement(record=True, replaced=recorded.store)
+    if beat.boot < recorded.boot and not insists:
+        cause = (
+            f"store {recorded.store} was recorded with a later start (boot {recorded.boot}, this is boot {beat.boot}); "
+            "unless this message was late, it is taken when it has been said for a lease"
+        )
+        return Judgement(REFUSED_TWIN, cause)
+    return Judgement(record=True)
 
 
 def _twin(beat: Heartbeat, living: Heartbeat, settled: bool) -> Judgement | None:
@@ -140,6 +149,7 @@ class Voices:
         self._lease_ms = lease_ms
         self._recorded: dict[ServiceId, Recorded] = {}
         self._voices: dict[ServiceId, _Voice] = {}
+        self._claims: dict[ServiceId, tuple[str, int, Ms]] = {}
         self._alarms: dict[ServiceId, tuple[str, Ms]] = {}
         self._troubles: dict[ServiceId, str] = {}
 
@@ -161,7 +171,15 @@ class Voices:
         voice = self._voices.get(beat.shepherd)
         living = voice.beat if voice is not None and now - voice.last < self._lease_ms else None
         settled = voice is not None and now - voice.since >= self._lease_ms
-        return judge(beat, self.recorded(beat.shepherd), living, settled=settled)
+        insists = beat.replaces and now - self._claimed_since(beat, now) >= self._lease_ms
+        return judge(beat, self.recorded(beat.shepherd), living, settled=settled, insists=insists)
+
+    def _claimed_since(self, beat: Heartbeat, now: Ms) -> Ms:
+        """Since when this start says that its store replaces another."""
+        claim = self._claims.get(beat.shepherd)
+        if claim is None or claim[:2] != (beat.store, beat.boot):
+            claim = self._claims[beat.shepherd] = (beat.store, beat.boot, now)
+        return claim[2]
 
     def taken(self, beat: Heartbeat, now: Ms) -> bool:
         """It is the Shepherd's own; returns whether its trouble, or the end of it, is news."""
@@ -169,6 +187,7 @@ class Voices:
         if voice is not None and older(beat, voice.beat):
             return False
         since = voice.since if voice is not None and voice.beat.boot == beat.boot else now
+        self._claims.pop(beat.shepherd, None)
         self._voices[beat.shepherd] = _Voice(beat, since, now)
         before = self._troubles.pop(beat.shepherd, "")
         if beat.trouble:

@@ -40,7 +40,7 @@ from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import identity, registry, reports
 from chelonia.librarian.elements import put
 from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Transition
-from chelonia.librarian.identity import Voices
+from chelonia.librarian.identity import Recorded, Voices
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.registry import Registry
 from chelonia.librarian.reports import Known, Reached
@@ -211,7 +211,7 @@ class Nodes:
             lease_ms, position = self._world.settings.lease_ms, self._records.position
             return HeartbeatAnswer(lease_ms, True, 0, position, judged.refused, judged.cause)
         if judged.record:
-            await self._record_store(call, beat, judged.replaced)
+            await self._record_store(call, beat, self._voices.recorded(beat.shepherd))
         if self._voices.taken(beat, now) and beat.trouble:
             _LOG.warning(
                 "shepherd %s cannot tell anything of its replicas, it counts as away: %s", beat.shepherd, beat.trouble
@@ -226,20 +226,23 @@ class Nodes:
             self._voices.record(shepherd, recorded := identity.read(obj))
         return recorded.store
 
-    async def _record_store(self, call: Call, beat: Heartbeat, replaced: str) -> None:
-        """Write which store is this Shepherd's. Raises: CONFLICT when another Librarian has just done so."""
+    async def _record_store(self, call: Call, beat: Heartbeat, before: Recorded) -> None:
+        """Write which store is this Shepherd's, as was judged by what stood there `before`.
+
+        Raises: CONFLICT when somebody has just written another.
+        """
         reported = await self._records.one(call.strongly(), shepherd_object(beat.shepherd), (Needed("report"),))
-        last_boot = max(reports.reached(reported).boot, self._voices.boot(beat.shepherd, replaced))
-        recorded, elements = identity.recording(beat, self._voices.recorded(beat.shepherd), last_boot)
+        last_boot = max(reports.reached(reported).boot, self._voices.boot(beat.shepherd, before.store))
+        recorded, elements = identity.recording(beat, before, last_boot)
         if not (await self._records.attempt(call, Draft(elements))).applied:
             await self.refresh(call)
             raise CheloniaError(Kind.CONFLICT, "heartbeat", beat.shepherd, "its store is being recorded; try again")
         self._voices.record(beat.shepherd, recorded)
         self._reached.pop(beat.shepherd, None)
-        if replaced:
+        if before.store:
             _LOG.warning(
                 "shepherd %s has store %s in the place of %s, as an administrator said; what the old one held is lost",
-                beat.shepherd, beat.store, replaced,
+                beat.shepherd, beat.store, before.store,
             )  # fmt: skip
         else:
             _LOG.info("shepherd %s has store %s", beat.shepherd, beat.store)

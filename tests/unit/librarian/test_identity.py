@@ -1,5 +1,6 @@
 """Who may speak for a Shepherd: its store, its restart, and nobody else while it lives."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -159,6 +160,9 @@ async def test_a_new_store_is_heard_though_its_clock_is_behind_that_of_the_old_o
         assert (await said("one", 900)).boot == 900
         assert (await b.service.report(call, Report(shepherd, 900, 1, (), "one"))).accepted == 1
         expect_log("has store two in the place of one")
+        held = Heartbeat(shepherd, 100, 0, 1, 2, 3, True, "", "k", store="two", replaces=True)
+        b.clock.now += 2 * b.settings.lease_ms
+        assert (await b.service.heartbeat(call, held)).refused == REFUSED_TWIN, "it may be from the past"
         assert (await said("two", 100, replaces=True)).boot == 100
         assert (await b.service.report(call, Report(shepherd, 100, 1, (), "two"))).accepted == 1
         assert (await said("two", 100)).state == "alive"
@@ -179,7 +183,11 @@ async def test_a_late_message_of_a_store_that_was_replaced_does_not_displace_the
         async def said(service: LibrarianService, store: str, boot: int, *, replaces: bool = False) -> str:
             b.clock.now += 2 * b.settings.lease_ms
             spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
-            return (await service.heartbeat(call, spoken)).refused
+            refused = (await service.heartbeat(call, spoken)).refused
+            if refused == REFUSED_TWIN:  # older than the store on record, by the clock: it has to insist
+                b.clock.now += b.settings.lease_ms
+                refused = (await service.heartbeat(call, spoken)).refused
+            return refused
 
         assert await said(b.service, "one", 50) == ""
         expect_log("has store two in the place of one")
@@ -194,6 +202,49 @@ async def test_a_late_message_of_a_store_that_was_replaced_does_not_displace_the
         assert await said(b.service, "three", boots[1]) == ""
         expect_log("has store two in the place of three")
         assert await said(frozen, "two", boots[0] + 2, replaces=True) == "", "its disk was put back, and that was meant"
+
+
+async def test_a_late_message_of_a_store_that_was_never_recorded_displaces_none(
+    expect_log: Callable[..., None],
+) -> None:
+    """Two disks one after the other: nobody but a frozen Librarian was told of the first."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        async def said(store: str, boot: int, after_ms: int, *, replaces: bool = False) -> str:
+            b.clock.now += after_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            return (await b.service.heartbeat(call, spoken)).refused
+
+        lease_ms = b.settings.lease_ms
+        assert await said("one", 50, 2 * lease_ms) == ""
+        expect_log("has store three in the place of one")
+        assert await said("three", 100, 2 * lease_ms, replaces=True) == ""
+        assert await said("two", 90, 2 * lease_ms, replaces=True) == REFUSED_TWIN
+        assert await said("two", 90, lease_ms // 2, replaces=True) == REFUSED_TWIN, "another that was late"
+        assert await said("three", 100, 0) == ""
+        assert await said("two", 90, 2 * lease_ms, replaces=True) == REFUSED_TWIN, "somebody else was heard meanwhile"
+        assert await said("three", 100, 0) == ""
+
+
+async def test_of_two_stores_that_replace_one_at_once_only_one_is_recorded(expect_log: Callable[..., None]) -> None:
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        def said(store: str, boot: int) -> Heartbeat:
+            return Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=True)
+
+        b.clock.now += 2 * b.settings.lease_ms
+        assert not (await b.service.heartbeat(call, said("one", 50))).refused
+        b.clock.now += 2 * b.settings.lease_ms
+        expect_log("in the place of one")
+        both = (b.service.heartbeat(call, said("three", 100)), b.service.heartbeat(call, said("two", 90)))
+        answers = await asyncio.gather(*both, return_exceptions=True)
+        [error] = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert isinstance(error, CheloniaError)
+        assert error.kind is Kind.CONFLICT
 
 
 async def test_an_earlier_start_that_names_no_store_is_known_and_changes_nothing() -> None:
