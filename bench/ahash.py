@@ -33,7 +33,7 @@ from chelonia.hosting.rpc_client import RemoteAHash
 
 AT_ONCE = (1, 8, 64)
 VALUE = "v" * 500
-SLICE_S, QUICK_SLICE_S = 0.6, 0.25
+SLICE_S, QUICK_SLICE_S = 0.3, 0.2
 READ = (Needed("bench", "value"),)
 
 Act = Callable[[str], Awaitable[Any]]

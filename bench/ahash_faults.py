@@ -150,7 +150,7 @@ async def _longest(ask: Callable[[], Awaitable[object]], done: asyncio.Event) ->
 
 async def _table(setup: Setup) -> dict[str, Any]:
     """Rows of Table 1: mean and longest milliseconds of reading and writing, beside the paper's."""
-    seconds = float(os.environ.get("CHELONIA_BENCH_TABLE1_S", "4" if setup.quick else "60"))
+    seconds = float(os.environ.get("CHELONIA_BENCH_TABLE1_S", "4" if setup.quick else "20"))
     table: dict[str, Any] = {}
     for name, paper in PAPER.items():
         replicas = 1 if name == "centralised" else 3

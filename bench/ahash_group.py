@@ -56,19 +56,24 @@ class Doors:
 
 
 async def roles(running: cluster.Running, door: Doors) -> tuple[str, list[str]]:
-    """The address of the master and those of the others, as soon as all are well."""
+    """The address of the master and those of the others, as soon as all are well: synchronised, and with all there is.
+
+    Who takes away the master of a group of three before that takes away its majority.
+    """
     give_up = time.monotonic() + SETTLED_S
     seen: dict[str, str] = {}
     while time.monotonic() < give_up:
-        seen = {}
+        seen, whole = {}, False
         for url in urls(running):
             try:
-                seen[url] = (await door.at(url, patience=Patience(retry_ms=0, read_ms=1_000)).status(Call())).role
+                status = await door.at(url, patience=Patience(retry_ms=0, read_ms=1_000)).status(Call())
+                seen[url] = status.role
+                whole |= status.role == "master" and all(replica.lag == 0 for replica in status.replicas)
             except CheloniaError as error:
                 seen[url] = str(error)
         masters = [url for url, role in seen.items() if role == "master"]
         others = [url for url, role in seen.items() if role == "client"]
-        if len(masters) == 1 and len(others) == len(seen) - 1:
+        if whole and len(masters) == 1 and len(others) == len(seen) - 1:
             return masters[0], others
         await asyncio.sleep(0.1)
     raise SystemExit(f"the replicas did not settle: {seen}")
