@@ -65,6 +65,7 @@ async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none
 ) -> None:
     cluster = own_cluster(restart=False)
     cluster.expect_log("replica damaged|replica is invalid|replica missing")
+    cluster.expect_log("the place of")  # the store that was accepted
     files = {f"/bad/{number}": bytes([number]) * 50_000 for number in range(9)}
     async with cluster.client("user") as client:
         await client.make_collection("/bad")
