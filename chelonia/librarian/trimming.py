@@ -36,6 +36,10 @@ Later = Callable[[Ms, BlobId], None]
 """Has a blob planned again at a time."""
 
 
+REMOVALS_AT_ONCE = 16
+"""Transacts under way together: they share a commit of the A-Hash, and leave room for users' own."""
+
+
 class Trimming:
     """One Librarian's trimming. `later` is told what to look at again."""
 
@@ -69,20 +73,29 @@ class Trimming:
             self._held_back.clear()
 
     async def _trim(self, batch: Sequence[BlobId]) -> None:
-        stored = await self._on.records.get(self._on.call, [blob_object(blob) for blob in batch])
+        stored = await self._on.records.get(self._on.call.strongly(), [blob_object(blob) for blob in batch])
         found = {blob_of(blob): blob for blob in stored if blob.exists}
         plans = [plan for plan in self._planning.plans(found.values()) if plan.removals]
         surplus = {plan.blob for plan in plans}
         for blob in [blob for blob in batch if blob not in surplus]:
             self._held_back.pop(blob, None)
         answered = await self._ask(plans, found)
+        allowed: list[tuple[BlobPlan, StoredObject]] = []
         for plan in plans:
             stands = repair.vouched(plan, answered)
             if stands.removals and self._allowed(stands):
-                await self._remove(stands, found[plan.blob])
+                allowed.append((stands, found[plan.blob]))
             if len(stands.removals) < len(plan.removals):
                 _LOG.info("blob %s: nothing is removed now, for not all other copies answer", plan.blob)
                 self._again(plan.blob)
+        await self._remove_all(allowed)
+
+    async def _remove_all(self, plans: Sequence[tuple[BlobPlan, StoredObject]]) -> None:
+        for start in range(0, len(plans), REMOVALS_AT_ONCE):
+            removing = [self._remove(plan, blob) for plan, blob in plans[start : start + REMOVALS_AT_ONCE]]
+            for error in await asyncio.gather(*removing, return_exceptions=True):
+                if error is not None:
+                    raise error
 
     async def _remove(self, plan: BlobPlan, blob: StoredObject) -> None:
         """Take locations away and order their bytes erased, in one transact on the blob's version."""

@@ -207,6 +207,34 @@ def test_a_plan_made_on_what_has_changed_since_is_not_carried_out() -> None:
     run_virtual(scenario())
 
 
+class Laggard:
+    """An A-Hash in front of another: blobs that are not read strongly are as they were when first read so."""
+
+    def __init__(self, inner: AHash) -> None:
+        self._inner = inner
+        self._past: dict[ObjectId, StoredObject] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        found = await self._inner.get(call, ids, needed)
+        if call.strong or needed:
+            return found
+        return tuple(self._past.setdefault(stored.id, stored) for stored in found)
+
+
+def test_what_goes_is_decided_on_what_is_and_not_on_what_was() -> None:
+    async def scenario() -> None:
+        async with paper(3, wrap=Laggard) as p:
+            _, blob = await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            await p.b.report(one, (blob, f"{blob}@{one}", S.INVALID))
+            assert await p.until(lambda: p.settled(blob, copies=2)) < 5_000
+
+    run_virtual(scenario())
+
+
 def test_more_copies_wanted_and_fewer_again() -> None:
     async def scenario() -> None:
         async with paper() as p:
