@@ -44,6 +44,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("librarian", "recall"): (_B,),
     ("librarian", "heartbeat"): (_S,),
     ("librarian", "hearing"): (_L, _A),
+    ("librarian", "consider"): (_L, _A),
     ("librarian", "inventory"): (_S, _A),
     ("librarian", "nodes"): (_B, _L, _A),
     ("librarian", "services"): (_B, _L, _S, _A),

@@ -607,6 +607,11 @@ class Librarian(Protocol):
         first. For other Librarians, and administrators."""
         ...
 
+    async def consider(self, call: Call, blobs: tuple[BlobId, ...]) -> None:
+        """Plan these blobs again: another Librarian found something that the repair leader has to do. At most
+        `bounds.BULK_ELEMENTS_MAX`; unknown ones are passed over. For other Librarians, and administrators."""
+        ...
+
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
         """What the namespace believes to be on a Shepherd, for its reconciliation after a start."""
         ...

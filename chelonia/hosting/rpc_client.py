@@ -20,7 +20,7 @@ from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
-from chelonia.core.ids import Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
+from chelonia.core.ids import BlobId, Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.position import Horizon, Position, later
@@ -405,6 +405,10 @@ class RemoteLibrarian:
     async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
         """See the port."""
         return await self._channel.call(call, "hearing", shepherds)
+
+    async def consider(self, call: Call, blobs: tuple[BlobId, ...]) -> None:
+        """See the port."""
+        await self._channel.call(call, "consider", blobs)
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> librarian.InventoryPage:
         """See the port."""

@@ -41,6 +41,7 @@ from chelonia.librarian.service_uploads import Uploads
 from chelonia.librarian.snapshotting import Snapshotting
 from chelonia.librarian.surveying import Surveying
 from chelonia.librarian.tally import Tally
+from chelonia.librarian.telling import Telling
 from chelonia.librarian.trimming import Trimming
 from chelonia.librarian.worklist import Worklist
 from chelonia.librarian.world import World
@@ -63,11 +64,12 @@ class Healer:
         self._copies = Copies(on, copier, self._copied)
         planning = self._planning = Planning(on, self._copies.spared, self._tally)
         self._trimming = Trimming(on, planning, self._leading, self._work.blob_at)
-        parts = Parts(self._work, self._tally, planning, self._leading, self._copies, self._trimming)
+        self._telling = Telling(on, self._leading)
+        parts = Parts(self._work, self._tally, planning, self._leading, self._copies, self._trimming, self._telling)
         self._repairing = Repairing(on, parts)
         self._balancing = Balancing(on, parts, self._repairing.act)
         self._progress = Progress(on, self._work, self._tally, self._leading, self._copies)
-        self._surveying = Surveying(on, planning, self._leading, self._tally, self._found)
+        self._surveying = Surveying(on, planning, self._leading, self._tally, self.consider)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
         self.keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
@@ -188,8 +190,8 @@ class Healer:
         self._work.unpark(limit, self._copies.room())
         self._wake.set()
 
-    def _found(self, blobs: Sequence[BlobId]) -> None:
-        """The survey has found something to do."""
+    def consider(self, blobs: Sequence[BlobId]) -> None:
+        """The survey, or another Librarian, has found something to do."""
         self._work.mark(blobs)
         self._wake.set()
 
@@ -203,6 +205,7 @@ class Healer:
             self._detecting.run(),
             self._every(self._on.settings.tick_ms, self._trim),
             self._every(self._on.settings.tick_ms, self._erase),
+            self._every(self._on.settings.tick_ms, self._telling.step),
             self._surveying.run(self._tolerant),
             self._every(self._on.settings.tick_ms, self._balance),
             self._every(self._on.settings.sweep_interval_ms, self._expiring.sweep),

@@ -141,7 +141,8 @@ class BlobPlan:
     `live`: verified copies within reach; `short`: copies that still lack after this plan (no source or no target);
     `witnesses`: the copies that removals rest on, none of them removed; each must be asked before anything is removed
     (`vouched`); `homes`: all copies, if every one of them is verified and its Shepherd proven; `revisit_ms`: when it
-    should be looked at again even if nothing happens, 0 for never; `waited`: copies on Shepherds expected back.
+    should be looked at again even if nothing happens, 0 for never; `waited`: copies on Shepherds expected back;
+    `ripening`: whether the repair leader has something to mark or remove, now or when its time has come.
     """
 
     blob: BlobId
@@ -158,6 +159,7 @@ class BlobPlan:
     revisit_ms: Ms = Ms(0)
     size: int = 0
     waited: int = 0
+    ripening: bool = False
 
     @property
     def idle(self) -> bool:
@@ -241,6 +243,7 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
         revisit_ms=_revisit(count, policy, now),
         size=blob.size,
         waited=len(_nodes(count.waited_for)),
+        ripening=bool(removals or marks or count.wheels or count.broken),
     )
 
 

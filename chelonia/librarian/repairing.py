@@ -27,6 +27,7 @@ from chelonia.librarian.planning import Planning
 from chelonia.librarian.records import Draft
 from chelonia.librarian.repair import BlobPlan
 from chelonia.librarian.tally import Tally
+from chelonia.librarian.telling import Telling
 from chelonia.librarian.trimming import Trimming
 from chelonia.librarian.worklist import Waiting, Worklist
 
@@ -46,6 +47,7 @@ class Parts:
     leading: Leading
     copies: Copies
     trimming: Trimming
+    telling: Telling
 
 
 class Repairing:
@@ -59,6 +61,7 @@ class Repairing:
         self._leading = parts.leading
         self._copies = parts.copies
         self._trimming = parts.trimming
+        self._telling = parts.telling
         self._looked = False
 
     @property
@@ -107,6 +110,8 @@ class Repairing:
         for plan in await self._plans(list(found.values())):
             self._work.planned(plan.blob)
             self._look_again(plan)
+            if plan.ripening and not self._leading.now:
+                self._telling.note(plan.blob)
             if not plan.idle:
                 await self.act(plan, found[plan.blob])
 

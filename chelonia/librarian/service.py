@@ -16,7 +16,7 @@ from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
-from chelonia.core.ids import CLUSTER_OBJECT, ROOT, Guid, Ms, ServiceId
+from chelonia.core.ids import CLUSTER_OBJECT, ROOT, BlobId, Guid, Ms, ServiceId
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
     BeginPut,
@@ -287,6 +287,11 @@ class LibrarianService:
         """What this Librarian knows of Shepherds by itself."""
         check_access(call, "librarian", "hearing")
         return await self._healer.words(shepherds)
+
+    async def consider(self, call: Call, blobs: tuple[BlobId, ...]) -> None:
+        """Plan these blobs: another Librarian found something to do for the repair leader."""
+        check_access(call, "librarian", "consider")
+        self._healer.consider(blobs)
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
         """What the namespace believes to be on a Shepherd."""

@@ -575,6 +575,7 @@ LIBRARIAN: Final = service(
             arguments(_L.hearing, Listed("serviceList", Texts("serviceID", "shepherds"))),
             single(Listed("wordList", Texts("word", "words", form=enum_form(Word)))),
         ),
+        Spec("consider", _L.consider, arguments(_L.consider, Listed("blobList", Texts("blob", "blobs"))), NOTHING),
         Spec(
             "inventory",
             _L.inventory,

@@ -381,6 +381,7 @@ def test_librarian_trash(drive: Driver, cluster: Cluster) -> None:
 def test_librarian_care(drive: Driver, cluster: Cluster) -> None:
     here, stranger = ServiceId(cluster.url("shepherd2")), ServiceId("https://zeep.invalid/Nobody")
     assert drive("librarian", "admin", "hearing", (here, stranger)) == (healing.Word.HEARD, healing.Word.UNKNOWN)
+    assert drive("librarian", "admin", "consider", (BlobId("none"),)) is None
     before = drive("librarian", "admin", "heal_status")
     assert before.is_leader
     order = healing.HealOrder(healing.HealAction.RATE, 1_000_000_000)

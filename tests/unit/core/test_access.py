@@ -19,7 +19,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
         "makeEntry": {B}, "beginPut": {B}, "commitPut": {S}, "commitFile": {B}, "unlink": {B}, "delete": {B},
         "undelete": {B}, "trash": {B, A}, "rebuild": {A},
         "unmake": {B}, "move": {B}, "setWanted": {B}, "entries": {B, A}, "recall": {B}, "heartbeat": {S},
-        "hearing": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A}, "approve": {A},
+        "hearing": {L, A}, "consider": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A}, "approve": {A},
         "maintenance": {A}, "drain": {A}, "forget": {A},
         "healStatus": {L, A}, "healOrder": {A}, "health": {B, L, A}, "fsck": {A}, "mend": {A},
     },

@@ -1,7 +1,7 @@
 """Healing as a whole: the Librarian, Shepherds of paper, virtual time. Nothing here waits in real time."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -303,6 +303,38 @@ def test_one_of_two_librarians_leads_and_the_other_takes_over() -> None:
             assert all(node.state == "alive" for node in await other.nodes(BARTENDER))
             await other.stop()
             await running
+
+    run_virtual(scenario())
+
+
+@dataclass
+class Beside:
+    """The neighbours of a Librarian that knows one other."""
+
+    one: LibrarianService
+
+    def librarian(self, service: ServiceId) -> LibrarianService:
+        return self.one
+
+    async def refused(self, service: ServiceId) -> bool:
+        return False
+
+
+def test_the_leader_is_told_of_damage_that_only_another_librarian_has_heard_of() -> None:
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=10**9)
+        async with paper(3, settings) as p:
+            _, blob = await p.upload("f", copies=2)
+            world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings, Beside(p.b.service))  # type: ignore[arg-type]
+            other = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
+            await other.start()
+            running = asyncio.create_task(other.run())
+            await asyncio.sleep(3)
+            damaged = (blob, f"{blob}@{p.b.shepherds[0]}", S.INVALID)
+            await replace(p.b, service=other).report(p.b.shepherds[0], damaged)
+            assert await p.until(lambda: p.settled(blob, copies=2)) < 5_000
+            await other.stop()
+            running.cancel()
 
     run_virtual(scenario())
 

@@ -1,0 +1,45 @@
+"""What the repair leader has to do about blobs that only another Librarian has heard of.
+
+Events (commits, reports) are heard by the Librarian that applied them; marks and removals are the leader's. So whoever
+plans a blob that the leader has something to do about, now or when it is ripe, names it to the leader, once. What does
+not arrive is found by the survey.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from chelonia.core import bounds
+from chelonia.core.clock import within
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import BlobId, ServiceId
+from chelonia.librarian.footing import Footing
+from chelonia.librarian.leading import Leading
+
+_LOG = logging.getLogger(__name__)
+
+
+class Telling:
+    """One Librarian's word to the leader. `note` what it should look at; `step` sends it."""
+
+    def __init__(self, footing: Footing, leading: Leading) -> None:
+        self._on = footing
+        self._leading = leading
+        self._blobs: dict[BlobId, None] = {}
+
+    def note(self, blob: BlobId) -> None:
+        """The leader has something to do about this blob. Beyond the bound of one call it is left to the survey."""
+        if len(self._blobs) < bounds.BULK_ELEMENTS_MAX:
+            self._blobs[blob] = None
+
+    async def step(self) -> None:
+        """Tell the leader what was noted."""
+        blobs, self._blobs = tuple(self._blobs), {}
+        leader, neighbours = ServiceId(self._leading.holder), self._on.world.neighbours
+        if not blobs or self._leading.now or not leader or neighbours is None:
+            return
+        told = neighbours.librarian(leader).consider(self._on.call, blobs)
+        try:
+            await within(self._on.world.clock, self._on.settings.lease_ms, told)
+        except CheloniaError as error:
+            _LOG.info("the leader was not told of %d blobs, its survey will find them: %s", len(blobs), error)
