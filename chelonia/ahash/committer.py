@@ -72,11 +72,16 @@ class CommitLimits:
 
 
 class Committer:
-    """Evaluates and commits batches. Not thread-safe: the executor's writer is its only caller."""
+    """Evaluates and commits batches. Not thread-safe: the executor's writer is its only caller.
 
-    def __init__(self, store: Store, limits: CommitLimits) -> None:
+    `began_ms`: the time at its start. Other starts and other replicas may have had other clocks, so outcomes they kept
+    are kept for a whole `key_keep_ms` from then on.
+    """
+
+    def __init__(self, store: Store, limits: CommitLimits, began_ms: int = 0) -> None:
         self._store = store
         self._limits = limits
+        self._forget_from_ms = Ms(began_ms + limits.key_keep_ms)
         self._position = meta.read_position(store)
         self._objects = meta.read_state(store).objects
         self._sweep_next_ms = Ms(0)
@@ -103,7 +108,10 @@ class Committer:
         return self._writable
 
     def commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
-        """Apply the jobs in order and make them durable; one outcome per job, in their order."""
+        """Apply the jobs in order and make them durable; one outcome per job, in their order.
+
+        Args: `now_ms`: a time that goes on steadily from `began_ms`: a clock that is set must not end a key's time.
+        """
         try:
             return self._commit(jobs, now_ms)
         except CheloniaError as error:
@@ -118,10 +126,11 @@ class Committer:
             return error
 
     def _commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
-        batch = _Batch(Overlay(self._store), self._position, now_ms, now_ms + self._limits.key_keep_ms)
+        forget_ms = now_ms if now_ms >= self._forget_from_ms else 0
+        batch = _Batch(Overlay(self._store), self._position, forget_ms, now_ms + self._limits.key_keep_ms)
         writable = self.check_space()
         outcomes = [batch.run(job, writable) for job in jobs]
-        if writable and now_ms >= self._sweep_next_ms:
+        if writable and forget_ms and now_ms >= self._sweep_next_ms:
             self._sweep(batch.overlay, now_ms, max(SWEEP_MIN, 2 * len(jobs)))
         if batch.overlay.pending:
             self._write(batch.overlay)
@@ -158,11 +167,12 @@ class Committer:
 
 @dataclass(slots=True)
 class _Batch:
-    """One batch being evaluated: `before` is the position under it, `expires_ms` that of the outcomes it keeps."""
+    """One batch being evaluated: `before` is the position under it, `expires_ms` that of the outcomes it keeps; those
+    that expired before `forget_ms` are forgotten."""
 
     overlay: Overlay
     before: Position
-    now_ms: int
+    forget_ms: int
     expires_ms: int
 
     @property
@@ -211,7 +221,7 @@ class _Batch:
         if data is None:
             return None
         kept = layout.decode_outcome(data)
-        if kept.expires_ms < self.now_ms:
+        if kept.expires_ms < self.forget_ms:
             return None
         position = Position(self.before.cluster, kept.generation, kept.sequence)
         return TransactOutcome(True, position, memo=kept.memo, recalled=True)

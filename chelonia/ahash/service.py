@@ -35,7 +35,7 @@ from chelonia.core.ahash import (
 from chelonia.core.caller import Call, Role
 from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ObjectId, RequestKey, parse_request_key
+from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Position
 
@@ -108,6 +108,7 @@ class AHashService:
         self._clock = clock
         self._settings = settings
         self._durability = durability or LocalDurability()
+        self._began = (clock.now_ms(), clock.monotonic_ms())
         self._queue = _Queue()
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -266,9 +267,14 @@ class AHashService:
     def _prepare(self) -> Committer:
         meta.prepare(self._store, self._settings.cluster)
         limits = CommitLimits(self._settings.key_keep_ms, self._settings.min_free_bytes)
-        committer = Committer(self._store, limits)
+        committer = Committer(self._store, limits, self._steady_ms())
         committer.check_space()
         return committer
+
+    def _steady_ms(self) -> Ms:
+        """The wall clock at our start, and the time since then: nobody sets it."""
+        wall_ms, monotonic_ms = self._began
+        return Ms(wall_ms + self._clock.monotonic_ms() - monotonic_ms)
 
     def _started(self) -> Committer:
         if self._committer is None:
@@ -332,7 +338,7 @@ class AHashService:
         if not batch:
             return None
         jobs = tuple(item.job for item in batch)
-        committer, now_ms = self._started(), self._clock.now_ms()
+        committer, now_ms = self._started(), self._steady_ms()
 
         def commit() -> tuple[list[Outcome], Position]:
             return committer.commit(jobs, now_ms), committer.position

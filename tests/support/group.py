@@ -190,13 +190,17 @@ async def group_of(directory: Path, count: int = 3, clock: Clock | None = None) 
 
 
 class GroupClock(SystemClock):
-    """A clock whose wall-clock time a test holds in its hand, and whose intervals are real."""
+    """A clock whose time a test holds in its hand, but which goes on by itself where intervals are measured."""
 
     def __init__(self) -> None:
         self.hand = HandClock()
+        self._first_ms = self.hand.now
 
     def now_ms(self) -> Ms:
         return self.hand.now_ms()
+
+    def monotonic_ms(self) -> Ms:
+        return Ms(super().monotonic_ms() + self.hand.now - self._first_ms)
 
 
 class LastingGroup:

@@ -157,6 +157,19 @@ def test_keys_that_are_still_kept_are_not_removed() -> None:
     assert late.recalled
 
 
+def test_after_a_start_keys_of_before_are_kept_for_their_whole_time() -> None:
+    """The clock may have been set meanwhile, or be another replica's."""
+    store = MemoryStore()
+    made(store).commit((job(add("o", "s", "n", 1), key="early"),), NOW)
+    began = Ms(NOW + 86_400_000)
+    committer = Committer(store, CommitLimits(key_keep_ms=1000, min_free_bytes=0), began)
+    for now, recalled in ((began, True), (Ms(began + 999), True), (Ms(began + 1000), False)):
+        (again,) = committer.commit((job(add("o", "s", "n", 1), key="early"),), now)
+        assert isinstance(again, TransactOutcome)
+        assert again.recalled is recalled
+        assert len(store.scan(b"R\0", b"R\1", 1000)) == 1
+
+
 def test_change_is_refused_whole_when_nothing_may_be_written() -> None:
     store = MemoryStore()
     meta.prepare(store, "test")

@@ -10,7 +10,7 @@ import pytest
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.ids import Ms, ObjectId, RequestKey
 from chelonia.core.position import Position
 from tests.support.ahash import LIBRARIAN, HandClock, add, check, is_set, open_store, put, serving
 
@@ -233,6 +233,24 @@ async def test_a_store_that_crashed_comes_back_with_what_was_committed() -> None
         recalled = await service.recall(LIBRARIAN, RequestKey("k"))
         assert recalled is not None
         assert recalled.memo == "note"
+
+
+async def test_a_clock_that_is_set_forgets_no_request() -> None:
+    """A retry whose key was forgotten would be carried out a second time."""
+
+    class SetClock(HandClock):
+        set_by = 0
+
+        def now_ms(self) -> Ms:
+            return Ms(self.now + self.set_by)
+
+    clock = SetClock()
+    async with serving(MemoryStore(), clock) as service:
+        first = await service.transact(LIBRARIAN, RequestKey("k"), (add("o", "s", "n", 1),))
+        for clock.set_by in (86_400_000, -86_400_000):
+            await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "m", 1),))
+            again = await service.transact(LIBRARIAN, RequestKey("k"), (add("o", "s", "n", 1),))
+            assert (again.recalled, again.position) == (True, first.position)
 
 
 async def test_work_on_threads_keeps_its_order_and_its_errors(tmp_path: Path) -> None:
