@@ -2,41 +2,69 @@
 
 A receipt may be committed long after it was given (an A-Hash that took nothing meanwhile). If its Shepherd has started
 again since, with an older image of its disk or another disk, it has compared its inventory too soon to miss the copy.
-Asked for one that it does not have, it compares again.
+Asked for one that it does not have, it compares again. This Librarian may not have heard of that start yet: what was
+written since the Shepherd was last heard is asked for as soon as another start is heard.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Iterable
 
 from chelonia.core.caller import Call
 from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import ServiceId
+from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.replicas import Receipt
+from chelonia.librarian.health import HealthTable
 from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)
 
-HeardBoot = Callable[[ServiceId], int]
-"""The start of a Shepherd that was last heard of, 0 for none."""
-
 
 class Rechecking:
-    """One Librarian's questions after copies it has just written down."""
+    """One Librarian's questions after copies it has just written down. `table`: which starts it has heard of, and when;
+    `_written`: receipts of the start it knows, each with the time at which it was committed, oldest first."""
 
-    def __init__(self, world: World, call: Call, heard_boot: HeardBoot) -> None:
+    def __init__(self, world: World, call: Call, table: HealthTable) -> None:
         self._world = world
         self._call = call
-        self._heard_boot = heard_boot
+        self._table = table
+        self._written: dict[ServiceId, deque[tuple[Ms, Receipt]]] = {}
+        self._asking: set[asyncio.Task[None]] = set()
 
     async def written(self, receipts: Iterable[Receipt]) -> None:
         """These receipts have been committed. What a Shepherd answers it acts on itself; one that is silent now will
         compare when it starts again."""
-        old = [receipt for receipt in receipts if self._heard_boot(receipt.location.shepherd) not in (0, receipt.boot)]
+        old = []
+        for receipt in receipts:
+            if self._table.boot(receipt.location.shepherd) in (0, receipt.boot):
+                self._remember(receipt)
+            else:
+                old.append(receipt)
         await asyncio.gather(*map(self._ask, old))
+
+    def _remember(self, receipt: Receipt) -> None:
+        shepherd = receipt.location.shepherd
+        waiting = self._written.setdefault(shepherd, deque())
+        waiting.append((self._world.clock.monotonic_ms(), receipt))
+        heard_ms = self._table.heard_ms(shepherd)
+        settled_ms = -1 if heard_ms is None else heard_ms - self._world.settings.lease_ms  # it may have been on its way
+        while waiting[0][0] < settled_ms:
+            waiting.popleft()
+
+    def heard(self, shepherd: ServiceId) -> None:
+        """A Shepherd was heard again, perhaps of another start: ask for what was written before that was known."""
+        boot, written = self._table.boot(shepherd), self._written.get(shepherd)
+        if not boot or not written:
+            return
+        self._written[shepherd] = deque(each for each in written if each[1].boot == boot)
+        for receipt in (receipt for _, receipt in written if receipt.boot != boot):
+            task = asyncio.ensure_future(self._ask(receipt))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
 
     async def _ask(self, receipt: Receipt) -> None:
         location = receipt.location

@@ -52,11 +52,13 @@ class Known:
 
 @dataclass(slots=True)
 class Judged:
-    """What a report comes to at `now`: elements of the transact, references nobody knows, and notes for the log."""
+    """What a report comes to at `now`: elements of the transact, references nobody knows, those that are not listed yet
+    and would be by it, and notes for the log."""
 
     now: Ms
     elements: list[Element] = field(default_factory=list)
     unknown: list[ReferenceId] = field(default_factory=list)
+    unlisted: list[ReferenceId] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -123,6 +125,7 @@ def _judge_unlisted(
     if cause is Cause.ERASED and record:
         judged.elements.append(_forget(location, record))
     elif cause is Cause.VERIFIED and not record:
+        judged.unlisted.append(location.reference)
         obj = shepherd_object(location.shepherd)
         fresh = (unset("locations", str(location)), isset("blob", "file"))
         judged.elements.append(put(blob.id, "locations", str(location), ReplicaState.ALIVE.value, *fresh))

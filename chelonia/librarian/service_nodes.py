@@ -333,7 +333,7 @@ class Nodes:
             known = await self._known(call, report, stored)
             judged = reports.judge(report, known, self._world.clock.now_ms())
             if not reports.is_next(report, last):  # a repeat is told again what is unknown: silence would mean "known"
-                answer = replace(answer, unknown=tuple(judged.unknown))
+                answer = replace(answer, unknown=(*judged.unknown, *judged.unlisted))
                 return Draft(())
             for note in judged.notes:
                 _LOG.info("report %s", note)

@@ -7,7 +7,7 @@ import pytest
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, RequestKey, ServiceId, blob_object
-from chelonia.core.librarian import Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
+from chelonia.core.librarian import CommitFile, Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
 from chelonia.core.placement import NODE_WAITING
 from chelonia.core.replicas import Checksums, Location, ReplicaState
 from chelonia.librarian.elements import drop, outbox_record
@@ -80,6 +80,24 @@ async def test_a_repeat_is_told_again_what_is_unknown() -> None:
         )
         told = [await b.service.report(shepherd_call(three), Report(three, 1, 1, replicas)) for _ in range(3)]
         assert [(answer.accepted, answer.unknown) for answer in told] == [(1, ("lost",))] * 3
+        assert await believed(b, three) == {"extra": S.ALIVE}
+
+
+async def test_a_repeat_does_not_hide_that_a_blob_was_committed_since_without_this_copy() -> None:
+    """Or the Shepherd would believe that its copy is listed, until inventories are compared."""
+    async with bench() as b:
+        three = b.shepherds[2]
+        begin = b.begin("f", wanted=2)
+        begun = await b.service.begin_put(BARTENDER, begin)
+        copy = ReportedReplica("", ReferenceId("extra"), S.ALIVE, begun.blob, 7, SUMS)
+        answer = await b.service.report(shepherd_call(three), Report(three, 1, 1, (copy,)))
+        assert answer.unknown == ("extra",)
+        receipts = tuple(b.receipt(begun.blob, shepherd) for shepherd in b.shepherds[:2])
+        await b.service.commit_file(BARTENDER, CommitFile(begin, begun, receipts))
+        again = await b.service.report(shepherd_call(three), Report(three, 1, 1, (copy,)))
+        assert (again.accepted, again.unknown) == (1, ("extra",))
+        last = await b.service.report(shepherd_call(three), Report(three, 1, 2, (copy,)))
+        assert (last.accepted, last.unknown) == (2, ())
         assert await believed(b, three) == {"extra": S.ALIVE}
 
 

@@ -363,8 +363,31 @@ async def test_a_copy_whose_receipt_is_of_an_earlier_start_is_asked_for_once_it_
         await b.file("a")
         assert directory.references == []
         await b.beat(b.shepherds[1], boot=2)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        directory.references.clear()
         _, blob = await b.file("b")
         assert directory.references == [f"{blob}@{b.shepherds[1]}"]
         begun = await b.service.begin_put(BARTENDER, b.begin("c", named=True, sections=STATES))
         await commit(b, begun.guid, begun.blob)
         assert directory.references[1:] == [f"{begun.blob}@{b.shepherds[1]}"]
+
+
+async def test_a_copy_written_down_before_the_new_start_is_heard_is_asked_for_then() -> None:
+    """Its Shepherd has compared with another Librarian meanwhile."""
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        one = b.shepherds[1]
+        await b.file("a")
+        b.clock.advance(b.settings.lease_ms + 1)
+        await b.beat(one)
+        b.clock.advance(1)
+        _, late = await b.file("b")
+        await b.beat(one)
+        await b.beat(one, boot=2)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert directory.references == [f"{late}@{one}"]
+        await b.beat(one, boot=3)
+        await asyncio.sleep(0)
+        assert directory.references == [f"{late}@{one}"]
