@@ -78,7 +78,7 @@ async def regroup(mastership: Mastership, writer: Writer, wanted: GroupChange) -
         member = record.member(wanted.replica)
         if member is not None and member.voter:
             if member.replica == mastership.own and len(record.voters) > 1:
-                mastership.resign("it is to be removed: another takes over")
+                await mastership.hand_over("it is to be removed: another takes over")
                 raise NotCarriedOut(Kind.UNAVAILABLE, "regroup", str(wanted.replica), "it was the master: retry")
             record = await change(mastership, writer, membership.demote(record, wanted.replica))
         await change(mastership, writer, membership.remove(record, wanted.replica))

@@ -44,6 +44,8 @@ _LOG = logging.getLogger(__name__)
 
 EVENT_MS: Final = 20
 """How long a wait for the engine goes on before it looks again: events wake it before."""
+HAND_OVER_MS: Final = 500
+"""How long a master that hands over waits for others to hold all it has. Who holds less loses the election to it."""
 
 
 class Links(Protocol):
@@ -177,7 +179,7 @@ class Mastership:
         self._followed: int | None = None
         self._woken = asyncio.Event()
         self._failure = ""
-        self._stopping = False
+        self._stopping = self._handing_over = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.elected_ms = Ms(0)
@@ -241,6 +243,21 @@ class Mastership:
         """Give up our term, if we have one."""
         self._do(self.replica.resign(reason, self._clock.monotonic_ms()))
 
+    async def hand_over(self, reason: str) -> None:
+        """Give up our term when the others hold all of it, or soon; changes are not taken meanwhile."""
+        give_up = self._clock.monotonic_ms() + HAND_OVER_MS
+        self._handing_over = True
+        try:
+            while not self._others_hold_all() and self._clock.monotonic_ms() < give_up:
+                await self.changed(EVENT_MS)
+            self.resign(reason)
+        finally:
+            self._handing_over = False
+
+    def _others_hold_all(self) -> bool:
+        status = self.replica.status(self._clock.monotonic_ms())
+        return all(peer.acked >= status.head for peer in status.peers if peer.connected)
+
     def stop(self) -> None:
         """Give up our term, if we have one, and end `run`."""
         if self._replica is not None:
@@ -280,7 +297,7 @@ class Mastership:
 
     def may_write(self) -> bool:
         """Whether changes are taken here now."""
-        return not self._failure and self.replica.may_write(self._clock.monotonic_ms())
+        return not (self._failure or self._handing_over) and self.replica.may_write(self._clock.monotonic_ms())
 
     def may_read(self) -> bool:
         """Whether reads are answered from the copy here now."""

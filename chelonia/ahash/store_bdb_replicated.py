@@ -66,6 +66,8 @@ ANNOUNCED_MS: Final = 1000
 with its own log only now and then; what a broken connection lost would not be asked for until there is more."""
 ELECTABLE: Final = 100
 """Berkeley DB's priority of a voter; contents decide first, so all voters have the same."""
+RETIRING: Final = ELECTABLE // 2
+"""That of a voter which just gave up its office: among equals another is to follow it."""
 TRIES_MAX: Final = 5
 """Attempts at one use of the tree: each may find a handle that a synchronisation made useless, or lose a deadlock."""
 
@@ -129,7 +131,7 @@ class ReplicatedStore:
         self._frame_term = 0
         self._complaint = ""
         # set by several threads, each one assignment
-        self._voter = self._initialising = False
+        self._voter = self._initialising = self._retiring = False
         self._new_until_s = 0.0
         self._applied = 0
         self._log_bytes = 0
@@ -202,7 +204,7 @@ class ReplicatedStore:
     def set_voter(self, voter: bool) -> None:
         """Whether this replica may be elected, and votes."""
         self._voter = voter
-        self._work.put(lambda: self._env.rep_set_priority(ELECTABLE if voter else 0))
+        self._work.put(self._set_priority)
 
     def applied(self) -> int:
         """Sequence of the last commit visible to readers here, as of the last one vouched for."""
@@ -579,6 +581,7 @@ class ReplicatedStore:
         self._trusted = True
         self._applied = self._visible() or 0
         self._vouch(self._applied)
+        self._retire(retiring=False)
         self._post(Ready())
 
     def _flush(self) -> None:
@@ -616,9 +619,19 @@ class ReplicatedStore:
         if self._master != self._own:
             return
         self._follow()
+        self._retire(retiring=True)
         self._master, self._ready, self._pending = None, False, None
         _LOG.info("ahash replica %d is no longer master of term %d", self._own, self._term)
         self._post(Demoted())
+
+    def _retire(self, *, retiring: bool) -> None:
+        if self._retiring != retiring:
+            self._retiring = retiring
+            self._set_priority()
+
+    def _set_priority(self) -> None:
+        electable = RETIRING if self._retiring else ELECTABLE
+        self._env.rep_set_priority(electable if self._voter else 0)
 
     def _take_office_if_won(self) -> None:
         if self._elections.take_mandate():
@@ -639,6 +652,7 @@ class ReplicatedStore:
             self._open_tree(create=True)
             self._applied = self._sequence(self._tree)
         self._initialising, self._readable = False, True
+        self._retire(retiring=False)
         self._vouch(self._applied)
         _LOG.info("ahash replica %d is master of term %d from commit %d", self._own, self._term, self._applied)
         self._post(MasterHere(self._term))

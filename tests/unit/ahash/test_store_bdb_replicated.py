@@ -176,6 +176,20 @@ def test_frames_that_are_not_taken_are_dropped_beyond_a_bound(tmp_path: Path, mo
 # --- elections -------------------------------------------------------------------------------------------------------
 
 
+def test_who_gave_up_its_office_is_not_elected_among_equals(group: Wired) -> None:
+    """Berkeley DB decides between equal logs by chance: whoever hands over would win again and again."""
+    master = 1
+    for sequence in range(1, 7):
+        put(group.engines[master], sequence)
+        caught_up(group, sequence)
+        seen = len(group.seen[master])
+        group.engines[master].step_down()
+        group.wait(master, Demoted, seen)
+        other = 2 if master == 1 else 1
+        assert vote_for_each_other(group, master, other) == other
+        master = other
+
+
 def test_an_election_won_too_long_ago_is_void(group: Wired) -> None:
     group.close(1)
     for replica in (2, 3):
