@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from chelonia.core.ahash import AHash, AHashStatus, GroupChange, GroupStep
@@ -15,7 +16,11 @@ from chelonia_clients.output import stamp, table
 from chelonia_clients.session import Session
 
 _LOOK_MS: Final = 500
-"""Between two looks whether a new replica votes."""
+"""Between two looks whether a new replica votes, or whether a change was made whose answer was lost."""
+_LOOKS_MAX: Final = 20
+"""Looks after a change whose outcome is not known, and tries to make it."""
+_NEXT: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT})
+"""Another A-Hash may do what this one cannot: one that was removed knows of no master."""
 
 
 async def status(session: Session) -> None:
@@ -77,8 +82,29 @@ async def replace(session: Session, replica: str, dn: str, address: str) -> None
 
 
 async def _regroup(session: Session, change: GroupChange) -> AHashStatus:
-    """Ask one A-Hash after the other until one carries it out: any of them reaches the master."""
-    return await _first(session, lambda ahash: ahash.regroup(new_call(), change))
+    """Ask one A-Hash after the other until one carries it out: any of them reaches the master.
+
+    The answer may be lost where it was carried out: whoever is removed is cut off at once. So the group is looked at
+    before it is asked again.
+    """
+    for looks in range(_LOOKS_MAX):
+        try:
+            return await _first(session, lambda ahash: ahash.regroup(new_call(), change))
+        except CheloniaError as error:
+            if looks == _LOOKS_MAX - 1 or error.kind not in _NEXT | {Kind.OUTCOME_UNKNOWN}:
+                raise
+        await session.client().clock.sleep(_LOOK_MS)
+        with suppress(CheloniaError):
+            found = await _strong_status(session)
+            if _is_made(change, found):
+                return found
+    raise AssertionError("the last try returns or raises")
+
+
+def _is_made(change: GroupChange, found: AHashStatus) -> bool:
+    if change.step is GroupStep.ADD:
+        return any((view.dn, view.address) == (change.dn, change.address) for view in found.replicas)
+    return all(view.replica != change.replica for view in found.replicas)
 
 
 async def _strong_status(session: Session) -> AHashStatus:
@@ -91,7 +117,7 @@ async def _first(session: Session, ask: Callable[[AHash], Awaitable[AHashStatus]
         try:
             return await ask(ahash)
         except CheloniaError as error:
-            if error.kind is not Kind.NETWORK:
+            if error.kind not in _NEXT:
                 raise
             trouble = error
     assert trouble is not None, "at least one A-Hash is known"

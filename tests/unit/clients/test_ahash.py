@@ -32,6 +32,8 @@ class PaperAHash:
 
     tells: AHashStatus | CheloniaError
     changes: list[GroupChange] = field(default_factory=list)
+    swallows: int = 0
+    """So many changes are made, and the answers lost."""
 
     async def status(self, call: Call) -> AHashStatus:
         if isinstance(self.tells, CheloniaError):
@@ -47,6 +49,9 @@ class PaperAHash:
         else:
             kept = tuple(each for each in status.replicas if each.replica != change.replica)
             self.tells = replace(status, replicas=kept)
+        if self.swallows:
+            self.swallows -= 1
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, cause="replica 2 was lost as master")
         return self.tells
 
 
@@ -131,6 +136,33 @@ async def test_changes_go_to_whoever_answers_and_the_new_id_is_told() -> None:
     for wrong in ("", "0", "x", "-1"):
         with pytest.raises(UsageError):
             await verbs_ahash.remove(session, wrong)  # type: ignore[arg-type]
+
+
+async def test_a_change_whose_answer_is_lost_is_looked_for_and_not_made_twice() -> None:
+    """A replica that is taken out is cut off before it can pass the answer on."""
+    there = PaperAHash(MASTER, swallows=1)
+    session = PaperSession(a=there)
+    await verbs_ahash.remove(session, "3")  # type: ignore[arg-type]
+    assert "replica 3: removed" in session.said.getvalue()
+    there.swallows = 1
+    await verbs_ahash.add(session, "/CN=new", "h4:7")  # type: ignore[arg-type]
+    assert "replica_id = 4" in session.said.getvalue()
+    assert [change.step for change in there.changes] == [GroupStep.REMOVE, GroupStep.ADD]
+
+
+async def test_who_was_taken_out_knows_of_no_master_and_the_next_is_asked() -> None:
+    out = PaperAHash(CheloniaError(Kind.UNAVAILABLE, cause="there is no master now"))
+    there = PaperAHash(MASTER)
+    await verbs_ahash.remove(PaperSession(a=out, b=there), "3")  # type: ignore[arg-type]
+    assert there.changes == [GroupChange(GroupStep.REMOVE, 3)]
+
+
+async def test_a_change_that_nobody_can_make_is_given_up() -> None:
+    away = PaperAHash(CheloniaError(Kind.UNAVAILABLE, cause="there is no master now"))
+    session = PaperSession(a=PaperAHash(MASTER), b=away)
+    session.ahashes = {"https://b/AHash": away}
+    with pytest.raises(CheloniaError, check=lambda error: error.kind is Kind.UNAVAILABLE):
+        await verbs_ahash.remove(session, "3")  # type: ignore[arg-type]
 
 
 async def test_a_replaced_replica_goes_only_when_the_new_one_votes_and_the_command_can_be_repeated() -> None:
