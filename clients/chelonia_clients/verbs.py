@@ -157,7 +157,7 @@ ADMIN = Verb(
      "admin fsck --repair", "admin ahash status"),
 )  # fmt: skip
 COMPLETION = Verb(
-    "completion", "bash | zsh", "print the shell's completion", f"{_ADMIN}:completion", (1, 2), (), True,
+    "completion", "bash | zsh", "print the shell's completion", f"{_ADMIN}:completion", (1, -1), (), True,
     ("completion bash > ~/.local/share/bash-completion/completions/chelonia",),
 )  # fmt: skip
 VERSION = Verb("version", "", "print the version", f"{_ADMIN}:version", (0, 0))

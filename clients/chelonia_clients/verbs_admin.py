@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import metadata, resources
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import ServiceRecord
 from chelonia_clients import verbs_ahash, verbs_nodes, verbs_rebuild, verbs_shepherds
 from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.completing import next_word
 from chelonia_clients.output import stamp, table
 from chelonia_clients.session import Session
-from chelonia_clients.verbs import VERBS
 from chelonia_clients.verbs_fsck import fsck
 from chelonia_clients.verbs_heal import heal
 
@@ -137,17 +138,14 @@ async def version(session: Session, _arguments: Arguments) -> None:
 
 
 async def completion(session: Session, arguments: Arguments) -> None:
-    """The verb `completion`: the script of a shell; `names <prefix>` and `verbs` are what the scripts call."""
+    """The verb `completion`: the script of a shell, or the `next` word of a command line, which is what scripts ask."""
     match tuple(arguments.operands):
         case ("bash",):
             session.out.say(script("chelonia.bash").rstrip("\n"))
         case ("zsh",):
             session.out.say(script("_chelonia").rstrip("\n"))
-        case ("verbs",):
-            for verb in VERBS:
-                session.out.say(verb.name)
-        case ("names", prefix):
-            await _names(session, prefix)
+        case ("next", *words):
+            await _next(session, words)
         case _:
             raise UsageError("completion is there for bash and zsh")
 
@@ -155,6 +153,17 @@ async def completion(session: Session, arguments: Arguments) -> None:
 def script(name: str) -> str:
     """A completion script as shipped."""
     return (resources.files("chelonia_clients") / "completion" / name).read_text("utf-8")
+
+
+async def _next(session: Session, words: Sequence[str]) -> None:
+    """What may be typed next, one a line; a last line `:files` when local files may."""
+    found = next_word(words)
+    for word in found.words:
+        session.out.say(word)
+    if found.names:
+        await _names(session, words[-1])
+    if found.files:
+        session.out.say(":files")
 
 
 async def _names(session: Session, prefix: str) -> None:

@@ -15,10 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.cli import main, run
 from chelonia_clients.doctor import cure_of
 from chelonia_clients.output import Output, table
-from chelonia_clients.verbs import ADMIN
-from chelonia_clients.verbs_admin import script
 from chelonia_clients.verbs_nodes import parse_duration
-from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command
 from tests.unit.hosting.grid import Grid
 
@@ -97,43 +94,6 @@ def test_whoami_without_a_certificate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "ms"), [("90s", 90_000), ("30m", 1_800_000), ("2h", 7_200_000), ("3d", 259_200_000)])
 def test_durations(text: str, ms: int) -> None:
     assert parse_duration(text) == ms
-
-
-@pytest.mark.parametrize("shell", ["chelonia.bash", "_chelonia"])
-def test_completions_are_shipped(shell: str) -> None:
-    assert "completion names" in script(shell)
-
-
-def test_bash_accepts_its_completion() -> None:
-    assert subprocess.run(["bash", "-n"], input=script("chelonia.bash"), text=True).returncode == 0
-
-
-def test_bash_completes_names_once_quoted_by_readline(tmp_path: Path) -> None:
-    stub = """chelonia() { [ "$4" = "/d/w" ] && printf '%s\\n' '/d/with space' '/d/w*' "/d/w'q"; }; compopt() { :; }
-"""
-    tries = """COMP_CWORD=2
-for word in /d/w '/d/\\w'; do
-    COMP_WORDS=(chelonia ls "$word"); _chelonia; printf '%s\\n' "${COMPREPLY[@]}"
-done
-COMP_WORDS=(chelonia --as us); _chelonia; printf '%s\\n' "${COMPREPLY[@]}"
-"""
-    done = subprocess.run(["bash"], input=script("chelonia.bash") + stub + tries, text=True, capture_output=True)
-    names = ["/d/with space", "/d/w*", "/d/w'q"]
-    assert done.stdout.splitlines() == [*names, *names, "user", "user2"]
-
-
-def test_bash_completes_every_option_of_admin() -> None:
-    tries = "COMP_CWORD=2; COMP_WORDS=(chelonia admin --); _chelonia; printf '%s\\n' \"${COMPREPLY[@]}\""
-    done = subprocess.run(["bash"], input=script("chelonia.bash") + tries, text=True, capture_output=True)
-    assert {flag.name for flag in ADMIN.flags} <= set(done.stdout.split())
-
-
-def test_completion_of_names(chelonia: Command, fake: FakeBartender) -> None:
-    fake.add_collection("/data")
-    fake.add_collection("/dare")
-    fake.add_file("/other", b"")
-    assert chelonia("completion", "names", "--", "/da").lines == ["/dare/", "/data/"]
-    assert chelonia("completion", "names", "/none/x").lines == []
 
 
 def test_interrupts_and_broken_pipes_are_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
