@@ -51,6 +51,7 @@ SAME_HASH_MAX: Final = 100
 """CAs whose subjects share one 32-bit hash."""
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 
 class KeyKind(enum.Enum):
@@ -119,8 +120,8 @@ class CertificateAuthority:
             raise CheloniaError(Kind.BAD_CONFIG, "make CA", str(directory), "there is a CA in this directory already")
         key = make_key(kind)
         name = name_from_dn(subject)
-        builder = _builder(name, name, key, now_ms, CA_LIFETIME_S)
-        cert = _as_ca(builder, key, key).sign(key, hashes.SHA256())
+        builder = _builder(name, name, key.public_key(), now_ms, CA_LIFETIME_S)
+        cert = _as_ca(builder, key.public_key(), key).sign(key, hashes.SHA256())
         return cls(directory, Issued((cert,), key), kind)._install(now_ms, namespace)
 
     @classmethod
@@ -152,8 +153,8 @@ class CertificateAuthority:
     ) -> CertificateAuthority:
         """Make a subordinate CA in another directory; its certificate is published there and in this CA's trust_dir."""
         key = make_key(self.kind)
-        builder = _builder(name_from_dn(subject), self.certificate.subject, key, now_ms, CA_LIFETIME_S)
-        cert = _as_ca(builder, key, self.issued.key).sign(self.issued.key, hashes.SHA256())
+        builder = _builder(name_from_dn(subject), self.certificate.subject, key.public_key(), now_ms, CA_LIFETIME_S)
+        cert = _as_ca(builder, key.public_key(), self.issued.key).sign(self.issued.key, hashes.SHA256())
         made = CertificateAuthority(directory, Issued((cert, *self.issued.chain), key), self.kind)
         made._install(now_ms, namespace)
         publish(self.trust_dir, made.certificate)
@@ -177,17 +178,32 @@ class CertificateAuthority:
             key: the key to certify; a new one if None.
         Raises: BAD_REQUEST if `subject` is no DN or `names` is empty.
         """
+        key = key or make_key(self.kind)
+        return Issued(self.certify_host(subject, names, now_ms, key.public_key(), lifetime_s=lifetime_s), key)
+
+    def certify_host(
+        self,
+        subject: str,
+        names: Sequence[str],
+        now_ms: Ms,
+        public: PublicKey,
+        *,
+        lifetime_s: int = CERTIFICATE_LIFETIME_S,
+    ) -> tuple[x509.Certificate, ...]:
+        """As `issue_host`, for a key whose private half is elsewhere. Returns: the chain, leaf first."""
         if not names:
             raise CheloniaError(Kind.BAD_REQUEST, "issue host", subject, "a host certificate names at least one host")
         usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         san = x509.SubjectAlternativeName([_general_name(name) for name in names])
-        return self._issue(subject, now_ms, lifetime_s, key, usage, san)
+        return self._certify(subject, now_ms, lifetime_s, public, usage, san)
 
     def issue_user(
         self, subject: str, now_ms: Ms, *, lifetime_s: int = CERTIFICATE_LIFETIME_S, key: PrivateKey | None = None
     ) -> Issued:
         """Make a user certificate (client authentication). Arguments and errors as `issue_host`."""
-        return self._issue(subject, now_ms, lifetime_s, key, [ExtendedKeyUsageOID.CLIENT_AUTH], None)
+        key = key or make_key(self.kind)
+        usage = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        return Issued(self._certify(subject, now_ms, lifetime_s, key.public_key(), usage, None), key)
 
     def write_host(self, issued: Issued) -> tuple[Path, Path]:
         """Write `hostcert.pem` (0444) and `hostkey.pem` (0400) into the CA's directory; return both paths."""
@@ -231,17 +247,16 @@ class CertificateAuthority:
         self.publish_to(self.trust_dir, namespace)
         return self
 
-    def _issue(
+    def _certify(
         self,
         subject: str,
         now_ms: Ms,
         lifetime_s: int,
-        key: PrivateKey | None,
+        key: PublicKey,
         usage: list[x509.ObjectIdentifier],
         san: x509.SubjectAlternativeName | None,
-    ) -> Issued:
-        """Make an end-entity certificate."""
-        key = key or make_key(self.kind)
+    ) -> tuple[x509.Certificate, ...]:
+        """Make an end-entity certificate; returns its chain."""
         builder = _builder(name_from_dn(subject), self.certificate.subject, key, now_ms, lifetime_s)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_key_usage(key), critical=True)
@@ -251,7 +266,7 @@ class CertificateAuthority:
             builder = builder.add_extension(san, critical=False)
         cert = builder.sign(self.issued.key, hashes.SHA256())
         above = self.issued.chain if self.certificate.issuer != self.certificate.subject else ()
-        return Issued((cert, *(ca for ca in above if ca.issuer != ca.subject)), key)
+        return (cert, *(ca for ca in above if ca.issuer != ca.subject))
 
     def _revoked(self) -> dict[int, datetime]:
         """Serial numbers on the present CRL and when each was revoked."""
@@ -309,8 +324,9 @@ def make_proxy(
     common_name = x509.NameAttribute(x509.NameOID.COMMON_NAME, str(serial))
     name = x509.Name([*parent.subject.rdns, x509.RelativeDistinguishedName([common_name])])
     info = _proxy_cert_info(language or (LIMITED if limited else INHERIT_ALL), path_length)
-    builder = _builder(name, parent.subject, key, now_ms, lifetime_s, serial, parent.not_valid_after_utc)
-    builder = builder.add_extension(_key_usage(key), critical=True)
+    public = key.public_key()
+    builder = _builder(name, parent.subject, public, now_ms, lifetime_s, serial, parent.not_valid_after_utc)
+    builder = builder.add_extension(_key_usage(public), critical=True)
     builder = builder.add_extension(x509.UnrecognizedExtension(PROXY_CERT_INFO, info), critical=True)
     cert = builder.sign(issuer.key, hashes.SHA256())
     return Issued((cert, *issuer.chain), key)
@@ -403,7 +419,7 @@ def _instant(now_ms: Ms) -> datetime:
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: PrivateKey,
+    key: PublicKey,
     now_ms: Ms,
     lifetime_s: int,
     serial: int | None = None,
@@ -413,30 +429,30 @@ def _builder(
     begin = _instant(now_ms) - timedelta(seconds=BACKDATE_S)
     until = _instant(now_ms) + timedelta(seconds=lifetime_s)
     until = until if end is None else min(until, end)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(serial or _serial())
     return builder.not_valid_before(min(begin, until - timedelta(seconds=1))).not_valid_after(until)
 
 
-def _as_ca(builder: x509.CertificateBuilder, key: PrivateKey, signer: PrivateKey) -> x509.CertificateBuilder:
+def _as_ca(builder: x509.CertificateBuilder, key: PublicKey, signer: PrivateKey) -> x509.CertificateBuilder:
     """Add what makes a CA certificate."""
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     return _identifiers(builder.add_extension(_key_usage(key, ca=True), critical=True), key, signer)
 
 
-def _identifiers(builder: x509.CertificateBuilder, key: PrivateKey, signer: PrivateKey) -> x509.CertificateBuilder:
+def _identifiers(builder: x509.CertificateBuilder, key: PublicKey, signer: PrivateKey) -> x509.CertificateBuilder:
     """Add subject and authority key identifiers."""
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     return builder.add_extension(authority, critical=False)
 
 
-def _key_usage(key: PrivateKey, *, ca: bool = False) -> x509.KeyUsage:
+def _key_usage(key: PublicKey, *, ca: bool = False) -> x509.KeyUsage:
     """Signing (and, for RSA, key transport) for end entities and proxies; certificates and CRLs for a CA."""
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
-        key_encipherment=not ca and isinstance(key, rsa.RSAPrivateKey),
+        key_encipherment=not ca and isinstance(key, rsa.RSAPublicKey),
         data_encipherment=False,
         key_agreement=False,
         key_cert_sign=ca,

@@ -20,7 +20,7 @@ from typing import Any, Final
 import uvloop
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting import cli_ahash, cli_ca, cli_store
+from chelonia.hosting import cli_ahash, cli_ca, cli_init, cli_join, cli_store
 from chelonia.hosting.config import load_config, problems_of, render_config
 from chelonia.hosting.dev import DevCluster, DevOptions
 from chelonia.hosting.logging_setup import LogSettings, configure
@@ -87,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--config", required=True, type=Path)
     show.set_defaults(act=_print_config)
 
+    cli_init.add_to(verbs)
+    cli_join.add_to(verbs)
     cli_ahash.add_to(verbs)
     cli_ca.add_to(verbs)
     cli_store.add_to(verbs)

@@ -80,7 +80,7 @@ def _init(options: argparse.Namespace) -> int:
 
 def _host(options: argparse.Namespace) -> int:
     ca = CertificateAuthority.load(options.dir)
-    subject = options.subject or f"{_base(ca)}/CN=host/{options.names[0]}"
+    subject = options.subject or f"{base_of(ca)}/CN=host/{options.names[0]}"
     issued = ca.issue_host(subject, options.names, SystemClock().now_ms(), lifetime_s=options.days * DAY_S)
     _write(issued, options, options.dir / "hostcert.pem", options.dir / "hostkey.pem")
     return 0
@@ -88,7 +88,7 @@ def _host(options: argparse.Namespace) -> int:
 
 def _user(options: argparse.Namespace) -> int:
     ca = CertificateAuthority.load(options.dir)
-    subject = options.name if options.name.startswith("/") else f"{_base(ca)}/CN={options.name}"
+    subject = options.name if options.name.startswith("/") else f"{base_of(ca)}/CN={options.name}"
     issued = ca.issue_user(subject, SystemClock().now_ms(), lifetime_s=options.days * DAY_S)
     _write(issued, options, options.dir / "usercert.pem", options.dir / "userkey.pem")
     return 0
@@ -121,7 +121,7 @@ def _crl(options: argparse.Namespace) -> int:
     return 0
 
 
-def _base(ca: CertificateAuthority) -> str:
+def base_of(ca: CertificateAuthority) -> str:
     """The CA's DN without its last part: below it its signing policy lets it sign."""
     return str(ca.issued.dn).rpartition("/")[0]
 

@@ -242,16 +242,16 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
-def render_config(config: NodeConfig) -> str:
-    """The configuration as TOML, every key with the value in force, defaults included."""
+def render_config(config: NodeConfig, *, brief: bool = False) -> str:
+    """The configuration as TOML, every key with the value in force; `brief`: without what is as by default."""
     lines: list[str] = []
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         if item.name == "listen":
             for listener in value:
-                lines += _render_table("[[listen]]", listener)
-        elif value is not None:
-            lines += _render_table(f"[{item.name}]", value)
+                lines += _render_table("[[listen]]", listener, brief)
+        elif value is not None and not (brief and value == default_of(item)):
+            lines += _render_table(f"[{item.name}]", value, brief)
     return "\n".join(lines)
 
 
@@ -453,23 +453,33 @@ _NAMES: dict[Any, str] = {
 # --- dataclasses to TOML -------------------------------------------------------------------------------------------
 
 
-def _render_table(head: str, value: Any) -> list[str]:
+def _render_table(head: str, value: Any, brief: bool) -> list[str]:
     lines = [head]
     nested: list[str] = []
     for item in dataclasses.fields(value):
         part = getattr(value, item.name)
         if item.name == "tuning":
-            nested += _render_tuning(f"{head[:-1]}.tuning]", type(value), part)
-        else:
-            lines.append(f"{item.name} = {_toml(part)}")
+            nested += _render_tuning(f"{head[:-1]}.tuning]", type(value), part, brief)
+        elif not (brief and part == default_of(item)):
+            lines += _render_key(item.name, part, brief)
     return [*lines, "", *nested]
 
 
-def _render_tuning(head: str, section: type[Any], given: Mapping[str, Any]) -> list[str]:
-    lines = [head]
-    for name, item in settings_keys(section).items():
-        lines.append(f"{name} = {_toml(given[name] if name in given else default_of(item))}")
-    return [*lines, ""]
+def _render_key(name: str, value: Any, brief: bool) -> list[str]:
+    """A key on one line, or, for people to read, a list of tables with a line for each."""
+    if brief and isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        return [f"{name} = [", *(f"  {_toml(part)}," for part in value), "]"]
+    return [f"{name} = {_toml(value)}"]
+
+
+def _render_tuning(head: str, section: type[Any], given: Mapping[str, Any], brief: bool) -> list[str]:
+    known = settings_keys(section)
+    lines = [
+        f"{name} = {_toml(given[name] if name in given else default_of(item))}"
+        for name, item in known.items()
+        if name in given or not brief
+    ]
+    return [head, *lines, ""] if lines else []
 
 
 def _toml(value: Any) -> str:

@@ -1,0 +1,199 @@
+"""`cheloniad init`: makes a cluster of one host; `cheloniad admit` and `join` make it one of three.
+
+Each step is done only where it was not done before, so that an interrupted `init` can be given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from chelonia.hosting import host_files
+from chelonia.hosting.certificates import CERTIFICATE_LIFETIME_S, CertificateAuthority, KeyKind, write_file
+from chelonia.hosting.cli_ca import base_of
+from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.config import ReplicaEntry
+from chelonia.hosting.dev import dn_of
+from chelonia.hosting.first_config import (
+    PORT_FIRST,
+    REPLICA,
+    ClusterFacts,
+    HostFacts,
+    Places,
+    check_host,
+    core_config,
+    url,
+)
+from chelonia.hosting.identity import name_from_dn, render_dn
+
+SECRET_BYTES: Final = 32
+CA_KEY: Final = KeyKind.P256
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the parser's subcommands."""
+    parser = verbs.add_parser(
+        "init",
+        help="set up the first host of a cluster: CA, certificates, configurations, A-Hash",
+        description="Makes what the first host needs, and says what to type next. Further hosts: `cheloniad admit` "
+        "here, `cheloniad join` there. Run as root; the daemons run as ACCOUNT.",
+    )
+    parser.add_argument("host", metavar="HOST", help="this host's name as others reach it: one.example.org")
+    parser.add_argument("--with", nargs="+", default=[], metavar="HOST", dest="others", help="hosts that will join")
+    parser.add_argument(
+        "--administrator", default="", metavar="WHO",
+        help="who administers and owns the root: a person's name, who gets a certificate in ~/.globus, or the DN of "
+        "one who has a certificate (default: the DN of ~/.globus/usercert.pem, else `Administrator`)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--organization", default="/O=Grid/O=Chelonia", metavar="DN",
+        help="what the subjects of all certificates begin with (default /O=Grid/O=Chelonia)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--site-certificate", action="store_true",
+        help="make no CA: use the host certificate and the CAs in the grid layout that are there",
+    )  # fmt: skip
+    parser.add_argument("--port", type=int, default=PORT_FIRST, help=f"first of 12 ports (default {PORT_FIRST})")
+    add_places(parser)
+    parser.set_defaults(act=_init)
+
+
+def add_places(parser: argparse.ArgumentParser, *, new: bool = True) -> None:
+    """Add the options that say where a host keeps things; `new`: one that is being set up."""
+    if new:
+        parser.add_argument("--domain", default="", metavar="SITE/RACK", help="failure domain of this host's Shepherd")
+        parser.add_argument("--account", default="chelonia", help="whom the daemons run as (default chelonia)")
+    parser.add_argument("--conf", type=Path, default=Path("/etc/chelonia"), help="default /etc/chelonia")
+    parser.add_argument("--grid", type=Path, default=Path("/etc/grid-security"), help="default /etc/grid-security")
+    parser.add_argument("--data", type=Path, default=Path("/var/lib/chelonia"), help="default /var/lib/chelonia")
+
+
+def places_of(options: argparse.Namespace) -> Places:
+    """Where this host keeps things."""
+    return Places(*(path.absolute() for path in (options.conf, options.grid, options.data)))
+
+
+def _init(options: argparse.Namespace) -> int:
+    places, name = places_of(options), check_host(options.host)
+    others = [check_host(other) for other in options.others]
+    if host_files.is_set_up(places, name, "init"):
+        print(f"{name} is set up already; nothing was changed. Start it: systemctl enable --now chelonia@core")
+        return 0
+    if not 0 < options.port <= 65_535 - REPLICA:
+        raise CheloniaError(Kind.BAD_REQUEST, "init", str(options.port), f"--port is from 1 to {65_535 - REPLICA}")
+    owner = host_files.account(options.account)
+    host_files.check_writable(places)
+    host_files.check_resolves(name)
+    host_files.check_ports(options.port)
+    dn = _site_certificate(places) if options.site_certificate else _own_certificates(places, name, options)
+    host_files.give(places.key, owner)
+    administrator = _administrator(options, places)
+    host_files.write_secret(places, owner, SystemIds().token(SECRET_BYTES))
+    host_files.make_data(places, owner)
+    replicas = (ReplicaEntry(1, name, options.port + REPLICA, dn),)
+    hosts = tuple(dict.fromkeys((name, *others)))
+    cluster = ClusterFacts(SystemIds().uuid(), options.port, (administrator,), hosts, replicas)
+    host = HostFacts(name, dn, 1, options.domain)
+    _found(host, cluster, places, owner)
+    host_files.write_configs(host, cluster, places, owner, "init")
+    _write_client_settings(hosts, options.port)
+    _tell(name, others, cluster)
+    return 0
+
+
+def _own_certificates(places: Places, name: str, options: argparse.Namespace) -> Dn:
+    """Make a CA and this host's certificate, where they are not there. Raises: EXISTS for another's certificate."""
+    now, has_ca = SystemClock().now_ms(), (places.grid / "ca" / "cakey.pem").exists()
+    base = render_dn_of(options.organization)
+    if places.cert.exists() and not has_ca:
+        cause = "there is a host certificate of another CA: use it with --site-certificate, or move it away"
+        raise CheloniaError(Kind.EXISTS, "init", str(places.cert), cause)
+    if has_ca:
+        ca = CertificateAuthority.load(places.grid)
+    else:
+        ca = CertificateAuthority.create(places.grid, f"{base}/CN=Chelonia CA", now, kind=CA_KEY)
+        # Nobody signs it again every month here: it lasts as long as the certificates that have to be renewed anyway.
+        ca.write_crl(now, lifetime_s=CERTIFICATE_LIFETIME_S)
+        host_files.readers([places.grid, places.ca_dir, *places.ca_dir.iterdir()])
+        print(f"CA            {ca.issued.dn}; its key is in {places.grid / 'ca'}: keep a copy of it elsewhere")
+    if not places.cert.exists():
+        issued = ca.issue_host(f"{base_of(ca)}/CN=host/{name}", [name], now, key=None)
+        issued.write(places.cert, places.key)
+    dn = dn_of(places.cert, places.key)
+    print(f"certificate   {dn}")
+    return dn
+
+
+def _site_certificate(places: Places) -> Dn:
+    """The subject of the host certificate that is there. Raises: BAD_CONFIG."""
+    for path in (places.cert, places.key, places.ca_dir):
+        if not path.exists():
+            cause = "it is not there: put the site's files where grid software keeps them, or leave --site-certificate"
+            raise CheloniaError(Kind.BAD_CONFIG, "site certificate", str(path), cause)
+    dn = dn_of(places.cert, places.key)
+    print(f"certificate   {dn}")
+    return dn
+
+
+def _administrator(options: argparse.Namespace, places: Places) -> Dn:
+    """The administrator's DN; a certificate is made for a name. Raises: BAD_REQUEST, EXISTS, BAD_CONFIG."""
+    wanted, folder = options.administrator, Path.home() / ".globus"
+    cert, key = folder / "usercert.pem", folder / "userkey.pem"
+    if wanted.startswith("/"):
+        return render_dn_of(wanted)
+    if cert.exists():
+        dn = dn_of(cert, key)
+        if wanted and not dn.endswith(f"/CN={wanted}"):
+            cause = f"it is the certificate of {dn}: name that DN with --administrator, or move it away"
+            raise CheloniaError(Kind.EXISTS, "init", str(cert), cause)
+        print(f"administrator {dn}; {cert} was there")
+        return dn
+    if options.site_certificate:
+        cause = "who administers? Give the DN of somebody who has a certificate: --administrator /DC=org/.../CN=Name"
+        raise CheloniaError(Kind.BAD_REQUEST, "init", cause=cause)
+    ca = CertificateAuthority.load(places.grid)
+    issued = ca.issue_user(f"{base_of(ca)}/CN={wanted or 'Administrator'}", SystemClock().now_ms())
+    folder.mkdir(mode=0o700, exist_ok=True)
+    issued.write(cert, key)
+    print(f"administrator {issued.dn}; {cert} and userkey.pem were made")
+    return issued.dn
+
+
+def _found(host: HostFacts, cluster: ClusterFacts, places: Places, owner: host_files.Account) -> None:
+    """Begin the A-Hash. Raises: EXISTS when there is one."""
+    section = core_config(host, cluster, places).ahash
+    assert section is not None
+    host_files.check_free_of_data(places)
+    host_files.found(section, owner)
+    print(f"A-Hash        founded in {places.ahash}, cluster {cluster.cluster}")
+
+
+def _write_client_settings(hosts: Sequence[str], port: int) -> None:
+    """Let `chelonia` find the cluster, unless it has settings already."""
+    path = Path.home() / ".config" / "chelonia" / "client.toml"
+    if path.exists():
+        print(f"client        {path} was there, and stays as it is")
+        return
+    lines = []
+    for key, service in (("bartender", "Bartender"), ("librarian", "Librarian"), ("ahash", "AHash")):
+        listed = ", ".join(f'"{url(host, port, service)}"' for host in hosts)
+        lines.append(f"{key} = [{listed}]\n")
+    write_file(path, "".join(lines).encode(), 0o644)
+    print(f"client        {path} tells `chelonia` where the cluster is")
+
+
+def _tell(name: str, others: Sequence[str], cluster: ClusterFacts) -> None:
+    print(f"\n{name} is set up. Next, on this host:\n")
+    print("    systemctl enable --now chelonia@core chelonia@shepherd")
+    print("    chelonia admin status")
+    for other in others or ["NAME-OF-ANOTHER-HOST"]:
+        print(f"    cheloniad admit {other}")
+
+
+def render_dn_of(text: str) -> Dn:
+    """A DN as somebody typed it, in the one form that is compared. Raises: BAD_REQUEST."""
+    return render_dn(name_from_dn(text))

@@ -1,0 +1,383 @@
+"""`cheloniad admit` on a host of the cluster and `cheloniad join` on a new one: how a cluster grows by a host.
+
+The key of the CA is read by `admit` alone, which root runs; no daemon has it. The key of a new host never leaves it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+
+from chelonia.core.ahash import AHashStatus, GroupChange, GroupStep
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from chelonia.hosting import admission, host_files
+from chelonia.hosting.admission import Expected, Offer, Replica, Request, Token
+from chelonia.hosting.admission_door import Door, Knock
+from chelonia.hosting.certificates import (
+    CertificateAuthority,
+    Issued,
+    KeyKind,
+    PrivateKey,
+    chain_pem,
+    make_key,
+    publish,
+    publish_crl,
+    publish_policy,
+)
+from chelonia.hosting.cli_ca import base_of
+from chelonia.hosting.cli_init import add_places, places_of
+from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.config import NodeConfig, ReplicaEntry, load_config, read_secret
+from chelonia.hosting.credentials import Explicit, Surroundings, explain_chain, find_credential
+from chelonia.hosting.dev import load_issued
+from chelonia.hosting.first_config import (
+    ADMISSION,
+    REPLICA,
+    ClusterFacts,
+    HostFacts,
+    Places,
+    check_host,
+    hosts_of,
+    url,
+)
+from chelonia.hosting.http_client import HttpClient
+from chelonia.hosting.identity import name_from_dn, subject_dn
+from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.tls import TlsSettings, TlsStore, load_trust
+
+MINUTES: Final = 60
+"""How long a token is good when nobody says otherwise."""
+MINUTES_MAX: Final = 24 * 60
+NEW_KEY: Final = KeyKind.P256
+
+
+def add_to(verbs: Any) -> None:
+    """Add both verbs to the parser's subcommands."""
+    admit = verbs.add_parser(
+        "admit",
+        help="let another host join the cluster",
+        description="Prints a one-time token for HOST and waits until `cheloniad join` there has used it; shows the "
+        "request, and signs and admits when it is approved. Run on a host of the cluster, as an administrator (root).",
+    )
+    admit.add_argument("host", metavar="HOST", help="the new host's name as others reach it")
+    admit.add_argument("--yes", action="store_true", help="approve without asking whoever has the token")
+    admit.add_argument("--minutes", type=_minutes, default=MINUTES, help=f"how long to wait (default {MINUTES})")
+    admit.add_argument("--listen", default="0.0.0.0", metavar="ADDRESS", help="where to wait (default: everywhere)")
+    add_places(admit, new=False)
+    admit.set_defaults(act=_admit)
+
+    join = verbs.add_parser(
+        "join",
+        help="set up this host as one more of a cluster",
+        description="Makes a key, has it certified by the host that runs `cheloniad admit`, and writes the "
+        "configurations. Run as root; the daemons run as ACCOUNT.",
+    )
+    join.add_argument("door", metavar="HOST:PORT", help="where `cheloniad admit` waits, as it says")
+    join.add_argument("--as", required=True, metavar="HOST", dest="host", help="this host's name, as admitted")
+    join.add_argument("--token", default="", help="what `admit` printed (default: it is asked for)")
+    join.add_argument(
+        "--site-certificate", action="store_true", help="use the host certificate and the CAs that are there"
+    )
+    add_places(join)
+    join.set_defaults(act=_join)
+
+
+def _minutes(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MINUTES_MAX):
+        raise argparse.ArgumentTypeError(f"a token is good for 1 to {MINUTES_MAX} minutes, not {text}")
+    return int(text)
+
+
+# --- admit -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """The host on which `admit` runs: its files, its core, its CA (None: the site has its own)."""
+
+    places: Places
+    core: NodeConfig
+    ca: CertificateAuthority | None
+
+    @property
+    def port(self) -> int:
+        """The cluster's first port."""
+        assert self.core.ahash is not None
+        own = next(each for each in self.core.ahash.replicas if each.id == self.core.ahash.replica_id)
+        return own.port - REPLICA
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that this one knows, itself first."""
+        assert self.core.ahash is not None
+        known = [self.core.ahash.id]
+        if self.places.shepherd.exists():
+            shepherd = load_config(self.places.shepherd).shepherd
+            known += shepherd.librarians if shepherd is not None else ()
+        return hosts_of(known)
+
+
+def _admit(options: argparse.Namespace) -> int:
+    return asyncio.run(_admitting(options, check_host(options.host)))
+
+
+async def _admitting(options: argparse.Namespace, name: str) -> int:
+    home = _home(places_of(options))
+    settings = _administrator(home)
+    context = TlsStore(settings, SystemClock().now_ms).client_context()
+    assert home.core.ahash is not None
+    async with HttpClient(lambda: context) as client:
+        link = Link(client, SystemClock(), SystemIds())
+        ahash = RemoteAHash(link, (home.core.ahash.id,), Patience(retry_ms=0))
+        desk = _Desk(home, ahash, name, approve_all=options.yes)
+        await desk.look()
+        door = Door(desk.secret, desk.decide)
+        token = Token(door.pin, desk.secret)
+        port = home.port + ADMISSION
+        await door.run(options.listen, port, options.minutes * 60, lambda: _tell_token(home, name, token, options))
+    print(f"{name} has its certificate and configuration. It starts with: systemctl enable --now chelonia@core")
+    if name not in home.hosts:
+        print(
+            f"To have the Shepherds of the earlier hosts report to it too, add {url(name, home.port, 'Librarian')} to "
+            f"`librarians` in their {home.places.shepherd}, and restart them."
+        )
+    return 0
+
+
+def _home(places: Places) -> _Home:
+    """What stands on this host. Raises: BAD_CONFIG with the cure."""
+    if not places.core.exists():
+        cause = "there is no such configuration: `cheloniad admit` runs on a host that `init` or `join` has set up"
+        raise CheloniaError(Kind.BAD_CONFIG, "admit", str(places.core), cause)
+    core = load_config(places.core)
+    if core.ahash is None or not core.ahash.replica_id:
+        cause = "it hosts no replica of an A-Hash: run `cheloniad admit` on a host that does"
+        raise CheloniaError(Kind.BAD_CONFIG, "admit", str(places.core), cause)
+    has_ca = (places.grid / "ca").exists()
+    return _Home(places, core, CertificateAuthority.load(places.grid) if has_ca else None)
+
+
+def _administrator(home: _Home) -> TlsSettings:
+    """The credential of whoever runs this. Raises: BAD_CONFIG naming the places looked at, DENIED."""
+    around = Surroundings(os.environ, Path.home(), os.getuid())
+    credential = find_credential(Explicit(), around, SystemClock().now_ms())
+    if credential.dn not in home.core.trust.administrators:
+        known = ", ".join(home.core.trust.administrators)
+        cause = f"you are {credential.dn}; administrators here are: {known}. Set X509_USER_CERT and X509_USER_KEY"
+        raise CheloniaError(Kind.DENIED, "admit", cause=cause)
+    return credential.settings(TlsSettings(ca_dir=Path(home.core.tls.ca_dir)))
+
+
+def _tell_token(home: _Home, name: str, token: Token, options: argparse.Namespace) -> None:
+    site = "" if home.ca is not None else " --site-certificate"
+    print(f"On {name}, as root, within {options.minutes} minutes:\n")
+    print(f"    cheloniad join {home.hosts[0]}:{home.port + ADMISSION} --as {name} --token {token}{site}\n")
+    print("The token is a secret, for this host and this once. Waiting ...", flush=True)
+
+
+class _Desk:
+    """Decides about one host: what `admission` says, what the administrator says, and what the A-Hash says."""
+
+    def __init__(self, home: _Home, ahash: RemoteAHash, name: str, *, approve_all: bool) -> None:
+        self._home, self._ahash, self._name, self._approve_all = home, ahash, name, approve_all
+        self.secret = SystemIds().token(admission.SECRET_BYTES)
+
+    async def look(self, dn: Dn | None = None) -> Expected:
+        """Ask the A-Hash who is there. Raises: EXISTS, or what the A-Hash raises."""
+        status = await self._ahash.status(Call(request_id="admit").strongly())
+        home = self._home
+        if dn is None:
+            dn = Dn(f"{base_of(home.ca)}/CN=host/{self._name}") if home.ca is not None else Dn("")
+        address = f"{self._name}:{home.port + REPLICA}"
+        taken = [Dn(each) for each in home.core.trust.administrators]
+        expected = Expected(self._name, dn, self.secret, address, status.replicas, taken)
+        admission.check_free(expected)
+        return expected
+
+    async def decide(self, request: Request, origin: str) -> Offer:
+        """Admit, or raise. As `admission_door.Decide`."""
+        now = SystemClock().now_ms()
+        expected = await self.look()
+        csr = admission.judge(request, expected, now)
+        chain: tuple[x509.Certificate, ...] = ()
+        if self._home.ca is None:
+            chain = self._certified(request, csr)
+            expected = await self.look(subject_dn(chain[0]))
+        elif request.certificate:
+            cause = "this cluster has a CA of its own: join without --site-certificate"
+            raise CheloniaError(Kind.BAD_REQUEST, "join", self._name, cause)
+        await self._approved(expected.dn, admission.fingerprint(csr), origin)
+        if self._home.ca is not None:
+            public = csr.public_key()
+            chain = self._home.ca.certify_host(expected.dn, [self._name], now, public)  # type: ignore[arg-type]
+        return self._offer(expected.dn, chain, await self._member(expected))
+
+    def _certified(self, request: Request, csr: x509.CertificateSigningRequest) -> tuple[x509.Certificate, ...]:
+        """The site's certificate of the newcomer. Raises: UNTRUSTED, BAD_REQUEST."""
+        chain = admission.own_certificate(request, csr)
+        now = SystemClock().now_ms()
+        reasons = explain_chain(chain, load_trust(TlsSettings(ca_dir=Path(self._home.core.tls.ca_dir))), now)
+        if reasons:
+            cause = f"its certificate is not accepted here: {'; '.join(reasons)}"
+            raise CheloniaError(Kind.UNTRUSTED, "join", self._name, cause)
+        return chain
+
+    async def _approved(self, dn: Dn, fingerprint: str, origin: str) -> None:
+        """Raises: DENIED when the administrator does not want it."""
+        print(f"\n{self._name} asks to join, from {origin}\n  identity        {dn}\n  key fingerprint {fingerprint}")
+        if self._approve_all:
+            return
+        print("Approve if the new host shows the same fingerprint [y/N]: ", end="", flush=True)
+        said = await _line_of_person()
+        if said.strip().lower() not in ("y", "yes"):
+            raise CheloniaError(Kind.DENIED, "admit", self._name, "the administrator said no")
+
+    async def _member(self, expected: Expected) -> AHashStatus:
+        """Make it a member of the A-Hash's group, unless it is one. Raises: what the A-Hash raises."""
+        call = Call(request_id="admit")
+        if not admission.replica_of(expected.members, expected.dn):
+            await self._ahash.regroup(call, GroupChange(GroupStep.ADD, dn=expected.dn, address=expected.address))
+        return await self._ahash.status(call.strongly())
+
+    def _offer(self, dn: Dn, chain: tuple[x509.Certificate, ...], status: AHashStatus) -> Offer:
+        home = self._home
+        assert home.core.bartender is not None, "a core has a Bartender"
+        replicas = []
+        for view in status.replicas:
+            host, _, port = view.address.rpartition(":")
+            replicas.append(Replica(view.replica, host, int(port), view.dn))
+        ca, crl = "", ""
+        if home.ca is not None:
+            ca = chain_pem([home.ca.certificate]).decode()
+            crl = (home.places.grid / "ca" / "crl.pem").read_text()
+        return Offer(
+            dn=dn,
+            cluster=status.position.cluster,
+            port=home.port,
+            replica=admission.replica_of(status.replicas, dn),
+            replicas=replicas,
+            hosts=list(dict.fromkeys((*home.hosts, *hosts_of(view.address for view in status.replicas), self._name))),
+            administrators=list(home.core.trust.administrators),
+            bartender_secret=read_secret(Path(home.core.bartender.token_key_file)).decode("ascii"),
+            certificate=chain_pem(chain).decode() if home.ca is not None else "",
+            ca=ca,
+            crl=crl,
+        )
+
+
+async def _line_of_person() -> str:
+    """A line from standard input, waited for without a thread that would outlive the wait."""
+    loop = asyncio.get_running_loop()
+    there = asyncio.Event()
+    try:
+        loop.add_reader(sys.stdin, there.set)
+    except PermissionError:  # a file: it never makes one wait
+        return sys.stdin.readline()
+    try:
+        await there.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return sys.stdin.readline()
+
+
+# --- join ------------------------------------------------------------------------------------------------------------
+
+
+def _join(options: argparse.Namespace) -> int:
+    places, name = places_of(options), check_host(options.host)
+    host, port = _address(options.door)
+    if host_files.is_set_up(places, name, "join"):
+        print(f"{name} is set up already; nothing was changed. Start it: systemctl enable --now chelonia@core")
+        return 0
+    owner = host_files.account(options.account)
+    host_files.check_writable(places)
+    host_files.check_resolves(name)
+    host_files.check_ports(port - ADMISSION)
+    host_files.check_free_of_data(places)
+    token = admission.parse_token(options.token or _asked())
+    issued = _key(places, site=options.site_certificate)
+    knock = Knock(host, port, token)
+    try:
+        request = _request(name, token, issued, site=options.site_certificate)
+        offer = knock.ask(request, MINUTES_MAX * 60, lambda: _tell_waiting(request))
+        _settle(offer, issued, HostFacts(name, Dn(offer.dn), offer.replica, options.domain), places, owner)
+        knock.received()
+    finally:
+        knock.close()
+    print(f"{name} is set up as replica {offer.replica} of cluster {offer.cluster}. Next, on this host:\n")
+    print("    systemctl enable --now chelonia@core chelonia@shepherd")
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and ADMISSION < int(port) < 65_536):
+        cause = "where `cheloniad admit` waits is HOST:PORT; it prints the whole command"
+        raise CheloniaError(Kind.BAD_REQUEST, "join", text[:80], cause)
+    return host.strip("[]"), int(port)
+
+
+def _asked() -> str:
+    if sys.stdin.isatty():
+        print("Token: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline()
+
+
+def _key(places: Places, *, site: bool) -> Issued:
+    """The host's key, with the site's certificate or none yet. Raises: EXISTS, BAD_CONFIG."""
+    if site:
+        return load_issued(places.cert, places.key)
+    for path in (places.cert, places.key):
+        if path.exists():
+            cause = "it is there already: use it with --site-certificate, or move it away"
+            raise CheloniaError(Kind.EXISTS, "join", str(path), cause)
+    return Issued((), make_key(NEW_KEY))
+
+
+def _request(name: str, token: Token, issued: Issued, *, site: bool) -> Request:
+    csr = x509.CertificateSigningRequestBuilder().subject_name(name_from_dn(f"/CN={name}"))
+    pem = csr.sign(issued.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+    certificate = chain_pem(issued.chain).decode() if site else ""
+    return Request(admission.VERSION, token.secret.hex(), name, pem, certificate, SystemClock().now_ms())
+
+
+def _tell_waiting(request: Request) -> None:
+    csr = x509.load_pem_x509_csr(request.csr.encode())
+    print(f"key fingerprint {admission.fingerprint(csr)}\nWaiting for the administrator to approve ...", flush=True)
+
+
+def _settle(offer: Offer, issued: Issued, host: HostFacts, places: Places, owner: host_files.Account) -> None:
+    """Write all that was given, the core's configuration last. Raises: BAD_REQUEST when it does not fit."""
+    if offer.certificate:
+        _write_certificates(offer, issued.key, places)
+    host_files.give(places.key, owner)
+    host_files.write_secret(places, owner, bytes.fromhex(offer.bartender_secret))
+    host_files.make_data(places, owner)
+    replicas = tuple(ReplicaEntry(each.id, each.host, each.port, each.dn) for each in offer.replicas)
+    administrators = tuple(Dn(dn) for dn in offer.administrators)
+    cluster = ClusterFacts(offer.cluster, offer.port, administrators, tuple(offer.hosts), replicas)
+    host_files.write_configs(host, cluster, places, owner, "join")
+
+
+def _write_certificates(offer: Offer, key: PrivateKey, places: Places) -> None:
+    chain = tuple(x509.load_pem_x509_certificates(offer.certificate.encode()))
+    ca = x509.load_pem_x509_certificate(offer.ca.encode())
+    if chain[0].public_key() != key.public_key() or subject_dn(chain[0]) != offer.dn:
+        cause = "the certificate that came back is not for this host's key: install the same release on both"
+        raise CheloniaError(Kind.BAD_REQUEST, "join", offer.dn, cause)
+    namespace = str(subject_dn(ca)).rpartition("/")[0] + "/*"
+    publish(places.ca_dir, ca)
+    publish_crl(places.ca_dir, ca, offer.crl.encode())
+    publish_policy(places.ca_dir, ca, [namespace])
+    host_files.readers([places.grid, places.ca_dir])
+    Issued(chain, key).write(places.cert, places.key)

@@ -1,0 +1,187 @@
+"""The first configurations of a host that `cheloniad init` or `cheloniad join` sets up: what they say, and no more.
+
+A host runs two nodes under one certificate: `core` (A-Hash replica, Librarian, Bartender) and `shepherd`. All hosts of
+a cluster have the same ports, so the addresses of all services follow from the hosts' names. No file is touched here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from chelonia.hosting.config import (
+    AHashSection,
+    BartenderSection,
+    LibrarianSection,
+    ListenSection,
+    NodeConfig,
+    NodeSection,
+    ReplicaEntry,
+    ShepherdSection,
+    TlsSection,
+    TrustedService,
+    TrustSection,
+)
+
+PORT_FIRST: Final = 60_000
+"""The first port of a cluster that says nothing else; those after it are counted from here."""
+BARTENDER, CORE, CONTROL, DATA, ADMISSION, REPLICA = 0, 1, 3, 4, 5, 11
+"""Counted from the first: users; A-Hash and Librarian; the Shepherd's two; `cheloniad admit`; the A-Hash's replicas."""
+LISTENING: Final = (BARTENDER, CORE, CONTROL, DATA, REPLICA)
+"""Ports on which the nodes of a host listen."""
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a host keeps things: configurations, certificates in the grid layout, data."""
+
+    conf: Path
+    grid: Path
+    data: Path
+
+    @property
+    def core(self) -> Path:
+        """The configuration of the core."""
+        return self.conf / "core.toml"
+
+    @property
+    def shepherd(self) -> Path:
+        """The configuration of the Shepherd."""
+        return self.conf / "shepherd.toml"
+
+    @property
+    def secret(self) -> Path:
+        """The secret that all Bartenders share."""
+        return self.conf / "bartender.key"
+
+    @property
+    def cert(self) -> Path:
+        """The host certificate."""
+        return self.grid / "hostcert.pem"
+
+    @property
+    def key(self) -> Path:
+        """Its key."""
+        return self.grid / "hostkey.pem"
+
+    @property
+    def ca_dir(self) -> Path:
+        """The CAs."""
+        return self.grid / "certificates"
+
+    @property
+    def ahash(self) -> Path:
+        """The store of the A-Hash."""
+        return self.data / "core" / "ahash"
+
+    @property
+    def backups(self) -> Path:
+        """Where backups of it are made."""
+        return self.data / "core" / "backups"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What all hosts of a cluster agree on. `hosts`: their names, those to come included; `replicas`: the A-Hash's."""
+
+    cluster: str
+    port: int
+    administrators: tuple[Dn, ...]
+    hosts: tuple[str, ...]
+    replicas: tuple[ReplicaEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """One host: its DNS name, its certificate's subject, which replica it has, its failure domain ("": none)."""
+
+    name: str
+    dn: Dn
+    replica: int
+    domain: str = ""
+
+
+def check_host(name: str) -> str:
+    """A host's name as it will stand in URLs. Raises: BAD_REQUEST."""
+    if len(name) > 253 or not _NAME.fullmatch(name):
+        cause = "a host is named as DNS knows it, in lower case: one.example.org"
+        raise CheloniaError(Kind.BAD_REQUEST, "host", name[:80], cause)
+    return name
+
+
+def url(host: str, port: int, service: str) -> str:
+    """The address of a service; `port`: the cluster's first."""
+    offset = {"Bartender": BARTENDER, "Shepherd": CONTROL}.get(service, CORE)
+    return f"https://{host}:{port + offset}/{service}"
+
+
+def hosts_of(addresses: Iterable[str]) -> tuple[str, ...]:
+    """The hosts in URLs or `host:port` addresses, each once, in order."""
+    found = [urlsplit(each if "://" in each else f"//{each}").hostname or "" for each in addresses]
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def core_config(host: HostFacts, cluster: ClusterFacts, places: Places) -> NodeConfig:
+    """A-Hash replica, Librarian and Bartender. The host's own services are approved by it, as the host itself was."""
+    first = cluster.port
+    services = [
+        TrustedService(name.lower(), url(host.name, first, name), host.dn)
+        for name in ("AHash", "Librarian", "Bartender", "Shepherd")
+    ]
+    return NodeConfig(
+        node=NodeSection(name="core"),
+        listen=(
+            ListenSection(first + CORE, ("ahash", "librarian", "metrics")),
+            ListenSection(first + BARTENDER, ("bartender",), client_certificate="optional"),
+        ),
+        tls=_tls(places),
+        trust=TrustSection(tuple(cluster.administrators), tuple(services)),
+        ahash=AHashSection(
+            id=url(host.name, first, "AHash"),
+            data_dir=str(places.ahash),
+            backup_dir=str(places.backups),
+            replica_id=host.replica,
+            replicas=cluster.replicas,
+            tuning={"cluster": cluster.cluster},
+        ),
+        librarian=LibrarianSection(
+            url(host.name, first, "Librarian"), record_key_file=str(places.data / "core" / "record.key")
+        ),
+        bartender=BartenderSection(url(host.name, first, "Bartender"), str(places.secret)),
+    )
+
+
+def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: Places) -> NodeConfig:
+    """A Shepherd that reports to the Librarians of all hosts."""
+    first = cluster.port
+    services = [
+        TrustedService(name.lower(), url(host.name, first, name), host.dn) for name in ("Librarian", "Bartender")
+    ]
+    return NodeConfig(
+        node=NodeSection(name="shepherd"),
+        listen=(
+            ListenSection(first + CONTROL, ("shepherd", "metrics")),
+            ListenSection(first + DATA, ("turl",), client_certificate="optional"),
+        ),
+        tls=_tls(places),
+        trust=TrustSection(tuple(cluster.administrators), tuple(services)),
+        shepherd=ShepherdSection(
+            id=url(host.name, first, "Shepherd"),
+            data_url=f"https://{host.name}:{first + DATA}",
+            data_dir=str(places.data / "shepherd" / "replicas"),
+            librarians=tuple(url(name, first, "Librarian") for name in cluster.hosts),
+            tuning={"domain": host.domain} if host.domain else {},
+        ),
+    )
+
+
+def _tls(places: Places) -> TlsSection:
+    return TlsSection(str(places.cert), str(places.key), str(places.ca_dir))
