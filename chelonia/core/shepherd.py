@@ -7,7 +7,7 @@ an immediate check. Bytes move only under tickets that this Shepherd itself sign
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -393,6 +393,21 @@ class StoredReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class Scanned:
+    """Some of the replicas found on disk at start, in order of reference.
+
+    Args:
+        known: record and bytes are there, and what the record says is known: neither was read or measured.
+        uncommitted: those of `known` of which no transact has named the blob.
+        read: all others.
+    """
+
+    known: Sequence[ReferenceId]
+    uncommitted: frozenset[ReferenceId]
+    read: Sequence[StoredReplica]
+
+
+@dataclass(frozen=True, slots=True)
 class StoreIdentity:
     """Whose replicas a disk holds: written when the store is made, read again to see that it is still there.
 
@@ -471,8 +486,22 @@ class BlobStore(Protocol):
         """Bring back, as committed, what was set aside: the namespace names it after all. None when it is not there."""
         ...
 
-    def scan(self) -> AsyncIterator[StoredReplica]:
-        """Every replica on disk, in order of reference."""
+    def scan(self, known: Set[ReferenceId] = frozenset()) -> AsyncIterator[Scanned]:
+        """Every replica on disk, page by page in order of reference; of those in `known` only that record and bytes
+        are there is looked at. What a crash interrupted is finished."""
+        ...
+
+    async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
+        """How many bytes of these replicas are there, -1 where none are."""
+        ...
+
+    async def notes(self) -> Mapping[ReferenceId, bytes]:
+        """What was noted of replicas. Some or all may be lost after a crash, none is ever wrong; of replicas that
+        are gone there may be some."""
+        ...
+
+    async def note(self, notes: Mapping[ReferenceId, bytes], *, anew: bool = False) -> None:
+        """Note something of replicas, b"" to forget it; `anew`: forget all else. Not durable at once."""
         ...
 
     async def space(self) -> tuple[int, int]:

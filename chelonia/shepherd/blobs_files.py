@@ -15,17 +15,18 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import ByteRange, StoredReplica, StoreIdentity
-from chelonia.shepherd import store_state
+from chelonia.core.shepherd import ByteRange, Scanned, StoredReplica, StoreIdentity
+from chelonia.shepherd import blobs_notes, store_state
 from chelonia.wire import records
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ COMMITTED: Final = ".record"
 UNCOMMITTED: Final = ".uncommitted"
 ERASING: Final = ".erasing"
 """What a record is called while its replica is erased: a start finishes what a crash interrupted."""
+UUID_CHARS: Final = 36
 SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
 """Written bytes are sent to the disk in the background this often, so that the last fsync is short."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -154,13 +156,29 @@ class FileBlobs:
         folder = self._root / "quarantine"
         return await self.run(lambda: tuple(_scan_folder(folder)))
 
-    async def scan(self) -> AsyncIterator[StoredReplica]:
-        """Every replica on disk, in order of reference. Erasures and moves that a crash interrupted are finished."""
+    async def scan(self, known: Set[ReferenceId] = frozenset()) -> AsyncIterator[Scanned]:
+        """Every replica on disk, a folder a page. Erasures and moves that a crash interrupted are finished."""
         for number in range(256):
             folder = self._root / "replicas" / f"{number:02x}"
-            for stored in await self.run(lambda folder=folder: list(_scan_folder(folder))):  # type: ignore[misc]
-                if stored.size >= 0 or not await self._follows_aside(stored.reference):
-                    yield stored
+            page = await self.run(lambda folder=folder: _scan_page(folder, known))  # type: ignore[misc]
+            alone = [stored for stored in page.read if stored.size < 0]
+            moved = {stored.reference for stored in alone if await self._follows_aside(stored.reference)}
+            yield replace(page, read=[stored for stored in page.read if stored.reference not in moved])
+
+    async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
+        """How many bytes of these replicas are there, -1 where none are."""
+        folder = f"{self._root}/replicas"
+        paths = [f"{folder}/{reference[:2]}/{reference}" for reference in references]
+        return await self.run(lambda: tuple(map(_size, paths)))
+
+    async def notes(self) -> Mapping[ReferenceId, bytes]:
+        """What was noted of replicas."""
+        return await self.run(lambda: blobs_notes.read(self._root))
+
+    async def note(self, notes: Mapping[ReferenceId, bytes], *, anew: bool = False) -> None:
+        """Note something of replicas; `anew`: and forget all else."""
+        write = blobs_notes.rewrite if anew else blobs_notes.append
+        await self.run(lambda: write(self._root, notes))
 
     async def _follows_aside(self, reference: ReferenceId) -> bool:
         """Whether a record was alone because its bytes are in quarantine; it is moved there too."""
@@ -432,8 +450,41 @@ def _read_record(path: Path) -> tuple[ReplicaFacts | None, bool]:
     return None, True
 
 
+def _scan_page(folder: Path, known: Set[ReferenceId]) -> Scanned:
+    """Known replicas of which there are bytes and a record, and all else as it is read. A million pass through here at
+    a start, so they are sorted by the lengths of their names, and looked up as sets."""
+    names: dict[int, list[str]] = {}
+    for name in os.listdir(folder):
+        names.setdefault(len(name), []).append(name)
+    bare = cast(set[ReferenceId], set(names.get(UUID_CHARS, ())))
+    bare -= _with_suffix(names, ERASING)
+    committed = bare & _with_suffix(names, COMMITTED) & known
+    uncommitted = bare & _with_suffix(names, UNCOMMITTED) & known
+    seen = committed | uncommitted
+    rest = [name for some in names.values() for name in some if name[:UUID_CHARS] not in seen]
+    return Scanned(sorted(seen), frozenset(uncommitted), list(_scan_names(folder, rest)) if rest else [])
+
+
+def _with_suffix(names: Mapping[int, list[str]], suffix: str) -> set[ReferenceId]:
+    of_length = names.get(UUID_CHARS + len(suffix), ())
+    return cast(set[ReferenceId], {name[:UUID_CHARS] for name in of_length if name.endswith(suffix)})
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        if error.errno not in _DAMAGE:
+            raise
+        return -1
+
+
 def _scan_folder(folder: Path) -> Iterator[StoredReplica]:
-    names = dict.fromkeys(sorted(os.listdir(folder)))
+    return _scan_names(folder, os.listdir(folder))
+
+
+def _scan_names(folder: Path, listed: Iterable[str]) -> Iterator[StoredReplica]:
+    names = dict.fromkeys(sorted(listed))
     references = {name.removesuffix(COMMITTED).removesuffix(UNCOMMITTED).removesuffix(ERASING): None for name in names}
     for reference in sorted(references):
         if not is_uuid(reference):

@@ -6,7 +6,7 @@ The object is the disk: it survives a Shepherd's restart. `crash` loses what was
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, parse_reference
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import ByteRange, StoredReplica, StoreIdentity
+from chelonia.core.shepherd import ByteRange, Scanned, StoredReplica, StoreIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class MemoryBlobs:
         self._suspended: dict[ReferenceId, bytes] = {}
         self._writers: dict[ReferenceId, MemoryWriter] = {}
         self._identity = identity
+        self._notes: dict[ReferenceId, bytes] = {}
         self._gone: tuple[Any, ...] | None = None
         self.broken = False
         """What is read from a cache still comes, all else fails."""
@@ -66,13 +67,14 @@ class MemoryBlobs:
 
     def vanish(self) -> None:
         """The disk is unmounted: an empty directory is in its place."""
-        self._gone = (self._replicas, self._set_aside, self._suspended, self._identity)
-        self._replicas, self._set_aside, self._suspended, self._identity = {}, {}, {}, None
+        self._gone = (self._replicas, self._set_aside, self._suspended, self._identity, self._notes)
+        self._replicas, self._set_aside, self._suspended, self._identity, self._notes = {}, {}, {}, None, {}
 
     def come_back(self) -> None:
         """The disk is mounted again."""
         assert self._gone is not None
-        (self._replicas, self._set_aside, self._suspended, self._identity), self._gone = self._gone, None
+        self._replicas, self._set_aside, self._suspended, self._identity, self._notes = self._gone
+        self._gone = None
 
     def data(self, reference: ReferenceId) -> bytes:
         """The bytes on disk now."""
@@ -173,10 +175,26 @@ class MemoryBlobs:
         """What was set aside, in order of reference."""
         return tuple(_stored(reference, self._set_aside[reference]) for reference in sorted(self._set_aside))
 
-    async def scan(self) -> AsyncIterator[StoredReplica]:
-        """Every replica, in order of reference."""
-        for reference in sorted(self._replicas):
-            yield _stored(reference, self._replicas[reference])
+    async def scan(self, known: Set[ReferenceId] = frozenset()) -> AsyncIterator[Scanned]:
+        """Every replica, in order of reference; of known ones with record and bytes only that."""
+        stored = [_stored(reference, self._replicas[reference]) for reference in sorted(self._replicas)]
+        here = [each for each in stored if each.reference in known and each.size >= 0]
+        uncommitted = frozenset(each.reference for each in here if not each.committed)
+        yield Scanned([each.reference for each in here], uncommitted, [each for each in stored if each not in here])
+
+    async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
+        """How many bytes are there, -1 where none are."""
+        kept = [self._replicas.get(reference) for reference in references]
+        return tuple(-1 if each is None or each.data is None else len(each.data) for each in kept)
+
+    async def notes(self) -> Mapping[ReferenceId, bytes]:
+        """What was noted of replicas."""
+        return dict(self._notes)
+
+    async def note(self, notes: Mapping[ReferenceId, bytes], *, anew: bool = False) -> None:
+        """Note something of replicas, b"" to forget it."""
+        kept = {} if anew else self._notes
+        self._notes = {reference: note for reference, note in {**kept, **notes}.items() if note}
 
     async def space(self) -> tuple[int, int]:
         """(free, total) bytes usable for replicas."""

@@ -24,11 +24,10 @@ async def records_page(node: Node, after: str, limit: int) -> RecordPage:
     await node.disk.require()
     if where != ASIDE:
         held = list(islice(node.index.between(reference, ""), limit))
+        facts = [await node.ports.blobs.facts(each.reference) for each in held]
         items = [
-            ReplicaRecord(
-                each.reference, each.state, each.committed, False, await node.ports.blobs.facts(each.reference)
-            )
-            for each in held
+            ReplicaRecord(each.reference, each.state if fact else ReplicaState.INVALID, each.committed, False, fact)
+            for each, fact in zip(held, facts, strict=True)
         ]
         return RecordPage(tuple(items), f"{HERE} {held[-1].reference}" if len(held) == limit else f"{ASIDE} ")
     later = [each for each in await node.ports.blobs.quarantined() if each.reference > reference]

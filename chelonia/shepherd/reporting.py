@@ -167,8 +167,11 @@ class Reporting:
         return True
 
     def _compare_due(self) -> bool:
-        """Whether to compare inventories now: asked to, in doubt (not again and again), or not done for long."""
+        """Whether to compare inventories now: asked to, in doubt (not again and again), or not done for long. What a
+        start has not looked at yet would be claimed unseen."""
         node = self._node
+        if not node.measured:
+            return False
         since_ms = node.ports.clock.monotonic_ms() - self._compared[1]
         doubted = node.in_doubt and since_ms >= node.settings.unknown_retry_ms
         return self._compare or doubted or since_ms >= node.settings.compare_ms
@@ -325,9 +328,9 @@ class Reporting:
                 text = "replica missing reference=%s blob=%s state=%s; reported as deleted"
                 log.log(level, text, item.reference, item.blob, item.state.value)
                 node.journal.note_gone(item.reference, item.blob, node.ports.clock.monotonic_ms())
-        for held in list(node.index.between(after, upto)):
-            if held.reference not in items:
-                node.report(held.reference)
+        for reference in node.index.references(after, upto):
+            if reference not in items:
+                node.report(reference)
 
     async def _reinstated(self, item: InventoryItem) -> bool:
         """Bring back from quarantine what the namespace names after all: bytes committed late, or metadata restored."""

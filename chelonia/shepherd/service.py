@@ -42,6 +42,7 @@ from chelonia.shepherd.recounting import records_page
 from chelonia.shepherd.reporting import Reporting
 from chelonia.shepherd.scrubber import Scrubber
 from chelonia.shepherd.settings import ShepherdSettings
+from chelonia.shepherd.stock import Stock
 from chelonia.shepherd.uploads import Uploads
 from chelonia.shepherd.waiting import run_together
 
@@ -71,6 +72,7 @@ class ShepherdService:
         self._downloads = Downloads(self._node)
         self._reporting = Reporting(self._node, self._uploads)
         self._scrubber = Scrubber(self._node)
+        self._stock = Stock(self._node)
         self._aside = _Aside({}, {})
         self._copies = asyncio.Semaphore(bounds.COPIES_IN_FLIGHT_PER_NODE_MAX)
 
@@ -80,19 +82,8 @@ class ShepherdService:
         """Raise the boot number and rebuild the index. Raises: BAD_CONFIG when the state file is unusable."""
         node = self._node
         await node.boot()
-        settings, clock = node.settings, node.ports.clock
-        keep_until_ms = clock.monotonic_ms() + settings.ticket_lifetime_max_ms + settings.unknown_grace_ms
-        async for stored in node.ports.blobs.scan():
-            if stored.size < 0 and not stored.committed:
-                await node.ports.blobs.erase(stored.reference)  # a crash during a commit: only the record came to be
-                continue
-            held = lifecycle.found(stored, keep_until_ms)
-            node.index.put(held)
-            if not held.alive:
-                log.warning("replica damaged reference=%s blob=%s; it will be checked", held.reference, held.blob)
-                node.suspect(held.reference)
+        await self._stock.take()
         await self._count_aside()
-        log.info("shepherd started boot=%d replicas=%d", node.state.boot, len(node.index))
 
     async def run(self) -> None:
         """Keep heartbeats, reports, scrub and expiry going until cancelled."""
@@ -113,6 +104,7 @@ class ShepherdService:
         await self._node.background.stop()
         if await self._node.disk.look():
             await self._node.settle()
+            await self._stock.note()
             await self._scrubber.save_cursor()
 
     async def beat(self) -> None:
@@ -124,10 +116,12 @@ class ShepherdService:
         node = self._node
         if not await node.disk.look():
             return
+        await self._stock.measure()
         for reference in self._uploads.expire():
             await node.ports.blobs.erase(reference)
         self._downloads.expire()
         await node.settle()
+        await self._stock.note()
         now_ms = node.ports.clock.monotonic_ms()
         # Looking through what lies aside costs a read per record, so it is done rarely beside how long it is kept.
         if (
@@ -318,6 +312,7 @@ class ShepherdService:
     async def records(self, call: Call, after: str, limit: int) -> RecordPage:
         """A page of what stands beside the replicas. Raises: DENIED, BAD_REQUEST."""
         check_access(call, "shepherd", "records")
+        await self._stock.measure()
         return await records_page(self._node, after, min(max(limit, 1), bounds.REFERENCES_PAGE))
 
     # --- the data plane -------------------------------------------------------------------------------------------

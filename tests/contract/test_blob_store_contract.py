@@ -94,7 +94,7 @@ async def read(store: BlobStore, reference: ReferenceId, offset: int, length: in
 
 
 async def scan(store: BlobStore) -> list[tuple[ReferenceId, bool, int, bool]]:
-    return [(s.reference, s.facts is not None, s.size, s.committed) async for s in store.scan()]
+    return [(s.reference, s.facts is not None, s.size, s.committed) async for page in store.scan() for s in page.read]
 
 
 async def refused(store: BlobStore, reference: ReferenceId, length: int) -> Kind:
@@ -307,3 +307,61 @@ async def test_a_reference_is_a_uuid(engine: Engine, name: str) -> None:
         await engine.store.erase(reference)
     with pytest.raises(CheloniaError):
         await read(engine.store, reference, 0, 1)
+
+
+# --- starts that need not read everything --------------------------------------------------------------------------
+
+
+async def test_of_known_replicas_only_that_they_are_there_is_looked_at(engine: Engine) -> None:
+    third = ReferenceId("aaaaaaaa-0000-4000-8000-000000000003")
+    for reference in (REF, OTHER, third):
+        await write(engine.store, reference, b"abc")
+    await engine.store.settle((REF,))
+    engine.damage_record(REF)
+    engine.lose(OTHER)
+    pages = [page async for page in engine.store.scan({REF, OTHER, ReferenceId(REF[:-1] + "9")})]
+    assert [reference for page in pages for reference in page.known] == [REF]
+    assert not any(page.uncommitted for page in pages)
+    assert [(s.reference, s.size) for page in pages for s in page.read] == [(third, 3), (OTHER, -1)]
+    pages = [page async for page in engine.store.scan({third})]
+    assert [(page.known, page.uncommitted) for page in pages if page.known] == [([third], {third})]
+
+
+async def test_what_is_cut_off_shows_in_the_sizes(engine: Engine) -> None:
+    for reference in (REF, OTHER):
+        await write(engine.store, reference, b"abc")
+    engine.truncate(REF, 1)
+    assert await engine.store.sizes((OTHER, REF, ReferenceId(REF[:-1] + "9"))) == (3, 1, -1)
+    engine.lose(OTHER)
+    assert await engine.store.sizes((OTHER,)) == (-1,)
+    assert await engine.store.sizes(()) == ()
+
+
+async def test_notes_are_given_back_the_last_of_each(engine: Engine) -> None:
+    store = engine.store
+    assert await store.notes() == {}
+    await store.note({REF: b"a", OTHER: b"b"})
+    await store.note({REF: b"c"})
+    await store.note({OTHER: b""})
+    store = engine.reopen(True)
+    assert await store.notes() == {REF: b"c"}
+    await store.note({OTHER: b"d"}, anew=True)
+    assert await engine.reopen(False).notes() == {OTHER: b"d"}
+
+
+@pytest.mark.parametrize("cut", [1, 30, 50])
+async def test_what_is_behind_a_torn_note_is_not_believed(tmp_path: Path, cut: int) -> None:
+    store = FileBlobs(tmp_path)
+    await store.note({REF: b"a"})
+    whole = (tmp_path / "notes").stat().st_size
+    await store.note({OTHER: b"b"})
+    with (tmp_path / "notes").open("r+b") as file:
+        file.truncate(whole + cut)
+    assert await store.notes() == {REF: b"a"}
+    await store.note({OTHER: b"c"})
+    assert await store.notes() == {REF: b"a", OTHER: b"c"}
+    raw = bytearray((tmp_path / "notes").read_bytes())
+    raw[20] ^= 1
+    (tmp_path / "notes").write_bytes(raw)
+    assert await store.notes() == {}
+    store.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Set
 from typing import Any, TypeVar
 
 from chelonia.ahash.store_memory import MemoryStore
@@ -18,7 +18,7 @@ from chelonia.core.ahash import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import ByteRange, StoredReplica
+from chelonia.core.shepherd import ByteRange, Scanned, StoredReplica
 from chelonia.shepherd.blobs_memory import MemoryBlobs
 from tests.sim.process import check_alive
 
@@ -127,9 +127,9 @@ class SimDisk:
         await self.lag()
         return await self.platter.reinstate(reference)
 
-    def scan(self) -> AsyncIterator[StoredReplica]:
+    def scan(self, known: Set[ReferenceId] = frozenset()) -> AsyncIterator[Scanned]:
         """Every replica."""
-        return self.platter.scan()
+        return self.platter.scan(known)
 
     async def space(self) -> tuple[int, int]:
         """(free, total) bytes."""

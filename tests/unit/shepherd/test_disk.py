@@ -84,7 +84,7 @@ async def test_records_of_newer_software_stop_the_start_and_condemn_nothing(
 
     monkeypatch.setattr(records, "decode_facts", newer)
     with pytest.raises(CheloniaError) as caught:
-        [stored async for stored in store.scan()]
+        [page async for page in store.scan()]
     assert caught.value.kind is Kind.NOT_SUPPORTED
     store.close()
 
@@ -133,7 +133,7 @@ async def test_a_crash_in_the_middle_leaves_nothing_that_looks_damaged(
                 done = False
         store.close()
         store = FileBlobs(tmp_path / str(steps))
-        found = [(stored.size, stored.facts is not None) async for stored in store.scan()]
+        found = [(stored.size, stored.facts is not None) async for page in store.scan() for stored in page.read]
         aside = [(stored.size, stored.facts is not None) for stored in await store.quarantined()]
         store.close()
         left = found + aside

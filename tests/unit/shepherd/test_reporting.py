@@ -285,7 +285,7 @@ async def test_a_blob_named_later_becomes_committed_durably() -> None:
     await world.pass_ms(1500)
     world.librarian.known[BlobId(numbered("b", 1))] = None
     await world.pass_ms(5000)
-    assert [s.committed async for s in world.blobs.scan()] == [True]
+    assert [s.committed async for page in world.blobs.scan() for s in page.read] == [True]
     reports = len(world.librarian.applied)
     await world.pass_ms(60_000)
     assert len(world.librarian.applied) == reports

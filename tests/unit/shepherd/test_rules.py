@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import ReportedReplica
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, ReplicaState
-from chelonia.core.shepherd import Authority, State, StoredReplica
-from chelonia.shepherd import authority, lifecycle, scrub
+from chelonia.core.shepherd import Authority, Scanned, State, StoredReplica
+from chelonia.shepherd import authority, lifecycle, rows, scrub
 from chelonia.shepherd.checksums import OFF_LOOP_BYTES_MIN, Hasher
 from chelonia.shepherd.index import Index
 from chelonia.shepherd.journal import Journal
@@ -228,6 +228,53 @@ def test_the_index_agrees_with_a_plain_dict(steps: list[tuple[bool, int, int]]) 
     assert index.total_bytes == sum(h.size for h in plain.values())
     for size in range(4):
         assert (index.live_copy(BlobId(f"blob{size}")) is not None) == any(h.size == size for h in plain.values())
+
+
+@given(
+    st.builds(
+        Held,
+        st.just(A),
+        st.sampled_from([BlobId(""), BlobId("b1"), FACTS.blob]),
+        st.sampled_from([Guid(""), FACTS.guid, Guid("0")]),
+        st.integers(-1, 1 << 50),
+        st.builds(
+            Checksums, st.sampled_from(["", "ab" * 32, "abc"]), st.text(max_size=40), st.sampled_from(["", "0a"])
+        ),
+        st.integers(0, 1 << 50).map(Ms),
+        st.sampled_from([ReplicaState.ALIVE, ReplicaState.INVALID]),
+        st.booleans(),
+        st.integers(0, 1 << 50),
+        st.integers(-1, 1 << 50),
+        st.integers(0, 1 << 50).map(Ms),
+    )
+)
+def test_a_row_is_the_replica(replica: Held) -> None:
+    row = rows.pack(replica)
+    assert rows.unpack(replica.reference, row) == replica
+    assert (rows.size_of(row), rows.is_alive(row)) == (replica.size, replica.alive)
+    assert rows.blob_of(row) == rows.shorten(replica.blob)
+    assert bool(rows.facts_of(row)) == bool(replica.blob)
+
+
+def test_what_was_learned_by_an_earlier_start_fills_the_index() -> None:
+    before, after = Index(), Index()
+    for reference in (B, A, C):
+        before.put(held(reference, size=3))
+    before.put(held(B, state=ReplicaState.INVALID, size=3))
+    before.remove(C)
+    facts = before.changes(10)
+    assert (facts[C], before.changes(10)) == (b"", {})
+    before.put(held(A, size=3))
+    assert before.changes(10) == {}, "only facts are noted, and they are the same"
+    after.load(Scanned([A, B], frozenset({B}), []), facts, 77)
+    assert [h.reference for h in after.between("", "")] == [A, B]
+    assert (len(after), after.total_bytes, after.changes(10)) == (2, 6, {})
+    loaded = after.get(B)
+    assert loaded is not None
+    assert (loaded.alive, loaded.committed, loaded.keep_until_ms, loaded.blob) == (True, False, 77, FACTS.blob)
+    live = after.live_copy(FACTS.blob)
+    assert live is not None
+    assert live.reference == A
 
 
 # --- authority -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Start, erasure under authority, copies, scrub, stat and status of one Shepherd."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
@@ -168,9 +168,67 @@ async def test_damage_found_at_the_start_is_reported_as_invalid(fault: str, expe
     world.librarian.items[reference] = InventoryItem(reference, BlobId(numbered("b", 1)), ReplicaState.ALIVE)
     world.librarian.applied.clear()
     {"truncate": lambda r: world.blobs.truncate(r, 3)}.get(fault, getattr(world.blobs, fault))(reference)
+    if fault == "damage_record":
+        await world.blobs.note({}, anew=True)  # else it is not read at the start
     await world.restart(run=True)
     await world.pass_ms(2000)
     assert set(world.librarian.states()) == {(reference, "invalid")}
+    await world.stop()
+
+
+@virtual
+async def test_a_start_reads_only_records_that_were_not_noted(expect_log: Any) -> None:
+    world = await World().start()
+    noted, gone = await world.store(DATA), await world.store(b"gone", 2)
+    await world.service.tidy()
+    late = await world.store(b"late", 3)
+    await world.blobs.erase(gone)
+    for reference in (noted, late):
+        world.blobs.damage_record(reference)
+    before = await world.service.stat(LIBRARIAN, (("r", noted),))
+    expect_log("replica damaged")
+    await world.restart()
+    assert await world.service.stat(LIBRARIAN, (("r", noted),)) == before
+    assert [await world.state_of(reference) for reference in (noted, late, gone)] == ["alive", "invalid", "none"]
+    assert (await world.service.status(ADMINISTRATOR)).replicas == 2
+
+
+@virtual
+async def test_a_record_damaged_after_it_was_noted_is_found_by_the_scrub(expect_log: Any) -> None:
+    world = await World(scrub_period_ms=60_000).start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(15_000)
+    world.librarian.items[reference] = InventoryItem(reference, BlobId(numbered("b", 1)), ReplicaState.ALIVE)
+    world.blobs.damage_record(reference)
+    await world.restart(run=True)
+    expect_log("replica is invalid")
+    await world.pass_ms(130_000)
+    assert (reference, "invalid") in set(world.librarian.states())
+    await world.stop()
+
+
+@virtual
+async def test_nothing_is_claimed_of_a_store_before_its_bytes_were_looked_at() -> None:
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(15_000)
+    world.librarian.items[reference] = InventoryItem(reference, BlobId(numbered("b", 1)), ReplicaState.ALIVE)
+    await world.stop()
+    held = asyncio.Event()
+    sizes = world.blobs.sizes
+
+    async def slowly(references: Sequence[ReferenceId]) -> tuple[int, ...]:
+        await held.wait()
+        return await sizes(references)
+
+    world.blobs.sizes = slowly  # type: ignore[method-assign]
+    await world.restart(run=True)
+    await world.pass_ms(20_000)
+    assert world.librarian.beats[-1].compared == 0
+    assert await world.state_of(reference) == "alive"
+    held.set()
+    await world.pass_ms(20_000)
+    assert world.librarian.beats[-1].compared > 0
     await world.stop()
 
 

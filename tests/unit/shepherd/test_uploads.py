@@ -390,7 +390,7 @@ async def test_a_crash_between_bytes_and_commit_leaves_an_uncommitted_replica() 
     await world.service.stop()
     await asyncio.wait((sending,))
     await world.restart()
-    ((reference, committed),) = [(s.reference, s.committed) async for s in world.blobs.scan()]
+    ((reference, committed),) = [(s.reference, s.committed) async for page in world.blobs.scan() for s in page.read]
     assert not committed
     assert await world.state_of(reference) == "alive"
 
