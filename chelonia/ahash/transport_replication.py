@@ -278,15 +278,23 @@ class _Link(asyncio.Protocol):
         """Take messages out of the stream."""
         if self._ending:
             return
-        self._in += data
+        waiting: bytes | bytearray = data
+        if self._in:
+            self._in += data
+            waiting = self._in
         start = 0
         try:
-            while (end := self._end_of_message(start)) is not None:
-                self._take(bytes(memoryview(self._in)[start + LENGTH_BYTES : end]))
+            while (end := self._end_of_message(waiting, start)) is not None:
+                self._take(bytes(waiting[start + LENGTH_BYTES : end]))
                 start = end
         except CheloniaError as error:
             self.refuse(str(error))
-        del self._in[: len(self._in) if self._over() else start]
+        if self._over():
+            self._in.clear()
+        elif waiting is self._in:
+            del self._in[:start]
+        else:
+            self._in += waiting[start:]
 
     def eof_received(self) -> bool:
         """The other end closes; so do we."""
@@ -348,16 +356,16 @@ class _Link(asyncio.Protocol):
         assert self._transport is not None
         self._transport.close()
 
-    def _end_of_message(self, start: int) -> int | None:
+    def _end_of_message(self, waiting: bytes | bytearray, start: int) -> int | None:
         """Where the message that begins at `start` ends; None: it is not complete. Raises: TOO_LARGE."""
-        if self._ending or len(self._in) - start < LENGTH_BYTES:
+        if self._ending or len(waiting) - start < LENGTH_BYTES:
             return None
-        length = int.from_bytes(self._in[start : start + LENGTH_BYTES], "big")
+        length = int.from_bytes(waiting[start : start + LENGTH_BYTES], "big")
         limit = bounds.PEER_MESSAGE_BYTES_MAX if self.greeted else bounds.PEER_HELLO_BYTES_MAX
         if length > limit:
             raise CheloniaError(Kind.TOO_LARGE, "replication", "", f"it announces a message of {length} bytes")
         end = start + LENGTH_BYTES + length
-        return end if len(self._in) >= end else None
+        return end if len(waiting) >= end else None
 
     def _take(self, data: bytes) -> None:
         assert self.member is not None
