@@ -38,10 +38,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """Not master: our log equals that of the term's master up to `token`, and is synced here. To be acknowledged."""
+    """Not master: our log equals that of the term's master up to `token`, and is synced here. To be acknowledged.
+
+    `regrouped` False: the membership record is the one that the last such event, or `Ready`, found.
+    """
 
     token: Token
     sequence: int
+    regrouped: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,9 @@ class ReplicatedEngine(Store, Protocol):
         ...
 
 
-_OF_MASTERS: Final = frozenset({4, 5, 6, 11, 12, 16, 17, 19, 20, 21, 24, 25, 27, 28})
+BUNDLE: Final = 1000
+"""Kind of a frame of ours that carries several of the engine's (`store_bdb_frames.py`)."""
+_OF_MASTERS: Final = frozenset({4, 5, 6, 11, 12, 16, 17, 19, 20, 21, 24, 25, 27, 28, BUNDLE})
 """Kinds of frame that only a master sends, or who is becoming one: records, pages, claims and answers to requests."""
 
 

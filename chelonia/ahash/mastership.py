@@ -20,10 +20,12 @@ from typing import Any, Final, Protocol, assert_never
 from chelonia.ahash import effects, layout, membership, meta, peer_messages, standing
 from chelonia.ahash.effects import Effects, Role
 from chelonia.ahash.engine_port import (
+    Committed,
     Event,
     Failed,
     Flushed,
     MasterHere,
+    Ready,
     ReplicatedEngine,
     frame_of_master,
     frame_term,
@@ -178,6 +180,7 @@ class Mastership:
         self._changed = asyncio.Event()
         self._followed: int | None = None
         self._woken = asyncio.Event()
+        self._wake_ms = 0
         self._failure = ""
         self._stopping = self._handing_over = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -232,9 +235,9 @@ class Mastership:
             now = self._clock.monotonic_ms()
             self._do(self.replica.tick(now))
             self._expire(now)
-            pause = max(1, min(self.replica.next_wake(now) - now, self._pace.beat_ms))
+            self._wake_ms = max(now + 1, min(self.replica.next_wake(now), now + self._pace.beat_ms))
             self._woken.clear()
-            await self._sleep(self._woken, pause)
+            await self._doze(self._wake_ms - now)
         if self._stopping:
             return
         raise CheloniaError(Kind.UNAVAILABLE, "ahash", f"replica {self._own}", self._failure)
@@ -343,6 +346,15 @@ class Mastership:
         """Return when a term or a master may have come or gone, at the latest after `patience_ms`."""
         await self._sleep(self._changed, patience_ms)
 
+    async def _doze(self, duration_ms: int) -> None:
+        """Until woken, or for so long."""
+        timer = asyncio.ensure_future(self._clock.sleep(duration_ms))
+        timer.add_done_callback(lambda ended: None if ended.cancelled() else self._woken.set())
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+
     async def _sleep(self, event: asyncio.Event, duration_ms: int) -> None:
         """Until `event`, or for so long."""
         timer = asyncio.ensure_future(self._clock.sleep(duration_ms))
@@ -424,14 +436,15 @@ class Mastership:
                 self._spawn(self._mastered(event.term))
                 return
             self._do(self.replica.event(event, now))
-            match event:
-                case Flushed():
-                    self._members_due = True
-                    self._look_at_members()
-                case Failed(reason):
-                    self.fail(reason)
-                case _:
-                    self.pulse()
+            if isinstance(event, Committed):
+                continue
+            if isinstance(event, Flushed | Ready):
+                self._members_due |= isinstance(event, Ready) or event.regrouped
+                self._look_at_members()
+            if isinstance(event, Failed):
+                self.fail(event.reason)
+            if not isinstance(event, Flushed):
+                self.pulse()
 
     async def _mastered(self, term: int) -> None:
         try:
@@ -456,6 +469,8 @@ class Mastership:
             for effect in wanted:
                 self._carry_out(effect)
             self._look_at_master()
+            if self.replica.next_wake(0) < self._wake_ms:
+                self._woken.set()
         except Exception as error:
             _LOG.exception("replica %d cannot go on", self._own)
             self.fail(f"an internal failure: {error!r}")

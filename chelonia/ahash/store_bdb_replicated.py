@@ -51,7 +51,7 @@ from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_elections import TIMEOUT_US, Elections
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
-from chelonia.ahash.store_bdb_frames import SYNCHRONISING, FrameKind, frame_kind
+from chelonia.ahash.store_bdb_frames import BUNDLED, SYNCHRONISING, FrameKind, bundle, frame_kind, unbundle
 from chelonia.ahash.store_bdb_gate import Gate
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -86,6 +86,9 @@ class _Mark(threading.local):
 
     token: Token | None = None
     """Of the last record sent that asks to be made permanent: our own commit's."""
+    gathered: list[tuple[bytes, bytes]] | None = None
+    """Records of the commit that this thread makes, which travel together; None: it makes none."""
+    gathered_bytes: int = 0
 
     def take(self) -> Token | None:
         """Read the token and forget it: none is ever told twice."""
@@ -128,6 +131,7 @@ class ReplicatedStore:
         self._ready = self._copied = False
         self._readable = True
         self._pending: Token | None = None
+        self._members: bytes | None = None
         self._frame_term = 0
         self._complaint = ""
         # set by several threads, each one assignment
@@ -279,6 +283,14 @@ class ReplicatedStore:
         """Within the gate: no change of role can come between the commit and its `Committed`."""
         state = puts.get(layout.META_STATE)
         sequence = self._applied if state is None else layout.decode_state(state).sequence
+        with self._gathering():
+            token = self._commit_txn(tree, puts, deletes)
+        if token is not None:  # else it changed nothing
+            self._applied = sequence
+            self._vouch(sequence)
+            self._post(Committed(sequence, token))
+
+    def _commit_txn(self, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> Token | None:
         txn = self._env.txn_begin()
         try:
             environment.write(tree, txn, puts, deletes)
@@ -288,11 +300,23 @@ class ReplicatedStore:
         self._mark.take()
         with Errors(self._panic, Kind.OUTCOME_UNKNOWN, Kind.OUTCOME_UNKNOWN):
             txn.commit(bdb.DB_TXN_SYNC)
-        token = self._mark.take()
-        if token is not None:  # else it changed nothing
-            self._applied = sequence
-            self._vouch(sequence)
-            self._post(Committed(sequence, token))
+        return self._mark.take()
+
+    @contextmanager
+    def _gathering(self) -> Iterator[None]:
+        """What this thread's commit writes to the log travels together, when the commit record is written."""
+        self._mark.gathered = []
+        try:
+            yield
+        finally:
+            self._send_gathered()
+            self._mark.gathered = None
+
+    def _send_gathered(self) -> None:
+        mark = self._mark
+        if mark.gathered:
+            frames, mark.gathered, mark.gathered_bytes = mark.gathered, [], 0
+            self._send(None, *bundle(frames))
 
     def upkeep_due(self) -> bool:
         """Whether a checkpoint is due; only a master writes them, followers take them from its log."""
@@ -455,10 +479,13 @@ class ReplicatedStore:
         data = None if tree is None else tree.get(layout.META_STATE)
         return 0 if data is None else layout.decode_state(data).sequence
 
-    def _visible(self) -> int | None:
-        """The sequence that readers see, read from the tree; None: it cannot be read now."""
+    def _end(self, tree: Any) -> tuple[int, bytes | None]:
+        return self._sequence(tree), tree.get(layout.META_MEMBERS)
+
+    def _visible(self) -> tuple[int, bytes | None] | None:
+        """The sequence and membership record that readers see, from the tree; None: they cannot be read now."""
         try:
-            return self._use(self._sequence)
+            return self._use(self._end)
         except CheloniaError as error:
             _LOG.info("ahash replica %d cannot tell now where it stands: %s", self._own, error)
             return None
@@ -533,30 +560,45 @@ class ReplicatedStore:
         self._bytes_taken += len(frame.record)
         self._frame_term = frame_term(frame.control)
         was_ready = self._ready
+        try:
+            frames = list(unbundle(frame.control, frame.record))
+        except ValueError as error:
+            _LOG.error("ahash replication: replica %d sent what is no frame: %s", frame.sender, error)
+            return
         with self._elections.turn:
             if self._master == self._own:
-                answer = self._apply(frame)
+                answers = [self._apply(frame.sender, *each) for each in frames]
             else:
                 with self._changing():
-                    if self._ready and not self._may_roll_back(frame):
-                        answer = self._apply(frame)
-                    else:
-                        with self._gate.exclusive():
-                            self._drop_tree()
-                            answer = self._apply(frame)
-        self._obey(answer)
+                    answers = self._follow_frames(frame.sender, frames)
+        for answer in answers:
+            self._obey(answer)
         if self._copied:
             self._copied = False
             self._ready = self._ready or bool(self._env.rep_stat()["startup_complete"])
         if self._ready and not was_ready:
             self._synchronised()
 
-    def _may_roll_back(self, frame: _Frame) -> bool:
-        kind = frame_kind(frame.control)
-        return kind in SYNCHRONISING or (kind == FrameKind.NEWCLIENT and frame.sender == self._master)
+    def _follow_frames(self, sender: int, frames: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, Any]]:
+        """Apply what came together; once we are elected, nothing more: what is left out is asked for again."""
+        answers: list[tuple[Any, Any]] = []
+        for control, record in frames:
+            if answers and self._elections.mandated:
+                break
+            if self._ready and not self._may_roll_back(sender, control):
+                answers.append(self._apply(sender, control, record))
+            else:
+                with self._gate.exclusive():
+                    self._drop_tree()
+                    answers.append(self._apply(sender, control, record))
+        return answers
 
-    def _apply(self, frame: _Frame) -> tuple[Any, Any]:
-        answer: tuple[Any, Any] = self._env.rep_process_message(frame.control, frame.record, frame.sender)
+    def _may_roll_back(self, sender: int, control: bytes) -> bool:
+        kind = frame_kind(control)
+        return kind in SYNCHRONISING or (kind == FrameKind.NEWCLIENT and sender == self._master)
+
+    def _apply(self, sender: int, control: bytes, record: bytes) -> tuple[Any, Any]:
+        answer: tuple[Any, Any] = self._env.rep_process_message(control, record, sender)
         return answer
 
     def _obey(self, answer: tuple[Any, Any]) -> None:
@@ -579,7 +621,7 @@ class ReplicatedStore:
         self._readable = True
         self._initialising = False
         self._trusted = True
-        self._applied = self._visible() or 0
+        self._applied, self._members = self._visible() or (0, None)
         self._vouch(self._applied)
         self._retire(retiring=False)
         self._post(Ready())
@@ -591,12 +633,13 @@ class ReplicatedStore:
             return
         if token.term == self._term:
             self._env.log_flush()
-            sequence = self._visible()
-            if sequence is None:
+            found = self._visible()
+            if found is None:
                 return
-            self._applied = sequence
-            self._vouch(sequence)
-            self._post(Flushed(token, sequence))
+            regrouped = found[1] != self._members
+            self._applied, self._members = found
+            self._vouch(self._applied)
+            self._post(Flushed(token, self._applied, regrouped))
         self._pending = None
 
     def _look_after_logs(self) -> None:
@@ -688,8 +731,20 @@ class ReplicatedStore:
             self._trusted = False
             self._post(Refilling())
         if kind != FrameKind.DUPMASTER:  # it would depose every master, also the newer one of the two
-            self._send(None if peer == bdb.DB_EID_BROADCAST else peer, control, record)
+            self._pass_on(None if peer == bdb.DB_EID_BROADCAST else peer, control, record, flags)
         return 0
+
+    def _pass_on(self, peer: int | None, control: bytes, record: bytes, flags: int) -> None:
+        """Send a frame, or gather it: the library asks for haste (NOBUFFER, PERMANENT) where a delay would matter."""
+        mark = self._mark
+        if mark.gathered is None or peer is not None or frame_kind(control) not in BUNDLED:
+            self._send_gathered()
+            self._send(peer, control, record)
+            return
+        mark.gathered.append((control, record))
+        mark.gathered_bytes += len(record)
+        if flags & (bdb.DB_REP_PERMANENT | bdb.DB_REP_NOBUFFER) or mark.gathered_bytes >= bounds.REPLICA_BUNDLE_BYTES:
+            self._send_gathered()
 
     def _on_event(self, env: Any, event: int, info: Any) -> None:
         del env

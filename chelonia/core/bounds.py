@@ -85,6 +85,8 @@ REPLICA_FRAME_BYTES_QUEUED_MAX: Final = 256 * 1024 * 1024
 """Their bytes: four of the largest messages."""
 REPLICA_FRAMES_PER_FLUSH_MAX: Final = 1000
 """Engine frames applied before a follower syncs its log and acknowledges: a stream without a pause is acknowledged."""
+REPLICA_BUNDLE_BYTES: Final = 64 * 1024
+"""Log records of a commit travel together; after so many bytes the first ones leave while the rest is written."""
 FORWARDED_MAX: Final = 4096
 """Calls that one A-Hash replica has forwarded to the master, or carries out for another, at once."""
 MEMO_BYTES_MAX: Final = 4096

@@ -8,6 +8,7 @@ import pytest
 
 from chelonia.ahash import layout, meta
 from chelonia.ahash.engine_port import (
+    BUNDLE,
     Committed,
     Demoted,
     ElectionFailed,
@@ -101,6 +102,55 @@ def test_followers_vouch_for_what_the_master_committed(group: Wired) -> None:
         poll(lambda replica=replica: last_token(group, replica) == here[-1].token, what="everything vouched for")
         told = [event.token for event in group.seen[replica] if isinstance(event, Flushed)]
         assert told == sorted(set(told))
+
+
+def test_what_a_commit_writes_to_the_log_travels_as_one_frame(group: Wired) -> None:
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    frames: list[tuple[int, int]] = []
+
+    def note(sender: int, peer: int, control: bytes) -> bool:
+        if sender == 1 and frame_kind(control) in (BUNDLE, FrameKind.LOG):
+            frames.append((peer, frame_kind(control)))
+        return True
+
+    group.sent = note
+    puts = {b"many%03d" % n: b"x" * 100 for n in range(100)}
+    group.engines[1].commit(puts | {layout.META_STATE: layout.encode_state(StoreState(2, 0))}, [])
+    caught_up(group, 2)
+    assert frames == [(2, BUNDLE), (3, BUNDLE)]
+    assert group.engines[3].get_many(sorted(puts)) == [b"x" * 100] * 100
+
+
+def test_a_large_commit_leaves_while_it_is_written(group: Wired) -> None:
+    sizes: list[int] = []
+    process = group.engines[2].process
+
+    def note(sender: int, control: bytes, record: bytes) -> None:
+        sizes.append(len(record))
+        process(sender, control, record)
+
+    group.engines[2].process = note  # type: ignore[method-assign]
+    put(group.engines[1], 1, b"x" * 4 * bounds.REPLICA_BUNDLE_BYTES)
+    caught_up(group, 1)
+    assert max(sizes) < 2 * bounds.REPLICA_BUNDLE_BYTES
+    assert sum(sizes) > 4 * bounds.REPLICA_BUNDLE_BYTES
+
+
+def test_it_is_told_when_the_membership_record_is_another(group: Wired) -> None:
+    def told(sequence: int) -> bool:
+        flushed = [e for e in group.seen[2] if isinstance(e, Flushed) and e.sequence == sequence]
+        return poll(lambda: flushed or [e for e in group.seen[2] if isinstance(e, Flushed) and e.sequence == sequence])[
+            0
+        ].regrouped
+
+    put(group.engines[1], 1)
+    assert not told(1)
+    state = layout.encode_state(StoreState(2, 0))
+    group.engines[1].commit({layout.META_MEMBERS: b"another", layout.META_STATE: state}, [])
+    assert told(2)
+    put(group.engines[1], 3)
+    assert not told(3)
 
 
 def test_a_follower_takes_no_commit(group: Wired) -> None:
