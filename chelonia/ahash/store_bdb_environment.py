@@ -7,8 +7,10 @@ business of the stores (`store_bdb.py` alone, `store_bdb_replicated.py` in a gro
 from __future__ import annotations
 
 import errno
+import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +24,8 @@ PAGE_BYTES: Final = 8192
 """Two disk blocks: about fifty entries of a collection."""
 LOCKS_MAX: Final = 50_000
 """Locks, lockers and locked pages: a full batch (5 000 elements) touches far fewer pages."""
+RECOVERY_FREE_BYTES: Final = 16 * 1024 * 1024
+"""Where less is free, a recovery that failed did so for want of space, as far as anybody knows."""
 TREE: Final = "store.db"
 """The file of the one B-tree."""
 
@@ -116,6 +120,22 @@ def write_backup(target: str, copy: Callable[[Path], None]) -> None:
             raise
         kind = Kind.NO_SPACE if error.errno == errno.ENOSPC else Kind.INTERNAL
         raise CheloniaError(kind, "backup", target, f"cannot write the copy: {error}") from error
+
+
+@contextmanager
+def opening(directory: Path, cure: str) -> Iterator[None]:
+    """Say what a failure to open means, and what to do about damage. Raises: NO_SPACE, INTERNAL.
+
+    Recovery on a full disk panics like that of a damaged file and names neither, so the disk is asked.
+    """
+    try:
+        yield
+    except (bdb.DBError, MemoryError) as error:
+        kind, cause = Kind.INTERNAL, f"recovery failed, a file in {directory / 'db'} is damaged: {cure} ({error})"
+        space = os.statvfs(directory)
+        if isinstance(error, bdb.DBNoSpaceError) or space.f_bavail * space.f_frsize < RECOVERY_FREE_BYTES:
+            kind, cause = Kind.NO_SPACE, f"no space left on the metadata disk: free some and start again ({error})"
+        raise CheloniaError(kind, "ahash", str(directory), cause) from error
 
 
 class Errors:

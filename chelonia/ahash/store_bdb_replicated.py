@@ -68,6 +68,8 @@ ELECTABLE: Final = 100
 """Berkeley DB's priority of a voter; contents decide first, so all voters have the same."""
 RETIRING: Final = ELECTABLE // 2
 """That of a voter which just gave up its office: among equals another is to follow it."""
+REFILL: Final = "move it away and start this replica on an empty directory, the others fill it"
+"""What to do when a replica's files are damaged."""
 TRIES_MAX: Final = 5
 """Attempts at one use of the tree: each may find a handle that a synchronisation made useless, or lose a deadlock."""
 
@@ -150,8 +152,9 @@ class ReplicatedStore:
         try:
             claim_directory(directory / "replica", identity)
             self._acked = CommitCounter(directory / "acked")
-            self._open_environment()
-            self._trusted = self._find_trust()
+            with environment.opening(directory, REFILL):
+                self._open_environment()
+                self._trusted = self._find_trust()
         except BaseException:
             self._release()
             raise
@@ -372,9 +375,8 @@ class ReplicatedStore:
         env.rep_set_config(bdb.DB_REP_CONF_AUTOINIT, 1)
         env.rep_set_config(bdb.DB_REP_CONF_BULK, 0)
         flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK
-        flags |= bdb.DB_INIT_REP | bdb.DB_RECOVER | bdb.DB_THREAD
-        with Errors(self._panic):
-            env.open(str(self._directory / "db"), flags, 0o600)
+        flags |= bdb.DB_INIT_REP | bdb.DB_RECOVER | bdb.DB_THREAD | bdb.DB_PRIVATE
+        env.open(str(self._directory / "db"), flags, 0o600)
 
     def _find_trust(self) -> bool:
         """Whether recovery found what this replica vouched for.
@@ -761,10 +763,14 @@ class ReplicatedStore:
         elif event == bdb.DB_EVENT_REP_INIT_DONE:
             self._copied = True
         elif event == bdb.DB_EVENT_PANIC:
-            self._panic("Berkeley DB panicked: restart, recovery runs at start")
+            cause = "Berkeley DB panicked: recovery runs at the next start"
+            self._panic(f"{cause}; if {self._directory} fails then too: {REFILL}")
 
     def _panic(self, reason: str) -> None:
         """Refuse everything from now on and say so, once."""
+        if reason != self._complaint:
+            self._complaint = reason
+            _LOG.info("ahash replica %d cannot go on: %s", self._own, reason)
         if not self._panicked:
             self._panicked = True
             self._post(Failed(reason))

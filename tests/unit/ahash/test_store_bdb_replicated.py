@@ -1,7 +1,7 @@
 """The replicated engine: three in one process, wired directly. Links and protocol have tests of their own."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from chelonia.ahash.engine_port import (
 )
 from chelonia.ahash.layout import StoreState
 from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_environment import BdbSettings
+from chelonia.ahash.store_bdb_environment import PAGE_BYTES, BdbSettings
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity
 from chelonia.ahash.store_bdb_frames import FrameKind, frame_kind
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
@@ -344,6 +344,59 @@ def test_losing_the_master_within_the_first_synchronisation_ends_the_process(gro
     poll(lambda: engine._initialising, what="it asks for a copy")
     engine.elect(2, 2, 200)
     group.wait(3, Failed)
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x10
+    path.write_bytes(data)
+
+
+def damage_the_log(database: Path) -> None:
+    flip(min(database.glob("log.*")), 200)
+
+
+def damage_a_page(database: Path) -> None:
+    for page in range(1, (database / "store.db").stat().st_size // PAGE_BYTES):
+        flip(database / "store.db", page * PAGE_BYTES + 4000)
+
+
+@pytest.mark.parametrize("damage", [damage_the_log, damage_a_page])
+def test_damaged_files_are_refused_with_the_way_back(
+    group: Wired, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    for sequence in range(1, 30):
+        put(group.engines[1], sequence, b"x" * 9000)
+    caught_up(group, 29)
+    group.close(3)
+    damage(tmp_path / "3" / "db")
+    with pytest.raises(CheloniaError, match="start this replica on an empty directory") as refused:
+        group.open(3)
+    assert refused.value.kind is Kind.INTERNAL
+    assert str(tmp_path / "3") in refused.value.subject
+    shutil.rmtree(tmp_path / "3")
+    group.open(3)
+    caught_up(group, 29)
+
+
+@pytest.mark.expect_log("replica 3 recovered commit 8, but vouched for 9")
+def test_a_damaged_end_of_the_log_is_a_loss_and_not_a_shorter_log(group: Wired, tmp_path: Path) -> None:
+    for sequence in range(1, 10):
+        put(group.engines[1], sequence)
+    caught_up(group, 9)
+    group.close(3)
+    log = min((tmp_path / "3" / "db").glob("log.*"))
+    flip(log, len(log.read_bytes().rstrip(b"\0")) - 20)
+    group.cut = {3}
+    assert not group.open(3).trusted()
+
+
+def test_regions_are_memory_and_no_files(group: Wired, tmp_path: Path) -> None:
+    """A full disk would end the process by a signal, without a word, where a page of them had no block yet."""
+    assert not [*(tmp_path / "1" / "db").glob("__db.0*")]
 
 
 # --- alone and back --------------------------------------------------------------------------------------------------
