@@ -34,7 +34,9 @@ BACKOFF_MAX_S: Final = 1.0
 HANDSHAKE_S: Final = 5.0
 """For the TLS handshake, and again for the HELLO."""
 RECHECK_S: Final = 10.0
-"""How often the certificates of open links are judged again: they may have expired or been revoked."""
+"""How often open links are judged again: certificates may expire or be revoked, a message never be completed."""
+IDLE_S: Final = 1
+"""A link without traffic is probed by the system so often: a process that is gone holds no place."""
 UNTAKEN_MS: Final = 5000
 """TCP gives a connection up when sent bytes stay unconfirmed for so long."""
 SAME_LINE_S: Final = 10.0
@@ -200,8 +202,16 @@ class Links:
         return found
 
     def check_hello(self, hello: Hello, member: Member) -> str:
-        """Why the peer is refused; empty: it is welcome."""
-        return peer_messages.refuse_hello(hello, self._own.cluster, member.replica)
+        """Why the peer is refused; empty: it is welcome.
+
+        Of two processes with one identity the first stays: what one of them acknowledged, the other need not have. A
+        process that is gone takes its link along, at the latest when the system notices that nobody confirms.
+        """
+        reason = peer_messages.refuse_hello(hello, self._own.cluster, member.replica)
+        linked = self._links.get(member.replica)
+        if not reason and linked is not None and linked.nonce != hello.nonce:
+            reason = f"another process is replica {member.replica} already, at {linked.where}: stop one of the two"
+        return reason
 
     def opened(self, link: _Link) -> None:
         """A connection stands; who it is is not known yet."""
@@ -246,21 +256,24 @@ class _Link(asyncio.Protocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.member: Member | None = None
         self.greeted = False
+        self.nonce = b""
+        self.where = ""
         self._links = links
         self._expected = expected
         self._transport: asyncio.Transport | None = None
-        self._where = ""
         self._in = bytearray()
         self._out: list[bytes] = []
         self._ending = False
         self._hurry: asyncio.TimerHandle | None = None
+        self._pieces = self._pieces_seen = 0
+        """Of messages not yet complete: now, and when it was last looked."""
 
     # --- the event loop's ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """TLS stands: look who it is, and greet."""
         self._transport = cast(asyncio.Transport, transport)
-        self._where = _address(transport.get_extra_info("peername"))
+        self.where = _address(transport.get_extra_info("peername"))
         self._links.opened(self)
         _tune(transport.get_extra_info("socket"))
         try:
@@ -281,6 +294,7 @@ class _Link(asyncio.Protocol):
         waiting: bytes | bytearray = data
         if self._in:
             self._in += data
+            self._pieces += 1
             waiting = self._in
         start = 0
         try:
@@ -295,6 +309,7 @@ class _Link(asyncio.Protocol):
             del self._in[:start]
         else:
             self._in += waiting[start:]
+            self._pieces += 1
 
     def eof_received(self) -> bool:
         """The other end closes; so do we."""
@@ -338,8 +353,12 @@ class _Link(asyncio.Protocol):
             self.part(reason)
 
     def recheck(self) -> None:
-        """Judge the certificate again."""
+        """Judge the certificate again, and whether the rest of a message still comes."""
         if self._ending or self._transport is None or self.member is None:
+            return
+        stopped, self._pieces_seen = self._in and self._pieces == self._pieces_seen, self._pieces
+        if stopped:
+            self.refuse("it stopped within a message")
             return
         try:
             found = self._links.identify(self._transport.get_extra_info("ssl_object"))
@@ -351,7 +370,7 @@ class _Link(asyncio.Protocol):
 
     def _refuse_unknown(self, reason: str) -> None:
         """Close on somebody who may not even know why."""
-        self._links.complain(f"a connection from {self._where} is refused: {reason}")
+        self._links.complain(f"a connection from {self.where} is refused: {reason}")
         self._ending = True
         assert self._transport is not None
         self._transport.close()
@@ -389,7 +408,7 @@ class _Link(asyncio.Protocol):
         if reason := self._links.check_hello(hello, member):
             self.refuse(reason)
             return
-        self.greeted = True
+        self.greeted, self.nonce = True, hello.nonce
         self._stop_hurrying()
         self._links.established(self, member.replica)
 
@@ -407,7 +426,7 @@ class _Link(asyncio.Protocol):
 
     def _name(self) -> str:
         who = f"replica {self.member.replica}" if self.member is not None else "a stranger"
-        return f"{who} at {self._where}"
+        return f"{who} at {self.where}"
 
     def _stop_hurrying(self) -> None:
         if self._hurry is not None:
@@ -427,6 +446,8 @@ def _tune(raw: Any) -> None:
     with suppress(OSError):  # the connection is gone already
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, IDLE_S)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_MS)
 
 

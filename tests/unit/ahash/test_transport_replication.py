@@ -96,8 +96,8 @@ def framed(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def hello(replica: int, cluster: str = "test", version: int = peer_messages.VERSION) -> bytes:
-    return framed(peer_messages.encode(Hello(version, cluster, replica, bytes(16), 1)))
+def hello(replica: int, cluster: str = "test", version: int = peer_messages.VERSION, nonce: bytes = bytes(16)) -> bytes:
+    return framed(peer_messages.encode(Hello(version, cluster, replica, nonce, 1)))
 
 
 async def closed(reader: asyncio.StreamReader) -> bytes:
@@ -244,6 +244,47 @@ async def test_a_newer_connection_of_a_replica_takes_the_place_of_the_older(net:
     assert net.nodes[1].links.peers() == (2,)
     for each in (writer, other):
         each.close()
+
+
+@pytest.mark.expect_log("replica 2 at .* is refused: another process is replica 2 already, at 127.0.0.1:.*: stop one")
+async def test_of_two_processes_with_one_identity_the_first_stays(net: Net) -> None:
+    await net.start(1)
+    net.ports[2] = 1
+    net.nodes[1].links.set_membership(net.membership())
+    _, writer = await net.dial(1, 2)
+    writer.write(hello(2))
+    await poll_async(lambda: net.nodes[1].links.peers() == (2,))
+    reader, other = await net.dial(1, 2)
+    other.write(hello(2, nonce=b"x" * 16))
+    assert b"another process is replica 2 already" in await closed(reader)
+    other.close()
+    assert net.nodes[1].heard.events == ["up 2"]
+    writer.close()
+    await poll_async(lambda: net.nodes[1].links.peers() == ())
+    _, other = await net.dial(1, 2)
+    other.write(hello(2, nonce=b"x" * 16))
+    await poll_async(lambda: net.nodes[1].links.peers() == (2,), what="the other one, when the first is gone")
+    other.close()
+
+
+@pytest.mark.expect_log("replica 2 at .* is refused: it stopped within a message")
+async def test_who_stops_within_a_message_is_closed_and_who_is_slow_is_not(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "RECHECK_S", 0.3)
+    await net.start(1)
+    net.ports[2] = 1
+    net.nodes[1].links.set_membership(net.membership())
+    reader, writer = await net.dial(1, 2)
+    message = framed(peer_messages.encode(CallFrame(1, bytes(20))))
+    writer.write(hello(2))
+    for byte in message:  # far longer than between two looks, but never without progress
+        writer.write(bytes((byte,)))
+        await asyncio.sleep(0.05)
+    await poll_async(lambda: net.nodes[1].heard.messages == [(2, message[4:])])
+    writer.write(message[:-1])
+    assert b"it stopped within a message" in await closed(reader)
+    writer.close()
 
 
 @pytest.mark.expect_log("replica 2 at .* is refused: it said no HELLO")
