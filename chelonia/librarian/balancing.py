@@ -97,12 +97,12 @@ class Balancing:
         while (pause := max(pace.wait_ms(self._on.now) for pace in paces)) or self._busy():
             await self._on.world.clock.sleep(max(pause, self._on.settings.tick_ms))
         for stored in await self._read((blob,)):
-            view, plan = self._planned(stored)
-            move = balance.move(view, plan, self._parts.planning.nodes(), self._balance())
-            if move is not None and self._parts.leading.now:
-                self._spend(view.size, move, draining=node.draining)
-                await self._act(replace(plan, copies=(move.copy,)), stored)
-                return True
+            for plan in self._parts.planning.plans((stored,)):
+                move = balance.move(repair.view_of(stored), plan, self._parts.planning.nodes(), self._balance())
+                if move is not None and self._parts.leading.now:
+                    self._spend(plan.size, move, draining=node.draining)
+                    await self._act(replace(plan, copies=(move.copy,)), stored)
+                    return True
         return False
 
     def _spend(self, size: int, move: Move, *, draining: bool) -> None:
@@ -126,16 +126,12 @@ class Balancing:
         """What should move, and how many files are not quiet."""
         nodes, balanced, moves, unquiet = self._parts.planning.nodes(), self._balance(), [], 0
         for blob in stored:
-            view, plan = self._planned(blob)
-            move = balance.move(view, plan, nodes, balanced)
-            unquiet += not plan.quiet
-            if move is not None:
-                moves.append((view.blob, move))
+            for plan in self._parts.planning.plans((blob,)):
+                move = balance.move(repair.view_of(blob), plan, nodes, balanced)
+                unquiet += not plan.quiet
+                if move is not None:
+                    moves.append((plan.blob, move))
         return moves, unquiet
-
-    def _planned(self, stored: StoredObject) -> tuple[repair.BlobView, BlobPlan]:
-        (plan,) = self._parts.planning.plans((stored,))
-        return repair.view_of(stored), plan
 
     async def _read(self, blobs: Sequence[BlobId]) -> list[StoredObject]:
         objects = [blob_object(blob) for blob in blobs]

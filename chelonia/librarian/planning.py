@@ -6,16 +6,24 @@ thousand choices costs more than one choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
-from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Ms, ObjectId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian import repair
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.repair import BlobPlan, NodeHealth, Nodes, RepairPolicy
+from chelonia.librarian.repair import BlobPlan, BlobView, NodeHealth, Nodes, RepairPolicy
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.tally import Tally
+
+_LOG = logging.getLogger(__name__)
+
+UNREADABLE_TOLD_MAX: Final = 1000
+"""Unreadable records that are told, each once: fsck finds them all."""
 
 Spared = Callable[[ServiceId], bool]
 """Whether a Shepherd has just failed: it takes no copies for a while."""
@@ -38,13 +46,23 @@ class Planning:
         self._policy = policy_of(footing.settings)
         self._nodes = Nodes.of({})
         self._fresh_until = Ms(0)
+        self._unreadable: dict[ObjectId, int] = {}
 
     def plans(self, blobs: Iterable[StoredObject]) -> tuple[BlobPlan, ...]:
-        """Plan these blobs, most endangered first."""
-        plans = repair.plan(map(repair.view_of, blobs), self.nodes(), self._policy, self._on.wall)
+        """Plan these blobs, most endangered first. One whose record makes no sense is told, and left out."""
+        plans = repair.plan(self._views(blobs), self.nodes(), self._policy, self._on.wall)
         for plan in plans:
             self._tally.note(plan)
         return plans
+
+    def _views(self, blobs: Iterable[StoredObject]) -> Iterator[BlobView]:
+        for stored in blobs:
+            try:
+                yield repair.view_of(stored)
+            except (CheloniaError, ValueError) as error:
+                if stored.version != self._unreadable.get(stored.id) and len(self._unreadable) < UNREADABLE_TOLD_MAX:
+                    self._unreadable[stored.id] = stored.version
+                    _LOG.error("%s is not healed, it cannot be read (see `chelonia admin fsck`): %s", stored.id, error)
 
     def nodes(self) -> Nodes:
         """The Shepherds as the planner sees them."""

@@ -102,12 +102,12 @@ class Repairing:
         call = self._on.call.strongly() if self._leading.now else self._on.call
         stored = await self._on.records.get(call, [blob_object(blob) for blob in batch])
         found = {blob_of(blob): blob for blob in stored if blob.exists}
-        for blob in batch:
-            if blob not in found:
-                self._tally.gone(blob)
-                self._work.planned(blob)
-                self._work.settle(blob)
-        for plan in await self._plans(list(found.values())):
+        plans = await self._plans(list(found.values()))
+        for blob in set(batch).difference(plan.blob for plan in plans):  # gone, or not to be read
+            self._tally.gone(blob)
+            self._work.planned(blob)
+            self._work.settle(blob)
+        for plan in plans:
             self._work.planned(plan.blob)
             self._look_again(plan)
             if plan.ripening and not self._leading.now:

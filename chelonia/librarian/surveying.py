@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from chelonia.core import bounds
 from chelonia.core.ids import BlobId, ServiceId, blob_object, shepherd_object
 from chelonia.core.replicas import ReplicaState
-from chelonia.librarian.blobs import locations_of
+from chelonia.librarian.blobs import blob_of, locations_of
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.planning import Planning
@@ -61,8 +61,9 @@ class Surveying:
         objects = [blob_object(blob) for blob in dict.fromkeys(blobs)]
         stored = [blob for blob in await self._on.records.get(self._on.call, objects) if blob.exists]
         present = self._on.nodes.present(shepherd)
-        for blob in stored:
+        plans = {plan.blob: plan for plan in self._planning.plans(stored)}
+        for blob in [blob for blob in stored if blob_of(blob) in plans]:
             for location, state in locations_of(blob):
                 if location.shepherd == shepherd:
                     self._tally.count(state.value if present else ReplicaState.OFFLINE.value)
-        self._found([plan.blob for plan in self._planning.plans(stored) if not plan.idle])
+        self._found([plan.blob for plan in plans.values() if not plan.idle])

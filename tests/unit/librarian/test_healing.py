@@ -8,7 +8,7 @@ import pytest
 
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
-from chelonia.core.ids import Ms, ObjectId, ReferenceId, RequestKey, ServiceId
+from chelonia.core.ids import Ms, ObjectId, ReferenceId, RequestKey, ServiceId, blob_object
 from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.replicas import ReplicaState
@@ -245,6 +245,24 @@ def test_more_copies_wanted_and_fewer_again() -> None:
             await p.until(lambda: p.settled(blob, copies=1))
             await p.until(lambda: drained(p))
             assert len(p.holding(blob)) == 1
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("is not healed, it cannot be read")
+@pytest.mark.parametrize(("section", "key", "value"), [("locations", "nowhere", "alive"), ("blob", "wanted", "many")])
+def test_a_record_that_makes_no_sense_holds_up_no_other(section: str, key: str, value: str) -> None:
+    async def scenario() -> None:
+        async with paper(4) as p:
+            _, broken = await p.upload("broken", copies=2)
+            await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (put(blob_object(broken), section, key, value),))
+            blobs = [(await p.upload(f"f{n}", copies=2, wanted=3))[1] for n in range(5)]
+            await p.until(lambda: p.settled(*blobs, copies=3))
+            p.shepherds[p.b.shepherds[0]].up = False
+            await asyncio.sleep(30)
+            assert await p.settled(*blobs, copies=4)
+            health = await p.b.service.health(ADMIN)
+            assert (health.replicas["alive"], health.exposed) == (15, 0)
 
     run_virtual(scenario())
 
