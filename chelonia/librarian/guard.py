@@ -28,13 +28,17 @@ class RateGuard:
 
     def take(self, count: int, now: Ms) -> bool:
         """Count `count` events if they fit; False means that none of them may happen now."""
-        while self._events and now - self._events[0][0] >= MINUTE_MS:
-            self._sum -= self._events.popleft()[1]
-        if self._sum + count > self._max:
+        if count > self.room(now):
             return False
         self._events.append((now, count))
         self._sum += count
         return True
+
+    def room(self, now: Ms) -> int:
+        """How many may happen now."""
+        while self._events and now - self._events[0][0] >= MINUTE_MS:
+            self._sum -= self._events.popleft()[1]
+        return self._max - self._sum
 
 
 class Pace:

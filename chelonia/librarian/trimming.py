@@ -24,7 +24,7 @@ from chelonia.librarian import repair
 from chelonia.librarian.blobs import CHECKSUM_TYPES, blob_of, facts_of
 from chelonia.librarian.elements import drop, on_version, outbox_record
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.guard import RateGuard
+from chelonia.librarian.guard import MINUTE_MS, RateGuard
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.planning import Planning
 from chelonia.librarian.records import Draft
@@ -79,16 +79,19 @@ class Trimming:
         surplus = {plan.blob for plan in plans}
         for blob in [blob for blob in batch if blob not in surplus]:
             self._held_back.pop(blob, None)
+        plans = self._let_through(plans)
         answered = await self._ask(plans, found)
-        allowed: list[tuple[BlobPlan, StoredObject]] = []
+        going: list[tuple[BlobPlan, StoredObject]] = []
         for plan in plans:
             stands = repair.vouched(plan, answered)
-            if stands.removals and self._allowed(stands):
-                allowed.append((stands, found[plan.blob]))
+            if stands.removals and not self._guard.take(self._unasked(stands), self._on.now):
+                self._hold_back(plan.blob)
+            elif stands.removals:
+                going.append((stands, found[plan.blob]))
             if len(stands.removals) < len(plan.removals):
                 _LOG.info("blob %s: nothing is removed now, for not all other copies answer", plan.blob)
                 self._again(plan.blob)
-        await self._remove_all(allowed)
+        await self._remove_all(going)
 
     async def _remove_all(self, plans: Sequence[tuple[BlobPlan, StoredObject]]) -> None:
         for start in range(0, len(plans), REMOVALS_AT_ONCE):
@@ -111,22 +114,34 @@ class Trimming:
         else:
             self._again(plan.blob)
 
-    def _allowed(self, plan: BlobPlan) -> bool:
-        """Whether the rate guard lets it happen now. What leaves a draining Shepherd was asked for."""
+    def _let_through(self, plans: Sequence[BlobPlan]) -> list[BlobPlan]:
+        """Those for which the rate guard has room now. The others come again when it is about their turn."""
+        through, room = [], self._guard.room(self._on.now)
+        for plan in plans:
+            unasked = self._unasked(plan)
+            if unasked <= room:
+                room -= unasked
+                self._held_back.pop(plan.blob, None)
+                through.append(plan)
+            else:
+                self._hold_back(plan.blob)
+        return through
+
+    def _unasked(self, plan: BlobPlan) -> int:
+        """How many removals nobody has asked for. What leaves a draining Shepherd was asked for."""
         health = self._planning.nodes().health
         nodes = [health.get(removal.location.shepherd) for removal in plan.removals]
-        unasked = sum(node is None or not node.draining for node in nodes)
-        if not unasked or self._guard.take(unasked, self._on.now):
-            self._held_back.pop(plan.blob, None)
-            return True
+        return sum(node is None or not node.draining for node in nodes)
+
+    def _hold_back(self, blob: BlobId) -> None:
         if not self._held_back:
             _LOG.error(
                 "more than %d replicas would be erased in a minute without a user's deletion; trimming waits",
                 bounds.ERASURES_UNASKED_PER_MIN_MAX,
             )
-        self._held_back[plan.blob] = None
-        self._again(plan.blob)
-        return False
+        self._held_back[blob] = None
+        turn_ms = MINUTE_MS * len(self._held_back) // bounds.ERASURES_UNASKED_PER_MIN_MAX
+        self._later(Ms(self._on.now + max(self._on.settings.backoff_max_ms, turn_ms)), blob)
 
     def _again(self, blob: BlobId) -> None:
         self._later(Ms(self._on.now + self._on.settings.backoff_max_ms), blob)

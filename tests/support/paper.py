@@ -44,6 +44,8 @@ class PaperShepherd:
     in_flight: int = 0
     most_in_flight: int = 0
     put_calls: int = 0
+    asked_for: int = 0
+    """Replicas that `stat` was asked of."""
 
     def _check(self, call: Call) -> None:
         assert call.roles == (Role.LIBRARIAN,)
@@ -63,6 +65,7 @@ class PaperShepherd:
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
         await asyncio.sleep(0.01)
         self._check(call)
+        self.asked_for += len(references)
         if self.broken == "frozen":
             await asyncio.sleep(3600)
         state = "invalid" if self.broken == "rot" else "alive"

@@ -470,5 +470,8 @@ def test_mass_trimming_is_stopped_and_alarms(monkeypatch: pytest.MonkeyPatch) ->
             await asyncio.sleep(240)
             assert sum(len(s.erased) for s in p.shepherds.values()) == 10
             assert (await p.b.service.health(ADMIN)).held_back == 0
+            assert sum(s.asked_for for s in p.shepherds.values()) <= 25, (
+                "two witnesses each, asked when it is their turn"
+            )
 
     run_virtual(scenario())
