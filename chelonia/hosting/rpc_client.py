@@ -106,6 +106,11 @@ class Link:
     compact: CompactClient | None = None
 
 
+def _is_answer(error: BaseException | None) -> bool:
+    """Whether a try has come to an end that another instance would only repeat."""
+    return not (isinstance(error, CheloniaError) and (error.kind in AGAIN or error.kind is Kind.UNTRUSTED))
+
+
 class Channel:
     """Carries calls to one service, over one or several URLs of it."""
 
@@ -151,7 +156,7 @@ class Channel:
         if method in ONCE:
             return False
         if tried < len(self._urls):
-            return error.kind in AGAIN or error.kind is Kind.UNTRUSTED
+            return not _is_answer(error)
         return error.kind in AGAIN and self._link.clock.monotonic_ms() + self._patience.pause_ms < give_up
 
     async def _ask(self, first: int, call: Call, method: str, args: tuple[Any, ...]) -> Any:
@@ -168,7 +173,7 @@ class Channel:
                 done, _ = await asyncio.wait(asked, timeout=hedge_s, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     index = asked.pop(task)
-                    if not asked or task.exception() is None:
+                    if not asked or _is_answer(task.exception()):
                         self._current = index
                         return task.result()
                 if left and (last not in asked.values() or self._silent(self._urls[last])):

@@ -304,6 +304,30 @@ async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left() -> N
         never.set()
 
 
+async def test_a_definite_failure_is_an_answer_while_another_instance_is_silent() -> None:
+    never = asyncio.Event()
+
+    class Silent:
+        async def status(self, call: Call) -> AHashStatus:
+            await never.wait()
+            raise AssertionError
+
+    class Definite:
+        async def status(self, call: Call) -> AHashStatus:
+            raise CheloniaError(Kind.DENIED, "status")
+
+    silent = SoapDoor(AHASH, Silent(), "https://x/AHash", parts())
+    definite = SoapDoor(AHASH, Definite(), "https://x/AHash", parts())
+    async with plain(silent.serve) as one, plain(definite.serve) as other, client_of(None) as client:
+        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
+        for _ in range(8):  # a stub begins anywhere
+            with pytest.raises(CheloniaError) as caught:
+                async with asyncio.timeout(5):
+                    await RemoteAHash(link(client), urls, Patience(retry_ms=0, hedge_ms=50)).status(Call())
+            assert caught.value.kind is Kind.DENIED
+        never.set()
+
+
 async def test_one_that_answers_others_is_not_silent() -> None:
     asked: list[str] = []
     slow = asyncio.Event()
