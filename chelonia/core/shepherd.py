@@ -221,13 +221,16 @@ class Shepherd(Protocol):
         ...
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
-        """Describe replicas by (request id, reference)."""
+        """Describe replicas by (request id, reference). Raises: UNAVAILABLE without its disk."""
         ...
 
     async def delete(
         self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: Authority | None
     ) -> tuple[DeleteOutcome, ...]:
-        """Erase replicas. Librarians only, and only with an authority at least as new as any seen before."""
+        """Erase replicas. Librarians only, and only with an authority at least as new as any seen before.
+
+        Raises: UNAVAILABLE without its disk: some may be erased then, and none is confirmed.
+        """
         ...
 
     async def toggle_report(self, call: Call, on: bool) -> bool:

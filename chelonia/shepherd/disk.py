@@ -75,9 +75,9 @@ class Disk:
         self.trouble = trouble
         return not trouble
 
-    async def require(self) -> None:
-        """Raises: UNAVAILABLE when the disk is not there."""
-        if not await self.look():
+    async def require(self, *, hard: bool = False) -> None:
+        """`hard`: as for `look`. Raises: UNAVAILABLE when the disk is not there."""
+        if not await self.look(hard=hard):
             raise CheloniaError(Kind.UNAVAILABLE, "disk", self.identity.store, self.trouble)
 
     async def _found_trouble(self, hard: bool) -> str:

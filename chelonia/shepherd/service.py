@@ -191,9 +191,10 @@ class ShepherdService:
         return await self._uploads.offer(requests)
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
-        """Describe replicas by (request id, reference). Raises: DENIED, BAD_REQUEST."""
+        """Describe replicas by (request id, reference). Raises: DENIED, BAD_REQUEST, UNAVAILABLE without its disk."""
         check_access(call, "shepherd", "stat")
         _check_bulk(len(references), "stat")
+        await self._node.disk.require(hard=True)  # other copies are given up on this word
         return tuple(self._stat_one(request_id, reference) for request_id, reference in references)
 
     async def delete(
@@ -214,7 +215,9 @@ class ShepherdService:
         state = authorities.obeyed(node.state, authority.position)
         if state != node.state:
             await node.save(state)
-        return tuple([await self._delete_one(request_id, reference) for request_id, reference in references])
+        outcomes = tuple([await self._delete_one(request_id, reference) for request_id, reference in references])
+        await node.disk.require(hard=True)  # a disk that has gone meanwhile answered like one that held nothing
+        return outcomes
 
     async def toggle_report(self, call: Call, on: bool) -> bool:
         """Stop or resume heartbeats and reports. Returns whether reporting is on now. Raises: DENIED."""

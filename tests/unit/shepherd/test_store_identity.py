@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ServiceId
+from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, InventoryItem
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, StoreIdentity
@@ -103,7 +103,6 @@ async def test_a_disk_that_goes_away_is_told_and_nothing_is_concluded(expect_log
     expect_log("the store is not there any more: its directory is empty")
     world.blobs.vanish()
     await world.pass_ms(120_000)  # several rounds of the scrub
-    assert await world.state_of(reference) == "alive"
     assert world.librarian.beats[-1].trouble == "its directory is empty"
     assert (await world.service.status(ADMINISTRATOR)).trouble
     assert len(world.librarian.sent) == told, "it has reported of what it cannot see"
@@ -127,12 +126,59 @@ async def test_a_disk_that_fails_under_a_cache_condemns_no_replica(expect_log: C
     expect_log("the store is not there any more: its disk fails")
     world.blobs.broken = True
     await world.pass_ms(120_000)
-    assert await world.state_of(reference) == "alive"
     assert "its disk fails" in world.librarian.beats[-1].trouble
     world.blobs.broken = False
     await world.pass_ms(60_000)
     assert world.librarian.beats[-1].trouble == ""
+    assert await world.state_of(reference) == "alive"
     await world.stop()
+
+
+@virtual
+async def test_nobody_is_told_that_a_copy_is_whole_when_its_disk_is_not_there(
+    expect_log: Callable[..., None],
+) -> None:
+    world = await World().start()
+    reference = await world.store(DATA)
+    expect_log("the store is not there any more")
+    world.blobs.vanish()
+    with pytest.raises(CheloniaError, match="its directory is empty") as caught:
+        await world.state_of(reference)
+    assert caught.value.kind is Kind.UNAVAILABLE
+    world.blobs.come_back()
+    assert await world.state_of(reference) == "alive"
+    world.blobs.broken = True  # what is read still comes from a cache
+    with pytest.raises(CheloniaError, match="its disk fails") as caught:
+        await world.state_of(reference)
+    assert caught.value.kind is Kind.UNAVAILABLE
+
+
+@virtual
+async def test_erasures_are_not_confirmed_when_the_disk_goes_meanwhile(
+    expect_log: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await World().start()
+    references = [await world.store(DATA, number) for number in range(1, 4)]
+    order = tuple((str(number), reference) for number, reference in enumerate(references))
+    authority = Authority(world.librarian.position)
+    erase = world.blobs.erase
+
+    async def unmounted_after_the_first(reference: ReferenceId) -> bool:
+        if reference == references[1]:
+            world.blobs.vanish()
+        return await erase(reference)
+
+    expect_log("the store is not there any more")
+    with monkeypatch.context() as patched:
+        patched.setattr(world.blobs, "erase", unmounted_after_the_first)
+        with pytest.raises(CheloniaError) as caught:
+            await world.service.delete(LIBRARIAN, order, authority)
+    assert caught.value.kind is Kind.UNAVAILABLE
+    world.blobs.come_back()
+    assert world.blobs.references() == tuple(sorted(references[1:]))
+    outcomes = await world.service.delete(LIBRARIAN, order, authority)
+    assert [outcome.status for outcome in outcomes] == ["deleted"] * 3
+    assert world.blobs.references() == ()
 
 
 @virtual
