@@ -317,8 +317,9 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
-        if self._in and not self._ending:
-            self._links.complain(f"{self._name()} was cut off within a message", logging.INFO)
+        if not self._ending and (self._in or exc is not None):
+            where = " within a message" if self._in else ""
+            self._links.complain(f"{self._name()} was cut off{where}: {exc or 'it closed'}", logging.INFO)
         self._ending = True
         self._stop_hurrying()
         self._links.lost(self)
