@@ -119,6 +119,8 @@ RECEIPTS_MAX: Final = 32
 """Receipts in one commit."""
 
 # --- healing ---
+DRILL_TRIES: Final = 10
+"""Copies a drill looks at until it finds one whose fellows answer for themselves."""
 SCRUB_PAGE_MS: Final = 1000
 """About how long one call of a requested scrub reads: short enough for a progress bar, long enough to cost little."""
 READMITTED_MAX: Final = 1000
@@ -137,6 +139,10 @@ HEAL_QUEUE_MAX: Final = 5_000
 """Blobs of lost Shepherds that wait for a copy at once, a KiB each; beyond it they are found again page by page."""
 HEAL_QUEUE_SHOWN: Final = 20
 """Blobs of the queue that are shown: a screenful."""
+DRILL_MS_MAX: Final = 3_600_000
+"""A Shepherd is silent for a drill this long at most, whatever it is told."""
+DRILL_FILES_MAX: Final = 10_000
+"""Blobs that a drill may expose, whatever it is told: the repair leader looks at each before, and at all every tick."""
 ERASURES_PER_CALL_MAX: Final = 200
 """Erasures handed to a Shepherd in one call."""
 ERASURES_UNASKED_PER_MIN_MAX: Final = 1000

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
@@ -658,6 +659,18 @@ class Librarian(Protocol):
 
     async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
         """Pause healing, resume it, or limit it, for all Librarians. Administrators only. Raises: BAD_REQUEST."""
+        ...
+
+    async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
+        """Begin a drill, say whether one may begin, or call off the one that runs. It goes on by itself.
+
+        Administrators, and for them other Librarians. Raises: CONFLICT where it would not be safe, naming every reason
+        and its cure; UNAVAILABLE while nobody leads repair.
+        """
+        ...
+
+    async def drill_status(self, call: Call) -> DrillStatus:
+        """Report the present or last drill: the repair leader's word where it can be had."""
         ...
 
     async def health(self, call: Call) -> HealthSummary:

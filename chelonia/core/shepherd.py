@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from chelonia.core.caller import Call
+from chelonia.core.drills import ShepherdDrill
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
@@ -241,6 +242,14 @@ class Shepherd(Protocol):
         """Push a replica; returns the other Shepherd's receipt. Raises: NOT_ALIVE, NETWORK, BAD_TICKET, CHECKSUM."""
         ...
 
+    async def drill(self, call: Call, order: ShepherdDrill) -> int:
+        """Do what a drill asks of this Shepherd, or end its silence. Librarians only, with authority as for `delete`.
+
+        Returns for how many more milliseconds it is silent. Raises: DENIED, CONFLICT while it is silent already or is
+        not sound, NOT_ALIVE when the copy is not here whole.
+        """
+        ...
+
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """Check these replicas now (all when empty); returns how many were found damaged."""
         ...
@@ -462,6 +471,11 @@ class BlobStore(Protocol):
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record of a replica again; None when it is missing or damaged."""
+        ...
+
+    async def spoil(self, reference: ReferenceId) -> bool:
+        """Change one byte in the middle of a replica, durably and without a trace: for drills. False when it has
+        none."""
         ...
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:

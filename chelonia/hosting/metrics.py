@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from chelonia.core.drills import Drill, DrillStage
 from chelonia.core.errors import CheloniaError
 from chelonia.core.healing import HealStatus
 
@@ -18,6 +19,8 @@ log = logging.getLogger("chelonia.metrics")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+DRILL_FAILED = (DrillStage.LATE, DrillStage.CALLED_OFF)
 
 Reader = Callable[[], Awaitable[None]]
 """Brings some gauges up to date. May raise CheloniaError."""
@@ -100,6 +103,17 @@ class Metrics:
         ):
             self.gauge(f"heal_{name}", text, value)
 
+    def drill(self, drill: Drill) -> None:
+        """Set whether a drill runs, how many there were, and whether the last one went well."""
+        for name, text, value in (
+            ("running", "Whether a drill runs: what is missing meanwhile is meant to be.", drill.running),
+            ("number", "Drills so far.", drill.number),
+            ("failed", "Whether the last drill ended late or was called off.", drill.stage in DRILL_FAILED),
+            ("noticed_seconds", "Until the harm of the last drill was noticed.", _lasted_s(drill, drill.noticed_ms)),
+            ("whole_seconds", "Until all was whole again in the last drill.", _lasted_s(drill, drill.whole_ms)),
+        ):
+            self.gauge(f"drill_{name}", text, value)
+
     def certificate_days(self, days: Mapping[str, float]) -> None:
         """Set the days left of certificate, CA and CRL."""
         for what, left in sorted(days.items()):
@@ -117,3 +131,8 @@ class Metrics:
             except CheloniaError as error:
                 log.info("a gauge could not be read error=%s", error)
         return generate_latest(self.registry)
+
+
+def _lasted_s(drill: Drill, until_ms: int) -> float:
+    """Seconds from a drill's beginning, -1 for what has not been."""
+    return (until_ms - drill.began_ms) / 1000 if until_ms else -1.0

@@ -243,6 +243,7 @@ class Node:
 
         async def check() -> None:
             self._metrics.healing(await librarian.heal_status(call))
+            self._metrics.drill((await librarian.drill_status(call)).drill)
             health = await librarian.health(call)
             self._metrics.replicas(health.replicas)
             for name in ("exposed", "queued", "copying", "erasing", "held_back"):

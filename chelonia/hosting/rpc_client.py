@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from chelonia.core import ahash, bartender, librarian, shepherd
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock, Ids
+from chelonia.core.drills import DrillOrder, DrillStatus, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import BlobId, Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
@@ -453,6 +454,14 @@ class RemoteLibrarian:
         """See the port."""
         return await self._channel.call(call, "heal_order", order)
 
+    async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
+        """See the port."""
+        return await self._channel.call(call, "drill", order)
+
+    async def drill_status(self, call: Call) -> DrillStatus:
+        """See the port."""
+        return await self._channel.call(call, "drill_status")
+
     async def health(self, call: Call) -> librarian.HealthSummary:
         """See the port."""
         return await self._channel.call(call, "health")
@@ -504,6 +513,10 @@ class RemoteShepherd:
     async def copy(self, call: Call, order: shepherd.CopyOrder) -> Receipt:
         """See the port."""
         return await self._copying.call(call, "copy", order)
+
+    async def drill(self, call: Call, order: ShepherdDrill) -> int:
+        """See the port."""
+        return await self._channel.call(call, "drill", order)
 
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """See the port."""

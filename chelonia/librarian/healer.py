@@ -3,7 +3,7 @@
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
 blobs. This file hears of events and keeps the loops going; its parts each have one duty: `leading` (lease, who is
 away), `repairing` (plan and act), `copies` (what runs), `trimming`, `erasing` (outboxes), `expiring` (trash),
-`surveying`, `balancing`, `tally`.
+`surveying`, `balancing`, `drilling`, `tally`.
 
 Invariants: no byte moves and nothing is erased without a transact before it; the erasure outbox is the only thing
 that erases; whatever fails is planned again from what is stored, never from memory.
@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
+from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError
 from chelonia.core.healing import HealOrder, HealStatus, Word
 from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
@@ -27,6 +28,7 @@ from chelonia.librarian.balancing import Balancing
 from chelonia.librarian.copies import Copies
 from chelonia.librarian.copying import Copier
 from chelonia.librarian.detecting import Detecting
+from chelonia.librarian.drilling import Drilling
 from chelonia.librarian.erasing import Erasers
 from chelonia.librarian.expiring import Expiring
 from chelonia.librarian.footing import Footing
@@ -69,6 +71,7 @@ class Healer:
         self._repairing = Repairing(on, parts)
         self._balancing = Balancing(on, parts, self._repairing.act)
         self._progress = Progress(on, self._work, self._tally, self._leading, self._copies)
+        self._drilling = Drilling(on, self._leading, planning, (self._tally, self._progress, self._trimming))
         self._surveying = Surveying(on, planning, self._leading, self._tally, self.consider)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
@@ -117,6 +120,14 @@ class Healer:
         self._steer()
         self._next(self._on.settings.copies_max)
         return await self.status()
+
+    async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
+        """Begin a drill, say whether one may begin, or call one off."""
+        return await self._drilling.order(call, order)
+
+    async def drill_status(self, *, own: bool) -> DrillStatus:
+        """The present or last drill: as this Librarian knows it (`own`), or in the leader's word."""
+        return self._drilling.own_status() if own else await self._drilling.status()
 
     async def words(self, shepherds: Sequence[ServiceId]) -> tuple[Word, ...]:
         """What this Librarian knows of these Shepherds by itself, having tried their addresses now."""
@@ -208,6 +219,7 @@ class Healer:
             self._every(self._on.settings.tick_ms, self._telling.step),
             self._surveying.run(self._tolerant),
             self._every(self._on.settings.tick_ms, self._balance),
+            self._every(self._on.settings.tick_ms, self._drilling.step),
             self._every(self._on.settings.sweep_interval_ms, self._expiring.sweep),
             *(
                 [self._every(self._on.settings.sweep_interval_ms, self._snapshotting.step)]

@@ -7,7 +7,7 @@ transact, at most once a leader's lease: that much is looked at again after a ch
 from __future__ import annotations
 
 from chelonia.core import bounds
-from chelonia.core.healing import Exposed, HealControl, HealStatus
+from chelonia.core.healing import Exposed, HealControl, HealStatus, NodeCursor
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.placement import NODE_OFFLINE
 from chelonia.librarian import forecast, steering
@@ -67,6 +67,11 @@ class Progress:
     def control(self) -> HealControl:
         """What is in force."""
         return steering.control_of(self._leading.record, self._on.settings)
+
+    @property
+    def cursors(self) -> tuple[NodeCursor, ...]:
+        """Of every Shepherd that is being gone through."""
+        return self._work.rounds()
 
     def status(self) -> HealStatus:
         """The whole picture, as far as this Librarian has it."""

@@ -14,6 +14,7 @@ import asyncio
 from chelonia.core.access import check_access, own_shepherd
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
+from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import CLUSTER_OBJECT, ROOT, BlobId, Guid, Ms, ServiceId
@@ -345,6 +346,16 @@ class LibrarianService:
         """Pause, resume or limit healing."""
         check_access(call, "librarian", "healOrder")
         return await self._healer.order(call, order)
+
+    async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
+        """Begin a drill, say whether one may begin, or call one off."""
+        check_access(call, "librarian", "drill")
+        return await self._healer.drill(call, order)
+
+    async def drill_status(self, call: Call) -> DrillStatus:
+        """Report the present or last drill."""
+        check_access(call, "librarian", "drillStatus")
+        return await self._healer.drill_status(own=call.has(Role.LIBRARIAN))
 
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""

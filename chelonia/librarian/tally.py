@@ -6,7 +6,7 @@ two small integers, nothing else of it is kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from chelonia.core.ids import BlobId
@@ -39,6 +39,8 @@ class Tally:
         self._counted: dict[str, int] = {}
         self._counting: dict[str, int] = {}
         self._unseen: dict[BlobId, None] = {}
+        self._watched: Collection[BlobId] = ()
+        self._touched: dict[BlobId, None] = {}
 
     # --- exposed blobs ----------------------------------------------------------------------------------------------
 
@@ -58,11 +60,33 @@ class Tally:
         """Copies made, and their bytes, since the first of these blobs was exposed."""
         return self._done
 
+    def watch(self, blobs: Collection[BlobId]) -> None:
+        """Remember of these blobs, and no others, which are found exposed from now on."""
+        self._watched = blobs
+        self._touched = {}
+
+    @property
+    def touched(self) -> int:
+        """How many of those watched were found exposed."""
+        return len(self._touched)
+
+    @property
+    def watched(self) -> Mapping[int, int]:
+        """Those watched with fewer verified copies than wanted: copies left -> blobs."""
+        found: dict[int, int] = {}
+        for blob in self._touched:
+            packed = self._exposed.get(blob)
+            if packed is not None:
+                found[packed & _COUNT] = found.get(packed & _COUNT, 0) + 1
+        return found
+
     def note(self, plan: BlobPlan) -> None:
         """Take over what was counted for a plan."""
         self._unseen.pop(plan.blob, None)
         self.gone(plan.blob)
         if plan.live < plan.wanted:
+            if plan.blob in self._watched:
+                self._touched[plan.blob] = None
             if not self._exposed:
                 self._done = (0, 0)
             packed = self._exposed[plan.blob] = _pack(plan)

@@ -21,7 +21,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Checksums, Location, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import StatOutcome
 from chelonia.librarian import repair
-from chelonia.librarian.blobs import CHECKSUM_TYPES, blob_of, facts_of
+from chelonia.librarian.blobs import CHECKSUM_TYPES, blob_of, facts_of, locations_of
 from chelonia.librarian.elements import drop, on_version, outbox_record
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.guard import MINUTE_MS, RateGuard
@@ -147,6 +147,12 @@ class Trimming:
         self._later(Ms(self._on.now + self._on.settings.backoff_max_ms), blob)
 
     # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def answering(self, blob: StoredObject) -> list[Location]:
+        """The verified copies of a blob, as stored, whose Shepherds say now that they have them whole."""
+        facts, good = facts_of(blob), [loc for loc, state in locations_of(blob) if state is ReplicaState.ALIVE]
+        answers = await asyncio.gather(*(self._stat(location.shepherd, [(location, facts)]) for location in good))
+        return [location for answer in answers for location in answer]
 
     async def _ask(self, plans: Sequence[BlobPlan], blobs: Mapping[BlobId, StoredObject]) -> frozenset[Location]:
         """The witnesses of these plans that answer, and have what they should."""

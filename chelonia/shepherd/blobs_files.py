@@ -124,6 +124,11 @@ class FileBlobs:
         path = self.replica(reference)
         return await self.run(lambda: _read_record(path)[0])
 
+    async def spoil(self, reference: ReferenceId) -> bool:
+        """Change one byte in the middle of a replica, durably; False when it has none."""
+        path = self.replica(reference)
+        return await self.run(lambda: _spoil(path))
+
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note durably that these replicas are committed: one directory fsync per directory touched."""
         paths = [self.replica(reference) for reference in references]
@@ -495,6 +500,19 @@ def _scan_names(folder: Path, listed: Iterable[str]) -> Iterator[StoredReplica]:
             continue
         facts, committed = _read_record(path)
         yield StoredReplica(ReferenceId(reference), facts, path.stat().st_size if reference in names else -1, committed)
+
+
+def _spoil(path: Path) -> bool:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        middle = os.fstat(fd).st_size // 2
+        found = os.pread(fd, 1, middle)
+        if found:
+            os.pwrite(fd, bytes((found[0] ^ 0xFF,)), middle)
+            os.fsync(fd)
+        return bool(found)
+    finally:
+        os.close(fd)
 
 
 def _settle(paths: list[Path]) -> None:

@@ -140,6 +140,13 @@ class MemoryBlobs:
         kept = self._replicas.get(parse_reference(reference))
         return kept.facts if kept else None
 
+    async def spoil(self, reference: ReferenceId) -> bool:
+        """Change one byte in the middle of a replica; False when it has none."""
+        size = len(self.data(parse_reference(reference)))
+        if size:
+            self.flip(reference, size // 2)
+        return size > 0
+
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note durably that these replicas are committed."""
         for reference in references:

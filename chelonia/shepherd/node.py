@@ -70,6 +70,7 @@ class Node:
         self.measured = False
         """Whether the bytes of everything found at the start were looked at."""
         self.reclaimable_bytes = 0
+        self.silent_until_ms = 0
         self._saving = asyncio.Lock()
         self._to_settle: dict[ReferenceId, None] = {}
 
@@ -159,6 +160,11 @@ class Node:
         """Have a replica checked at once."""
         self.round.suspect(reference)
         self.suspicion.set()
+
+    @property
+    def silent_ms(self) -> int:
+        """For how many more milliseconds a drill keeps this Shepherd silent, 0 when none does."""
+        return max(self.silent_until_ms - self.ports.clock.monotonic_ms(), 0)
 
     # --- custody --------------------------------------------------------------------------------------------------
 

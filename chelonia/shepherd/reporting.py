@@ -77,14 +77,14 @@ class Reporting:
     async def heartbeat_loop(self) -> None:
         """Send signs of life for ever. Raises: BAD_CONFIG when the cluster knows this Shepherd with another store."""
         while True:
-            if self.on and not self._leaving:
+            if self.on and not self._leaving and not self._node.silent_ms:
                 await self.beat()
             await self._node.ports.clock.sleep(self._node.settings.heartbeat_ms)
 
     async def report_loop(self) -> None:
         """Send what changed for ever, never more often than `report_ms`."""
         while True:
-            ready = self.on and self._linked and not self._node.disk.trouble
+            ready = self.on and self._linked and not self._node.disk.trouble and not self._node.silent_ms
             if ready and await self.report_once():
                 await self._node.ports.clock.sleep(self._node.settings.report_ms)
                 continue

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from chelonia.core import bounds
 from chelonia.core.access import check_access
 from chelonia.core.caller import Call
+from chelonia.core.drills import ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.replicas import Receipt
@@ -36,6 +37,7 @@ from chelonia.core.shepherd import (
 from chelonia.shepherd import authority as authorities
 from chelonia.shepherd import lifecycle
 from chelonia.shepherd.downloads import Downloads, checksum_of
+from chelonia.shepherd.drilling import Drilling
 from chelonia.shepherd.forwarding import push_copy
 from chelonia.shepherd.node import Node, ShepherdPorts
 from chelonia.shepherd.recounting import records_page
@@ -73,6 +75,7 @@ class ShepherdService:
         self._reporting = Reporting(self._node, self._uploads)
         self._scrubber = Scrubber(self._node)
         self._stock = Stock(self._node)
+        self._drilling = Drilling(self._node)
         self._aside = _Aside({}, {})
         self._copies = asyncio.Semaphore(bounds.COPIES_IN_FLIGHT_PER_NODE_MAX)
 
@@ -180,19 +183,19 @@ class ShepherdService:
 
     async def get(self, call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Issue read tickets. Raises: DENIED, BAD_REQUEST."""
-        check_access(call, "shepherd", "get")
+        self._admit(call, "get")
         _check_bulk(len(requests), "get")
         return self._downloads.offer(requests)
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Reserve space and issue write tickets. Raises: DENIED, BAD_REQUEST."""
-        check_access(call, "shepherd", "put")
+        self._admit(call, "put")
         _check_bulk(len(requests), "put")
         return await self._uploads.offer(requests)
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
         """Describe replicas by (request id, reference). Raises: DENIED, BAD_REQUEST, UNAVAILABLE without its disk."""
-        check_access(call, "shepherd", "stat")
+        self._admit(call, "stat")
         _check_bulk(len(references), "stat")
         await self._node.disk.require(hard=True)  # other copies are given up on this word
         return tuple(self._stat_one(request_id, reference) for request_id, reference in references)
@@ -204,7 +207,7 @@ class ShepherdService:
 
         Raises: DENIED, BAD_REQUEST, UNAVAILABLE when the disk is not there.
         """
-        check_access(call, "shepherd", "delete")
+        self._admit(call, "delete")
         _check_bulk(len(references), "delete")
         node = self._node
         refusal = authorities.refusal(node.state, authority)
@@ -221,15 +224,20 @@ class ShepherdService:
 
     async def toggle_report(self, call: Call, on: bool) -> bool:
         """Stop or resume heartbeats and reports. Returns whether reporting is on now. Raises: DENIED."""
-        check_access(call, "shepherd", "toggleReport")
+        self._admit(call, "toggleReport")
         self._reporting.on = on
         self._node.news.set()
         log.info("reporting is %s by=%s", "on" if on else "off", call.dn)
         return on
 
+    async def drill(self, call: Call, order: ShepherdDrill) -> int:
+        """Do what a drill asks of this Shepherd. Raises: DENIED, CONFLICT, NOT_ALIVE, UNAVAILABLE without its disk."""
+        check_access(call, "shepherd", "drill")
+        return await self._drilling.obey(call, order)
+
     async def copy(self, call: Call, order: CopyOrder) -> Receipt:
         """Push a replica; returns the other Shepherd's receipt. Raises: DENIED, NOT_ALIVE, NETWORK, BAD_TICKET, ..."""
-        check_access(call, "shepherd", "copy")
+        self._admit(call, "copy")
         async with self._copies:
             held = self._node.index.get(order.reference)
             if held is None or not held.alive:
@@ -241,18 +249,18 @@ class ShepherdService:
 
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """Check these replicas now (all when empty); returns how many are damaged. Raises: DENIED."""
-        check_access(call, "shepherd", "scrub")
+        self._admit(call, "scrub")
         return await self._scrubber.check_now(references)
 
     async def scrub_page(self, call: Call, order: ScrubOrder) -> ScrubPage:
         """Check some replicas now, at the rate of the scrub. Raises: DENIED, BAD_REQUEST, UNAVAILABLE."""
-        check_access(call, "shepherd", "scrubPage")
+        self._admit(call, "scrubPage")
         _check_bulk(len(order.references), "scrubPage")
         return await self._scrubber.page(order)
 
     async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """Erase from quarantine. Raises: DENIED, BAD_REQUEST, UNAVAILABLE."""
-        check_access(call, "shepherd", "discard")
+        self._admit(call, "discard")
         _check_bulk(len(references), "discard")
         await self._node.disk.require()
         aside = {stored.reference for stored in await self._node.ports.blobs.quarantined()}
@@ -265,7 +273,7 @@ class ShepherdService:
 
     async def readmit(self, call: Call) -> int:
         """Ask the namespace again about what is in quarantine. Raises: DENIED, UNAVAILABLE."""
-        check_access(call, "shepherd", "readmit")
+        self._admit(call, "readmit")
         await self._node.disk.require()
         return await self._readmit()
 
@@ -292,7 +300,7 @@ class ShepherdService:
 
     async def status(self, call: Call) -> ShepherdStatus:
         """Describe this node. Raises: DENIED."""
-        check_access(call, "shepherd", "status")
+        self._admit(call, "status")
         node = self._node
         here = await node.disk.look()
         free, total = await node.ports.blobs.space() if here else (0, 0)
@@ -314,7 +322,7 @@ class ShepherdService:
 
     async def records(self, call: Call, after: str, limit: int) -> RecordPage:
         """A page of what stands beside the replicas. Raises: DENIED, BAD_REQUEST."""
-        check_access(call, "shepherd", "records")
+        self._admit(call, "records")
         await self._stock.measure()
         return await records_page(self._node, after, min(max(limit, 1), bounds.REFERENCES_PAGE))
 
@@ -322,15 +330,23 @@ class ShepherdService:
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
         """Take one PUT body to stable storage, forward it, and do what its purpose asks before answering."""
+        self._drilling.require_answering("PUT")
         return await self._uploads.receive(call, upload)
 
     async def offset(self, call: Call, ticket: str) -> int:
         """How many bytes of an interrupted upload are kept; -1 when it is complete. Raises: BAD_TICKET, EXPIRED."""
+        self._drilling.require_answering("HEAD")
         return await self._uploads.offset(call, ticket)
 
     async def open(self, call: Call, ticket: str) -> Download:
         """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""
+        self._drilling.require_answering("GET")
         return await self._downloads.open(call, ticket)
+
+    def _admit(self, call: Call, operation: str) -> None:
+        """Raises: DENIED to who may not, UNAVAILABLE to everybody while a drill keeps this Shepherd silent."""
+        check_access(call, "shepherd", operation)
+        self._drilling.require_answering(operation)
 
     # --- single elements ------------------------------------------------------------------------------------------
 

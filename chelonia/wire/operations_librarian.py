@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Role
+from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
 from chelonia.core.healing import (
     KEEP,
     Endangered,
@@ -454,6 +455,47 @@ _HEAL_STATUS = record(
 )
 
 
+_DRILL_ORDER = record(
+    DrillOrder,
+    Text("action", "action", enum_form(DrillAction)),
+    extra("serviceID", "shepherd"),
+    extra("durationMs", "duration_ms", 0, form=INT),
+    Text("withinMs", "within_ms", INT),
+    Text("filesMax", "files_max", INT),
+    Text("oneLeftMax", "one_left_max", INT),
+    extra("checkOnly", "check_only", False, form=BOOL),
+    extra("by", "by"),
+)
+_DRILL = record(
+    Drill,
+    extra("id", "id"),
+    Text("number", "number", INT),
+    Text("action", "action", enum_form(DrillAction)),
+    Text("stage", "stage", enum_form(DrillStage)),
+    extra("serviceID", "shepherd"),
+    extra("referenceID", "reference"),
+    extra("blob", "blob"),
+    extra("name", "name"),
+    extra("by", "by"),
+    Text("files", "files", INT),
+    Text("beganMs", "began_ms", INT),
+    Text("untilMs", "until_ms", INT),
+    Text("deadlineMs", "deadline_ms", INT),
+    extra("noticedMs", "noticed_ms", 0, form=INT),
+    Text("touched", "touched", INT),
+    extra("wholeMs", "whole_ms", 0, form=INT),
+    extra("recalledMs", "recalled_ms", 0, form=INT),
+    extra("endedMs", "ended_ms", 0, form=INT),
+    extra("why", "why"),
+)
+_DRILL_STATUS = record(
+    DrillStatus,
+    Child("drill", "drill", _DRILL),
+    Text("nowMs", "now_ms", INT),
+    Listed("exposedList", Children("exposed", "exposed", _EXPOSED), omit=True),
+)
+
+
 _FINDING = record(
     Finding,
     Text("ID", "object"),
@@ -618,6 +660,8 @@ LIBRARIAN: Final = service(
         ),
         Spec("healStatus", _L.heal_status, arguments(_L.heal_status), _HEAL_STATUS),
         _command("healOrder", _L.heal_order, _HEAL_ORDER, _HEAL_STATUS),
+        _command("drill", _L.drill, _DRILL_ORDER, _DRILL_STATUS),
+        Spec("drillStatus", _L.drill_status, arguments(_L.drill_status), _DRILL_STATUS),
         Spec("health", _L.health, arguments(_L.health), _HEALTH),
         Spec("rebuild", _L.rebuild, arguments(_L.rebuild, Text("begin", "begin", BOOL)), _REBUILD),
         Spec("fsck", _L.fsck, arguments(_L.fsck, extra("GUID", "below"), extra("cursor", "cursor")), _FSCK),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from chelonia.core.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
@@ -268,6 +269,15 @@ _STATUS = record(
     extra("quarantinedBytes", "quarantined_bytes", 0, form=INT),
     extra("unfinishedBytes", "unfinished_bytes", 0, form=INT),
 )
+_DRILL = record(
+    ShepherdDrill,
+    Text("action", "action", enum_form(DrillAction)),
+    Text("drill", "drill"),
+    Child("position", "position", POSITION),
+    extra("durationMs", "duration_ms", 0, form=INT),
+    extra("referenceID", "reference"),
+    extra("blob", "blob"),
+)
 _REFERENCES = Listed("referenceList", Texts("referenceID", "references"))
 _SCRUB_ORDER = record(
     ScrubOrder,
@@ -359,6 +369,12 @@ SHEPHERD: Final = service(
             Shepherd.copy,
             whole_argument(Shepherd.copy, record(CopyOrder, _REFERENCE, Text("TURL", "turl"))),
             single(Child("receipt", "receipt", RECEIPT)),
+        ),
+        Spec(
+            "drill",
+            Shepherd.drill,
+            whole_argument(Shepherd.drill, _DRILL),
+            single(Text("silentMs", "silent_ms", INT)),
         ),
         Spec(
             "scrub",

@@ -64,7 +64,7 @@ def url_of(cluster: Cluster, service: Service) -> str:
 
 @pytest.mark.parametrize("who", ROLES)
 async def test_every_cell_of_the_table(cluster: Cluster, who: str) -> None:
-    cluster.expect_log("erasure refused")
+    cluster.expect_log("erasure refused|drill refused")
     wrong: list[str] = []
     async with cluster.ports(who) as ports:
         for (name, operation), allowed in ACCESS.items():

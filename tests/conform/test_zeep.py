@@ -19,7 +19,7 @@ import zeep
 from lxml import etree
 from zeep.helpers import serialize_object
 
-from chelonia.core import ahash, bartender, healing, librarian, shepherd
+from chelonia.core import ahash, bartender, drills, healing, librarian, shepherd
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
@@ -394,6 +394,10 @@ def test_librarian_care(drive: Driver, cluster: Cluster) -> None:
     [mended] = drive("librarian", "admin", "mend", (found,))
     assert not mended.done
     assert drive("librarian", "admin", "rebuild", False).stage == "idle"
+    assert drive("librarian", "admin", "drill_status").drill.stage is drills.DrillStage.NONE
+    with pytest.raises(CheloniaError) as caught:
+        drive("librarian", "admin", "drill", drills.DrillOrder(drills.DrillAction.STOP))
+    assert caught.value.kind is Kind.CONFLICT, "none runs"
 
 
 def test_librarian_nodes(drive: Driver, cluster: Cluster) -> None:
@@ -456,6 +460,9 @@ def test_shepherd_care(drive: Driver, cluster: Cluster) -> None:
     assert (page.checked, page.damaged, page.left) == (1, (), 0)
     records = drive("shepherd1", "admin", "records", "", 500)
     assert place.reference in [record.reference for record in records.items]
+    position = drive("librarian", "admin", "health").position
+    order = drills.ShepherdDrill(drills.DrillAction.STOP, "zeep", position)
+    assert drive("shepherd1", "service", "drill", order) == 0
     assert drive("shepherd1", "admin", "readmit") == 0
     assert drive("shepherd1", "admin", "discard", (reference(),)) == 0
 

@@ -365,3 +365,15 @@ async def test_what_is_behind_a_torn_note_is_not_believed(tmp_path: Path, cut: i
     (tmp_path / "notes").write_bytes(raw)
     assert await store.notes() == {}
     store.close()
+
+
+async def test_spoiling_changes_one_byte_and_nothing_else_shows_it(engine: Engine) -> None:
+    store = engine.store
+    await write(store, REF, b"0123456789")
+    assert await store.spoil(REF)
+    spoilt = await read(store, REF, 0, 10)
+    assert [at for at in range(10) if spoilt[at] != b"0123456789"[at]] == [5]
+    assert await store.facts(REF) == facts(10)
+    await write(store, OTHER, b"")
+    assert not await store.spoil(OTHER)
+    assert (await scan(engine.reopen(False)))[0] == (REF, True, 10, False)

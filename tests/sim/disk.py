@@ -93,6 +93,11 @@ class SimDisk:
         check_alive()
         return await self.platter.facts(reference)
 
+    async def spoil(self, reference: ReferenceId) -> bool:
+        """Change a byte of a replica."""
+        await self.lag()
+        return await self.platter.spoil(reference)
+
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note durably that these are committed."""
         await self.lag()

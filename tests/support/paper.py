@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from chelonia.core.ahash import AHash, Position
 from chelonia.core.caller import Call, Role
+from chelonia.core.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, CopyOrder, DeleteOutcome, PutRequest, StatOutcome, TurlOutcome
 from chelonia.librarian.settings import LibrarianSettings
 from tests.support.librarian import SUMS, Bench, bench
@@ -46,11 +48,34 @@ class PaperShepherd:
     put_calls: int = 0
     asked_for: int = 0
     """Replicas that `stat` was asked of."""
+    drilled: list[ShepherdDrill] = field(default_factory=list)
+    silent_until_s: float = 0.0
 
     def _check(self, call: Call) -> None:
         assert call.roles == (Role.LIBRARIAN,)
         if not self.up:
             raise CheloniaError(Kind.NETWORK, subject=self.id)
+        if self.silent:
+            raise CheloniaError(Kind.UNAVAILABLE, subject=self.id)
+
+    @property
+    def silent(self) -> bool:
+        return asyncio.get_running_loop().time() < self.silent_until_s
+
+    async def drill(self, call: Call, order: ShepherdDrill) -> int:
+        assert call.roles == (Role.LIBRARIAN,)
+        assert order.position.cluster
+        self.drilled.append(order)
+        if self.broken == "drill":
+            raise CheloniaError(Kind.CONFLICT, "drill", self.id, "it is not sound")
+        if order.action is DrillAction.CORRUPT:
+            assert self.replicas[order.reference] == order.blob
+            told = (order.blob, order.reference, ReplicaState.INVALID)
+            asyncio.get_running_loop().call_later(0.2, lambda: self.cluster.reports.append((self.id, told)))
+            return 0
+        ends = order.action is DrillAction.STOP
+        self.silent_until_s = 0.0 if ends else asyncio.get_running_loop().time() + order.duration_ms / 1000
+        return 0 if ends else order.duration_ms
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
         self.put_calls += 1
@@ -112,6 +137,8 @@ class Paper:
 
     shepherds: dict[ServiceId, PaperShepherd] = field(default_factory=dict)
     b: Bench = field(init=False)
+    reports: list[tuple[ServiceId, tuple[BlobId, str, ReplicaState]]] = field(default_factory=list)
+    """What Shepherds will report by themselves."""
     disk_bytes: int = 0
     """Size of every disk; 0: so large that nothing shows on it."""
 
@@ -121,8 +148,11 @@ class Paper:
     async def hearts(self) -> None:
         while True:
             for shepherd in self.shepherds.values():
-                if shepherd.up:
-                    await self.b.beat(shepherd.id, **self.space(shepherd))
+                if shepherd.up and not shepherd.silent:
+                    await self.b.beat(shepherd.id, replicas=len(shepherd.replicas), **self.space(shepherd))
+            while self.reports:
+                own, told = self.reports.pop(0)
+                await self.b.report(own, told)
             await asyncio.sleep(0.3)
 
     def space(self, shepherd: PaperShepherd) -> dict[str, int]:

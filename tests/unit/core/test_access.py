@@ -21,11 +21,12 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
         "unmake": {B}, "move": {B}, "setWanted": {B}, "entries": {B, A}, "recall": {B}, "heartbeat": {S},
         "hearing": {L, A}, "consider": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A}, "approve": {A},
         "maintenance": {A}, "drain": {A}, "forget": {A},
+        "drill": {L, A}, "drillStatus": {L, A},
         "healStatus": {L, A}, "healOrder": {A}, "health": {B, L, A}, "fsck": {A}, "mend": {A},
     },
     "shepherd": {
         "get": {B, L}, "put": {B, L}, "stat": {B, L, A}, "delete": {L}, "toggleReport": {A}, "copy": {L},
-        "scrub": {L, A}, "status": {B, L, A},
+        "scrub": {L, A}, "status": {B, L, A}, "drill": {L},
         "records": {L, A}, "scrubPage": {A}, "discard": {A}, "readmit": {A},
     },
     "bartender": {"addReplica": {S}},

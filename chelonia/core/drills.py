@@ -1,0 +1,128 @@
+"""Drills: an exercise on a live cluster, as it is ordered and as it is told. Values of two ports, nothing decided here.
+
+A Shepherd is silent for a while, or one spare copy is damaged; the repair leader sees to it that all is whole after.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from chelonia.core.healing import Exposed
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.position import Position
+
+
+class DrillAction(enum.Enum):
+    """What is ordered."""
+
+    SILENCE = "silence"
+    """One Shepherd answers nobody and sends no heartbeats for a while."""
+    CORRUPT = "corrupt"
+    """One byte of one spare copy is changed on its disk."""
+    STOP = "stop"
+    """The drill that runs is called off."""
+
+
+class DrillStage(enum.Enum):
+    """How far a drill is."""
+
+    NONE = "none"
+    """There has been none."""
+    RUNNING = "running"
+    HEALED = "healed"
+    """All was whole again in time."""
+    LATE = "late"
+    """All was not whole again in time; healing goes on by itself."""
+    CALLED_OFF = "called off"
+    """Ended before its purpose was reached, by a person or because it was no longer safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrillOrder:
+    """An administrator's order to the Librarians.
+
+    Args:
+        shepherd: whose; "": the repair leader chooses.
+        duration_ms: of a silence; 0: until lost copies would be replaced, and a minute more.
+        within_ms: how long after the harm has ended all may take to be whole again.
+        files_max: files that may be exposed.
+        one_left_max: of these, files that may be left with one verified copy. None is ever left without.
+        check_only: begin nothing, only say whether it may be.
+        by: DN of the administrator; filled in by the Librarian that he asked.
+    """
+
+    action: DrillAction
+    shepherd: ServiceId = ServiceId("")
+    duration_ms: int = 0
+    within_ms: int = 300_000
+    files_max: int = 1_000
+    one_left_max: int = 0
+    check_only: bool = False
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """One drill as it is stored: what was done, and what was seen. Instants are the repair leader's wall clock, 0 for
+    what has not been.
+
+    Args:
+        id: its id, "" while there has been none; number: how many there were, this one included.
+        reference, blob, name: the copy that was damaged, and its file's name when it was made.
+        files: blobs with a copy that is not to be had meanwhile.
+        until_ms: when the silence ends by itself; deadline_ms: when all has to be whole.
+        noticed_ms: the harm was noticed; touched: blobs that were found exposed; whole_ms: all was whole;
+            recalled_ms: the Shepherd was told to answer again; ended_ms: nothing of the drill is left.
+        why: what it was called off for, or what is not whole.
+    """
+
+    id: str = ""
+    number: int = 0
+    action: DrillAction = DrillAction.SILENCE
+    stage: DrillStage = DrillStage.NONE
+    shepherd: ServiceId = ServiceId("")
+    reference: ReferenceId = ReferenceId("")
+    blob: BlobId = BlobId("")
+    name: str = ""
+    by: str = ""
+    files: int = 0
+    began_ms: Ms = Ms(0)
+    until_ms: Ms = Ms(0)
+    deadline_ms: Ms = Ms(0)
+    noticed_ms: Ms = Ms(0)
+    touched: int = 0
+    whole_ms: Ms = Ms(0)
+    recalled_ms: Ms = Ms(0)
+    ended_ms: Ms = Ms(0)
+    why: str = ""
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.stage is DrillStage.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class DrillStatus:
+    """The present or last drill. `exposed`: its files with fewer verified copies than wanted, by copies left; `now_ms`:
+    the clock that its instants are of."""
+
+    drill: Drill
+    now_ms: Ms = Ms(0)
+    exposed: tuple[Exposed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShepherdDrill:
+    """The repair leader's order to one Shepherd, obeyed with the authority that an erasure needs.
+
+    `duration_ms`: of a silence; the Shepherd ends it by itself. `reference`, `blob`: the copy to be damaged.
+    """
+
+    action: DrillAction
+    drill: str
+    position: Position
+    duration_ms: int = 0
+    reference: ReferenceId = ReferenceId("")
+    blob: BlobId = BlobId("")

@@ -1,0 +1,90 @@
+"""What a drill does to this Shepherd: a silence that ends by itself, or one byte changed in one spare copy.
+
+Silent, it sends no heartbeats and no reports, and refuses every call but the one that ends it; transfers that had begun
+go on. The silence is in memory alone and bounded here, whoever ordered it: it ends with its time, with this process,
+or on order, and needs nobody else alive for that.
+Only the repair leader orders, in the name of an administrator and with the authority that an erasure needs. Whether a
+copy can be spared was decided there; here it must be whole, committed, and of the blob that was named.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.drills import DrillAction, ShepherdDrill
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.shepherd import Authority
+from chelonia.shepherd import authority as authorities
+from chelonia.shepherd.node import Node
+
+log = logging.getLogger(__name__)
+
+
+class Drilling:
+    """The drills of one Shepherd."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._drill = ""
+
+    async def obey(self, call: Call, order: ShepherdDrill) -> int:
+        """Do what is ordered; returns for how many more milliseconds this Shepherd is silent."""
+        node = self._node
+        refusal = authorities.refusal(node.state, Authority(order.position))
+        if refusal:
+            log.warning("drill refused drill=%s by=%s: %s", order.drill, call.dn, refusal)
+            raise CheloniaError(Kind.DENIED, "drill", node.id, refusal)
+        match order.action:
+            case DrillAction.STOP:
+                self._speak(order)
+            case _ if order.drill == self._drill:
+                pass  # a repeat: it is done
+            case DrillAction.SILENCE:
+                self._hush(order)
+            case DrillAction.CORRUPT:
+                await self._corrupt(order)
+        return node.silent_ms
+
+    def require_answering(self, operation: str) -> None:
+        """Refuse everybody while a drill keeps this Shepherd silent. Raises: UNAVAILABLE."""
+        left_ms = self._node.silent_ms
+        if left_ms:
+            cause = f"a drill ({self._drill}) keeps this Shepherd silent for {left_ms} ms more; others have the bytes"
+            raise CheloniaError(Kind.UNAVAILABLE, operation, self._node.id, cause)
+
+    def _hush(self, order: ShepherdDrill) -> None:
+        node = self._node
+        if node.silent_ms:
+            raise CheloniaError(Kind.CONFLICT, "drill", node.id, f"drill {self._drill} keeps it silent already")
+        trouble = node.disk.trouble or node.disk.refused
+        if trouble:
+            raise CheloniaError(Kind.CONFLICT, "drill", node.id, f"it is not sound: {trouble}")
+        duration_ms = min(max(order.duration_ms, 0), bounds.DRILL_MS_MAX)
+        self._drill = order.drill
+        node.silent_until_ms = node.ports.clock.monotonic_ms() + duration_ms
+        log.warning(
+            "DRILL %s: this Shepherd is silent for %d ms by order of an administrator, then it is back by itself",
+            order.drill, duration_ms,
+        )  # fmt: skip
+
+    def _speak(self, order: ShepherdDrill) -> None:
+        if self._node.silent_ms and self._drill == order.drill:
+            self._node.silent_until_ms = 0
+            self._node.news.set()
+            log.warning("DRILL %s: this Shepherd answers again, by order", order.drill)
+
+    async def _corrupt(self, order: ShepherdDrill) -> None:
+        node = self._node
+        await node.disk.require()
+        held = node.index.get(order.reference)
+        if held is None or not held.alive or not held.committed or held.blob != order.blob or held.size < 1:
+            raise CheloniaError(Kind.NOT_ALIVE, "drill", order.reference, "no such copy is here, whole and committed")
+        log.warning(
+            "DRILL %s: one byte of a spare copy is changed by order of an administrator reference=%s blob=%s",
+            order.drill, held.reference, held.blob,
+        )  # fmt: skip
+        self._drill = order.drill
+        await node.ports.blobs.spoil(held.reference)
+        node.suspect(held.reference)

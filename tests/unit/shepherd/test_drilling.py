@@ -1,0 +1,147 @@
+"""What a drill does to a Shepherd: silence that ends by itself, and one byte of one copy."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.drills import DrillAction, ShepherdDrill
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId
+from chelonia.core.position import Position
+from chelonia.core.shepherd import ByteRange, GetRequest, ScrubOrder
+from chelonia.wire import tickets
+from tests.support.shepherd import (
+    ADMINISTRATOR,
+    BARTENDER,
+    CLUSTER,
+    JOE,
+    LIBRARIAN,
+    World,
+    numbered,
+    read_all,
+    virtual,
+)
+
+DATA = b"x" * 100_000
+SILENCE = ShepherdDrill(DrillAction.SILENCE, "d1", Position(CLUSTER, 1, 5), 10_000)
+STOP = replace(SILENCE, action=DrillAction.STOP)
+
+
+async def refusal(work: object) -> Kind:
+    with pytest.raises(CheloniaError) as caught:
+        await work  # type: ignore[misc]
+    return caught.value.kind
+
+
+@virtual
+async def test_a_silent_shepherd_answers_nobody_and_is_back_by_itself(expect_log: Callable[..., None]) -> None:
+    expect_log("DRILL d1")
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    wish = GetRequest("r", reference, ("http",), JOE.dn)
+    [offer] = await world.service.get(BARTENDER, (wish,))
+    ticket = tickets.parse_turl(offer.turl).ticket
+    await world.pass_ms(1_000)
+    assert await world.service.drill(LIBRARIAN, SILENCE) == 10_000
+    beats = len(world.librarian.beats)
+    await world.pass_ms(9_900)
+    assert len(world.librarian.beats) == beats
+    for work in (
+        world.service.get(BARTENDER, (wish,)),
+        world.service.stat(LIBRARIAN, (("r", reference),)),
+        world.service.status(ADMINISTRATOR),
+        world.service.scrub_page(ADMINISTRATOR, ScrubOrder()),
+        world.service.open(JOE, ticket),
+    ):
+        assert await refusal(work) is Kind.UNAVAILABLE
+    assert await refusal(world.service.status(JOE)) is Kind.DENIED, "who may not call learns nothing"
+    await world.pass_ms(1_000)
+    assert len(world.librarian.beats) > beats
+    assert await world.state_of(reference) == "alive"
+    assert await read_all(world, ticket) == DATA
+    await world.stop()
+
+
+@virtual
+async def test_transfers_that_had_begun_go_on(expect_log: Callable[..., None]) -> None:
+    expect_log("DRILL d1")
+    world = await World().start()
+    reference = await world.store(DATA)
+    [offer] = await world.service.get(BARTENDER, (GetRequest("r", reference, ("http",), JOE.dn),))
+    download = await world.service.open(JOE, tickets.parse_turl(offer.turl).ticket)
+    await world.service.drill(LIBRARIAN, SILENCE)
+    chunks = [chunk async for chunk in download.reader.read(ByteRange(0, download.size))]
+    assert b"".join(chunks) == DATA
+
+
+@virtual
+async def test_silence_ends_by_order_with_the_process_and_never_outlasts_its_bound(
+    expect_log: Callable[..., None],
+) -> None:
+    expect_log("DRILL d")
+    world = await World().start()
+    assert await world.service.drill(LIBRARIAN, replace(SILENCE, duration_ms=10**9)) == bounds.DRILL_MS_MAX
+    assert await world.service.drill(LIBRARIAN, SILENCE) == bounds.DRILL_MS_MAX, "a repeat changes nothing"
+    other = replace(SILENCE, drill="d2")
+    assert await refusal(world.service.drill(LIBRARIAN, other)) is Kind.CONFLICT
+    assert await world.service.drill(LIBRARIAN, replace(other, action=DrillAction.STOP)) > 0, "that is another drill"
+    assert await world.service.drill(LIBRARIAN, STOP) == 0
+    await world.service.status(ADMINISTRATOR)
+    assert await world.service.drill(LIBRARIAN, other) == 10_000
+    await world.restart()
+    await world.service.status(ADMINISTRATOR)
+
+
+@virtual
+async def test_one_byte_of_the_named_copy_is_changed_found_and_reported(expect_log: Callable[..., None]) -> None:
+    expect_log("DRILL d1")
+    expect_log("replica is invalid")
+    world = await World().start(run=True)
+    reference, other = await world.store(DATA, 1), await world.store(DATA, 2)
+    await world.pass_ms(2_000)
+    order = replace(SILENCE, action=DrillAction.CORRUPT, reference=reference, blob=BlobId(numbered("b", 1)))
+    assert await world.service.drill(LIBRARIAN, order) == 0
+    await world.service.drill(LIBRARIAN, order)
+    changed = [at for at, (old, new) in enumerate(zip(DATA, world.blobs.data(reference), strict=True)) if old != new]
+    assert changed == [len(DATA) // 2], "a repeat would have changed it back"
+    assert world.blobs.data(other) == DATA
+    await world.pass_ms(2_000)
+    assert await world.state_of(reference) == "invalid"
+    assert world.librarian.states()[-1] == (reference, "invalid")
+    await world.stop()
+
+
+@virtual
+async def test_only_a_whole_committed_copy_of_the_named_blob_is_damaged() -> None:
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    order = replace(SILENCE, action=DrillAction.CORRUPT, reference=reference, blob=BlobId(numbered("b", 9)))
+    await world.pass_ms(2_000)
+    assert await refusal(world.service.drill(LIBRARIAN, order)) is Kind.NOT_ALIVE
+    assert world.blobs.data(reference) == DATA
+    await world.stop()
+
+
+@pytest.mark.parametrize("position", [Position("other", 1, 5), Position(CLUSTER, 0, 5), Position("", 0, 0)])
+def test_an_order_without_authority_is_not_obeyed(position: Position, expect_log: Callable[..., None]) -> None:
+    expect_log("drill refused")
+
+    @virtual
+    async def scenario() -> None:
+        world = await World().start()
+        await world.service.beat()
+        for action in (DrillAction.SILENCE, DrillAction.CORRUPT):
+            order = replace(SILENCE, action=action, position=position)
+            assert await refusal(world.service.drill(LIBRARIAN, order)) is Kind.DENIED
+        await world.service.status(ADMINISTRATOR)
+
+    scenario()
+
+
+@virtual
+async def test_only_librarians_order_it() -> None:
+    world = await World().start()
+    for call in (ADMINISTRATOR, BARTENDER, JOE):
+        assert await refusal(world.service.drill(call, SILENCE)) is Kind.DENIED
