@@ -33,6 +33,7 @@ from chelonia.core.bartender import (
 )
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
+from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
 from chelonia.core.ids import Ms, RequestKey, ServiceId
@@ -328,6 +329,14 @@ class Client:
     async def heal_order(self, order: HealOrder) -> HealStatus:
         """Pause, resume or limit healing, for all Librarians. Raises: as `nodes`, and BAD_REQUEST."""
         return await self.librarian.heal_order(new_call(), order)
+
+    async def drill(self, order: DrillOrder) -> DrillStatus:
+        """Begin a drill, say whether one may begin, or call it off. Raises: as `nodes`, and CONFLICT, BAD_REQUEST."""
+        return await self.librarian.drill(new_call(), order)
+
+    async def drill_status(self) -> DrillStatus:
+        """The present or last drill. Raises: as `nodes`."""
+        return await self.librarian.drill_status(new_call())
 
     async def approve(self, record: ServiceRecord) -> None:
         """Approve (or, with `approved` False, withdraw) a service. Raises: as `nodes`."""

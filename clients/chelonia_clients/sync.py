@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from chelonia.core.bartender import DeletedEntry
 from chelonia.core.bounds import PAGE_ENTRIES_MAX
+from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
 from chelonia.core.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Triple
@@ -173,6 +174,14 @@ class SyncClient:
     def heal_order(self, order: HealOrder) -> HealStatus:
         """See `Client.heal_order`."""
         return self._wait(self._client.heal_order(order))
+
+    def drill(self, order: DrillOrder) -> DrillStatus:
+        """See `Client.drill`."""
+        return self._wait(self._client.drill(order))
+
+    def drill_status(self) -> DrillStatus:
+        """See `Client.drill_status`."""
+        return self._wait(self._client.drill_status())
 
     def approve(self, record: ServiceRecord) -> None:
         """See `Client.approve`."""

@@ -135,6 +135,7 @@ WHOAMI = Verb(
 )  # fmt: skip
 ADMIN = Verb(
     "admin", "status | heal status [--watch] | heal pause | heal resume | heal rate [<bytes/s>] [--copies N] | "
+    "drill silence [<id>] [--for 2m] | drill corrupt [<id>] | drill status | drill stop | "
     "node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
     "node undrain <id> | node forget <id> [--accept-loss] | rebuild | service list | "
     "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>] | "
@@ -146,6 +147,11 @@ ADMIN = Verb(
     (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
      Flag("--watch", "heal status: look until all is whole"),
      Flag("--copies", "heal rate: repair copies one node sends or takes at once", "", "N"),
+     Flag("--within", "drill: how soon all has to be whole again, 5m by default", "", "TIME"),
+     Flag("--files", "drill: files that may be exposed, 1000 by default", "", "N"),
+     Flag("--one-left", "drill: files that may be left with one copy, 0 by default", "", "N"),
+     Flag("--curve", "drill: write the recovery curve to FILE.csv, .json or .svg (may be repeated)", "", "FILE"),
+     Flag("--dry-run", "drill: only say whether it may begin"), Flag("--yes", "drill: begin without being asked"),
      Flag("--wait", "return when the drained node may go"),
      Flag("--accept-loss", "give up files of which the forgotten node has the only copy"),
      Flag("--repair", "repair what fsck finds and is safe to repair"),
@@ -154,7 +160,7 @@ ADMIN = Verb(
      Flag("--suspicion", "scrub what is damaged or doubted")), False,
     ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h",
      "admin node drain https://se1:60000/Shepherd --wait", "admin node forget https://se1:60000/Shepherd",
-     "admin fsck --repair", "admin ahash status"),
+     "admin drill silence --for 2m --curve curve.svg", "admin fsck --repair", "admin ahash status"),
 )  # fmt: skip
 COMPLETION = Verb(
     "completion", "bash | zsh", "print the shell's completion", f"{_ADMIN}:completion", (1, -1), (), True,

@@ -12,6 +12,7 @@ from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.completing import next_word
 from chelonia_clients.output import stamp, table
 from chelonia_clients.session import Session
+from chelonia_clients.verbs_drill import drill
 from chelonia_clients.verbs_fsck import fsck
 from chelonia_clients.verbs_heal import heal
 
@@ -24,6 +25,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await _status(session)
         case ("heal", *words):
             await heal(session, arguments, words)
+        case ("drill", *words):
+            await drill(session, arguments, words)
         case ("node" | "nodes", "list") | ("nodes",):
             await verbs_nodes.nodes(session)
         case ("node", "maintenance", shepherd):
@@ -77,6 +80,11 @@ async def _status(session: Session) -> None:
     if health.paused_by:
         out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
         out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
+    found = (await client.drill_status()).drill
+    if found.running:
+        out.say(
+            f"drill              {found.action.value} of {found.shepherd} since {stamp(found.began_ms)} by {found.by}"
+        )
     out.result(
         leader=health.leader,
         position={
@@ -93,6 +101,7 @@ async def _status(session: Session) -> None:
         held_back=health.held_back,
         paused_by=health.paused_by,
         paused_ms=health.paused_ms,
+        drill=found.id if found.running else "",
     )
 
 

@@ -81,11 +81,11 @@ async def maintenance(session: Session, arguments: Arguments, shepherd: str) -> 
     session.out.result(shepherd=shepherd, maintenance_until_ms=until)
 
 
-def parse_duration(text: str) -> int:
+def parse_duration(text: str, flag: str = "--for") -> int:
     """Milliseconds of `90s`, `30m`, `2h`, `3d`. Raises: UsageError."""
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     if match is None:
-        raise UsageError(f"--for takes a time like 90s, 30m, 2h or 3d, not {text!r}")
+        raise UsageError(f"{flag} takes a time like 90s, 30m, 2h or 3d, not {text!r}")
     return int(match[1]) * _UNIT_MS[match[2]]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from chelonia.core.ahash import Position
 from chelonia.core.caller import Call
+from chelonia.core.drills import Drill, DrillStatus
 from chelonia.core.healing import Endangered, Exposed, HealAction, HealControl, HealOrder, HealStatus
 from chelonia.core.ids import BlobId, Ms
 from chelonia.core.librarian import HealthSummary, NodeView
@@ -54,6 +55,9 @@ class Told:
     async def health(self, _: Call) -> HealthSummary:
         control = self.answers[0].control
         return HealthSummary("l", True, Position("c", 1, 2), 0, 0, 0, 0, {}, control.paused_by, control.paused_ms)
+
+    async def drill_status(self, _: Call) -> DrillStatus:
+        return DrillStatus(Drill())
 
     async def nodes(self, _: Call) -> tuple[NodeView, ...]:
         return ()

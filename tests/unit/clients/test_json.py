@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.drills import Drill, DrillStatus
 from chelonia.core.errors import Kind
 from chelonia.core.librarian import HealthSummary, Librarian
 from chelonia.core.position import Position
@@ -72,6 +73,9 @@ class Healthy:
 
     async def health(self, call: Call) -> HealthSummary:
         return HealthSummary("https://l/Librarian", True, Position("c", 1, 60), 0, 1, 2, 3, {"alive": 4})
+
+    async def drill_status(self, call: Call) -> DrillStatus:
+        return DrillStatus(Drill())
 
     async def nodes(self, call: Call) -> tuple[object, ...]:
         return ()

@@ -1,0 +1,126 @@
+"""Drills on real daemons: one Shepherd silent, one copy damaged, and all whole again by itself."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.drills import DrillAction, DrillOrder, DrillStage
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ServiceId
+from tests.cluster.harness import Away, Cluster
+from tests.cluster.load import fetch, locations, put, until_live
+from tests.support.polling import poll_async
+
+FILES = {f"/drill/{number}": bytes([number]) * 300_000 for number in range(12)}
+
+
+def drill(cluster: Cluster, *words: str, code: int = 0) -> dict[str, Any]:
+    """Run `chelonia admin drill` with --json."""
+    argv = [sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(cluster.root / "cluster.json")]
+    ran = subprocess.run(
+        [*argv, "--json", "admin", "drill", *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == code, ran.stderr + ran.stdout
+    told: dict[str, Any] = json.loads(ran.stdout)
+    return told
+
+
+async def fill(cluster: Cluster) -> None:
+    async with cluster.client("user") as client:
+        await client.make_collection("/drill")
+        for ln, data in FILES.items():
+            await put(client, ln, data, 3)
+        for ln in FILES:
+            await until_live(client, ln, 3)
+
+
+async def whole(cluster: Cluster) -> None:
+    async with cluster.client("user") as client:
+        for ln, data in FILES.items():
+            await until_live(client, ln, 3, deadline=30.0)
+            assert await fetch(client, ln) == data
+
+
+async def test_a_silence_and_a_damaged_copy_heal_and_leave_their_curves(
+    own_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = own_cluster(shepherds=5)
+    cluster.expect_log("DRILL|replica is invalid")
+    await fill(cluster)
+
+    files = [str(tmp_path / name) for name in ("silence.csv", "silence.svg")]
+    told = drill(
+        cluster, "silence", cluster.url("shepherd1"), "--for", "40s", "--yes", "--curve", files[0], "--curve", files[1]
+    )["results"][0]
+    assert told["stage"] == "healed"
+    assert told["began_ms"] < told["noticed_ms"] < told["whole_ms"] <= told["ended_ms"] < told["deadline_ms"]
+    assert told["files"] == told["touched"] > 0
+    assert told["recalled_ms"], "it came back because all was whole, not because its time was over"
+    assert Path(files[0]).read_text().startswith("ms,whole")
+    assert "<svg" in Path(files[1]).read_text()
+    log = cluster.log_of("shepherd1")
+    assert "is silent for 40000 ms" in log
+    await whole(cluster)
+
+    told = drill(cluster, "corrupt", "--yes")["results"][0]
+    assert (told["stage"], told["files"]) == ("healed", 1)
+    name = cluster.named(told["shepherd"])
+    assert f"replica is invalid reference={told['reference']}" in cluster.log_of(name)
+    place = f"{told['shepherd']} {told['reference']}"
+    async with cluster.client("user") as client:
+        assert await fetch(client, told["name"]) == FILES[told["name"]]
+
+        async def dropped() -> bool:
+            return place not in await locations(client, told["name"])
+
+        await poll_async(dropped, 20.0, what="the damaged copy is gone")
+    await whole(cluster)
+
+
+async def test_a_silent_shepherd_comes_back_with_nobody_left_to_call_it(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    """The Librarian dies while a Shepherd is silent, and the client is gone: the silence has its own end."""
+    cluster = own_cluster(shepherds=4, restart=False)
+    cluster.expect_log("DRILL")
+    await fill(cluster)
+    one = ServiceId(cluster.url("shepherd1"))
+    async with cluster.ports("admin") as ports:
+        order = DrillOrder(DrillAction.SILENCE, one, duration_ms=6_000)
+        assert (await ports.librarian.drill(Call(), order)).drill.running
+        with pytest.raises(CheloniaError) as refused:
+            await ports.shepherds["shepherd1"].status(Call())
+        assert refused.value.kind is Kind.UNAVAILABLE
+        cluster.kill("core")
+
+        async def answers() -> bool:
+            return (await ports.shepherds["shepherd1"].status(Call())).reporting
+
+        await poll_async(answers, 12.0, tolerate=Away, what="shepherd1 answers again")
+        cluster.start_node("core")
+
+        async def over() -> bool:
+            return not (await ports.librarian.drill_status(Call())).drill.running
+
+        await poll_async(over, 30.0, tolerate=Away, what="the next leader has ended the drill")
+        ended = (await ports.librarian.drill_status(Call())).drill
+        assert ended.stage in (DrillStage.HEALED, DrillStage.CALLED_OFF), ended
+    await whole(cluster)
+
+
+async def test_what_would_not_be_safe_is_refused_with_its_cure(own_cluster: Callable[..., Cluster]) -> None:
+    cluster = own_cluster()
+    async with cluster.client("user") as client:
+        await put(client, "/one", b"only one", 1)
+        place = (await until_live(client, "/one", 1)).popitem()[0]
+    told = drill(cluster, "silence", place.split()[0], "--dry-run", code=5)
+    assert "1 files could not be read meanwhile, /one" in told["error"]["cause"]
+    assert "neededReplicas" in told["error"]["cause"]
+    told = drill(cluster, "corrupt", "--dry-run", code=5)
+    assert "no copy that can be spared" in told["error"]["cause"]
