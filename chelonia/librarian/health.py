@@ -4,7 +4,8 @@ A state machine with time passed in: `now` is monotonic, `wall` is the wall cloc
 itself; only the leader's word is written (`node/state`). Who has heard a Shepherd within the lease knows it is there;
 who has not believes what is stored, except the leader, who after a whole lease of listening says that it is away.
 
-Invariants: nobody is called away before one lease has passed since this Librarian started and since it began to lead;
+Invariants: nobody is called away before one lease has passed since this Librarian started and since it began to lead,
+nor before `start_grace_ms` after its start unless it was heard since: when all machines start together, some take longer;
 a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others; a
 Shepherd that comes and goes takes nothing new until it has been steady for a while.
 """
@@ -110,12 +111,14 @@ class _Node:
 
 
 class HealthTable:
-    """The Shepherds as one Librarian sees them."""
+    """The Shepherds as one Librarian sees them. `start_grace_ms`: how long one that was not heard since this Librarian
+    started may take to start, too."""
 
-    def __init__(self, lease_ms: int, started_ms: Ms, rule: FlapRule = FlapRule()) -> None:
+    def __init__(self, lease_ms: int, started_ms: Ms, rule: FlapRule = FlapRule(), *, start_grace_ms: int = 0) -> None:
         self._lease_ms = lease_ms
         self._rule = rule
         self._listening_since = started_ms
+        self._grace_until = Ms(started_ms + start_grace_ms)
         self._leading = False
         self.doubts = Doubts(lease_ms)
         self._nodes: dict[ServiceId, _Node] = {}
@@ -203,7 +206,7 @@ class HealthTable:
             return True
         if self.doubts.is_away(shepherd, now):
             return False
-        return node.stored.state == NODE_ALIVE and not (self._leading and self._overdue(now))
+        return node.stored.state == NODE_ALIVE and not (self._leading and self._overdue(node, now))
 
     def proven(self, shepherd: ServiceId, now: Ms, generation: int) -> bool:
         """Whether a Shepherd was heard within the lease, by this Librarian, and has compared its inventory in its
@@ -227,7 +230,7 @@ class HealthTable:
             return Word.GONE
         if self._heard(node, now):
             return Word.HEARD
-        return Word.SILENT if self._overdue(now) else Word.UNKNOWN
+        return Word.SILENT if self._overdue(node, now) else Word.UNKNOWN
 
     def missed(self, now: Ms, margin_ms: int) -> tuple[ServiceId, ...]:
         """Who is stored as alive, but will not have been heard within the lease in `margin_ms` from now: others are to
@@ -265,7 +268,7 @@ class HealthTable:
             if self._fresh(shepherd, node, now):
                 if stored != NODE_ALIVE:
                     out.append(Transition(shepherd, NODE_ALIVE, stored))
-            elif stored == NODE_ALIVE and (self.doubts.is_away(shepherd, now) or self._overdue(now)):
+            elif stored == NODE_ALIVE and (self.doubts.is_away(shepherd, now) or self._overdue(node, now)):
                 left = node.beat is not None and node.beat.leaving
                 out.append(Transition(shepherd, NODE_OFFLINE, stored, left))
         return tuple(out)
@@ -320,8 +323,9 @@ class HealthTable:
     def _heard(self, node: _Node, now: Ms) -> bool:
         return node.heard_ms is not None and now - node.heard_ms < self._lease_ms
 
-    def _overdue(self, now: Ms) -> bool:
-        return now - self._listening_since >= self._lease_ms
+    def _overdue(self, node: _Node, now: Ms) -> bool:
+        starting = node.heard_ms is None and now < self._grace_until
+        return now - self._listening_since >= self._lease_ms and not starting
 
 
 def _after_farewell(beat: Heartbeat, last: Heartbeat) -> bool:

@@ -69,7 +69,8 @@ class Nodes:
         self._records = records
         self._world = world
         rule = FlapRule(world.settings.flap_returns_max, world.settings.flap_window_ms)
-        self.table = HealthTable(world.settings.lease_ms, started_ms, rule)
+        grace_ms = world.settings.start_grace_ms
+        self.table = HealthTable(world.settings.lease_ms, started_ms, rule, start_grace_ms=grace_ms)
         self._voices = Voices(world.settings.lease_ms)
         self._registry = Registry()
         self._reached: dict[ServiceId, Reached] = {}

@@ -24,6 +24,8 @@ class LibrarianSettings:
         root_policy, root_default_policy: its `policy` and `defaultPolicy` at that moment.
         bootstrap: identities that are approved from the first start; withdrawing one later stays in force.
         lease_ms: a Shepherd not heard of for so long is away; one whose process has ended is at once.
+        start_grace_ms: how long after its own start a Librarian waits for Shepherds that it has not heard since: when a
+            site starts anew, they start too.
         leader_lease_ms: a repair leader that cannot renew for so long is replaced.
         tick_ms: how often background work looks up (heartbeats late, lease, erasures, timers).
         repair_delay_ms: how long a Shepherd may be away before its copies are replaced (a blob down to one copy
@@ -58,6 +60,7 @@ class LibrarianSettings:
     root_default_policy: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     bootstrap: tuple[ServiceRecord, ...] = ()
     lease_ms: int = 5_000
+    start_grace_ms: int = 60_000
     leader_lease_ms: int = 15_000
     tick_ms: int = 1_000
     repair_delay_ms: int = 300_000
@@ -95,6 +98,7 @@ class LibrarianSettings:
             root_policy={"ALL": "+read +addEntry"},
             bootstrap=bootstrap,
             lease_ms=1_000,
+            start_grace_ms=0,
             leader_lease_ms=2_000,
             tick_ms=200,
             repair_delay_ms=0,

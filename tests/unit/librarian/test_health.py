@@ -92,6 +92,19 @@ def test_a_new_leader_waits_a_whole_lease_first() -> None:
     assert seen(made, 6_000) == {A: "offline", B: "offline"}
 
 
+def test_after_a_start_of_everything_slow_starters_are_waited_for() -> None:
+    made = HealthTable(LEASE, Ms(0), start_grace_ms=10 * LEASE)
+    stored = StoredNode(Dn("/CN=a"), "alive", Ms(5), domain="d", verify_key="k")
+    made.load({A: stored, B: replace(stored, state="offline")})
+    made.lead(Ms(0))
+    assert seen(made, 10 * LEASE - 1) == {}
+    assert made.present(A, Ms(10 * LEASE - 1))
+    assert not made.present(B, Ms(10 * LEASE - 1)), "it was away before"
+    assert seen(made, 10 * LEASE) == {A: "offline"}
+    made.beat(beat(), Ms(2 * LEASE))
+    assert seen(made, 3 * LEASE) == {A: "offline"}, "heard since, and then not for a lease"
+
+
 def test_heartbeats_tell_returns_and_new_boots_and_old_ones_are_ignored() -> None:
     made = table("offline")
     first = made.beat(beat(), Ms(10))
