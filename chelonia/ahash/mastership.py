@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, ParamSpec, Protocol, assert_never
 
 from chelonia.ahash import effects, layout, membership, meta, peer_messages, standing
 from chelonia.ahash.effects import Effects, Role
@@ -43,6 +43,8 @@ from chelonia.core.ids import Ms
 from chelonia.core.position import Horizon, Position
 
 _LOG = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 EVENT_MS: Final = 20
 """How long a wait for the engine goes on before it looks again: events wake it before."""
@@ -181,6 +183,7 @@ class Mastership:
         self._followed: int | None = None
         self._woken = asyncio.Event()
         self._wake_ms = 0
+        self._owed, self._owed_ms = 0, Ms(0)
         self._failure = ""
         self._stopping = self._handing_over = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -221,9 +224,10 @@ class Mastership:
     def _look(self) -> tuple[LogEnd, Membership | None, bool]:
         """Where the log ends, the newest membership record in it, and whether it may found a group."""
         try:
-            stored = read_members(self._engine)
+            stored, end = read_members(self._engine), read_end(self._engine)
             prepared = self._engine.get(layout.META_FORMAT) is not None
-            return read_end(self._engine), stored, stored is None and prepared
+            anothers = end.mark is not None and end.mark.replica != self._own  # what another founded was copied here
+            return end, stored, stored is None and prepared and not anothers
         except CheloniaError as error:
             if error.kind is not Kind.UNAVAILABLE:
                 raise
@@ -233,7 +237,7 @@ class Mastership:
         """Keep time until stopped. Raises: UNAVAILABLE, saying why, when the process has to end."""
         while not self._failure:
             now = self._clock.monotonic_ms()
-            self._do(self.replica.tick(now))
+            self._do(self.replica.tick, now)
             self._expire(now)
             self._wake_ms = max(now + 1, min(self.replica.next_wake(now), now + self._pace.beat_ms))
             self._woken.clear()
@@ -244,7 +248,7 @@ class Mastership:
 
     def resign(self, reason: str) -> None:
         """Give up our term, if we have one."""
-        self._do(self.replica.resign(reason, self._clock.monotonic_ms()))
+        self._do(self.replica.resign, reason, self._clock.monotonic_ms())
 
     async def hand_over(self, reason: str) -> None:
         """Give up our term when the others hold all of it, or soon; changes are not taken meanwhile."""
@@ -303,8 +307,20 @@ class Mastership:
         return not (self._failure or self._handing_over) and self.replica.may_write(self._clock.monotonic_ms())
 
     def may_read(self) -> bool:
-        """Whether reads are answered from the copy here now."""
-        return not self._failure and self.replica.may_read_here(self._clock.monotonic_ms())
+        """Whether reads are answered from the copy here now: the master was heard of late, and what it told then to be
+        durable is in the copy."""
+        now = self._clock.monotonic_ms()
+        return not self._failure and self.replica.may_read_here(now) and not self._is_behind(now)
+
+    def _is_behind(self, now: Ms) -> bool:
+        if self.replica.role is Role.MASTER or self._engine.applied() >= self._owed:
+            return False
+        return now - self._owed_ms >= self._pace.stale_ms
+
+    def _owe(self, sequence: int) -> None:
+        """Others hold so much; remember since when the copy here lacks some of what they held."""
+        if self._engine.applied() >= self._owed:
+            self._owed, self._owed_ms = sequence, self._clock.monotonic_ms()
 
     def holds_all(self, peer: int) -> bool:
         """Whether a replica has told, in our term, that it holds what the group had when the term began."""
@@ -370,13 +386,13 @@ class Mastership:
     def up(self, peer: int) -> None:
         """A connection to `peer` stands; its HELLO was checked."""
         self._up.add(peer)
-        self._do(self.replica.connected(peer, self._clock.monotonic_ms()))
+        self._do(self.replica.connected, peer, self._clock.monotonic_ms())
         self.pulse()
 
     def down(self, peer: int) -> None:
         """The connection to `peer` is gone."""
         self._up.discard(peer)
-        self._do(self.replica.disconnected(peer, self._clock.monotonic_ms()))
+        self._do(self.replica.disconnected, peer, self._clock.monotonic_ms())
         assert self._listener is not None
         self._listener.lost(peer)
         self.pulse()
@@ -391,7 +407,7 @@ class Mastership:
             case AnswerFrame(number, body):
                 self._listener.answered(peer, number, body)
             case _:
-                self._do(self.replica.received(peer, said, self._clock.monotonic_ms()))
+                self._do(self.replica.received, peer, said, self._clock.monotonic_ms())
 
     def send(self, peer: int, message: Message) -> bool:
         """Send a message; False when there is no connection."""
@@ -435,7 +451,7 @@ class Mastership:
                 self._reading_end = True
                 self._spawn(self._mastered(event.term))
                 return
-            self._do(self.replica.event(event, now))
+            self._do(self.replica.event, event, now)
             if isinstance(event, Committed):
                 continue
             if isinstance(event, Flushed | Ready):
@@ -458,15 +474,15 @@ class Mastership:
             self._pump()  # what became of it waits behind
             return
         self._reading_end = False
-        self._do(self.replica.mastered(term, end, self._clock.monotonic_ms()))
+        self._do(self.replica.mastered, term, end, self._clock.monotonic_ms())
         self._pump()
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
-    def _do(self, wanted: Effects) -> None:
-        """Carry out what the protocol decided. A failure here is a mistake of ours: the process ends."""
+    def _do(self, decide: Callable[P, Effects], *what: P.args, **named: P.kwargs) -> None:
+        """Let the protocol decide, and carry it out. A failure in either is a mistake of ours: the process ends."""
         try:
-            for effect in wanted:
+            for effect in decide(*what, **named):
                 self._carry_out(effect)
             self._look_at_master()
             if self.replica.next_wake(0) < self._wake_ms:
@@ -505,7 +521,10 @@ class Mastership:
             case effects.TermEnded(term, reason):
                 _LOG.info("replica %d: term %d ended: %s", self._own, term, reason)
                 self._ended(term)
-            case effects.Durable() | effects.FollowerSees():
+            case effects.Durable():
+                self._wake(effect.term, effect.sequence)
+            case effects.FollowerSees():
+                self._owe(effect.sequence)
                 self._wake(effect.term, effect.sequence)
             case effects.Trusted():
                 _LOG.info("replica %d holds again what it may have acknowledged", self._own)
@@ -520,7 +539,7 @@ class Mastership:
         except CheloniaError as error:
             _LOG.info("replica %d cannot open term %d: %s", self._own, mark.term, error)
             if self.replica.term == mark.term:
-                self._do(self.replica.resign(str(error), self._clock.monotonic_ms()))
+                self._do(self.replica.resign, str(error), self._clock.monotonic_ms())
 
     def _opened(self, term: int) -> None:
         assert self._listener is not None
@@ -553,7 +572,7 @@ class Mastership:
         now = self._clock.monotonic_ms()
         if record is not None and self.replica.role is Role.FOLLOWER and record != self.replica.membership:
             _LOG.info("replica %d goes by membership record %d", self._own, record.number)
-            self._do(self.replica.adopt(record, now))
+            self._do(self.replica.adopt, record, now)
             self.go_by(record)
         self._look_at_members()
 

@@ -286,6 +286,7 @@ class Replica:
         self._effects.append(Announce(peer))
         if self._reign is not None:
             self._reign.watermark.forget(peer)
+            self._reign.acked.pop(peer, None)
             self._send(peer, self._beat(self._reign, now_ms))
         elif self._stands(now_ms):
             self._send(peer, self._word())

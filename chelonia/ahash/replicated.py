@@ -379,6 +379,7 @@ class ReplicatedAHash:
             return
         self._reign = _Serving(term, service)
         self._mastership.pulse()
+        await service.watch()
 
     def term_ended(self, term: int) -> None:
         """Stop serving it: what waits is told that its outcome is unknown."""

@@ -131,6 +131,13 @@ class AHashService:
             await self.start()
         await self._tasks[0]
 
+    async def watch(self) -> None:
+        """Return when the service was retired; raise what stopped it otherwise."""
+        committing = self._tasks[:1]
+        if committing:
+            await asyncio.wait(committing)  # who ends this watch does not end the service
+            committing[0].result()
+
     async def follow(self) -> None:
         """Take reads only, of a store that others change.
 

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from berkeleydb import db as bdb
 
+from chelonia.core.errors import CheloniaError
+
 TIMEOUT_US: Final = 100_000
 """How long each of an election's two phases waits for silent replicas; it looks every tenth of it."""
 OUTCOME_S: Final = 2 * TIMEOUT_US / 1e6
@@ -123,7 +125,10 @@ class Elections:
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
-            reason = self._refusal() or self._hold(order)
+            try:
+                reason = self._refusal() or self._hold(order)
+            except (bdb.DBError, CheloniaError, OSError) as error:  # without this thread no election is held any more
+                reason = f"it broke off: {error!r}"
             self._busy = False
             if reason:
                 self._failed(reason)

@@ -7,9 +7,10 @@ business of the stores (`store_bdb.py` alone, `store_bdb_replicated.py` in a gro
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from berkeleydb import db as bdb
 
 from chelonia.ahash.store_bdb_files import make_private, sync_path
 from chelonia.core.errors import CheloniaError, Kind
+
+_LOG = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 8192
 """Two disk blocks: about fifty entries of a collection."""
@@ -176,3 +179,12 @@ def _delete(tree: Any, key: bytes, txn: Any) -> None:
         tree.delete(key, txn=txn)
     except bdb.DBNotFoundError:
         return
+
+
+def remove_logs(directory: Path, names: Sequence[str]) -> None:
+    """Remove log files of a store by name. What cannot be removed takes room, and is no reason to end."""
+    try:
+        for name in names:
+            (directory / "db" / Path(name).name).unlink(missing_ok=True)
+    except OSError as error:
+        _LOG.error("old logs of the A-Hash cannot be removed: %s", error)

@@ -139,6 +139,7 @@ class ReplicatedStore:
         # set by several threads, each one assignment
         self._voter = self._initialising = self._retiring = False
         self._new_until_s = 0.0
+        self._refills = 0
         self._applied = 0
         self._log_bytes = 0
         self._checkpoint_s = time.monotonic()
@@ -344,7 +345,15 @@ class ReplicatedStore:
 
     def _copy(self, partial: Path) -> None:
         with self._logs_kept, Errors(self._panic, full=Kind.NO_SPACE):
+            before = self._history()
             environment.copy_environment(self._open_env(), partial)
+        if self._history() != before:  # pages of one history with the log of another
+            cause = "the replica came under another master while it was copied: try again"
+            raise CheloniaError(Kind.UNAVAILABLE, "backup", cause=cause)
+
+    def _history(self) -> tuple[int | None, int, int]:
+        """What stays the same while nothing is rolled back or filled anew."""
+        return self._master, self._term, self._refills
 
     def free_bytes(self) -> int:
         """Free space of the file system, for whoever is not root."""
@@ -510,8 +519,7 @@ class ReplicatedStore:
                 names = sorted(os.fsdecode(name) for name in self._open_env().log_archive())
         if names[:-kept] and self._logs_kept.acquire(blocking=False):  # a backup in progress still needs them
             try:
-                for name in names[:-kept]:
-                    (self._directory / "db" / Path(name).name).unlink(missing_ok=True)
+                environment.remove_logs(self._directory, names[:-kept])
             finally:
                 self._logs_kept.release()
         self._acked.sync()
@@ -525,8 +533,11 @@ class ReplicatedStore:
                 self._drain()
                 self._carry_out(self._flush)
                 self._carry_out(self._look_after_logs)
-        except (bdb.DBRunRecoveryError, CheloniaError) as error:
-            self._panic(f"Berkeley DB: {error}")
+        except (bdb.DBRunRecoveryError, CheloniaError, OSError) as error:
+            self._panic(f"Berkeley DB: {error!r}")
+        finally:
+            if not self._closed:  # without this thread nothing is acknowledged, and no office is left
+                self._panic("the replication thread has ended")
 
     def _drain(self) -> None:
         """Take what waits, and as much again as comes meanwhile, but not without end."""
@@ -663,9 +674,14 @@ class ReplicatedStore:
     def _leave_office(self) -> None:
         if self._master != self._own:
             return
-        self._follow()
+        try:
+            with self._changing(), self._gate.exclusive():
+                self._master, self._ready, self._pending = None, False, None
+                self._env.rep_start(bdb.DB_REP_CLIENT)
+        except bdb.DBError as error:
+            self._panic(f"the office cannot be left: {error}")
+            raise
         self._retire(retiring=True)
-        self._master, self._ready, self._pending = None, False, None
         _LOG.info("ahash replica %d is no longer master of term %d", self._own, self._term)
         self._post(Demoted())
 
@@ -685,6 +701,9 @@ class ReplicatedStore:
                 self._take_office()
             except bdb.DBRepUnavailError as error:
                 self._election_failed(f"Berkeley DB: {error}")
+            except bdb.DBError as error:
+                self._panic(f"the office cannot be taken: {error}")
+                raise
 
     def _take_office(self) -> None:
         with self._changing(), self._gate.exclusive():
@@ -729,6 +748,7 @@ class ReplicatedStore:
             self._mark.token = Token(frame_term(control), lsn[0], lsn[1])
         if kind == FrameKind.UPDATE_REQ:
             self._initialising, self._ready, self._readable = True, False, False
+            self._refills += 1
         elif kind == FrameKind.PAGE_REQ and self._trusted:
             self._trusted = False
             self._post(Refilling())

@@ -19,8 +19,8 @@ class SystemClock:
         return Ms(time.time_ns() // 1_000_000)
 
     def monotonic_ms(self) -> Ms:
-        """Milliseconds that never go back."""
-        return Ms(time.monotonic_ns() // 1_000_000)
+        """Milliseconds that never go back, and go on while the host sleeps: a lease does not outlive a suspension."""
+        return Ms(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
 
     async def sleep(self, duration_ms: int) -> None:
         """Return after `duration_ms` milliseconds."""
