@@ -116,8 +116,7 @@ class Healer:
         """Write an administrator's order, and have it in force here."""
         await self._on.records.attempt(self._on.call, Draft(steering.ordered(order, call.dn, self._on.wall)))
         _LOG.info("healing: %s by %s", order, call.dn)
-        await self._leading.keep(self._on.now)
-        self._steer()
+        await self.heed()
         self._next(self._on.settings.copies_max)
         return await self.status()
 
@@ -139,11 +138,10 @@ class Healer:
         """The connection that this Shepherd's heartbeats came over has closed."""
         self._detecting.suspect(shepherd)
 
-    def hold(self, held: bool) -> None:
-        """Wait while the namespace is rebuilt, or go on with everything that has come meanwhile."""
-        self._held = held
-        if not held and self._leading.led:
-            self._began()
+    async def heed(self) -> None:
+        """Read who leads, whether the namespace is being rebuilt and what was ordered, and put it in force here."""
+        await self._leading.keep(self._on.now)
+        self._steer()
 
     def _applied(self, elements: tuple[Element, ...]) -> None:
         """A transact applied here: blobs it changed are planned, outboxes it filled are looked at."""
@@ -241,8 +239,11 @@ class Healer:
             await self._on.world.clock.sleep(pause_ms)
 
     async def _tolerant(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do a piece of work; what others could not do now is tried again later. Returns whether it went through."""
-        if self._held and work != self._tick:
+        """Do a piece of work; what others could not do now is tried again later. Returns whether it went through.
+
+        While the namespace is rebuilt everything waits: what is not found yet is not lost.
+        """
+        if self._leading.rebuilding and work != self._tick:
             return False
         try:
             await work()
@@ -254,8 +255,7 @@ class Healer:
     async def _tick(self) -> None:
         """Keep the lease, write who came and went, let timers and waiting blobs go on."""
         now = self._on.now
-        await self._leading.keep(now)
-        self._steer()
+        await self.heed()
         if now - self._refreshed_ms >= self._on.settings.services_interval_ms:
             await self._on.nodes.refresh(self._on.call)
             self._refreshed_ms = now
@@ -269,7 +269,10 @@ class Healer:
         self._next(self._on.settings.copies_max)
 
     def _steer(self) -> None:
-        """Put in force what administrators have ordered."""
+        """Put in force what administrators have ordered, and the end of a rebuild."""
+        held, self._held = self._held, self._leading.rebuilding
+        if held and not self._held and self._leading.led:
+            self._began()
         control = self._progress.control
         before = self._copies.paused
         self._copies.steer(control)

@@ -11,12 +11,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 from chelonia.core.ahash import Element, TransactOutcome
-from chelonia.core.ids import REPAIR_OBJECT, Ms, ServiceId, shepherd_object
+from chelonia.core.ids import REBUILD_OBJECT, REPAIR_OBJECT, Ms, ServiceId, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian import leader
 from chelonia.librarian.elements import LEASE, put
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.leader import Leadership
+from chelonia.librarian.rebuild import under_way
 from chelonia.librarian.records import Draft
 
 _LOG = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Leading:
         self._led = False
         self._term = ""
         self._record = StoredObject(REPAIR_OBJECT, 0)
+        self._rebuilding = True
         self._writing = asyncio.Lock()
 
     @property
@@ -45,6 +47,11 @@ class Leading:
     def record(self) -> StoredObject:
         """The record of repair, as last read: beside the lease, what was ordered and how far rounds have come."""
         return self._record
+
+    @property
+    def rebuilding(self) -> bool:
+        """Whether a rebuild of the namespace has begun and not ended well, as last read; True until it is read."""
+        return self._rebuilding
 
     @property
     def now(self) -> bool:
@@ -73,7 +80,8 @@ class Leading:
     async def keep(self, now: Ms) -> None:
         """Take, keep or notice the loss of the lease."""
         records, call = self._on.records, self._on.call
-        self._record = await records.one(call.strongly(), REPAIR_OBJECT)
+        self._record, rebuild = await records.get(call.strongly(), (REPAIR_OBJECT, REBUILD_OBJECT))
+        self._rebuilding = under_way(rebuild)
         self._leadership.observe(leader.parse(self._record), now)
         bid = self._leadership.bid(now, self._on.wall)
         if bid is not None and (await records.attempt(call, Draft(bid.elements()))).applied:

@@ -45,9 +45,27 @@ from chelonia.librarian.blobs import (
 from chelonia.librarian.elements import check, drop, erase, file_record, isset, put, put_all, seconds, unset, version
 from chelonia.librarian.seal import sealed
 from chelonia.librarian.tree import blobs_of, key_for, names_of, type_of
+from chelonia.wire.snapshots import Manifest
 
 UPLOAD_MS: Final = 60 * 60 * 1000
 """An upload may begin so long before its file is named: a younger blob that a snapshot lacks may not be deleted."""
+
+
+RUNNING: Final = "running"
+"""The state of a rebuild, in its own record, from its beginning until it is through: also while it has broken off."""
+
+
+def under_way(stored: StoredObject) -> bool:
+    """Whether a rebuild has begun and is not through, by its own record: half a namespace is no ground to act on."""
+    return stored.value("rebuild", "state") == RUNNING
+
+
+def of_this_namespace(manifest: Manifest, generation: int, born_ms: Ms) -> bool:
+    """Whether a snapshot is of the very namespace that is being rebuilt, and so knows only what came back so far.
+
+    Args: `generation`, `born_ms`: of the A-Hash that is filled, and when it was first started.
+    """
+    return manifest.generation >= generation and manifest.begun_ms >= born_ms
 
 
 # --- objects of a snapshot ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from chelonia.core import bounds
 from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
+    CLUSTER_OBJECT,
     REBUILD_OBJECT,
     ROOT,
     SERVICES_OBJECT,
@@ -91,12 +92,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a rebuild works with. `hold`: keep repair waiting, or let it go on."""
+    """What a rebuild works with. `heed`: have healing see that it waits from now on."""
 
     names: Names
     fsck: Fsck
     keeping: Keeping
-    hold: Callable[[bool], None]
+    heed: Callable[[], Awaitable[None]]
 
 
 class Rebuilding:
@@ -120,10 +121,11 @@ class Rebuilding:
             return
         marker = await self._on.records.one(self._on.call, REBUILD_OBJECT)
         inside = await self._on.records.scan(self._on.call, ObjectId(ROOT), "entries", "", 1)
-        if inside.items and marker.value("rebuild", "state") != "running":
+        if inside.items and not rebuild.under_way(marker):
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
             raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
-        await self._mark("running")
+        await self._mark(rebuild.RUNNING)
+        await self._tools.heed()
         _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
         self._progress = Progress()
         self._task = asyncio.create_task(self._run())
@@ -142,16 +144,13 @@ class Rebuilding:
         await self._on.records.attempt(self._on.call, Draft(elements))
 
     async def _run(self) -> None:
-        self._tools.hold(True)
         try:
             await self._work()
             await self._mark("done")
             self._progress.stage = "done"
         except CheloniaError as error:
-            _LOG.error("the rebuild has stopped, begin it again: %s", error)
+            _LOG.error("the rebuild has stopped, begin it again; nothing is repaired until it is through: %s", error)
             self._progress.stage, self._progress.cause = "failed", str(error)
-        finally:
-            self._tools.hold(False)
 
     async def _work(self) -> None:
         found = await self._find_snapshots()
@@ -198,7 +197,9 @@ class Rebuilding:
                     break
 
     async def _choose(self, found: dict[BlobId, Snapshot]) -> tuple[Manifest | None, Ms | None]:
-        """The newest snapshot whose manifest can be read and whose segments are all somewhere."""
+        """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere."""
+        cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
+        generation, born = self._on.records.position.generation, Ms(int(cluster.value("cluster", "created_ms")))
         parsed = ((parse_snapshot_name(each.facts.name), each) for each in found.values())
         manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
         for begun, each in sorted(manifests, key=lambda pair: pair[0], reverse=True):
@@ -207,6 +208,9 @@ class Rebuilding:
                 manifest = decode_manifest(raw, self._tools.keeping.record_key)
             except CheloniaError as error:
                 self._progress.note(f"the snapshot of {begun} ms cannot be read: {error.cause}")
+                continue
+            if rebuild.of_this_namespace(manifest, generation, born):
+                self._progress.note(f"the snapshot of {begun} ms was taken after the loss: it is passed over")
                 continue
             missing = sum(segment not in found for segment in manifest.segments)
             if missing:

@@ -10,6 +10,7 @@ A memo (`recall`) is the GUID the operation made or changed, for an upload follo
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from chelonia.core.access import check_access, own_shepherd
 from chelonia.core.ahash import AHash
@@ -17,7 +18,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
-from chelonia.core.ids import CLUSTER_OBJECT, ROOT, BlobId, Guid, Ms, ServiceId
+from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, BlobId, Guid, Ms, ServiceId
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
     BeginPut,
@@ -60,6 +61,7 @@ from chelonia.librarian.footing import Footing
 from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.healer import Healer
 from chelonia.librarian.node_life import NodeLife
+from chelonia.librarian.rebuild import under_way
 from chelonia.librarian.rebuilding import Rebuilding, Tools
 from chelonia.librarian.rechecking import Rechecking
 from chelonia.librarian.records import Draft, Identity, Records
@@ -67,6 +69,8 @@ from chelonia.librarian.service_names import Names, numbered
 from chelonia.librarian.service_nodes import Nodes
 from chelonia.librarian.service_uploads import Uploads
 from chelonia.librarian.world import World
+
+_LOG = logging.getLogger(__name__)
 
 RECORD_KEY_BYTES = 32
 
@@ -92,7 +96,7 @@ class LibrarianService:
         self._fsck = Fsck(self._records, world)
         self._rebuilding: Rebuilding | None = None
         if self._healer.keeping is not None:
-            tools = Tools(self._names, self._fsck, self._healer.keeping, self._healer.hold)
+            tools = Tools(self._names, self._fsck, self._healer.keeping, self._healer.heed)
             self._rebuilding = Rebuilding(Footing(self._records, self._nodes, world, identity.call()), tools)
         self._healing: asyncio.Task[None] | None = None
 
@@ -109,6 +113,10 @@ class LibrarianService:
         await self._ensure_root(call)
         await self._nodes.bootstrap(call, self._world.settings.bootstrap)
         await self._nodes.refresh(call)
+        if under_way(await self._records.one(call, REBUILD_OBJECT)):
+            _LOG.warning(
+                "a rebuild has broken off: give `chelonia admin rebuild` again; until then nothing is repaired"
+            )
 
     @property
     def record_key(self) -> str:

@@ -18,7 +18,17 @@ from chelonia.core import bounds
 from chelonia.core.ahash import Element
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BLOB_PREFIX, SERVICES_OBJECT, SNAPSHOTS_OBJECT, BlobId, Ms, blob_object, is_guid
+from chelonia.core.ids import (
+    BLOB_PREFIX,
+    ROOT,
+    SERVICES_OBJECT,
+    SNAPSHOTS_OBJECT,
+    BlobId,
+    Ms,
+    ObjectId,
+    blob_object,
+    is_guid,
+)
 from chelonia.core.librarian import TYPE_PENDING
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.librarian.blobs import NewBlob, discard_blob, facts_of, locations_of, make_blob
@@ -81,9 +91,15 @@ class Snapshotting:
             return
         stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
         last = max(stored.sections.get("snapshot", {}), default="0")
+        if last == "0" and await self._empty():
+            return
         if self._checked_ms or not 0 <= self._on.wall - int(last) < every:
             await self.take(stored)
         self._checked_ms = self._on.now
+
+    async def _empty(self) -> bool:
+        """Whether there is no name at all: in a fresh A-Hash, which may stand in for one that was lost."""
+        return not (await self._on.records.scan(self._on.call, ObjectId(ROOT), "entries", "", 1)).items
 
     async def take(self, stored: StoredObject) -> None:
         """Take a snapshot; nothing is written when nothing has changed. Raises: NO_SHEPHERD, NO_REPLICA, CONFLICT."""
@@ -92,13 +108,13 @@ class Snapshotting:
         writing = _Writing(self, before)
         await writing.start()
         after, more = "", True
-        while more and self._leading.now:
+        while more and self._goes_on:
             page = await self._on.records.objects(self._on.call, after, PAGE)
             for obj in await self._on.records.get(self._on.call, page.ids, _READ):
                 await writing.take(obj)
             after, more = page.ids[-1] if page.ids else "", page.more
             await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
-        if not self._leading.now:
+        if not self._goes_on:
             return
         position = self._on.records.position
         manifest = await writing.finish(position.cluster, position.generation, begun)
@@ -107,6 +123,10 @@ class Snapshotting:
         raw = encode_manifest(manifest, self._keeping.record_key)
         new = await self._keeping.store(raw, snapshot_name("manifest", begun))
         await self._register(new, begun, manifest)
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._leading.now and not self._leading.rebuilding
 
     async def _newest(self, stored: StoredObject) -> Manifest | None:
         """The newest snapshot that can be read; None when there is none: everything is written anew."""

@@ -11,7 +11,17 @@ import pytest
 
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import CLUSTER_OBJECT, ROOT, SERVICES_OBJECT, BlobId, Dn, Guid, ReferenceId, ServiceId
+from chelonia.core.ids import (
+    CLUSTER_OBJECT,
+    REBUILD_OBJECT,
+    ROOT,
+    SERVICES_OBJECT,
+    BlobId,
+    Dn,
+    Guid,
+    ReferenceId,
+    ServiceId,
+)
 from chelonia.core.librarian import (
     Delete,
     MakeEntry,
@@ -25,10 +35,14 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.librarian import rebuild
+from chelonia.librarian.elements import put
 from chelonia.librarian.invariants import broken
 from chelonia.librarian.mending import LOST_FOUND
+from chelonia.librarian.records import Draft
 from chelonia.librarian.seal import seal
+from chelonia.wire.snapshots import Manifest, encode_manifest, snapshot_name
 from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, EVE, JOE
 from tests.unit.librarian.keepers import SETTINGS, Keepers, Kept, checksums, keepers
 from tests.unit.librarian.test_snapshotting import taken, times
@@ -41,8 +55,9 @@ NO_SNAPSHOTS = replace(BEFORE, snapshot_interval_ms=0)
 
 @asynccontextmanager
 async def rebuilt(k: Keepers, settings: object = None) -> AsyncIterator[tuple[Keepers, RebuildStatus]]:
-    """A fresh A-Hash over the same disks, rebuilt."""
-    async with k.running(settings or NO_SNAPSHOTS, generation=2):  # type: ignore[arg-type]
+    """A fresh A-Hash over the same disks, rebuilt once its Shepherds have been there for a while."""
+    async with k.running(settings or BEFORE, generation=2):  # type: ignore[arg-type]
+        await asyncio.sleep(20)
         await k.bench.service.rebuild(ADMIN, True)
 
         async def over() -> bool:
@@ -377,6 +392,100 @@ def test_a_shepherd_that_is_away_is_told_and_its_replicas_come_with_the_next_reb
 
 async def over(k: Keepers) -> bool:
     return (await k.bench.service.rebuild(ADMIN, False)).stage in ("done", "failed")
+
+
+def manifests(k: Keepers) -> set[str]:
+    """The names of the snapshots whose manifests are on disks."""
+    kept = (kept.facts.name for keeper in k.shepherds.values() for kept in keeper.disk.values())
+    return {name for name in kept if " manifest " in name}
+
+
+def test_a_fresh_namespace_takes_no_snapshot_in_place_of_the_last_good_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            for name in ("/a", "/b", "/c"):
+                await k.upload(name)
+            await times(k, 1)
+            await next_snapshot(k)
+            await asyncio.sleep(30)
+            paths, before = await k.paths(), manifests(k)
+        async with rebuilt(k) as (k, status):
+            assert await k.paths() == paths
+            assert "replicas of deleted files" not in status.counts
+            assert before & manifests(k)
+
+    run_virtual(scenario())
+
+
+def test_a_snapshot_taken_after_the_loss_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            old, _ = await k.upload("/old")
+            await times(k, 1)
+            await next_snapshot(k)
+            await asyncio.sleep(30)
+        async with k.running(BEFORE, generation=2):
+            begun = k.clock.now_ms()
+            late = encode_manifest(Manifest("test", 2, begun, 0, (), ()), KEY)
+            keeping = k.bench.service._healer.keeping
+            assert keeping is not None
+            await keeping.store(late, snapshot_name("manifest", begun))
+            await k.bench.service.rebuild(ADMIN, True)
+            await k.until(lambda: over(k))
+            status = await k.bench.service.rebuild(ADMIN, False)
+            assert await k.paths() == {"/old": old}
+            assert any("taken after the loss" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_a_snapshot_is_used_although_the_generation_was_not_raised() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
+            await times(k, 1)
+            await next_snapshot(k)
+        async with k.running(BEFORE):
+            await k.bench.service.rebuild(ADMIN, True)
+            await k.until(lambda: over(k))
+            assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
+
+    run_virtual(scenario())
+
+
+def test_while_a_rebuild_has_broken_off_nothing_is_repaired_and_no_snapshot_taken(expect_log) -> None:  # type: ignore[no-untyped-def]
+    expect_log("a rebuild has broken off")
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            await marked(k, "running")
+            await k.bench.service.start()
+            _, blob = await k.upload("/f", copies=1)
+            await k.bench.service.set_wanted(BARTENDER, SetWanted((await k.paths())["/f"], 3))  # type: ignore[arg-type]
+            await asyncio.sleep(60)
+            assert (len(held(k, blob)), manifests(k)) == (1, set())
+            await k.bench.service.rebuild(ADMIN, True)
+
+            async def healed() -> bool:
+                return len(held(k, blob)) == 3 and len(manifests(k)) == 1
+
+            await k.until(healed)
+
+    run_virtual(scenario())
+
+
+async def marked(k: Keepers, state: str) -> None:
+    """The state of a rebuild, as a Librarian that is gone has left it."""
+    records = k.bench.service._records
+    await records.attempt(LIBRARIAN, Draft([put(REBUILD_OBJECT, "rebuild", "state", state)]))
 
 
 def test_a_namespace_with_entries_is_not_rebuilt() -> None:
