@@ -499,6 +499,11 @@ class BlobStore(Protocol):
         """Set bytes and record aside, out of reach of readers, for a person to look at."""
         ...
 
+    async def discard(self, reference: ReferenceId) -> bool:
+        """Remove durably what was set aside, and only that: what has been brought back meanwhile stays. False when it
+        was not there."""
+        ...
+
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring back, as committed, what was set aside: the namespace names it after all. None when it is not there."""
         ...

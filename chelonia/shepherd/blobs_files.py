@@ -15,6 +15,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -65,6 +66,8 @@ class FileBlobs:
             os.close(self._lock)
             raise
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="blobs")
+        self._moving = threading.Lock()
+        """Held by whoever takes a replica from one folder to another or away: one of two comes first."""
 
     def close(self) -> None:
         """Wait for running calls and let another process have the directory."""
@@ -137,18 +140,23 @@ class FileBlobs:
     async def erase(self, reference: ReferenceId) -> bool:
         """Remove bytes and record durably, wherever they are; False when there was nothing."""
         kept = self.incoming(reference, ".kept")
-        places = (self.replica(reference), self._root / "quarantine" / reference)
-        return await self.run(lambda: _erase(kept, places))
+        places = (self.replica(reference), self._aside(reference))
+        return await self._move(lambda: _erase(kept, places))
 
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set bytes and record aside."""
-        source, target = self.replica(reference), self._root / "quarantine" / reference
-        await self.run(lambda: _move_aside(source, target))
+        source, target = self.replica(reference), self._aside(reference)
+        await self._move(lambda: _move_aside(source, target))
+
+    async def discard(self, reference: ReferenceId) -> bool:
+        """Remove durably what was set aside, and only that; False when it was not there."""
+        place = self._aside(reference)
+        return await self._move(lambda: _erase_at(place))
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring back, as committed, what was set aside; None when its bytes are not there."""
-        source, target = self._root / "quarantine" / parse_reference(reference), self.replica(reference)
-        return await self.run(lambda: _bring_back(source, target))
+        source, target = self._aside(reference), self.replica(reference)
+        return await self._move(lambda: _bring_back(source, target))
 
     async def leftovers(self) -> tuple[ReferenceId, ...]:
         """Interrupted uploads kept by `suspend`, in order."""
@@ -187,7 +195,7 @@ class FileBlobs:
 
     async def _follows_aside(self, reference: ReferenceId) -> bool:
         """Whether a record was alone because its bytes are in quarantine; it is moved there too."""
-        source, target = self.replica(reference), self._root / "quarantine" / reference
+        source, target = self.replica(reference), self._aside(reference)
         if not await self.run(target.exists):
             return False
         await self.run(lambda: _move_aside(source, target))
@@ -206,6 +214,15 @@ class FileBlobs:
         except OSError as error:
             raise _disk_error(error) from error
 
+    async def _move(self, fn: Callable[[], T]) -> T:
+        """Run a blocking call while no other one moves replicas."""
+
+        def alone() -> T:
+            with self._moving:
+                return fn()
+
+        return await self.run(alone)
+
     def start(self, fn: Callable[[], None]) -> asyncio.Future[None]:
         """Start a blocking call without waiting for it."""
         return asyncio.get_running_loop().run_in_executor(self._pool, fn)
@@ -217,6 +234,9 @@ class FileBlobs:
     def replica(self, reference: ReferenceId) -> Path:
         """Where a replica is. Raises: BAD_REQUEST unless `reference` is a UUID."""
         return self._root / "replicas" / parse_reference(reference)[:2] / reference
+
+    def _aside(self, reference: ReferenceId) -> Path:
+        return self._root / "quarantine" / parse_reference(reference)
 
     def free_bytes(self) -> int:
         """Free bytes above the reserve; negative below it. Blocks."""

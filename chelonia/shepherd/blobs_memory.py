@@ -166,6 +166,10 @@ class MemoryBlobs:
         if kept is not None:
             self._set_aside[reference] = kept
 
+    async def discard(self, reference: ReferenceId) -> bool:
+        """Remove what was set aside, and only that; False when it was not there."""
+        return self._set_aside.pop(parse_reference(reference), None) is not None
+
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring back, as committed, what was set aside; None when its bytes are not there."""
         kept = self._set_aside.get(parse_reference(reference))

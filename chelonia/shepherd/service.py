@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from chelonia.core import bounds
@@ -133,8 +134,9 @@ class ShepherdService:
         ):
             await self._count_aside()
         await self._readmit_once()
-        await self._purge(self._aside.leftovers, now_ms - node.settings.unknown_grace_ms)
-        await self._purge(self._aside.quarantined, now_ms - node.settings.quarantine_keep_ms)
+        blobs, settings = node.ports.blobs, node.settings
+        await self._purge(self._aside.leftovers, now_ms - settings.unknown_grace_ms, blobs.erase)
+        await self._purge(self._aside.quarantined, now_ms - settings.quarantine_keep_ms, blobs.discard)
         await self._scrubber.save_cursor()
 
     async def _tidy_loop(self) -> None:
@@ -171,12 +173,14 @@ class ShepherdService:
         )
         node.reclaimable_bytes = self._aside.quarantined_bytes + self._aside.unfinished_bytes
 
-    async def _purge(self, seen: dict[ReferenceId, int], before_ms: int) -> None:
+    async def _purge(
+        self, seen: dict[ReferenceId, int], before_ms: int, remove: Callable[[ReferenceId], Awaitable[bool]]
+    ) -> None:
         for reference, since_ms in list(seen.items()):
             busy = self._uploads.pending(reference) is not None or reference in self._node.index
             if since_ms <= before_ms and not busy:
                 del seen[reference]
-                await self._node.ports.blobs.erase(reference)
+                await remove(reference)
                 log.info("unacknowledged bytes erased reference=%s", reference)
 
     # --- control operations ---------------------------------------------------------------------------------------
@@ -259,17 +263,17 @@ class ShepherdService:
         return await self._scrubber.page(order)
 
     async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
-        """Erase from quarantine. Raises: DENIED, BAD_REQUEST, UNAVAILABLE."""
+        """Erase from quarantine what is there when its turn comes. Raises: DENIED, BAD_REQUEST, UNAVAILABLE."""
         self._admit(call, "discard")
         _check_bulk(len(references), "discard")
         await self._node.disk.require()
-        aside = {stored.reference for stored in await self._node.ports.blobs.quarantined()}
-        wanted = [reference for reference in dict.fromkeys(references) if reference in aside]
-        for reference in wanted:
-            await self._node.ports.blobs.erase(reference)
-            log.info("quarantined bytes discarded reference=%s by=%s", reference, call.dn)
+        count = 0
+        for reference in dict.fromkeys(references):
+            if reference not in self._node.index and await self._node.ports.blobs.discard(reference):
+                count += 1
+                log.info("quarantined bytes discarded reference=%s by=%s", reference, call.dn)
         await self._count_aside()
-        return len(wanted)
+        return count
 
     async def readmit(self, call: Call) -> int:
         """Ask the namespace again about what is in quarantine. Raises: DENIED, UNAVAILABLE."""

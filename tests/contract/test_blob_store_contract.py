@@ -1,5 +1,6 @@
 """The BlobStore contract, on every engine: what is visible when, what survives a crash, what a full disk does."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -259,6 +260,36 @@ async def test_what_was_set_aside_can_be_brought_back_as_committed(engine: Engin
     assert await store.quarantined() == ()
     assert await scan(store) == [(REF, True, 3, True)]
     assert await read(store, REF, 0, 3) == b"abc"
+
+
+async def test_discarding_reaches_what_is_aside_and_nothing_else(engine: Engine) -> None:
+    store = engine.store
+    await write(store, REF, b"abc")
+    assert not await store.discard(REF)
+    assert not await store.discard(OTHER)
+    await write(store, OTHER, b"defg")
+    await store.quarantine(OTHER)
+    assert await store.discard(OTHER)
+    assert not await store.discard(OTHER)
+    store = engine.reopen(True)
+    assert await store.quarantined() == ()
+    assert await scan(store) == [(REF, True, 3, False)]
+    assert await read(store, REF, 0, 3) == b"abc"
+
+
+async def test_of_discarding_and_bringing_back_at_once_one_comes_first(engine: Engine) -> None:
+    store = engine.store
+    for number in range(20):
+        reference = ReferenceId(f"aaaaaaaa-0000-4000-8000-{number:012d}")
+        await write(store, reference, b"abc")
+        await store.quarantine(reference)
+        if number % 2:
+            discarded, brought = await asyncio.gather(store.discard(reference), store.reinstate(reference))
+        else:
+            brought, discarded = await asyncio.gather(store.reinstate(reference), store.discard(reference))
+        assert discarded is (brought is None)
+        assert await store.sizes((reference,)) == ((-1,) if discarded else (3,))
+        assert await store.quarantined() == ()
 
 
 async def test_missing_bytes_are_not_alive(engine: Engine) -> None:

@@ -127,6 +127,13 @@ class SimDisk:
         await self.lag()
         await self.platter.quarantine(reference)
 
+    async def discard(self, reference: ReferenceId) -> bool:
+        """Remove what was set aside."""
+        await self.lag()
+        if reference in {stored.reference for stored in await self.platter.quarantined()}:
+            self._erased(reference)
+        return await self.platter.discard(reference)
+
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring back what was set aside."""
         await self.lag()

@@ -114,6 +114,29 @@ async def test_quarantine_is_counted_and_discarded_only_by_an_administrators_wor
 
 
 @virtual
+async def test_what_is_brought_back_while_the_quarantine_is_discarded_stays(
+    expect_log: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expect_log("replica set aside")
+    world = await World().start(run=True)
+    references = await forgotten(world, 3)
+    discard, brought = world.blobs.discard, list[int]()
+
+    async def meanwhile(reference: ReferenceId) -> bool:
+        gone = await discard(reference)
+        if not brought:
+            brought.append(await world.service.readmit(ADMINISTRATOR))
+        return gone
+
+    monkeypatch.setattr(world.blobs, "discard", meanwhile)
+    assert await world.service.discard(ADMINISTRATOR, tuple(references)) == 1
+    assert brought == [2]
+    assert [await world.state_of(reference) for reference in references] == ["none", "alive", "alive"]
+    assert world.blobs.references() == tuple(sorted(references[1:]))
+    await world.stop()
+
+
+@virtual
 async def test_under_restored_metadata_the_quarantine_is_asked_for_again_and_checked_first(
     expect_log: Callable[..., None],
 ) -> None:
