@@ -1,7 +1,7 @@
 """Asks in the compact encoding (`wire.compact`): one connection to each target, many calls in flight on it.
 
 A connection is made when it is first needed and again after it broke; all calls on a connection that breaks, or that
-answers nothing for as long as one of them may wait, fail together. Whether to ask again, and where, is the caller's
+says nothing for as long as one of them may wait, fail together. Whether to ask again, and where, is the caller's
 (`rpc_client.Channel`). A target that does not speak it is remembered for `SOAP_MS`, so that nobody knocks each time.
 """
 
@@ -122,28 +122,33 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[compact.Answered]] = {}
-        self._due: list[tuple[float, int]] = []
+        self._due: list[tuple[float, int, float]] = []
+        """When an answer is overdue, to which number, and since when it is waited for."""
+        self._heard_s = 0.0
         self._watch: asyncio.TimerHandle | None = None
-        self._splitter = compact.Splitter()
+        self._splitter = compact.Splitter(compact.ANSWER_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self.broken = False
 
     async def ask(self, asking: Asking) -> compact.Answered:
-        """Send a call and wait for its answer. Raises: NETWORK, TIMEOUT."""
+        """Send a call and wait for its answer. Raises: NETWORK, TIMEOUT, TOO_LARGE."""
         if self.broken:
             raise self._failure("broke")
         number = next(self._numbers)
+        frame = asking.frame(number)
         answer: asyncio.Future[compact.Answered] = self._loop.create_future()
         self._waiting[number] = answer
-        self._expect(self._loop.time() + asking.read_ms / 1000, number)
+        self._expect(number, asking.read_ms / 1000)
         if not self._out:
             self._loop.call_soon(self._flush)
-        self._out.append(asking.frame(number))
+        self._out.append(frame)
         try:
             return await answer
         finally:
             self._waiting.pop(number, None)
+            while self._due and self._due[0][1] not in self._waiting:
+                heapq.heappop(self._due)
 
     def close(self) -> None:
         """End it."""
@@ -160,6 +165,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand out the answers that have arrived whole."""
+        self._heard_s = self._loop.time()
         try:
             for frame in self._splitter.feed(data):
                 answered = compact.decode_answered(frame)
@@ -175,27 +181,35 @@ class _Connection(asyncio.Protocol):
             self._transport.write(b"".join(self._out))
         self._out.clear()
 
-    def _expect(self, due_s: float, number: int) -> None:
+    def _expect(self, number: int, patience_s: float) -> None:
         """Watch one deadline; one timer, for the earliest."""
-        heapq.heappush(self._due, (due_s, number))
+        now_s = self._loop.time()
+        due_s = now_s + patience_s
+        heapq.heappush(self._due, (due_s, number, now_s))
         if self._watch is None or due_s < self._watch.when():
             if self._watch is not None:
                 self._watch.cancel()
             self._watch = self._loop.call_at(due_s, self._overdue)
 
     def _overdue(self) -> None:
-        """Whoever has waited too long in vain: the connection is of no use, its peer is frozen or gone."""
+        """Whoever has waited too long fails, and all others with him if nothing at all was heard meanwhile: then the
+        connection is of no use, its peer is frozen or gone."""
         self._watch = None
         while self._due:
-            due_s, number = self._due[0]
-            if number in self._waiting:
-                if due_s > self._loop.time():
-                    self._watch = self._loop.call_at(due_s, self._overdue)
-                    return
-                cause = f"{self._target} did not answer in time; is it overloaded or cut off?"
-                self._break(CheloniaError(Kind.TIMEOUT, cause=cause))
+            due_s, number, since_s = self._due[0]
+            waiting = self._waiting.get(number)
+            if waiting is not None and due_s > self._loop.time():
+                self._watch = self._loop.call_at(due_s, self._overdue)
                 return
             heapq.heappop(self._due)
+            error = CheloniaError(
+                Kind.TIMEOUT, cause=f"{self._target} did not answer in time; is it overloaded or cut off?"
+            )
+            if waiting is not None and self._heard_s <= since_s:
+                self._break(error)
+                return
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
 
     def _break(self, error: CheloniaError) -> None:
         if self.broken:

@@ -31,6 +31,11 @@ log = logging.getLogger("chelonia.compact")
 IDENTITY_MS: Final = 1_000
 """How long an open connection's identity counts before expiry and revocation are looked at again."""
 
+IDLE_MS: Final = 600_000
+"""How long a connection may say nothing, with no call in flight: a host that lost its power never closes one."""
+LOOK_MS: Final = 5_000
+"""How often a connection is looked at for what it fails to do."""
+
 Observe = Callable[[str, str, str, float], None]
 """Told after each call: service, method, kind of the failure ("" for none), seconds."""
 
@@ -131,22 +136,31 @@ class CompactConnection(asyncio.Protocol):
         self._who = Peer()
         self._known_s = -1.0
         self._finishing = False
+        self._heard_s = self._begun_s = time.monotonic()
+        self._look: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
+        self._look_again()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits for the answers; what has begun is finished, for its effects."""
         del exc
+        if self._look is not None:
+            self._look.cancel()
         self._transport = None
         self._out.clear()
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
         """Start the calls that have arrived whole."""
+        self._heard_s = time.monotonic()
+        if not self._splitter.waits:
+            self._begun_s = self._heard_s
         try:
             for frame in self._splitter.feed(data):
+                self._begun_s = self._heard_s
                 self._begin(compact.decode_asked(frame))
         except CheloniaError as error:
             self._cut(str(error))
@@ -174,6 +188,16 @@ class CompactConnection(asyncio.Protocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _look_again(self) -> None:
+        """Cut a connection that does not finish a frame, or says nothing, for too long."""
+        now_s = time.monotonic()
+        slow = self._splitter.waits and not self._paused and (now_s - self._begun_s) * 1000 > bounds.SOAP_BODY_MS
+        idle = not self._working and (now_s - self._heard_s) * 1000 > IDLE_MS
+        if slow or idle:
+            self._cut("a call did not arrive in time" if slow else "nothing was asked for a long time")
+            return
+        self._look = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look_again)
 
     def _begin(self, asked: compact.Asked) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(asked))

@@ -64,10 +64,15 @@ class Answered(msgspec.Struct, array_like=True, frozen=True):
     position: Position | None
 
 
+CALL_BYTES_MAX: Final = bounds.SOAP_BODY_BYTES_MAX
+ANSWER_BYTES_MAX: Final = 4 * bounds.SOAP_BODY_BYTES_MAX
+"""What a client of ours reads of an answer by SOAP too."""
+
+
 class Splitter:
     """Cuts a stream of bytes into frames."""
 
-    def __init__(self, frame_bytes_max: int = bounds.SOAP_BODY_BYTES_MAX) -> None:
+    def __init__(self, frame_bytes_max: int = CALL_BYTES_MAX) -> None:
         self._max = frame_bytes_max
         self._kept = bytearray()
 
@@ -88,6 +93,11 @@ class Splitter:
         finally:
             del self._kept[:at]
 
+    @property
+    def waits(self) -> bool:
+        """Whether a frame has begun that is not whole."""
+        return bool(self._kept)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
@@ -104,8 +114,8 @@ def methods(service: Service) -> dict[str, Method]:
 
 
 def encode_asked(asked: Asked) -> bytes:
-    """The frame of a call."""
-    return _frame(_ENCODER.encode(asked))
+    """The frame of a call. Raises: TOO_LARGE."""
+    return _frame(_ENCODER.encode(asked), CALL_BYTES_MAX)
 
 
 def encode_args(args: tuple[Any, ...]) -> msgspec.Raw:
@@ -114,14 +124,15 @@ def encode_args(args: tuple[Any, ...]) -> msgspec.Raw:
 
 
 def encode_result(number: int, result: Any, position: Position | None) -> bytes:
-    """The frame of an answer; `position`: where it stands, if that is known."""
-    return _frame(_ENCODER.encode(Answered(number, msgspec.Raw(_ENCODER.encode(result)), None, position)))
+    """The frame of an answer; `position`: where it stands, if that is known. Raises: TOO_LARGE."""
+    answered = Answered(number, msgspec.Raw(_ENCODER.encode(result)), None, position)
+    return _frame(_ENCODER.encode(answered), ANSWER_BYTES_MAX)
 
 
 def encode_failure(number: int, error: CheloniaError, position: Position | None) -> bytes:
     """The frame of a failure."""
     failure = Failure(error.kind.value, error.op, error.subject, error.cause)
-    return _frame(_ENCODER.encode(Answered(number, _NOTHING, failure, position)))
+    return _frame(_ENCODER.encode(Answered(number, _NOTHING, failure, position)), ANSWER_BYTES_MAX)
 
 
 def decode_asked(frame: bytes) -> Asked:
@@ -162,7 +173,9 @@ def _method(function: Callable[..., Any]) -> Method:
     return Method(function.__name__, msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(hints["return"]))
 
 
-def _frame(body: bytes) -> bytes:
+def _frame(body: bytes, bytes_max: int) -> bytes:
+    if len(body) > bytes_max:
+        raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"{len(body)} bytes, at most {bytes_max}: ask for less")
     return len(body).to_bytes(LENGTH_BYTES) + body
 
 

@@ -18,7 +18,9 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.librarian import ServiceRecord
+from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Horizon, Position
+from chelonia.hosting import compact_server
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.compact_client import CompactClient
 from chelonia.hosting.compact_server import CompactDoor, CompactParts, offer
@@ -180,6 +182,56 @@ async def test_who_gets_no_answer_in_time_says_so(grid: Grid) -> None:
         assert caught.value.kind is Kind.TIMEOUT
         for connection in tuple(server.compact_connections):
             connection.cut()
+
+
+async def test_one_slow_call_fails_alone_while_others_are_answered(grid: Grid) -> None:
+    async def slow_for_some(call: Call) -> AHashStatus:
+        if call.request_id == "slow":
+            await asyncio.Event().wait()
+        return STATUS
+
+    async with door(grid, Port(slow_for_some)) as server, stub(grid, server, retry_ms=0, read_ms=500) as ahash:
+        slow = asyncio.create_task(ahash.status(Call(request_id="slow")))
+        while not slow.done():
+            assert await ahash.status(Call()) == STATUS
+            await asyncio.sleep(0.05)
+        with pytest.raises(CheloniaError) as caught:
+            await slow
+        assert caught.value.kind is Kind.TIMEOUT
+        (connection,) = server.compact_connections
+        assert await ahash.status(Call()) == STATUS
+        assert tuple(server.compact_connections) == (connection,), "the connection was not broken"
+        connection.cut()
+
+
+async def test_too_large_an_answer_or_call_fails_alone(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wide(Port):
+        async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+            return tuple(StoredObject(each, 1, {"s": {"p": "x" * 65_000}}) for each in ids)
+
+    monkeypatch.setattr(compact, "ANSWER_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(compact, "CALL_BYTES_MAX", 100_000)
+    async with door(grid, Wide(answered)) as server, stub(grid, server, retry_ms=0) as ahash:
+        for ids in ((OBJECT,) * 20, (ObjectId("x" * 200_000),)):
+            with pytest.raises(CheloniaError) as caught:
+                await ahash.get(Call(), ids)
+            assert caught.value.kind is Kind.TOO_LARGE
+        assert len(await ahash.get(Call(), (OBJECT,) * 3)) == 3
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("begun", [b"", b"\0\0\1\0half a call"])
+async def test_who_says_nothing_or_only_half_is_cut_in_the_end(
+    grid: Grid, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact_server, "LOOK_MS", 20)
+    monkeypatch.setattr(compact_server, "IDLE_MS", 200 if not begun else 60_000)
+    monkeypatch.setattr(bounds, "SOAP_BODY_MS", 200)
+    async with door(grid, Port(answered)) as server, raw(grid, server) as (reader, writer):
+        writer.write(asked(1))
+        assert (await answer_from(reader)).number == 1
+        writer.write(begun)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
 
 
 async def test_an_internal_failure_names_the_request(grid: Grid, expect_log: Callable[[str], None]) -> None:
