@@ -47,8 +47,9 @@ from chelonia.librarian.seal import sealed
 from chelonia.librarian.tree import blobs_of, key_for, names_of, type_of
 from chelonia.wire.snapshots import Manifest
 
-UPLOAD_MS: Final = 60 * 60 * 1000
-"""An upload may begin so long before its file is named: a younger blob that a snapshot lacks may not be deleted."""
+UPLOAD_MS: Final = 24 * 60 * 60 * 1000
+"""The longest ticket there is (`ticket_lifetime_max_ms` of a Shepherd). A record is dated by its ticket, so an upload
+may begin so long before its file is named: a younger blob that a snapshot lacks need not have been deleted."""
 
 
 RUNNING: Final = "running"
