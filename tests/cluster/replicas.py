@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.cluster import daemons
 from tests.support.polling import poll_async
 from tests.support.replica_group import ReplicaGroup, Writers, verify
 
@@ -37,13 +38,15 @@ class Trial:
     acknowledged: int = 0
     faults: int = 0
     series: int = 0
+    count: int = 8
+    """Writers at a time."""
 
     def __post_init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Fresh writers, eight more for each series."""
-        self.writers = Writers(self.group.control, first=8 * self.series)
+        """Fresh writers, with numbers of their own in each series."""
+        self.writers = Writers(self.group.control, self.count, first=self.count * self.series)
         self.series += 1
         self.writers.start()
 
@@ -205,6 +208,23 @@ async def lose_a_disk(trial: Trial) -> None:
     trial.begin()
 
 
+async def crash(trial: Trial) -> None:
+    """kill -9 of one replica or of all at any moment, recovery, and everything compared with what was told."""
+    group = trial.group
+    await trial.writers.more(10)
+    await trial.pause()
+    one = trial.chance.choice(group.replicas)
+    struck = group.replicas if trial.chance.random() < 0.5 else (one,)
+    for replica in struck:
+        group.kill(replica)
+    await trial.pause()
+    for replica in struck:
+        group.launch(replica)
+    await trial.writers.more(10, 40)
+    await trial.judge()
+    trial.begin()
+
+
 def _state(group: ReplicaGroup, replica: int) -> str:
     process = group.processes.get(replica)
     try:
@@ -232,10 +252,10 @@ MIX: tuple[Scenario, ...] = (
 async def run(trial: Trial, scenarios: list[Scenario], judge_every: int = 8) -> None:
     """Run scenarios one after the other; judge now and then, and at the end."""
     for number, scenario in enumerate(scenarios, start=1):
-        begun = time.monotonic()
+        begun, writers = time.monotonic(), trial.writers
         await scenario(trial)
         trial.faults += 1
-        outage = max(trial.writers.outage_ms(begun), 0)
+        outage = max(writers.outage_ms(begun), 0)
         took_s = time.monotonic() - begun
         print(f"{number:4} {scenario.__name__:20} {took_s:5.1f} s, writers waited {outage:6.0f} ms at most", flush=True)
         if number % judge_every == 0 and number < len(scenarios):
@@ -268,20 +288,40 @@ async def load(group: ReplicaGroup) -> None:
             print("master  " if where == master else "follower", f"{writers:3}", json.dumps(found), flush=True)
 
 
+async def on_daemons(directory: Path, names: list[str]) -> None:
+    """Scenarios on whole daemons, all where none is named; what a run that failed has left stays."""
+    known = {scenario.__name__: scenario for scenario in daemons.SCENARIOS}
+    if unknown := sorted(set(names) - known.keys() - {"grow_and_shrink"}):
+        raise SystemExit(f"there is no {', '.join(unknown)}: grow_and_shrink, {', '.join(known)}")
+    writes = 0
+    if not names or "grow_and_shrink" in names:
+        begun = time.monotonic()
+        writes += await daemons.grow_and_shrink(directory / "alone")
+        print(f"     {'grow_and_shrink':26} {time.monotonic() - begun:5.1f} s", flush=True)
+    if wanted := [scenario for name, scenario in known.items() if not names or name in names]:
+        writes += await daemons.run(directory / "group", wanted)
+    print(json.dumps({"acknowledged": writes, "lost": 0}))
+
+
 async def main(options: argparse.Namespace) -> None:
     directory = Path(tempfile.mkdtemp(prefix="replicas-", dir=options.directory))
     chance = random.Random(options.seed)
     print(f"seed {options.seed}, directory {directory}", flush=True)
+    if options.daemons is not None:
+        await on_daemons(directory, options.daemons)
+        shutil.rmtree(directory)
+        return
     scenarios: list[Scenario] = [kill_master] * options.kills + [freeze_master] * options.stops
     scenarios += [kill_all, roll, freeze_the_elected, lose_a_disk] if options.others else []
     scenarios += [chance.choice(MIX) for _ in range(options.hunt)]
+    scenarios = [crash] * options.crashes or scenarios
     group = ReplicaGroup(directory)
     try:
         await group.start()
         if options.load:
             await load(group)
             return
-        trial = Trial(group, chance)
+        trial = Trial(group, chance, count=4 if options.crashes else 8)
         await run(trial, scenarios)
         print(json.dumps(report(trial), indent=2))
     except Exception:
@@ -298,6 +338,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=20, help="kill -9 of the master")
     parser.add_argument("--stops", type=int, default=10, help="SIGSTOP of the master for 1 to 3 s")
     parser.add_argument("--hunt", type=int, default=0, help="scenarios at random after that")
+    parser.add_argument("--crashes", type=int, default=0, help="rounds of kill -9, recovery and comparison, only these")
+    parser.add_argument(
+        "--daemons",
+        nargs="*",
+        metavar="SCENARIO",
+        help="whole daemons: growing, disks, clocks, certificates, bad peers",
+    )
     parser.add_argument("--no-others", dest="others", action="store_false", help="leave the other scenarios out")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--directory", type=Path, default=None, help="where to keep the replicas")

@@ -14,10 +14,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -80,6 +81,18 @@ class Control:
             self._streams = None
 
 
+class Door(Protocol):
+    """A way to one replica."""
+
+    async def ask(self, *request: Any, patience_s: float) -> Any:
+        """The answer. Raises: OSError when none came, ValueError when it was a refusal."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
 @dataclass
 class Writers:
     """Writers that go on until told to end. `acked[writer]`: turns acknowledged; `at`: when, any writer's, in order."""
@@ -93,6 +106,7 @@ class Writers:
     at: list[float] = field(default_factory=list)
     refusals: dict[str, int] = field(default_factory=dict)
     ending: bool = False
+    door: Callable[[int], Door] = Control
     _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     def start(self) -> None:
@@ -123,23 +137,23 @@ class Writers:
         return max((b - a for a, b in itertools.pairwise(times)), default=float("inf")) * 1000
 
     async def _write(self, writer: int) -> None:
-        controls = [Control(port) for port in self.ports.values()]
+        doors = [self.door(port) for port in self.ports.values()]
         self.acked[writer] = []
         try:
             while not self.ending:
                 turn = self.begun[writer] = len(self.acked[writer])
-                await self._until_told(controls, writer, turn)
+                await self._until_told(doors, writer, turn)
                 self.acked[writer].append(turn)
                 self.at.append(time.monotonic())
         finally:
-            for control in controls:
-                control.close()
+            for door in doors:
+                door.close()
 
-    async def _until_told(self, controls: list[Control], writer: int, turn: int) -> None:
+    async def _until_told(self, doors: list[Door], writer: int, turn: int) -> None:
         where = writer  # each has a replica of its own, so that never all are with the same one
         while True:
             try:
-                await controls[where % len(controls)].ask("write", writer, turn, self.size, patience_s=WRITE_S)
+                await doors[where % len(doors)].ask("write", writer, turn, self.size, patience_s=WRITE_S)
                 return
             except (OSError, ValueError) as error:
                 text = str(error)[-80:]
@@ -314,7 +328,24 @@ class ReplicaGroup:
             await asyncio.sleep(0.05)
 
 
-async def verify(group: ReplicaGroup, writers: Writers) -> int:
+class Judged(Protocol):
+    """A group that can be compared with what writers noted."""
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Who belongs to it."""
+        ...
+
+    async def settled(self) -> int:
+        """Wait until it is whole."""
+        ...
+
+    async def records(self) -> dict[int, dict[bytes, bytes]]:
+        """All records of each replica, of one and the same commit."""
+        ...
+
+
+async def verify(group: Judged, writers: Writers) -> int:
     """Judge a quiet group: returns how many writes were acknowledged. Raises: AssertionError, naming what is wrong."""
     await group.settled()
     held = await group.records()

@@ -115,13 +115,8 @@ class ReplicaProcess:
             return [False, str(error)]
 
     async def _write(self, writer: int, turn: int, size: int) -> int:
-        """One write: two objects of the writer tell the same turn, or neither; and its counter rises by one."""
-        name = f"{turn:08}"
-        elements = tuple(
-            Element(ObjectId(f"{half}{writer}"), ChangeType.SET, "entries", name, "x" * size) for half in "ab"
-        )
-        count = Element(ObjectId(f"c{writer}"), ChangeType.ADD, "s", "n", "1")
-        outcome = await self._service.transact(CALL, RequestKey(f"{writer}.{turn}"), (*elements, count))
+        """One write: `turn_of`."""
+        outcome = await self._service.transact(CALL, RequestKey(f"{writer}.{turn}"), turn_of(writer, turn, size))
         assert outcome.applied
         return outcome.position.sequence
 
@@ -170,6 +165,13 @@ class ReplicaProcess:
                 found += page
                 start = page[-1][0] + b"\0"
         path.write_bytes(msgspec.msgpack.encode(found))
+
+
+def turn_of(writer: int, turn: int, size: int) -> tuple[Element, ...]:
+    """One write: two objects of the writer tell the same turn, or neither; and its counter rises by one."""
+    name = f"{turn:08}"
+    halves = (Element(ObjectId(f"{half}{writer}"), ChangeType.SET, "entries", name, "x" * size) for half in "ab")
+    return (*halves, Element(ObjectId(f"c{writer}"), ChangeType.ADD, "s", "n", "1"))
 
 
 class TracedStore(ReplicatedStore):

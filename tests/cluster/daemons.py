@@ -1,0 +1,651 @@
+"""Faults and changes of real A-Hash daemons under writers: `make replicas ARGS="--daemons"` runs all of them.
+
+Each scenario is given a whole group of three and leaves it whole; `Trial.judge` then compares the disks of all,
+record by record, with what the writers were told. What a scenario does to one replica must not disturb the others:
+`undisturbed` watches the term and the writers.
+"""
+
+import asyncio
+import os
+import shutil
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from chelonia.ahash import layout, peer_messages
+from chelonia.ahash.engine_port import Token
+from chelonia.ahash.peer_messages import Ack, Beat, CallFrame, EngineFrame, Hello, Message, Resign, Stand
+from chelonia.ahash.standing import Vouched
+from chelonia.core import bounds
+from chelonia.core.ids import ObjectId
+from tests.support.ahash_daemons import AHashDaemons, Launch
+from tests.support.polling import poll_async
+from tests.support.replica_group import Writers, verify
+
+GAP_MS = 4_000
+"""What writers may wait at most while the group is undisturbed: elections take less, a busy machine some."""
+ELECTIONS_MAX = 2
+"""Terms that a busy machine may take meanwhile, whatever is done to one replica."""
+FAKETIME = "/usr/lib/*/faketime/libfaketime.so.1"
+HOUR_S = 3600
+DISK = "64m"
+
+
+@dataclass
+class Trial:
+    """A group of three, and writers of it."""
+
+    group: AHashDaemons
+    writers: Writers = field(init=False)
+    series: int = 0
+    acknowledged: int = 0
+    waited_ms: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Fresh writers."""
+        self.writers = self.group.writers(first=4 * self.series)
+        self.series += 1
+        self.writers.start()
+
+    async def judge(self) -> None:
+        """Let the writers end, and compare all disks with what they were told."""
+        await self.writers.end()
+        self.acknowledged += await verify(self.group, self.writers)
+        await self.group.settled()
+
+    async def follower(self) -> int:
+        """The last of those that are not master."""
+        master = await self.group.settled()
+        return max(n for n in self.group.replicas if n != master)
+
+
+Scenario = Callable[[Trial], Awaitable[None]]
+
+
+async def begin(root: Path) -> Trial:
+    """A whole group of three below `root`, with writers."""
+    group = AHashDaemons(root)
+    try:
+        group.found(1, (1, 2, 3))
+        for replica in (2, 3):
+            group.configure(replica, (1, 2, 3))
+        for replica in (1, 2, 3):
+            group.launch(replica)
+        group.replicas = (1, 2, 3)
+        await group.settled()
+        trial = Trial(group)
+        await trial.writers.more(20)
+    except BaseException:
+        await group.close()
+        raise
+    return trial
+
+
+@asynccontextmanager
+async def undisturbed(trial: Trial) -> AsyncIterator[None]:
+    """The others go on meanwhile: no write waits for long, and none of them is elected over and over."""
+    master = await trial.group.master()
+    term, since = (await trial.group.status(master)).term, time.monotonic()
+    yield
+    await trial.writers.more(30)
+    elections = (await trial.group.status(await trial.group.master())).term - term
+    waited = trial.writers.outage_ms(since)
+    trial.waited_ms.append(waited)
+    assert elections <= ELECTIONS_MAX, f"the group was disturbed: {elections} elections"
+    assert waited < GAP_MS, f"the group was disturbed: a write waited {waited:.0f} ms"
+
+
+# --- growing, shrinking, replacing, restoring ------------------------------------------------------------------------
+
+
+async def grow_and_shrink(root: Path) -> int:
+    """One A-Hash alone becomes a group of three, and of two, and is one alone again; writers write. Returns: writes."""
+    group = AHashDaemons(root)
+    try:
+        group.configure(1)
+        group.launch(1)
+        group.replicas = (1,)
+        await group.settled()
+        writers = group.writers()
+        writers.start()
+        await writers.more(30)
+        group.configure(1, (1,))
+        await _restart(group, 1)
+        for replica in (2, 3):
+            await group.settled()
+            await group.admin("add", group.dn(replica), group.address(replica))
+            group.configure(replica, range(1, replica + 1))
+            group.launch(replica)
+            group.replicas = (*group.replicas, replica)
+        await group.settled()
+        await writers.more(30)
+        for replica in (1, 2):  # the first is master: it goes as well
+            await group.admin("remove", str(replica))
+            await group.terminate(replica)
+            group.replicas = tuple(n for n in group.replicas if n != replica)
+            await group.settled()
+        await writers.more(30)
+        (group.data(3) / "restored").touch()
+        group.configure(3)
+        await _restart(group, 3)
+        await writers.more(30)
+        await writers.end()
+        return await verify(group, writers)
+    finally:
+        await group.close()
+
+
+async def _restart(group: AHashDaemons, replica: int) -> None:
+    assert await group.terminate(replica) == 0
+    group.launch(replica)
+
+
+async def lose_a_disk(trial: Trial) -> None:
+    """One starts on an empty directory: it is filled while the others go on."""
+    group, lost = trial.group, await trial.follower()
+    async with undisturbed(trial):
+        group.kill(lost)
+        shutil.rmtree(group.data(lost))
+        group.configure(lost, group.replicas)
+        group.launch(lost)
+        await group.settled()
+
+
+async def replace_by_another_host(trial: Trial) -> None:
+    """The disk and the host of one are lost: another takes its place, by one command that is interrupted once."""
+    group, lost = trial.group, await trial.follower()
+    new = max(group.replicas) + 1
+    async with undisturbed(trial):
+        group.kill(lost)
+        replacing = asyncio.create_task(group.admin("replace", str(lost), group.dn(new), group.address(new)))
+        group.configure(new, (*group.replicas, new))
+        group.launch(new)
+        await replacing
+        group.replicas = tuple(sorted({*group.replicas, new} - {lost}))
+        await group.settled()
+        group.launch(lost)  # it does not know yet that it was removed
+        await group.logged(min(group.replicas), f"{group.dn(lost)}: untrusted: this certificate is not that of another")
+    group.kill(lost)
+
+
+async def back_up_and_restore(trial: Trial) -> None:
+    """A backup is made under writers, and begins a group anew, with a raised generation; two more are filled by it."""
+    group, old = trial.group, trial.group.replicas
+    before = {writer: len(turns) for writer, turns in trial.writers.acked.items()}
+    name = f"b{time.monotonic_ns()}"
+    await group.admin("backup", name)
+    await trial.judge()
+    generation = (await group.status(old[0])).position.generation
+    for replica in old:
+        group.kill(replica)
+        shutil.rmtree(group.data(replica))
+    for replica in old:
+        group.configure(replica, old)
+    config = group.configure(old[0], old)
+    group.cheloniad("restore-ahash", "--config", str(config), "--from", str(group.root / "backups" / name))
+    for replica in old:
+        group.launch(replica)
+    await group.settled()
+    assert (await group.status(old[0])).position.generation == generation + 1
+    held = await group.records()
+    await group.settled()
+    assert len({tuple(sorted(records.items())) for records in held.values()}) == 1, "the replicas differ"
+    for writer, turns in before.items():
+        key = layout.wide_range(ObjectId(f"a{writer}"), "entries")[0]
+        kept = sum(record.startswith(key) for record in held[old[0]])
+        assert kept >= turns, f"writer {writer}: {turns} writes were acknowledged before the backup, it has {kept}"
+    trial.begin()
+    await trial.writers.more(30)
+
+
+# --- one replica fails -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def clock_of(trial: Trial, *, monotonic: bool) -> Iterator[tuple[Launch, Callable[[str], None]]]:
+    """How to start a daemon whose clocks can be set off: its wall clock, or `monotonic` too; and what sets them."""
+    [library] = Path("/").glob(FAKETIME[1:]) or [None]
+    assert library is not None, "libfaketime is not installed (Debian: libfaketime)"
+    path = trial.group.root / "clock"
+
+    def step(offset: str) -> None:
+        scratch = path.with_suffix(".new")
+        scratch.write_text(offset + "\n")
+        scratch.replace(path)
+
+    step("+0s")
+    environ = {"LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(path), "FAKETIME_CACHE_DURATION": "1"}
+    yield Launch(environ=environ | ({} if monotonic else {"FAKETIME_DONT_FAKE_MONOTONIC": "1"})), step
+
+
+async def step_the_wall_clock(trial: Trial) -> None:
+    """An hour forth and nobody notices; an hour back, before its peers' certificates begin: it cuts itself off."""
+    group, victim = trial.group, await trial.follower()
+    with clock_of(trial, monotonic=False) as (how, step):
+        group.kill(victim)
+        group.launch(victim, how)
+        await group.settled()
+        async with undisturbed(trial):
+            step(f"+{HOUR_S}s")
+            await asyncio.sleep(12)  # longer than between two looks at certificates
+            await group.settled()
+            step(f"-{HOUR_S}s")
+            await group.logged(victim, "not yet valid")
+        step("+0s")
+        await group.settled()
+        await hand_over_to(trial, victim)
+        step(f"-{HOUR_S}s")
+        await group.logged(victim, "no majority answers")
+        await trial.writers.more(50)
+        step("+0s")
+        await group.settled()
+    group.kill(victim)
+    group.launch(victim)
+
+
+async def step_the_monotonic_clock(trial: Trial) -> None:
+    """An hour forth at a follower changes nothing; at the master its lease is over and a master is elected."""
+    group, victim = trial.group, await trial.follower()
+    with clock_of(trial, monotonic=True) as (how, step):
+        group.kill(victim)
+        group.launch(victim, how)
+        await group.settled()
+        async with undisturbed(trial):
+            step(f"+{HOUR_S}s")
+            await asyncio.sleep(3)
+            await group.settled()
+        await hand_over_to(trial, victim)
+        step(f"+{2 * HOUR_S}s")
+        await group.logged(victim, "no majority answers")
+        await trial.writers.more(100)
+        await group.settled()
+    group.kill(victim)
+    group.launch(victim)
+
+
+async def hand_over_to(trial: Trial, wanted: int) -> None:
+    """Restart masters until this replica is one."""
+    while (master := await trial.group.settled()) != wanted:
+        await _restart(trial.group, master)
+
+
+async def fill_a_disk(trial: Trial) -> None:
+    """The disk of one fills up: it ends, says why as often as it is started, and is back when there is room."""
+    group, victim = trial.group, await trial.follower()
+    disk = group.data(victim)
+    group.kill(victim)
+    shutil.rmtree(disk)
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(disk)], check=True)
+    group.configure(victim, group.replicas)
+    try:
+        group.launch(victim)
+        await group.settled()
+        async with undisturbed(trial):
+            use_up(disk / "filler")
+            assert await group.ended(victim, 90) == 1
+            await group.logged(victim, "No space left on device")
+            for times in (1, 2):
+                group.launch(victim)
+                assert await group.ended(victim) > 0
+                await group.logged(victim, "no-space: no space left on the metadata disk: free some", times=times)
+            (disk / "filler").unlink()
+            group.launch(victim)
+            await group.settled()
+        await trial.judge()
+        trial.begin()
+    finally:
+        if victim in group.processes:
+            group.kill(victim)
+        subprocess.run(["umount", str(disk)], check=True)
+    group.launch(victim)
+    await group.settled()
+
+
+def use_up(path: Path) -> None:
+    """Write a file until nothing is free."""
+    handle = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+    try:
+        while True:
+            os.write(handle, bytes(4096))
+    except OSError:
+        return
+    finally:
+        os.close(handle)
+
+
+async def flip_bits(trial: Trial) -> None:
+    """Bits of a log, of its end and of pages are flipped: whatever its start can make of that is told, and mended."""
+    for damage in (flip_a_log, flip_the_end, flip_pages):
+        victim = await trial.follower()
+        async with undisturbed(trial):
+            trial.group.kill(victim)
+            damage(trial.group.data(victim) / "db")
+            before = told_damage(trial.group, victim)
+            trial.group.launch(victim)
+            await mended(trial, victim)
+            assert told_damage(trial.group, victim) > before, f"{damage.__name__} was not told"
+
+
+def told_damage(group: AHashDaemons, replica: int) -> int:
+    """How often a replica has said that its files are not what they were."""
+    log = group.log(replica)
+    return log.count("start this replica on an empty directory") + log.count("it takes part again when synchronised")
+
+
+async def mended(trial: Trial, victim: int) -> None:
+    """It is filled by the others, if need be in the way that it names when it ends."""
+    group = trial.group
+    process = group.processes[victim]
+    settled = asyncio.create_task(group.settled())
+    await poll_async(lambda: settled.done() or process.poll() is not None, 90, what="it ends, or is whole")
+    if process.poll() is not None:
+        settled.cancel()
+        await asyncio.gather(settled, return_exceptions=True)
+        assert await group.ended(victim) > 0
+        group.data(victim).rename(group.root / f"away{time.monotonic_ns()}")
+        group.configure(victim, group.replicas)  # an empty directory knows of no others than its configuration names
+        group.launch(victim)
+    await group.settled()
+
+
+def flip_a_log(database: Path) -> None:
+    """Flip a bit in the first record of the oldest log."""
+    _flip(min(database.glob("log.*")), [200])
+
+
+def flip_pages(database: Path) -> None:
+    """Flip a bit in each page of the tree but the first."""
+    size = (database / "store.db").stat().st_size
+    _flip(database / "store.db", range(8192 + 4000, size, 8192))
+
+
+def flip_the_end(database: Path) -> None:
+    """Flip a bit in one of the last records of the newest log: recovery takes it for its end."""
+    log = max(database.glob("log.*"))
+    _flip(log, [len(log.read_bytes().rstrip(b"\0")) - 4000])
+
+
+def _flip(path: Path, offsets: Iterable[int]) -> None:
+    data = bytearray(path.read_bytes())
+    for offset in offsets:
+        data[offset] ^= 0x10
+    path.write_bytes(data)
+
+
+async def expire_a_certificate(trial: Trial) -> None:
+    """The certificate of one expires while it is linked: it is cut off, and back with a new one, without a restart."""
+    group, victim = trial.group, await trial.follower()
+    group.kill(victim)
+    group.certify(victim, lifetime_s=25)
+    group.launch(victim)
+    await group.settled()
+    async with undisturbed(trial):
+        for replica in group.replicas:
+            if replica != victim:
+                await group.logged(replica, "expired", 60)
+        group.certify(victim)
+        await group.settled()
+
+
+# --- directories and identities that are not one's own ---------------------------------------------------------------
+
+
+async def take_a_directory(trial: Trial) -> None:
+    """One is started on another replica's directory, and with another cluster's name: refused; its own is good."""
+    group, victim = trial.group, await trial.follower()
+    other, known = await group.master(), group.replicas
+    async with undisturbed(trial):
+        group.kill(victim)
+        copy = group.root / "copied"
+        shutil.copytree(group.data(other), copy)
+        for changes in ({"data_dir": str(copy)}, {"tuning": {"cluster": "8e1f7a52-0b7c-4a6e-9b0e-5d5d0c9a2a11"}}):
+            group.configure(victim, known, **changes)
+            group.launch(victim)
+            assert await group.ended(victim) > 0
+        assert f"the directory belongs to replica {other}, " in group.log(victim)
+        assert f"the directory belongs to replica {victim}, {group.cluster}" in group.log(victim)
+        shutil.rmtree(copy)
+        empty = group.root / "empty"
+        changes = {"data_dir": str(empty), "tuning": {"cluster": "8e1f7a52-0b7c-4a6e-9b0e-5d5d0c9a2a11"}}
+        group.configure(victim, known, **changes)
+        group.launch(victim)
+        await group.logged(min(known), "is refused: it belongs to cluster 8e1f7a52")
+        group.kill(victim)
+        shutil.rmtree(empty)
+        group.configure(victim, known)
+        group.launch(victim)
+        await group.settled()
+
+
+async def double_an_identity(trial: Trial) -> None:
+    """A copy of a replica, with its certificate, is started beside it: the one that is linked stays, with its word."""
+    group, victim = trial.group, await trial.follower()
+    twin = group.places
+    shutil.copytree(group.data(victim), group.data(twin))
+    group.configure(victim, group.replicas, data_dir=str(group.data(twin)), replica_listen="127.0.0.2")
+    config = group.root / "conf" / f"{twin}.toml"
+    shutil.copy(group.root / "conf" / f"{victim}.toml", config)
+    config.write_text(config.read_text().replace(f"port = {group.ports[victim]}", f"port = {group.ports[twin]}"))
+    group.configure(victim, group.replicas)
+    lost = f"lost its link to replica {victim}"
+    dialled = [replica for replica in group.replicas if replica < victim]
+    before = {replica: group.log(replica).count(lost) for replica in dialled}
+    async with undisturbed(trial):
+        group.launch(twin)
+        for replica in dialled:
+            await group.logged(replica, f"is refused: another process is replica {victim} already")
+    assert before == {replica: group.log(replica).count(lost) for replica in dialled}, "the one that was linked went"
+    group.kill(twin)
+    shutil.rmtree(group.data(twin))
+
+
+# --- peers that misbehave --------------------------------------------------------------------------------------------
+
+
+class Impostor:
+    """A connection to the replication port of one replica, with whatever certificate."""
+
+    def __init__(self, group: AHashDaemons, at: int, who: str | None) -> None:
+        self._group, self._at, self._who = group, at, who
+
+    async def __aenter__(self) -> "Impostor":
+        files = self._group.files(self._who or "user")
+        context = ssl.create_default_context(capath=str(files.ca_dir))
+        if self._who is not None:
+            assert files.cert is not None
+            context.load_cert_chain(files.cert, files.key)
+        host, _, port = self._group.address(self._at).rpartition(":")
+        self.reader, self.writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname=host)
+        own = self.writer.get_extra_info("sockname")
+        self.address = f"{own[0]}:{own[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.transport.abort()
+
+    def say(self, *messages: Message | bytes) -> None:
+        """Send messages behind their lengths, and bytes as they are."""
+        for message in messages:
+            data = message if isinstance(message, bytes) else peer_messages.encode(message)
+            self.writer.write(data if isinstance(message, bytes) else len(data).to_bytes(4, "big") + data)
+
+    async def heard(self, deadline: float = 15) -> bytes:
+        """All until the other end closes."""
+        async with asyncio.timeout(deadline):
+            try:
+                return await self.reader.read()
+            except ConnectionError:
+                return b""
+
+
+async def knock_as_a_stranger(trial: Trial) -> None:
+    """Whoever is no member gets nothing from the port: without a certificate, as a user, as a service of the grid."""
+    group, master = trial.group, await trial.group.master()
+    async with undisturbed(trial):
+        for who in ("user", "stranger", "admin", None):
+            try:
+                async with Impostor(group, master, who) as caller:
+                    caller.say(Hello(peer_messages.VERSION, group.cluster, 2, bytes(16), 1))
+                    assert await caller.heard() == b"", f"{who} was answered"
+            except (ssl.SSLError, ConnectionError):
+                assert who is None, f"{who} has a good certificate"
+            if who is not None:
+                dn = f"/DC=org/O=Grid/CN={'host/' if who == 'stranger' else ''}{who}"
+                await group.logged(master, f"is refused: replication: {dn}: untrusted: this certificate is not that of")
+
+
+def hello_of(group: AHashDaemons, own: int, **changes: object) -> Hello:
+    """What a replica says first."""
+    return replace(Hello(peer_messages.VERSION, group.cluster, own, os.urandom(16), 1), **changes)  # type: ignore[arg-type]
+
+
+def bad_talk(group: AHashDaemons, own: int) -> list[tuple[str, list[Message | bytes]]]:
+    """What a member may say and must not, and how it is told so."""
+    good = hello_of(group, own)
+    body = peer_messages.encode(CallFrame(1, b"x"))
+    return [
+        ("it speaks version 2", [hello_of(group, own, version=2)]),
+        ("it belongs to cluster other", [hello_of(group, own, cluster="other")]),
+        (f"it says to be replica {own + 9}", [hello_of(group, own, replica=own + 9)]),
+        ("its first message is no HELLO", [CallFrame(1, b"x")]),
+        ("it said HELLO twice", [good, good]),
+        ("it announces a message of", [good, (bounds.PEER_MESSAGE_BYTES_MAX + 1).to_bytes(4, "big")]),
+        ("it announces a message of", [(bounds.PEER_HELLO_BYTES_MAX + 1).to_bytes(4, "big")]),
+        ("no message begins with", [good, b"\0\0\0\1\xff"]),
+        ("not a message", [good, (1).to_bytes(4, "big") + peer_messages.encode(Resign(1))[:1]]),
+        ("it said no HELLO", []),
+        ("was cut off within a message", [good, len(body).to_bytes(4, "big") + body[:-1]]),
+    ]
+
+
+async def talk_badly(trial: Trial) -> None:
+    """Who has a member's certificate and breaks the rules of the port is closed, with one line in the log."""
+    group, victim = trial.group, await trial.follower()
+    master = await group.master()
+    group.kill(victim)
+    name = f"replica-{victim}"
+    async with undisturbed(trial):
+        for said, messages in bad_talk(group, victim):
+            before = group.log(master).count(said)
+            async with Impostor(group, master, name) as caller:
+                caller.say(*messages)
+                if "cut off" in said:
+                    await poll_async(lambda: f"replica {victim}" in group.log(master))
+                    await caller.writer.drain()
+                else:
+                    await caller.heard()
+            if before == 0:
+                await group.logged(master, said)
+    group.launch(victim)
+    await group.settled()
+
+
+async def replay(trial: Trial) -> None:
+    """A member's old words are said again: beats and acknowledgements of former terms, and of what it does not hold."""
+    group, victim = trial.group, await trial.follower()
+    master = await group.master()
+    status = await group.status(master)
+    group.kill(victim)
+    old, far = status.term, status.position.sequence + 1_000_000
+    words: list[Message] = []
+    for term in range(1, old + 1):
+        words += [Beat(1, term, 1, Vouched(0, 0, 0), far, far), Resign(term), Ack(Token(max(0, term - 1), 9, 9), far)]
+        words += [Stand(Vouched(term, master, 1), (term, master), unproven=False, voter=True)]
+        words += [EngineFrame(True, term, bytes(60), bytes(60))] if term < old else []
+    async with undisturbed(trial), Impostor(group, master, f"replica-{victim}") as caller:
+        for _ in range(20):
+            caller.say(*([hello_of(group, victim)] if not _ else []), *words)
+            await asyncio.sleep(0.05)
+    group.launch(victim)
+    await group.settled()
+
+
+async def flood(trial: Trial) -> None:
+    """A member sends as fast as it can what is taken and what is held back; strangers open hundreds of connections."""
+    group, victim = trial.group, await trial.follower()
+    master = await group.master()
+    group.kill(victim)
+    calls = b"".join(_framed(CallFrame(number, bytes(200))) for number in range(500))
+    frames = b"".join(_framed(EngineFrame(True, 1 << 30, bytes(60), bytes(60_000))) for _ in range(10))
+    before = _resident_bytes(group, master)
+    async with undisturbed(trial):
+        async with Impostor(group, master, f"replica-{victim}") as caller:
+            caller.say(hello_of(group, victim))
+            swallowing = asyncio.create_task(caller.heard(60))
+            end = time.monotonic() + 3
+            while time.monotonic() < end and not swallowing.done():
+                caller.say(calls, frames)
+                with suppress(ConnectionError):
+                    await caller.writer.drain()
+            swallowing.cancel()
+            await asyncio.gather(swallowing, return_exceptions=True)
+        host, _, port = group.address(master).rpartition(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(400)]
+        await trial.writers.more(30)
+        for _, writer in silent:
+            writer.transport.abort()
+    grown = _resident_bytes(group, master) - before
+    assert grown < 400 << 20, f"the master grew by {grown >> 20} MiB"
+    group.launch(victim)
+    await group.settled()
+
+
+async def stall(trial: Trial) -> None:
+    """A member takes nothing; it stops in the midst of a message: it is cut off, and its replica is let in again."""
+    group, victim = trial.group, await trial.follower()
+    master, name = await group.master(), f"replica-{victim}"
+    group.kill(victim)
+    async with undisturbed(trial):
+        async with Impostor(group, master, name) as caller:
+            caller.say(hello_of(group, victim))
+            await group.logged(master, f"replica {victim} at {caller.address} was cut off: ", 60)
+        async with Impostor(group, master, name) as caller:
+            caller.say(hello_of(group, victim), (1_000_000).to_bytes(4, "big") + bytes(1000))
+            heard = await caller.heard(60)
+            assert b"it stopped within a message" in heard
+            await group.logged(master, "is refused: it stopped within a message")
+        group.launch(victim)
+        await group.settled()
+
+
+def _framed(message: Message) -> bytes:
+    data = peer_messages.encode(message)
+    return len(data).to_bytes(4, "big") + data
+
+
+def _resident_bytes(group: AHashDaemons, replica: int) -> int:
+    pages = int(Path(f"/proc/{group.processes[replica].pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    lose_a_disk, replace_by_another_host, back_up_and_restore, flip_bits, fill_a_disk, step_the_wall_clock,
+    step_the_monotonic_clock, expire_a_certificate, take_a_directory, double_an_identity, knock_as_a_stranger,
+    talk_badly, replay, flood, stall,
+)  # fmt: skip
+
+
+async def run(root: Path, scenarios: Sequence[Scenario] = SCENARIOS) -> int:
+    """One after the other on one group, each judged; returns how many writes were acknowledged."""
+    trial = await begin(root)
+    try:
+        for scenario in scenarios:
+            begun = time.monotonic()
+            await scenario(trial)
+            await trial.judge()
+            waited, trial.waited_ms = max(trial.waited_ms, default=0), []
+            took = f"{time.monotonic() - begun:5.1f} s"
+            print(f"     {scenario.__name__:26} {took}, writers waited {waited:6.0f} ms at most", flush=True)
+            trial.begin()
+        await trial.writers.abandon()
+        return trial.acknowledged
+    finally:
+        await trial.group.close()
