@@ -65,10 +65,14 @@ class Door:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, host: str, port: int, deadline_s: float, opened: Callable[[], None]) -> None:
-        """Listen until a newcomer has all it needs. Raises: EXPIRED, DENIED, UNTRUSTED (wrong tokens), OSError."""
-        server = await asyncio.start_server(
-            self._meet, host, port, ssl=self._context, limit=LINE_BYTES_MAX, ssl_handshake_timeout=REQUEST_S
-        )
+        """Listen until a newcomer has all it needs. Raises: EXPIRED, DENIED, UNTRUSTED (wrong tokens), UNAVAILABLE."""
+        try:
+            server = await asyncio.start_server(
+                self._meet, host, port, ssl=self._context, limit=LINE_BYTES_MAX, ssl_handshake_timeout=REQUEST_S
+            )
+        except OSError as error:
+            cause = f"cannot wait there ({error.strerror or error}): does another `cheloniad admit` run on this host?"
+            raise CheloniaError(Kind.UNAVAILABLE, "admit", f"{host}:{port}", cause) from error
         try:
             opened()
             async with asyncio.timeout(deadline_s):

@@ -50,7 +50,8 @@ def add_to(verbs: Any) -> None:
     revoke = _action(acts, "revoke", _revoke, "put a certificate on the CRL")
     revoke.add_argument("cert", type=Path, metavar="CERT")
 
-    _action(acts, "crl", _crl, "sign the CRL again, for another 30 days")
+    crl = _action(acts, "crl", _crl, "sign the CRL again, for another 30 days")
+    crl.add_argument("--days", type=_positive, default=30, help="until the next one is due, from 1 (default 30)")
 
 
 def _action(acts: Any, name: str, act: Any, text: str) -> argparse.ArgumentParser:
@@ -116,7 +117,7 @@ def _revoke(options: argparse.Namespace) -> int:
 
 def _crl(options: argparse.Namespace) -> int:
     ca = CertificateAuthority.load(options.dir)
-    ca.write_crl(SystemClock().now_ms())
+    ca.write_crl(SystemClock().now_ms(), lifetime_s=options.days * DAY_S)
     print(f"CRL signed again in {ca.trust_dir}")
     return 0
 

@@ -138,7 +138,7 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
     assert home.core.ahash is not None
     async with HttpClient(lambda: context) as client:
         link = Link(client, SystemClock(), SystemIds())
-        ahash = RemoteAHash(link, (home.core.ahash.id,), Patience(retry_ms=0))
+        ahash = RemoteAHash(link, (home.core.ahash.id,), Patience())
         desk = _Desk(home, ahash, name, approve_all=options.yes)
         await desk.look()
         door = Door(desk.secret, desk.decide)
@@ -224,6 +224,9 @@ class _Desk:
 
     def _certified(self, request: Request, csr: x509.CertificateSigningRequest) -> tuple[x509.Certificate, ...]:
         """The site's certificate of the newcomer. Raises: UNTRUSTED, BAD_REQUEST."""
+        if not request.certificate:
+            cause = "this cluster has no CA, its hosts have the site's certificates: join with --site-certificate"
+            raise CheloniaError(Kind.BAD_REQUEST, "join", self._name, cause)
         chain = admission.own_certificate(request, csr)
         now = SystemClock().now_ms()
         reasons = explain_chain(chain, load_trust(TlsSettings(ca_dir=Path(self._home.core.tls.ca_dir))), now)

@@ -305,6 +305,13 @@ async def test_the_silent_are_cut_off_and_hold_nobody_up(monkeypatch: pytest.Mon
             writer.close()
 
 
+async def test_one_door_at_a_time() -> None:
+    async with OpenDoor(admit) as door:
+        with pytest.raises(CheloniaError, match="another `cheloniad admit`") as caught:
+            await Door(SECRET, admit).run("127.0.0.1", door.port, 1, lambda: None)
+        assert caught.value.kind is Kind.UNAVAILABLE
+
+
 @pytest.mark.parametrize("line", [b"no json\n", b'{"state": 1}\n', b"[]\n"])
 def test_an_answer_of_something_else_is_refused(line: bytes) -> None:
     with pytest.raises(CheloniaError, match="no answer of `cheloniad admit`"):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
@@ -154,6 +155,25 @@ def test_a_site_with_certificates_of_its_own_keeps_them(tmp_path: Path, capsys: 
     assert init(tmp_path, "--site-certificate", "--administrator", "/DC=org/CN=Anna Admin") == 0
     assert not (at.grid / "ca").exists()
     assert load_config(at.core).trust.services[0].dn == "/DC=org/CN=localhost"
+
+
+def test_nothing_of_the_ca_ends_before_the_certificates_and_all_is_renewed_as_the_page_says(tmp_path: Path) -> None:
+    assert init(tmp_path) == 0
+    at = places(tmp_path)
+    crl = at.grid / "ca" / "crl.pem"
+
+    def days() -> int:
+        due = x509.load_pem_x509_crl(crl.read_bytes()).next_update_utc
+        assert due is not None
+        return round((due.timestamp() * 1000 - real_now_ms()) / 86_400_000)
+
+    assert days() == 395
+    new = (tmp_path / "new-cert.pem", tmp_path / "new-key.pem")
+    words = ["--dir", str(at.grid), "localhost", "--cert", str(new[0]), "--key", str(new[1])]
+    assert main(["ca", "host", *words]) == 0
+    assert dn_of(*new) == dn_of(at.cert, at.key)
+    assert main(["ca", "crl", "--dir", str(at.grid), "--days", "400"]) == 0
+    assert days() == 400
 
 
 @pytest.mark.parametrize("name", list(GROUP))

@@ -1,0 +1,261 @@
+"""`cheloniad admit` and `join` against each other, with certificates of both kinds; only the A-Hash is a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.core.ahash import AHashStatus, GroupChange, ReplicaView
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.position import Position
+from chelonia.hosting import cli_join, host_files
+from chelonia.hosting.admission import SECRET_BYTES, Token
+from chelonia.hosting.admission_door import Door
+from chelonia.hosting.certificates import CertificateAuthority, KeyKind
+from chelonia.hosting.cheloniad import main
+from chelonia.hosting.config import load_config
+from chelonia.hosting.dev import dn_of
+from chelonia.hosting.first_config import ADMISSION, Places
+from tests.unit.hosting.grid import real_now_ms
+from tests.unit.hosting.test_cli_init import ACCOUNT, first_port, init, places, tree, where
+
+NEW = "two.example.org"
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of its own; names that need no DNS."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(host_files, "check_resolves", lambda _name: None)
+
+
+@dataclass
+class Group:
+    """What `admit` asks of an A-Hash."""
+
+    members: list[ReplicaView]
+    broken: bool = False
+    changes: list[GroupChange] = field(default_factory=list)
+
+    async def status(self, _call: Call) -> AHashStatus:
+        if self.broken:
+            raise CheloniaError(Kind.UNAVAILABLE, "status", cause="there is no master now")
+        position = Position("8e1f7a52", 1, 5)
+        return AHashStatus(position, "master", True, 1, 1, replica=1, replicas=tuple(self.members))
+
+    async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
+        self.changes.append(change)
+        self.members.append(ReplicaView(len(self.members) + 1, change.dn, change.address, "learner", -1))
+        return await self.status(call)
+
+
+class Admission:
+    """`admit` for one host, at the host below `tmp_path/one`."""
+
+    def __init__(self, root: Path, group: Group | None = None) -> None:
+        self.home = cli_join._home(places(root / "one"))
+        assert self.home.core.ahash is not None
+        (own,) = self.home.core.ahash.replicas
+        one = ReplicaView(1, self.home.core.ahash.replicas[0].dn, f"{own.host}:{own.port}", "master", 0)  # type: ignore[arg-type]
+        self.group = group or Group([one])
+        self.root = root
+        self.opened = asyncio.Event()
+
+    async def __aenter__(self) -> Admission:
+        desk = cli_join._Desk(self.home, self.group, NEW, approve_all=False)  # type: ignore[arg-type]
+        door = Door(desk.secret, desk.decide)
+        self.port = self.home.port + ADMISSION
+        self.token = str(Token(door.pin, desk.secret))
+        self.task = asyncio.create_task(door.run("127.0.0.1", self.port, 30, self.opened.set))
+        await self.opened.wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def join(self, *words: str, host: str = NEW) -> int:
+        argv = ["join", f"127.0.0.1:{self.port}", "--as", host, "--token", self.token, "--account", ACCOUNT]
+        return await asyncio.to_thread(main, [*argv, *where(self.root / "two"), *words])
+
+    @property
+    def two(self) -> Places:
+        return places(self.root / "two")
+
+
+def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """What the administrator answers, in order."""
+    answers = iter(lines)
+
+    async def line() -> str:
+        return f"{next(answers)}\n"
+
+    monkeypatch.setattr(cli_join, "_line_of_person", line)
+
+
+async def test_a_host_joins_with_a_key_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(tmp_path / "one") == 0
+    say(monkeypatch, "y")
+    async with Admission(tmp_path) as admission:
+        assert await admission.join("--domain", "oslo/b") == 0
+        await admission.task
+    said, two, one = capsys.readouterr().out, admission.two, places(tmp_path / "one")
+    shown = [line.split()[-1] for line in said.splitlines() if "key fingerprint" in line]
+    assert len(shown) == 2
+    assert shown[0] == shown[1]
+    for config in (two.core, two.shepherd):
+        assert main(["check-config", "--config", str(config)]) == 0
+    core, first = load_config(two.core), load_config(one.core)
+    assert core.ahash is not None
+    assert first.ahash is not None
+    assert (core.ahash.replica_id, core.ahash.tuning["cluster"]) == (2, "8e1f7a52")
+    assert core.ahash.replicas == (
+        *first.ahash.replicas,
+        replace(first.ahash.replicas[0], id=2, host=NEW, dn=dn_of(two.cert, two.key)),
+    )
+    assert core.trust.administrators == first.trust.administrators
+    assert two.secret.read_bytes() == one.secret.read_bytes()
+    assert not list(two.ahash.parent.glob("ahash")), "it is filled by the group"
+    shepherd = load_config(two.shepherd).shepherd
+    assert shepherd is not None
+    assert [url.partition("//")[2].partition(":")[0] for url in shepherd.librarians] == ["localhost", NEW]
+    assert shepherd.tuning == {"domain": "oslo/b"}
+    key = two.key.read_bytes()
+    assert not [name for name, (_, held) in tree(tmp_path / "one").items() if key in held]
+    assert not (two.grid / "ca").exists()
+    before = tree(tmp_path / "two")
+    assert await admission.join() == 0
+    assert tree(tmp_path / "two") == before
+
+
+async def test_a_host_that_the_administrator_does_not_know_gets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(tmp_path / "one") == 0
+    say(monkeypatch, "")
+    async with Admission(tmp_path) as admission:
+        assert await admission.join() == 1
+        with pytest.raises(CheloniaError, match="said no"):
+            await admission.task
+    assert "the administrator said no" in capsys.readouterr().err
+    assert tree(tmp_path / "two") == {}
+    assert admission.group.changes == []
+
+
+async def test_a_host_that_asks_under_another_name_is_told_so_and_may_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(tmp_path / "one") == 0
+    say(monkeypatch, "yes")
+    async with Admission(tmp_path) as admission:
+        assert await admission.join(host="three.example.org") == 1
+        assert "this token admits two.example.org" in capsys.readouterr().err
+        assert await admission.join() == 0
+
+
+async def test_an_ahash_without_a_master_admits_nobody_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(tmp_path / "one") == 0
+    say(monkeypatch, "y")
+    async with Admission(tmp_path) as admission:
+        admission.group.broken = True
+        assert await admission.join() == 1
+        assert "no master" in capsys.readouterr().err
+        admission.group.broken = False
+        assert await admission.join() == 0
+
+
+async def test_who_was_admitted_and_lost_it_keeps_his_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert init(tmp_path / "one") == 0
+    say(monkeypatch, "y", "y")
+    async with Admission(tmp_path) as first:
+        assert await first.join() == 0
+    (tmp_path / "two").rename(tmp_path / "lost")
+    first.group.members[1] = replace(first.group.members[1], role="away")
+    async with Admission(tmp_path, first.group) as second:
+        assert await second.join() == 0
+    assert len(first.group.changes) == 1
+    config = load_config(second.two.core)
+    assert config.ahash is not None
+    assert config.ahash.replica_id == 2
+
+
+# --- a site with certificates of its own ---------------------------------------------------------------------------
+
+
+def site(tmp_path: Path) -> CertificateAuthority:
+    """A site's CA, and a first host that uses it."""
+    ca = CertificateAuthority.create(tmp_path / "site", "/DC=org/CN=Site CA", real_now_ms(), kind=KeyKind.P256)
+    certify(ca, places(tmp_path / "one"), "localhost")
+    words = ("--site-certificate", "--administrator", "/DC=org/CN=Anna Admin")
+    assert init(tmp_path / "one", *words) == 0
+    return ca
+
+
+def certify(ca: CertificateAuthority, at: Places, name: str, **how: Any) -> None:
+    ca.issue_host(f"/DC=org/CN={name}", [name], real_now_ms(), **how).write(at.cert, at.key)
+    ca.publish_to(at.ca_dir)
+
+
+async def test_a_host_joins_with_its_sites_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ca = site(tmp_path)
+    say(monkeypatch, "y")
+    async with Admission(tmp_path) as admission:
+        certify(ca, admission.two, NEW)
+        before = {path: path.read_bytes() for path in (admission.two.cert, admission.two.key)}
+        assert await admission.join("--site-certificate") == 0
+    assert {path: path.read_bytes() for path in before} == before
+    assert [change.dn for change in admission.group.changes] == [f"/DC=org/CN={NEW}"]
+    assert main(["check-config", "--config", str(admission.two.core)]) == 0
+
+
+async def test_a_certificate_of_nobodys_ca_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ca = site(tmp_path)
+    say(monkeypatch)
+    other = CertificateAuthority.create(tmp_path / "other", "/DC=com/CN=Other CA", real_now_ms(), kind=KeyKind.P256)
+    async with Admission(tmp_path) as admission:
+        certify(other, admission.two, NEW)
+        assert await admission.join("--site-certificate") == 1
+        assert "not accepted here" in capsys.readouterr().err
+        for path in (admission.two.cert, admission.two.key):
+            path.unlink()
+        assert await admission.join() == 1
+        assert "join with --site-certificate" in capsys.readouterr().err
+        certify(ca, admission.two, NEW, lifetime_s=-1)
+        assert await admission.join("--site-certificate") == 1
+    assert admission.group.changes == []
+    assert not admission.two.core.exists()
+
+
+async def test_a_cluster_with_a_ca_signs_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(tmp_path / "one") == 0
+    say(monkeypatch)
+    ca = CertificateAuthority.create(tmp_path / "site", "/DC=org/CN=Site CA", real_now_ms(), kind=KeyKind.P256)
+    async with Admission(tmp_path) as admission:
+        certify(ca, admission.two, NEW)
+        assert await admission.join("--site-certificate") == 1
+        assert "join without --site-certificate" in capsys.readouterr().err
+
+
+def test_a_token_is_asked_for_when_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the command line other users of the host could see it."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{Token(b'p' * 16, b's' * SECRET_BYTES)}\n"))
+    door = f"127.0.0.1:{first_port() + ADMISSION}"
+    assert main(["join", door, "--as", NEW, "--account", ACCOUNT, *where(tmp_path / "two")]) == 1
+    assert "does not answer" in capsys.readouterr().err
