@@ -26,6 +26,8 @@ from chelonia.core.position import Position
 
 METHODS: Final = ("get", "change", "transact", "recall", "walk", "scan", "objects", "regroup", "status")
 """What is forwarded: the whole port but `backup`, which is of the replica that is asked."""
+ANSWER_BYTES_MAX: Final = bounds.PEER_MESSAGE_BYTES_MAX // 2
+"""Far more than a client reads of an answer, and with its envelope surely within a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,11 @@ def decode_request(data: bytes) -> Asked:
 
 
 def encode_result(result: Any, position: Position | None) -> bytes:
-    """A result and where it stands."""
-    return _ENCODER.encode(Answer(True, position, None, _ENCODER.encode(result)))
+    """A result and where it stands. Raises: TOO_LARGE: a larger message would cost the link to the other replica."""
+    data = _ENCODER.encode(Answer(True, position, None, _ENCODER.encode(result)))
+    if len(data) > ANSWER_BYTES_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "ahash", cause=f"{len(data)} bytes: ask for less")
+    return data
 
 
 def encode_error(error: CheloniaError, position: Position | None) -> bytes:

@@ -61,6 +61,14 @@ def test_results_arrive_as_they_left(method: str, result: object) -> None:
     assert forwarding.decode_answer(method, forwarding.encode_result(result, HERE)) == (result, HERE)
 
 
+def test_a_result_that_would_cost_the_link_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "ANSWER_BYTES_MAX", 1000)
+    assert forwarding.encode_result("x" * 900, None)
+    with pytest.raises(CheloniaError) as caught:
+        forwarding.encode_result("x" * 1000, None)
+    assert caught.value.kind is Kind.TOO_LARGE
+
+
 def test_errors_arrive_as_they_left() -> None:
     error = CheloniaError(Kind.TOO_LARGE, "get", "o", "read it page by page")
     with pytest.raises(CheloniaError) as caught:
