@@ -53,6 +53,16 @@ MISFORTUNES = (
 )  # fmt: skip
 
 
+OF_GROUPS = ("depose", "wipe", "isolate", "stall")
+"""What happens to replicas of the A-Hash."""
+
+
+def with_group(mix: Mix, rng: random.Random) -> Mix:
+    """The mix of a seed whose A-Hash is a group."""
+    chosen = {name: rng.randint(1, 4) for name in OF_GROUPS if rng.random() < 0.5}
+    return replace(mix, misfortunes=mix.misfortunes | chosen)
+
+
 def draw(rng: random.Random) -> Mix:
     """The mix of a seed."""
 
@@ -101,8 +111,12 @@ class Chaos:
         for shepherd in world.shepherds:
             shepherd.disk.slow_ms = mix.slow_ms
         if mix.drift:
-            for node in self._world.nodes():
+            for node in world.nodes():
                 node.clock.pace = rng.uniform(0.9, 1.1)
+            for host in world.hosts:
+                if host.replica:  # leases of masters stand 2.5 %
+                    pace, host.node.clock.pace = host.node.clock.pace, 1.0
+                    host.node.clock.drift(1 + (pace - 1) / 5)
         if mix.liar:
             await self._turn(self.victims[0])
         if mix.absent:
@@ -132,6 +146,8 @@ class Chaos:
         world.network.faults = CALM
         world.durability.lag_ms, world.durability.unknown, world.store.unknown = 0, 0.0, 0.0
         world.store.free = LARGE
+        if world.group is not None:
+            world.group.free = LARGE
         for sources, targets in self._cuts:
             world.network.mend(sources, targets)
         for node in self._world.nodes():
@@ -208,11 +224,7 @@ class Chaos:
     async def _crash_host(self) -> None:
         host: Host | None = self._free(self._world.hosts)
         if host is not None:
-            self._busy[host.node] = None
-            await self._world.crash_host(host)
-            await self._pause(100, 3_000, 10_000)
-            await self._world.restart_host(host)
-            del self._busy[host.node]
+            await self._host_down(host)
 
     async def _freeze(self) -> None:
         one = self._free([*self._world.shepherds, *self._world.hosts])
@@ -232,11 +244,14 @@ class Chaos:
         others = [name for name in names if name not in some]
         cuts = [(some, others), (others, some)]
         chosen = cuts if rng.random() < 0.5 else [rng.choice(cuts)]
+        await self._cut_for(chosen, (1_000, 5_000, 20_000))
+
+    async def _cut_for(self, chosen: Sequence[tuple[Sequence[str], Sequence[str]]], pauses: Sequence[int]) -> None:
         self._world.note(f"CUT {chosen}")
         for cut in chosen:
             self._world.network.cut(*cut)
             self._cuts.append(cut)
-        await self._pause(1_000, 5_000, 20_000)
+        await self._pause(*pauses)
         self._world.note(f"MEND {chosen}")
         for cut in chosen:
             self._world.network.mend(*cut)
@@ -249,7 +264,9 @@ class Chaos:
     # --- the A-Hash -------------------------------------------------------------------------------------------------
 
     async def _panic(self) -> None:
-        """The store fails while it syncs; the process ends and is started again."""
+        """The store fails while it syncs; the process ends and is started again. Of a group: its master's process."""
+        if self._world.group is not None:
+            return await self._depose()
         [host] = [host for host in self._world.hosts if "a" in host.services]
         if host.node in self._busy or not host.node.up:
             return
@@ -265,9 +282,60 @@ class Chaos:
 
     async def _outage(self) -> None:
         """The A-Hash is there and takes no changes: its disk is full."""
-        self._world.store.free = 0
+        disk: Any = self._world.group or self._world.store
+        disk.free = 0
         await self._pause(1_000, 10_000)
-        self._world.store.free = LARGE
+        disk.free = LARGE
+
+    # --- a group of replicas ----------------------------------------------------------------------------------------
+
+    def _replica(self) -> Host | None:
+        """A replica that runs, and that nothing is done to, nor to another: the master more often than not."""
+        assert self._world.group is not None
+        if any(host.replica and host.node in self._busy for host in self._world.hosts) or self._cuts:
+            return None
+        free = [host for host in self._world.hosts if host.replica and host.node.up and host.node not in self._busy]
+        masters = [host for host in free if host.replica == self._world.group.master()]
+        return self._rng.choice(masters if masters and self._rng.random() < 0.7 else free) if free else None
+
+    async def _depose(self) -> None:
+        """A replica's process dies."""
+        host = self._replica()
+        if host is not None:
+            await self._host_down(host)
+
+    async def _wipe(self) -> None:
+        """A replica loses its disk, while a majority is whole without it."""
+        host, group = self._replica(), self._world.group
+        if host is None or group is None or not group.may_lose(host.replica):
+            return
+        self._world.note(f"WIPE {host.node.name}")
+        await self._host_down(host, lambda: group.wipe(host.replica))
+
+    async def _host_down(self, host: Host, meanwhile: Callable[[], None] | None = None) -> None:
+        self._busy[host.node] = None
+        await self._world.crash_host(host)
+        if meanwhile is not None:
+            meanwhile()
+        await self._pause(100, 3_000, 10_000)
+        await self._world.restart_host(host)
+        del self._busy[host.node]
+
+    async def _isolate(self) -> None:
+        """A replica is cut off from the others, in one direction or both; who asks it still can."""
+        host, rng = self._replica(), self._rng
+        if host is not None:
+            others = [other.node.name for other in self._world.hosts if other.replica and other is not host]
+            cuts: list[tuple[Sequence[str], Sequence[str]]] = [([host.node.name], others), (others, [host.node.name])]
+            await self._cut_for(cuts if rng.random() < 0.5 else [rng.choice(cuts)], (2_000, 8_000))
+
+    async def _stall(self) -> None:
+        """The thread of a replica's engine stands still, the rest of its process goes on."""
+        host, group = self._replica(), self._world.group
+        engine = group.places[host.replica].engine if host is not None and group is not None else None
+        if host is not None and engine is not None:
+            self._world.note(f"STALL {host.node.name}")
+            engine.stall(self._rng.choice((1_000, 5_000)))
 
     # --- disks ------------------------------------------------------------------------------------------------------
 

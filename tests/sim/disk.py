@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from chelonia.ahash.store_memory import MemoryStore
 from chelonia.core.ahash import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
+from chelonia.core.position import Horizon
 from chelonia.core.replicas import ReplicaFacts
 from chelonia.core.shepherd import ByteRange, Scanned, StoredReplica
 from chelonia.shepherd.blobs_memory import MemoryBlobs
@@ -245,6 +247,15 @@ class SimStore(MemoryStore):
             self.panicked.set()
             raise CheloniaError(Kind.OUTCOME_UNKNOWN, "commit", "store", "it failed while syncing")
 
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While held, who watches may read it, also when its process may not any more."""
+        before, self._open = self._open, True
+        try:
+            yield
+        finally:
+            self._open = before
+
     def contents(self) -> dict[bytes, bytes]:
         """A copy of everything, as a backup has it."""
         return dict(self._contents)
@@ -263,6 +274,19 @@ class SimStore(MemoryStore):
 
 def _nobody(puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
     del puts, deletes
+
+
+class SeenDurability:
+    """Durability that tells the horizon of a process what was answered."""
+
+    def __init__(self, inner: SimDurability, horizon: Horizon) -> None:
+        self._inner = inner
+        self._horizon = horizon
+
+    async def wait(self, position: Position) -> None:
+        """See `ahash.store.Durability`."""
+        await self._inner.wait(position)
+        self._horizon.saw(position)
 
 
 class SimDurability:

@@ -20,6 +20,7 @@ from typing import Any
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
+from chelonia.core.position import Position, later
 from chelonia.hosting.rpc_client import AGAIN, KEYED, ONCE
 from tests.sim.process import Node, SimIds, check_alive
 
@@ -237,18 +238,37 @@ class _Port:
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         async def call(context: Call, *args: Any, **kwargs: Any) -> Any:
+            mine = self._source.horizon
             arriving = Call(
                 dn=self._caller.dn, roles=self._caller.roles, service_id=self._caller.service_id,
                 request_id=context.request_id, request_key=context.request_key, address=self._source.name,
+                read_after=later(context.read_after, mine.newest), strong=context.strong,
             )  # fmt: skip
+            said: list[tuple[CheloniaError | None, Position | None]] = []
 
-            def work() -> Awaitable[Any]:
+            async def work() -> Any:
                 service = self._target()
                 if service is None:
                     raise CheloniaError(Kind.UNAVAILABLE, method, self._node.name, "it is starting")
-                return getattr(service, method)(arriving, *args, **kwargs)
+                theirs = self._node.horizon
+                try:
+                    answer = await getattr(service, method)(arriving, *args, **kwargs)
+                except CheloniaError as error:
+                    said.append((error, theirs.newest))
+                    raise
+                said.append((None, theirs.newest))
+                return answer
 
-            return await self._network.carry(self._source, self._node, method, work, context.request_id)
+            failed: CheloniaError | None = None
+            try:
+                return await self._network.carry(self._source, self._node, method, work, context.request_id)
+            except CheloniaError as error:
+                failed = error
+                raise
+            finally:
+                for error, position in said:
+                    if error is failed and position is not None:
+                        mine.saw(position)
 
         return call
 

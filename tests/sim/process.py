@@ -15,6 +15,7 @@ from typing import Any
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms
+from chelonia.core.position import Horizon
 
 EPOCH_MS = 1_700_000_000_000
 
@@ -73,19 +74,30 @@ class Node:
         self.up = False
         self.thawed: asyncio.Event | None = None
         self.clock = SimClock(self)
+        self.horizon = Horizon()
         self._unexpected = unexpected
         self._life = Life(name, unexpected)
 
     def begin(self) -> None:
-        """Start a new life."""
+        """Start a new life, which has seen nothing yet."""
         self._life = Life(self.name, self._unexpected)
+        self.horizon = Horizon()
         self.up = True
+
+    def context(self) -> contextvars.Context:
+        """The context of what belongs to the present life of this process."""
+        context = contextvars.copy_context()
+        context.run(_LIFE.set, self._life)
+        return context
+
+    def over(self, context: contextvars.Context) -> bool:
+        """Whether the life that this context belongs to has ended."""
+        life = context.get(_LIFE)
+        return life is None or life.over
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run `work` as part of this process."""
-        context = contextvars.copy_context()
-        context.run(_LIFE.set, self._life)
-        return asyncio.get_running_loop().create_task(work, context=context)
+        return asyncio.get_running_loop().create_task(work, context=self.context())
 
     async def crash(self) -> None:
         """Kill the process: every task is cancelled, nothing is flushed."""
@@ -125,7 +137,13 @@ class SimClock:
     def __init__(self, node: Node | None = None) -> None:
         self.offset_ms = 0
         self.pace = 1.0
+        self._origin_ms = 0.0
         self._node = node
+
+    def drift(self, pace: float) -> None:
+        """Go at another pace from now on."""
+        self._origin_ms += asyncio.get_running_loop().time() * 1000 * (self.pace - pace)
+        self.pace = pace
 
     def now_ms(self) -> Ms:
         """Wall clock of this process."""
@@ -133,7 +151,7 @@ class SimClock:
 
     def monotonic_ms(self) -> Ms:
         """Milliseconds since the start of the run, as this process counts them."""
-        return Ms(round(asyncio.get_running_loop().time() * 1000 * self.pace))
+        return Ms(round(self._origin_ms + asyncio.get_running_loop().time() * 1000 * self.pace))
 
     async def sleep(self, duration_ms: int) -> None:
         """Let virtual time pass; a frozen process wakes when it is thawed."""

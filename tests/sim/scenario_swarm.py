@@ -12,17 +12,20 @@ import asyncio
 import random
 from dataclasses import replace
 
-from tests.sim.chaos import CALM, Chaos, draw
+from tests.sim.ahash_group import slower
+from tests.sim.chaos import CALM, Chaos, draw, with_group
 from tests.sim.model import Op, Violation
 from tests.sim.scenario import Outcome
 from tests.sim.users import NAMES_EACH, Group, User, Users, colleagues
 from tests.sim.watch import Watch
-from tests.sim.world import ADMIN, DOMAINS, LIBRARIAN_SETTINGS, PAIRED, SPLIT, World
+from tests.sim.world import ADMIN, DOMAINS, LIBRARIAN_SETTINGS, PAIRED, PAIRED_GROUP, SPLIT, SPLIT_GROUP, World
 
 USERS = 4
 ROUNDS = 8
 LOOK_MS = 4_000
 SITES = tuple(dict.fromkeys(domain.split("/")[0] for domain in DOMAINS))
+GROUPS = 0.34
+"""The share of seeds whose A-Hash is a group of three replicas."""
 DRILLS = 0.3
 """The share of seeds that begin with a drill."""
 HEAL_WITHIN_MS = 400_000
@@ -35,9 +38,10 @@ async def swarm(seed: int) -> Outcome:
     """Run the scenario. Raises: Violation."""
     run = Swarm(seed)
     try:
-        await run.prepare()
-        await run.trouble()
-        return await run.recovery()
+        with slower():
+            await run.prepare()
+            await run.trouble()
+            return await run.recovery()
     except Violation as violation:
         raise Violation(f"{violation}\n  mix: {run.chaos.mix}\n  last events:\n{run.world.trace.tail(30)}") from None
 
@@ -46,8 +50,13 @@ class Swarm:
     """One run."""
 
     def __init__(self, seed: int) -> None:
-        rng = random.Random(seed * 104_729)
-        self.world = World(seed, rng.choice((SPLIT, PAIRED)))
+        rng, more = (
+            random.Random(seed * 104_729),
+            random.Random(f"swarm {seed}"),
+        )  # what was added later draws from `more`
+        shape = rng.choice((SPLIT, PAIRED))
+        grouped = more.random() < GROUPS
+        self.world = World(seed, {SPLIT: SPLIT_GROUP, PAIRED: PAIRED_GROUP}[shape] if grouped else shape)
         self.world.librarian_settings = replace(
             SETTINGS,
             repair_delay_ms=rng.choice((0, 0, 10_000)),
@@ -56,9 +65,10 @@ class Swarm:
         )
         # Inventories are compared daily as a rule: what only that mends is a bug to be shown.
         self.world.shepherd_tuning = {"compare_ms": 3_600_000, "scrub_period_ms": rng.choice((15_000, 60_000))}
-        self.users = Users(self.world, rng)
-        self.chaos = Chaos(self.world, random.Random(rng.random()), draw(rng))
-        mix = self.chaos.mix
+        self.users = Users(self.world, rng, more if grouped else None)
+        breaking, mix = random.Random(rng.random()), draw(rng)
+        mix = with_group(mix, more) if grouped else mix
+        self.chaos = Chaos(self.world, breaking, mix)
         self.watch = Watch(self.world, steady_clocks=not (mix.drift or "clock_step" in mix.misfortunes))
         self.groups = [Group(f"/g{number}") for number in range(USERS // 2)]
         self.drills = rng.random() < DRILLS

@@ -28,6 +28,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import Dn, RequestKey
 from chelonia.core.metadata import Triple, from_triples
+from chelonia.core.position import Horizon
 from chelonia.wire import receipts
 from tests.sim.model import NOTHING, Op, Story, Violation
 from tests.sim.process import Node
@@ -52,10 +53,12 @@ Send = Callable[[Any, Call], Awaitable[Any]]
 
 @dataclass(slots=True)
 class Group:
-    """Some users, the collection they share, and what they were told about the names in it."""
+    """Some users, the collection they share, what they were told about the names in it, and the newest position that
+    any of them was told: whoever shows it sees what all of them know."""
 
     path: str
     story: Story = field(default_factory=lambda: Story(NAMES_EACH))
+    horizon: Horizon = field(default_factory=Horizon)
 
     def ln(self, name: int) -> str:
         """The Logical Name of a name."""
@@ -86,14 +89,16 @@ class Contents:
 
 
 class Users:
-    """All users of one run. `acknowledged` counts uploads that were told to be done."""
+    """All users of one run. `acknowledged` counts uploads that were told to be done; where the A-Hash is a group,
+    `strong` draws who reads strongly."""
 
-    def __init__(self, world: World, rng: random.Random) -> None:
+    def __init__(self, world: World, rng: random.Random, strong: random.Random | None = None) -> None:
         self.world = world
         self.contents = Contents()
         self.acknowledged = 0
         self.asked = 0
         self.rng = rng
+        self.strong = strong
         self.waiting: dict[asyncio.Task[None], None] = {}
 
     def draw(self, group: Group, user: int, colleague: int) -> Op:
@@ -124,6 +129,9 @@ class Users:
     async def act(self, group: Group, user: User, op: Op) -> str:
         """Do one thing and remember what was told. Returns: what was told."""
         call = user.call(op.id, self.world.ids.uuid())
+        user.node.horizon = group.horizon
+        if self.strong is not None and self.strong.random() < 0.5:
+            call = call.strongly()
         group.story.begin(op)
         told = await _Asking(self, group, user, call).ask(op)
         if told != UNKNOWN and not (told.startswith("refused") and self.world.network.flying(call.request_id)):
@@ -219,8 +227,9 @@ class _Asking:
         return lambda port, call: port.modify(call, modify)
 
     async def _repeat(self, send: Send) -> str:
-        """Send until answered, with pauses. `done`, `refused <kind>`, or UNKNOWN when the user gives up."""
-        for _ in range(TRIES):
+        """Send until answered, with pauses. `done`, `refused <kind>`, or UNKNOWN when the user gives up, or is told
+        after a lost answer that he is too late: that one may have been a success."""
+        for tried in range(TRIES):
             try:
                 [answer] = await send(self._port(), self._call)
             except CheloniaError:
@@ -229,7 +238,8 @@ class _Asking:
             if not answer.kind:
                 return "done"
             if not TABLE[Kind(answer.kind)].retryable:
-                return f"refused {answer.kind}"
+                late = tried and answer.kind == Kind.EXPIRED.value
+                return UNKNOWN if late else f"refused {answer.kind}"
             await self._world.clock.sleep(PAUSE_MS)
         return UNKNOWN
 

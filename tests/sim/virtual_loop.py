@@ -8,8 +8,11 @@ deadlock that this would be.
 from __future__ import annotations
 
 import asyncio
+import gc
 import selectors
+from collections import deque
 from collections.abc import Coroutine, Mapping
+from heapq import heappop
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -55,10 +58,38 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the loop was made."""
         return self._virtual.now_s
 
+    def _write_to_self(self) -> None:
+        """There is one thread: nobody has to be woken."""
+
+    def _run_once(self) -> None:
+        """Jump to the next timer when nothing is ready, and run all that is: as the base class does, for one thread."""
+        scheduled: list[Any] = self._scheduled  # type: ignore[attr-defined]
+        ready: deque[Any] = self._ready  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._cancelled:
+            heappop(scheduled)._scheduled = False
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not scheduled:
+                raise Deadlock("no task is ready and no timer is set")
+            self._virtual.now_s = max(self._virtual.now_s, scheduled[0]._when)
+        now_s = self._virtual.now_s
+        while scheduled and scheduled[0]._when <= now_s:
+            handle = heappop(scheduled)
+            handle._scheduled = False
+            ready.append(handle)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end on a fresh virtual loop, cancel what it left behind, and return its result."""
+    """Run `main` to its end on a fresh virtual loop, cancel what it left behind, and return its result.
+
+    Garbage is collected afterwards: looking for it meanwhile would cost a fifth of the time.
+    """
     loop = VirtualLoop()
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)
@@ -69,3 +100,5 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
         loop.run_until_complete(asyncio.gather(*leftovers, return_exceptions=True))
         asyncio.set_event_loop(None)
         loop.close()
+        if collecting:
+            gc.enable()

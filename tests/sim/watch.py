@@ -40,6 +40,7 @@ class Watch:
         self._world = world
         self._steady_clocks = steady_clocks
         self._found: list[str] = []
+        self._ordered_away: set[ReferenceId] = set()
         world.store.watch = self._committing
         world.on_erased = self._erasing
 
@@ -49,7 +50,7 @@ class Watch:
         """Raises: Violation for the first thing that was found since the last look, or is found now."""
         if self._world.bugs:
             raise Violation(f"a service broke: {self._world.bugs[0]}")
-        seen = snapshot(self._world.store)
+        seen = self._seen()
         for finding in invariants.broken(seen):
             self._found.append(str(finding))
         for blob in self._without_copy(seen):
@@ -59,13 +60,17 @@ class Watch:
         if self._found:
             raise Violation("; ".join(self._found[:4]))
 
+    def _seen(self) -> Snapshot:
+        with self._world.store.watched():
+            return snapshot(self._world.store)
+
     def lost(self) -> set[BlobId]:
         """Blobs of which disasters have taken every copy."""
-        return {blob_of(blob) for blob in self._without_copy(snapshot(self._world.store)) if self._may_be_lost(blob)}
+        return {blob_of(blob) for blob in self._without_copy(self._seen()) if self._may_be_lost(blob)}
 
     def left(self) -> str:
         """What is not whole yet, "" when nothing."""
-        seen, lost = snapshot(self._world.store), self.lost()
+        seen, lost = self._seen(), self.lost()
         findings = [f for f in invariants.unsettled(seen) if f.object not in {blob_object(blob) for blob in lost}]
         if findings:
             return "; ".join(map(str, findings[:4]))
@@ -74,11 +79,13 @@ class Watch:
         return "; ".join([*told, *disks][:4])
 
     def _listed_without_bytes(self, seen: Snapshot) -> Iterator[str]:
-        """Copies that the metadata vouch for, that no disaster took, and that are not there."""
+        """Copies that the metadata vouch for, that no disaster took, and that are not there. A report that was on its
+        way while its copy was erased by order lists it again for a moment: the next one takes that back."""
         held = {shepherd.service_id: _references(shepherd) for shepherd in self._world.shepherds}
         for blob in seen.blobs():
             for place, state in locations_of(blob):
-                excused = place.shepherd in self._world.liars or (place.shepherd, place.reference) in self._world.taken
+                taken = (place.shepherd, place.reference) in self._world.taken or place.reference in self._ordered_away
+                excused = place.shepherd in self._world.liars or taken
                 if state in (_S.ALIVE, _S.THIRDWHEEL) and not excused and place.reference not in held[place.shepherd]:
                     yield f"{place} of {blob.id} is {state.value}, and its disk has nothing of it"
 
@@ -180,13 +187,13 @@ class Watch:
 
     def sites(self, name: str) -> list[str]:
         """The sites of the live copies of a file on Shepherds that run."""
-        [blob] = [blob for blob in snapshot(self._world.store).blobs() if facts_of(blob).name == name]
+        [blob] = [blob for blob in self._seen().blobs() if facts_of(blob).name == name]
         homes = [self._world.find(place.shepherd) for place, state in locations_of(blob) if state is _S.ALIVE]
         return sorted(home.domain.split("/")[0] for home in homes if home.node.up)
 
     def homes(self, name: str) -> list[SimShepherd]:
         """The Shepherds with a live copy of a file."""
-        [blob] = [blob for blob in snapshot(self._world.store).blobs() if facts_of(blob).name == name]
+        [blob] = [blob for blob in self._seen().blobs() if facts_of(blob).name == name]
         return [self._world.find(place.shepherd) for place, state in locations_of(blob) if state is _S.ALIVE]
 
     def _heard_lately(self, shepherd: ServiceId) -> bool:
@@ -199,9 +206,11 @@ class Watch:
         facts = facts_now(shepherd.disk.platter, reference)
         if facts is None or reference not in shepherd.disk.platter.references():
             return
-        header = self._world.store.get(layout.header_key(blob_object(facts.blob)))
+        with self._world.store.watched():
+            header = self._world.store.get(layout.header_key(blob_object(facts.blob)))
         if header is None:
             return
+        self._ordered_away.add(reference)
         state = _blob(b"H\0" + blob_object(facts.blob).encode(), header).value(
             "locations", str(Location(shepherd.service_id, reference))
         )

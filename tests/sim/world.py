@@ -7,12 +7,14 @@ through the network. Disks (the A-Hash's store, a Shepherd's blobs and state fil
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from chelonia.ahash.replicated import ReplicatedAHash
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store_memory import InlineExecutor
 from chelonia.bartender.service import BartenderService
@@ -31,7 +33,8 @@ from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.store_state import MemoryState
 from chelonia.wire import tickets
-from tests.sim.disk import SimDisk, SimDurability, SimStore, facts_now
+from tests.sim.ahash_group import SimGroup
+from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimStore, facts_now
 from tests.sim.network import Channel, Network, Trace
 from tests.sim.process import Node, SimClock, SimIds, task_factory
 
@@ -44,6 +47,8 @@ CORE_DN = Dn("/O=Sim/CN=core")
 
 BODY_IDLE_MS = 10_000
 """A body whose sender is silent for so long has lost its connection."""
+RESPAWN_MS = 300
+"""How long a supervisor waits before it starts a process that has ended by itself."""
 START_RETRY_MS = 500
 """Pause of a service that waits for another to start."""
 
@@ -86,6 +91,10 @@ SPLIT = Shape((("a1", "a"), ("l1", "l"), ("l2", "l"), ("b1", "b"), ("b2", "b")),
 """Every service by itself, and nine Shepherds at three sites."""
 PAIRED = Shape((("n1", "alb"), ("n2", "lb")), DOMAINS)
 """Two nodes with all services, one of them with the A-Hash."""
+SPLIT_GROUP = Shape((("a1", "a"), ("a2", "a"), ("a3", "a"), *SPLIT.hosts[1:]), DOMAINS)
+"""As `SPLIT`, with three replicas of the A-Hash."""
+PAIRED_GROUP = Shape((("n1", "alb"), ("n2", "alb"), ("n3", "a")), DOMAINS)
+"""As `PAIRED`, with a replica on each node and a third one that only votes and answers."""
 
 
 class InlineWorker:
@@ -121,13 +130,15 @@ class SimVerifier:
 
 @dataclass(slots=True)
 class Host:
-    """A process with any of A-Hash, Librarian and Bartender. A service is None until it has started."""
+    """A process with any of A-Hash, Librarian and Bartender. A service is None until it has started. `replica`: which
+    one of the A-Hash's, 0 when there are none."""
 
     node: Node
     services: str
-    ahash: AHashService | None = None
+    ahash: AHashService | ReplicatedAHash | None = None
     librarian: LibrarianService | None = None
     bartender: BartenderService | None = None
+    replica: int = 0
 
     @property
     def librarian_id(self) -> ServiceId:
@@ -187,15 +198,28 @@ class World:
         self.store = SimStore(self.rng)
         self.durability = SimDurability(self.rng)
         self.hosts = [Host(Node(name, self._unexpected), services) for name, services in shape.hosts]
+        self.group = self._group(seed)
         self.shepherds = [self._shepherd(number, domain) for number, domain in enumerate(shape.domains, start=1)]
         self.librarian_settings = LIBRARIAN_SETTINGS
         self.shepherd_tuning: dict[str, int] = {}
+
+    def _group(self, seed: int) -> SimGroup | None:
+        """The replicas of the A-Hash, where there are more than one. What they decide is in `store`."""
+        hosts = self._with("a")
+        if len(hosts) == 1:
+            return None
+        for own, host in enumerate(hosts, start=1):
+            host.replica = own
+        rng, nodes = random.Random(f"group {seed}"), [host.node for host in hosts]
+        return SimGroup(nodes, rng, self.network, self.store.commit, self._unexpected)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start all services and wait until every Shepherd is alive."""
         asyncio.get_running_loop().set_task_factory(task_factory)
+        if self.group is not None:
+            self._connecting = asyncio.ensure_future(self.group.connect())
         for host in self.hosts:
             await self.restart_host(host)
         for shepherd in self.shepherds:
@@ -208,7 +232,8 @@ class World:
             return False
         librarians = [host.librarian for host in self.hosts if host.librarian is not None]
         views = [view for librarian in librarians for view in await librarian.nodes(ADMIN)]
-        return all(view.state == "alive" for view in views)
+        heard = self.group is None or all(view.total_bytes for view in views)
+        return heard and all(view.state == "alive" for view in views)
 
     async def crash(self, shepherd: SimShepherd) -> None:
         """Kill a Shepherd: memory and unsynced bytes are gone."""
@@ -241,7 +266,10 @@ class World:
         self.note(f"CRASH {host.node.name}")
         await host.node.crash()
         host.ahash = host.librarian = host.bartender = None
-        if "a" in host.services:
+        if host.replica:
+            assert self.group is not None
+            self.group.crashed(host.replica)
+        elif "a" in host.services:
             self.store = self.store.reopened()
 
     async def restart_host(self, host: Host) -> None:
@@ -254,11 +282,14 @@ class World:
                 await self.clock.sleep(1)
 
     async def _boot(self, host: Host) -> None:
-        if "a" in host.services:
-            store = self.store
-            ahash = AHashService(
-                store, InlineExecutor(), host.node.clock, AHashSettings(cluster="sim"), self.durability
-            )
+        if host.replica:
+            assert self.group is not None
+            host.ahash = replica = await self.group.open(host.replica, host.node.horizon)
+            host.node.spawn(self._run_replica(host, replica))
+        elif "a" in host.services:
+            durability = SeenDurability(self.durability, host.node.horizon)
+            settings = AHashSettings(cluster="sim")
+            ahash = AHashService(self.store, InlineExecutor(), host.node.clock, settings, durability)
             await ahash.start()
             host.ahash = ahash
             self._keep(host.node, ahash.run())
@@ -274,6 +305,23 @@ class World:
             directory = _Directory(self, host.node, host.bartender_id, Role.BARTENDER)
             port = self._librarian_of(host)
             host.bartender = BartenderService(port, directory, host.node.clock, self.ids, settings)
+
+    async def _run_replica(self, host: Host, replica: ReplicatedAHash) -> None:
+        """Run a replica of the A-Hash; when it says that its process has to end, that is started again."""
+        try:
+            await replica.run()
+        except CheloniaError as error:
+            self.note(f"{host.node.name} ends: {error.cause}")
+            if "internal failure" in error.cause:
+                self._unexpected(host.node.name, error)
+            context = contextvars.Context()
+            self._ending = asyncio.get_running_loop().create_task(self._begin_anew(host), context=context)
+
+    async def _begin_anew(self, host: Host) -> None:
+        await self.crash_host(host)
+        await self.clock.sleep(RESPAWN_MS)
+        if not host.node.up:
+            await self.restart_host(host)
 
     def _keep(self, node: Node, work: Coroutine[Any, Any, None]) -> None:
         """Run what must never end by itself."""

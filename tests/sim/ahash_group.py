@@ -1,0 +1,603 @@
+"""Three replicas of the A-Hash among simulated processes: the shell of production over the model of its engine.
+
+`chelonia.ahash.replicated`, `mastership` and `protocol` run as they are; under them is `replication_engine.Engine` with
+the store's contents as its state, beside them links that carry messages in order, hold them while a way is cut, and
+break when that lasts. `SimGroup.decided` follows the log: what a master tells to be durable is applied to the world's
+own store, which those who watch look at, and never changes again: a term that opens without it is a lost write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from chelonia.ahash import keeping, layout, membership, meta, replicated, standing
+from chelonia.ahash.effects import Role
+from chelonia.ahash.engine_port import Committed, Event, Failed, Send, Token
+from chelonia.ahash.layout import StoreState
+from chelonia.ahash.lease import Pace
+from chelonia.ahash.mastership import Mastership
+from chelonia.ahash.membership import Member, Membership
+from chelonia.ahash.replicated import Parts, ReplicatedAHash
+from chelonia.ahash.service import AHashSettings
+from chelonia.ahash.standing import LogEnd
+from chelonia.ahash.store_memory import MemoryStore
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from tests.sim.network import Network
+from tests.sim.process import Node
+from tests.sim.replication_engine import Disk, Engine, Record
+
+T = TypeVar("T")
+
+REPLICAS = 3
+PACE = Pace(
+    beat_ms=500, dead_ms=3_000, lease_ms=4_000, stale_ms=10_000, mandate_ms=2_000, backoff_ms=10, tell_ms=5,
+    stuck_ms=30_000, announce_ms=20_000,
+)  # fmt: skip
+"""Ten times slower than production, as every beat costs real time; but for elections, which the model holds as fast."""
+SYNC_MS_MAX = 3
+CONNECT_MS = 500
+TIMED_OUT_MS = 3_000
+"""A connection over which nothing passes breaks after so long."""
+LARGE = 1 << 40
+_OF_MASTERS = ("NEWMASTER", "LOG", "SYNC")
+_MASTERS_KIND, _OTHER_KIND = 12, 1
+"""Kinds of frame as Berkeley DB numbers them: one that only a master sends, and one that anybody does."""
+
+
+@contextmanager
+def slower() -> Iterator[None]:
+    """While held, what the shell does now and then is as much slower as the pace."""
+    with patch.object(replicated, "RETRY_MS", 500), patch.object(keeping, "LOOK_MS", 2_000):
+        yield
+
+
+class Contents:
+    """What the records of a log add up to: the store."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.values: dict[bytes, bytes] = {}
+        self.keys: list[bytes] = []
+
+    def apply(self, record: Record) -> None:
+        """Take over a record; one without operations changes nothing."""
+        self.sequence = record.sequence
+        for puts, deletes, _ in record.ops:
+            for key, value in puts.items():
+                if key not in self.values:
+                    insort(self.keys, key)
+                self.values[key] = value
+            for key in deletes:
+                if self.values.pop(key, None) is not None:
+                    del self.keys[bisect_left(self.keys, key)]
+
+
+class _Model(Engine):
+    """The model, with the store's contents as state, and commits that the executor of the shell makes one by one."""
+
+    def _rebuild(self) -> None:
+        self.state: Any = Contents()
+        for record in self._disk.log:
+            self.state.apply(record)
+
+    def end(self) -> LogEnd:
+        """Mark and sequence as the store shows them."""
+        mark = self.state.values.get(layout.META_TERM)
+        return LogEnd(None if mark is None else standing.decode_mark(mark), self.state.sequence)
+
+    def write(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """Append a record and send it; `synced` ends this commit."""
+        if not self.is_master or (term and term != self.gen) or self._demote_due:
+            raise CheloniaError(Kind.UNAVAILABLE, "commit", "ahash", "not the master of this term")
+        record = Record(self.gen, self.state.sequence + 1, ((dict(puts), tuple(deletes), ""),))  # type: ignore[arg-type]
+        self._disk.log.append(record)
+        self.state.apply(record)
+        self._busy = True
+        self._send(None, "LOG", len(self._disk.log) - 1, record)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a commit is not synced yet."""
+        return self._busy
+
+    def synced(self) -> None:
+        """The commit under way is on stable storage."""
+        self._disk.synced = len(self._disk.log)
+        self._disk.witness = self.reach()
+        self._busy = False
+        self._post(Committed(self.state.sequence, Token(self.gen, 1, self._disk.synced)))
+        if self._demote_due:
+            self._demote()
+
+
+class SimReplica:
+    """`ReplicatedEngine` of one process."""
+
+    def __init__(self, group: SimGroup, own: int, node: Node, disk: Disk) -> None:
+        self.world, self.own, self.node = group, own, node
+        self.disk = disk
+        self.context = node.context()
+        self.stalled: deque[Callable[[], None]] | None = None
+        self._events: Callable[[Event], None] | None = None
+        self._sends: Send | None = None
+        self._model = _Model(self, disk)  # type: ignore[arg-type]
+
+    # --- what the model asks of its process -------------------------------------------------------------------------
+
+    def on_event(self, event: Event) -> None:
+        """Pass an event on, and look what it made durable."""
+        if self._events is not None:
+            self._events(event)
+            self.world.look(self.own)
+            if isinstance(event, Failed):
+                self.world.note(f"replica {self.own} fails: {event.reason}")
+
+    def send_frame(self, peer: int | None, frame: tuple[Any, ...]) -> None:
+        """Send a frame of the model: its place in the group's list of parcels is the record."""
+        kind = _MASTERS_KIND if frame[0] in _OF_MASTERS else _OTHER_KIND
+        control = bytes(16) + kind.to_bytes(4, "big") + int(frame[1]).to_bytes(4, "big")
+        if self._sends is not None:
+            self._sends(peer, control, self.world.parcel(frame))
+
+    def engine_later(self, delay_us: int, step: Callable[..., None], *arguments: Any) -> None:
+        """Have the engine's thread do this."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay_us / 1e6, self._to_engine, lambda: step(*arguments), context=self.context)
+
+    def _to_engine(self, step: Callable[[], None]) -> None:
+        if self.node.over(self.context):
+            return
+        if self.stalled is not None:
+            self.stalled.append(step)
+        elif self.node.frozen:
+            self.stalled = deque((step,))
+            self.node.spawn(self._go_on())
+        else:
+            self._step(step)
+
+    def stall(self, duration_ms: int) -> None:
+        """The engine's thread stands still, the event loop goes on."""
+        if self.stalled is None:
+            self.stalled = deque()
+            self.node.spawn(self._go_on(duration_ms))
+
+    async def _go_on(self, after_ms: int = 0) -> None:
+        await self.node.clock.sleep(after_ms)
+        await self.node.awake()
+        steps, self.stalled = self.stalled or deque(), None
+        while steps and self.stalled is None:
+            self._step(steps.popleft())
+        if self.stalled is not None:
+            self.stalled.extendleft(reversed(steps))
+
+    def _step(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:
+            self.world.unexpected(self.node.name, error)
+
+    # --- the port ---------------------------------------------------------------------------------------------------
+
+    def start(self, events: Callable[[Event], None], send: Send) -> None:
+        """See `ReplicatedEngine`."""
+        self._events, self._sends = events, send
+
+    def found(self) -> None:
+        """See `ReplicatedEngine`."""
+        self._model.found()
+
+    def process(self, sender: int, control: bytes, record: bytes) -> None:
+        """See `ReplicatedEngine`."""
+        frame = self.world.parcels[int.from_bytes(record, "big")]
+        self._to_engine(lambda: self._model.process(sender, frame))
+
+    def peer_up(self, peer: int) -> None:
+        """See `ReplicatedEngine`."""
+        self._to_engine(lambda: self._model.peer_up(peer))
+
+    def elect(self, sites: int, votes: int, valid_ms: int) -> None:
+        """See `ReplicatedEngine`; the model bounds no mandate."""
+        del valid_ms
+        self._to_engine(lambda: self._model.elect(sites, votes))
+
+    def step_down(self) -> None:
+        """See `ReplicatedEngine`."""
+        self._to_engine(self._model.step_down)
+
+    def set_voter(self, voter: bool) -> None:
+        """See `ReplicatedEngine`."""
+
+    def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """See `ReplicatedEngine`; the executor waits for the disk."""
+        self._model.write(term, puts, deletes)
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """See `Store`."""
+        self._model.write(0, puts, deletes)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a commit waits for the disk."""
+        return self._model.busy
+
+    def synced(self) -> None:
+        """The disk has it."""
+        self._step(self._model.synced)
+
+    def applied(self) -> int:
+        """See `ReplicatedEngine`."""
+        return int(self._model.state.sequence)
+
+    def trusted(self) -> bool:
+        """See `ReplicatedEngine`."""
+        return self._model.trusted()
+
+    @property
+    def _held(self) -> Contents:
+        if not self._model.state.values:
+            raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", "it is being replaced by a copy")
+        contents: Contents = self._model.state
+        return contents
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `Store`."""
+        return self._held.values.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See `Store`."""
+        values = self._held.values
+        return [values.get(key) for key in keys]
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """See `Store`."""
+        held = self._held
+        first = bisect_left(held.keys, start)
+        last = min(bisect_left(held.keys, end), first + limit)
+        return [(key, held.values[key]) for key in held.keys[first:last]]
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """See `Store`."""
+        yield
+
+    def upkeep_due(self) -> bool:
+        """Never."""
+        return False
+
+    def upkeep(self) -> None:
+        """Nothing."""
+
+    def backup(self, target: str) -> None:
+        """Refuse. Raises: NOT_SUPPORTED."""
+        raise CheloniaError(Kind.NOT_SUPPORTED, "backup", target)
+
+    def free_bytes(self) -> int:
+        """Space left."""
+        return self.world.free
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class SimExecutor:
+    """Reads at once; writes one after the other, each done when the disk has synced what it committed."""
+
+    def __init__(self, engine: SimReplica, rng: random.Random) -> None:
+        self._engine = engine
+        self._rng = rng
+        self._last: asyncio.Task[None] | None = None
+
+    def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` now."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(work())
+        except CheloniaError as error:
+            future.set_exception(error)
+        return future
+
+    def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` when what was handed over before is done; whoever stops waiting does not stop it."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._last = asyncio.ensure_future(self._write(work, self._last, future))
+        return future
+
+    async def _write(self, work: Callable[[], T], before: asyncio.Task[None] | None, future: asyncio.Future[T]) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait((before,))
+        await self._engine.node.awake()
+        try:
+            result = work()
+        except CheloniaError as error:
+            if not future.done():
+                future.set_exception(error)
+            return
+        if self._engine.busy:
+            await asyncio.sleep(self._rng.randint(0, SYNC_MS_MAX) / 1000)
+            await self._engine.node.awake()
+            self._engine.synced()
+        if not future.done():
+            future.set_result(result)
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+@dataclass(slots=True)
+class _Link:
+    """A connection: what is sent arrives in order, or not at all."""
+
+    last_s: dict[int, float] = field(default_factory=dict)
+    stuck: deque[tuple[int, int, bytes]] = field(default_factory=deque)
+
+
+class _Links:
+    """`mastership.Links` of one replica."""
+
+    def __init__(self, group: SimGroup, own: int) -> None:
+        self._group, self._own = group, own
+
+    def send(self, peer: int, data: bytes) -> bool:
+        """See `Links`."""
+        return self._group.send(self._own, peer, data)
+
+    def set_membership(self, membership: Membership) -> None:
+        """See `Links`; members do not change here."""
+
+
+@dataclass(slots=True)
+class Place:
+    """One replica: what outlives its process, and the process while there is one."""
+
+    node: Node
+    disk: Disk
+    engine: SimReplica | None = None
+    mastership: Mastership | None = None
+    ahash: ReplicatedAHash | None = None
+    held: deque[tuple[int, bytes]] = field(default_factory=deque)
+
+
+class SimGroup:
+    """The replicas of one world. `truth` is told of every record that was decided, in order."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        rng: random.Random,
+        network: Network,
+        truth: Callable[[Mapping[bytes, bytes], Iterable[bytes]], None],
+        unexpected: Callable[[str, BaseException], None],
+    ) -> None:
+        self.random = rng
+        self.free = LARGE
+        self.newest_gen = 0
+        self.unexpected = unexpected
+        self.parcels: list[tuple[Any, ...]] = []
+        self._network = network
+        self._truth = truth
+        self._links: dict[tuple[int, int], _Link] = {}
+        self._broken: dict[tuple[int, int], float] = {}
+        members = tuple(Member(own, Dn(f"/CN={own}"), f"a{own}:1", True) for own in range(1, REPLICAS + 1))
+        self.members = Membership(1, members, REPLICAS + 1)
+        first = _first_record(self.members)
+        self.places = {own: Place(node, Disk([first], 1)) for own, node in enumerate(nodes, start=1)}
+        self.decided = first
+        self._decide(first)
+
+    # --- for the model ----------------------------------------------------------------------------------------------
+
+    @property
+    def now_us(self) -> int:
+        """Virtual time."""
+        return round(asyncio.get_running_loop().time() * 1e6)
+
+    def point(self, name: str, process: Any) -> None:
+        """Nothing waits at any point here: that is the scenario `replication`."""
+
+    def parcel(self, frame: tuple[Any, ...]) -> bytes:
+        """Keep a frame; what travels is its number."""
+        self.parcels.append(frame)
+        return (len(self.parcels) - 1).to_bytes(8, "big")
+
+    def may_lose(self, own: int) -> bool:
+        """Whether the disk of `own` may be lost: a majority is whole without it."""
+        whole = [
+            place
+            for other, place in self.places.items()
+            if other != own and place.mastership is not None and place.mastership.replica.trusted and place.disk.whole
+        ]
+        return len(whole) >= membership.majority(REPLICAS)
+
+    def note(self, text: str) -> None:
+        """Write into the trace."""
+        self._network.trace.add(round(asyncio.get_running_loop().time() * 1000), text)
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    async def open(self, own: int, horizon: Any) -> ReplicatedAHash:
+        """Start a replica on its disk."""
+        place = self.places[own]
+        engine = place.engine = SimReplica(self, own, place.node, place.disk)
+        executor = SimExecutor(engine, self.random)
+        mastership = Mastership(own, engine, executor, place.node.clock, PACE)
+        parts = Parts(engine, executor, place.node.clock, AHashSettings(cluster="sim"), horizon)
+        ahash = ReplicatedAHash(mastership, parts)
+        await ahash.start(_Links(self, own), self.members)
+        place.mastership, place.ahash = mastership, ahash
+        place.held.clear()
+        return ahash
+
+    def crashed(self, own: int) -> None:
+        """The process of a replica is gone: what was not synced may be, its peers notice."""
+        place = self.places[own]
+        place.engine = place.mastership = place.ahash = None
+        place.held.clear()
+        disk = place.disk
+        kept = self.random.randint(disk.synced, len(disk.log)) if self.random.random() < 0.3 else disk.synced
+        del disk.log[kept:]
+        disk.synced = kept
+        for pair in [pair for pair in self._links if own in pair]:
+            self._part(pair)
+
+    def wipe(self, own: int) -> None:
+        """Empty the disk of a replica that is down."""
+        self.places[own].disk = Disk(whole=False)
+
+    # --- links ------------------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Connect for ever whoever can reach each other."""
+        while True:
+            for low in self.places:
+                for high in self.places:
+                    if low < high and (low, high) not in self._links and self._can_meet(low, high):
+                        self._links[low, high] = _Link()
+                        self._tell(low, lambda shell, peer=high: shell.up(peer))
+                        self._tell(high, lambda shell, peer=low: shell.up(peer))
+            await asyncio.sleep(CONNECT_MS / 1000)
+
+    def _can_meet(self, low: int, high: int) -> bool:
+        one, other = self.places[low], self.places[high]
+        if asyncio.get_running_loop().time() < self._broken.get((low, high), 0):
+            return False
+        up = all(place.mastership is not None and not place.node.frozen for place in (one, other))
+        return up and self._network.reaches(one.node, other.node) and self._network.reaches(other.node, one.node)
+
+    def send(self, sender: int, receiver: int, data: bytes) -> bool:
+        """Send over the link there is, if there is one."""
+        pair = (min(sender, receiver), max(sender, receiver))
+        link = self._links.get(pair)
+        if link is None:
+            return False
+        if link.stuck or not self._reaches(sender, receiver):
+            if not link.stuck:
+                asyncio.get_running_loop().call_later(TIMED_OUT_MS / 1000, self._look_at, pair, link)
+            link.stuck.append((sender, receiver, data))
+            return True
+        self._carry(pair, link, (sender, receiver, data))
+        return True
+
+    def _reaches(self, sender: int, receiver: int) -> bool:
+        return self._network.reaches(self.places[sender].node, self.places[receiver].node)
+
+    def _carry(self, pair: tuple[int, int], link: _Link, message: tuple[int, int, bytes]) -> None:
+        loop, sender = asyncio.get_running_loop(), message[0]
+        at_s = max(loop.time() + self.random.uniform(0.0002, 0.003), link.last_s.get(sender, 0.0) + 1e-6)
+        link.last_s[sender] = at_s
+        receiver = self.places[message[1]].engine
+        if receiver is not None:
+            loop.call_at(at_s, self._deliver, pair, link, message, context=receiver.context)
+
+    def _look_at(self, pair: tuple[int, int], link: _Link) -> None:
+        """A way was cut a while ago: what waited goes on, or the connection is over."""
+        if self._links.get(pair) is not link or not link.stuck:
+            return
+        if all(self._reaches(sender, receiver) for sender, receiver, _ in link.stuck):
+            stuck, link.stuck = link.stuck, deque()
+            for message in stuck:
+                self._carry(pair, link, message)
+        else:
+            self._part(pair)
+
+    def _deliver(self, pair: tuple[int, int], link: _Link, message: tuple[int, int, bytes]) -> None:
+        place = self.places[message[1]]
+        if self._links.get(pair) is not link or place.mastership is None:
+            return
+        place.held.append((message[0], message[2]))
+        if len(place.held) > 1:
+            return
+        if place.node.frozen:
+            place.node.spawn(self._when_awake(place))
+        else:
+            self._take(place)
+
+    async def _when_awake(self, place: Place) -> None:
+        await place.node.awake()
+        self._take(place)
+
+    def _take(self, place: Place) -> None:
+        while place.held and place.mastership is not None:
+            sender, data = place.held[0]
+            try:
+                place.mastership.message(sender, data)
+            except Exception as error:
+                self.unexpected(place.node.name, error)
+            if place.held:
+                place.held.popleft()
+        self.look_all()
+
+    def _part(self, pair: tuple[int, int]) -> None:
+        del self._links[pair]
+        self._broken[pair] = asyncio.get_running_loop().time() + 0.2
+        for own, peer in (pair, pair[::-1]):
+            self._tell(own, lambda shell, peer=peer: shell.down(peer))
+
+    def _tell(self, own: int, what: Callable[[Mastership], None]) -> None:
+        """Tell a replica something, in its process, once it is awake."""
+        place = self.places[own]
+        mastership = place.mastership
+        if mastership is None:
+            return
+
+        async def telling() -> None:
+            await place.node.awake()
+            what(mastership)
+            self.look(own)
+
+        place.node.spawn(telling())
+
+    # --- what was decided -------------------------------------------------------------------------------------------
+
+    def look_all(self) -> None:
+        """Look what has become durable."""
+        for own in self.places:
+            self.look(own)
+
+    def look(self, own: int) -> None:
+        """Take over what this replica, as the master of an open term, knows to be durable."""
+        place = self.places[own]
+        if place.mastership is None or place.mastership.replica.role is not Role.MASTER:
+            return
+        durable = place.mastership.replica.durable_sequence
+        if durable <= self.decided.sequence:
+            return
+        fresh: deque[Record] = deque()
+        for record in reversed(place.disk.log):
+            if record.sequence <= self.decided.sequence and record.ops:
+                break
+            if record.ops and record.sequence <= durable:
+                fresh.appendleft(record)
+        if record is not self.decided:
+            self.unexpected(
+                place.node.name, AssertionError(f"term {place.mastership.replica.term} lacks what was told")
+            )
+        for record in fresh:
+            self._decide(record)
+
+    def _decide(self, record: Record) -> None:
+        self.decided = record
+        puts, deletes, _ = record.ops[0]
+        self._truth(puts, deletes)  # type: ignore[arg-type]
+
+    def master(self) -> int:
+        """The replica that serves now, 0 when there is none."""
+        return next((own for own, place in self.places.items() if place.ahash is not None and place.ahash.serving), 0)
+
+
+def _first_record(members: Membership) -> Record:
+    """What every replica begins with: an empty store that belongs to this group."""
+    store = MemoryStore()
+    meta.prepare(store, "sim")
+    store.commit(
+        {layout.META_MEMBERS: membership.encode(members), layout.META_STATE: layout.encode_state(StoreState(1, 0))}, ()
+    )
+    return Record(0, 1, ((dict(store.scan(b"", b"\xff", LARGE)), (), ""),))  # type: ignore[arg-type]
