@@ -18,6 +18,8 @@ KEEP: Final = 0.9
 """How much of its weight a slice keeps when the next one comes: ten slices are most of what is known."""
 RECENT_MS: Final = 10_000
 """What `recent` looks back over."""
+SHARE_MIN: Final = 0.02
+"""Of a loss, before anything is said of the rest of it."""
 UNKNOWN: Final = -1
 """A forecast that cannot be made."""
 _RIDGE: Final = 1e-9
@@ -37,6 +39,32 @@ def forecast_ms(copies: int, size: int, cost: Cost | None) -> int:
     if not copies:
         return 0
     return UNKNOWN if cost is None else round(copies * cost.copy_ms + size * cost.byte_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How much of a loss is known: copies to make and their bytes, those made already, blobs read and not yet planned,
+    and how much of what was lost has been read (0 to 1)."""
+
+    copies: int
+    bytes: int
+    copies_done: int
+    bytes_done: int
+    unplanned: int
+    share: float
+
+
+def outlook(seen: Seen) -> tuple[int, int] | None:
+    """Copies to make in all and their bytes, what has not been seen taken to be as what has; None while too little is.
+
+    Right after a loss only some of it is counted: a forecast from that alone would be far too short.
+    """
+    known = seen.copies + seen.copies_done
+    if seen.unplanned > known or seen.share < SHARE_MIN:
+        return None
+    more = round((known + seen.unplanned) / seen.share) - known
+    size = (seen.bytes + seen.bytes_done) / known if known else 0
+    return seen.copies + more, seen.bytes + round(more * size)
 
 
 class Rate:

@@ -5,7 +5,7 @@ itself; only the leader's word is written (`node/state`). Who has heard a Shephe
 who has not believes what is stored, except the leader, who after a whole lease of listening says that it is away.
 
 Invariants: nobody is called away before one lease has passed since this Librarian started and since it began to lead,
-nor before `start_grace_ms` after its start unless it was heard since: when all machines start together, some take longer;
+nor before `start_grace_ms` after its start unless it was heard since (when all start together, some take longer);
 a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others; a
 Shepherd that comes and goes takes nothing new until it has been steady for a while.
 """

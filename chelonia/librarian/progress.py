@@ -13,7 +13,7 @@ from chelonia.core.placement import NODE_OFFLINE
 from chelonia.librarian import forecast, steering
 from chelonia.librarian.copies import Copies
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.forecast import Rate
+from chelonia.librarian.forecast import Rate, Seen
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.rounds import Round
 from chelonia.librarian.tally import Tally
@@ -78,7 +78,9 @@ class Progress:
         work, done = self._tally.work, self._tally.done
         control = self.control
         per_min, per_s = self._rate.recent(self._on.now)
-        until = forecast.forecast_ms(work.copies, work.bytes, None if control.paused else self._rate.cost)
+        seen = Seen(work.copies, work.bytes, *done, self._work.unplanned, self._work.read_share)
+        expected, cost = forecast.outlook(seen), None if control.paused else self._rate.cost
+        until = forecast.forecast_ms(*expected, cost) if expected else forecast.UNKNOWN
         return HealStatus(
             leader=self._leading.holder,
             is_leader=self._leading.now,

@@ -9,6 +9,7 @@ Invariant: the cursor never passes a blob that still lacks a copy.
 
 from __future__ import annotations
 
+from string import hexdigits
 from typing import Final
 
 from chelonia.core.healing import NodeCursor
@@ -29,6 +30,8 @@ class Round:
         self.kept = kept
         self.after = after
         self.read = after == END
+        self._begun = _position(after)
+        self._whole = self.read
         self._left: str | None = None
         self._stuck: str | None = None
         self._open: dict[str, int] = {}
@@ -37,6 +40,7 @@ class Round:
         """The page after `after` was read, up to `last` ("": it was the last one)."""
         self.after = last or END
         self.read = not last
+        self._whole = self._whole or self.read
 
     def opened(self, page: str) -> None:
         """A blob of this page is looked into."""
@@ -66,7 +70,20 @@ class Round:
         return True
 
     @property
+    def share(self) -> float:
+        """How much of what it goes through has been read once, 0 to 1: references are random, so by their place."""
+        return 1.0 if self._whole else (_position(self.after) - self._begun) / (1 - self._begun)
+
+    @property
     def cursor(self) -> NodeCursor:
         """How far it has come."""
         marks = [mark for mark in (self._left, self._stuck) if mark is not None] + list(self._open)
         return NodeCursor(self.shepherd, min(marks if self.read else [self.after, *marks], default=END), self.read)
+
+
+def _position(reference: str) -> float:
+    """Where a reference is among all there could be, 0 to 1; 0 for what is no UUID."""
+    if reference == END:
+        return 1.0
+    digits = reference[:8]
+    return int(digits, 16) / 16 ** len(digits) if set(digits) <= set(hexdigits) and digits else 0.0

@@ -215,6 +215,18 @@ class Worklist:
         found = (self._rounds[shepherd].cursor for shepherd in sorted(self._rounds))
         return tuple(cursor for cursor in found if not (cursor.read and cursor.after == END))
 
+    @property
+    def read_share(self) -> float:
+        """How much of the lost Shepherds has been read, 0 to 1."""
+        shares = [found.share for found in self._rounds.values() if found.kept]
+        return sum(shares) / len(shares) if shares else 1.0
+
+    @property
+    def unplanned(self) -> int:
+        """Blobs of lost Shepherds that were read and not planned yet."""
+        lost = (blob for blob in self._dirty if blob not in self._let_go and blob in self._origin)
+        return sum(self._origin[blob][0].kept for blob in lost)
+
     def leave_nodes(self) -> None:
         """Somebody else goes through Shepherds from now on."""
         self._rounds.clear()

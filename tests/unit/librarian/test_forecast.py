@@ -10,7 +10,7 @@ from chelonia.core.healing import HealAction, HealControl, HealOrder, NodeCursor
 from chelonia.core.ids import REPAIR_OBJECT, BlobId, Ms, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian import steering
-from chelonia.librarian.forecast import UNKNOWN, Cost, Rate, forecast_ms
+from chelonia.librarian.forecast import UNKNOWN, Cost, Rate, Seen, forecast_ms, outlook
 from chelonia.librarian.guard import Flow
 from chelonia.librarian.repair import BlobPlan
 from chelonia.librarian.settings import LibrarianSettings
@@ -36,6 +36,23 @@ def test_a_forecast_is_so_much_a_copy_and_so_much_a_byte(
     copies: int, size: int, cost: Cost | None, expected: int
 ) -> None:
     assert forecast_ms(copies, size, cost) == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (Seen(0, 0, 0, 0, unplanned=0, share=1.0), (0, 0)),
+        (Seen(40, 40 * MIB, 0, 0, unplanned=0, share=1.0), (40, 40 * MIB)),
+        (Seen(0, 0, 0, 0, unplanned=40, share=1.0), None),
+        (Seen(30, 30 * MIB, 0, 0, unplanned=10, share=1.0), (40, 40 * MIB)),
+        (Seen(20, 20 * MIB, 5, 5 * MIB, unplanned=0, share=0.25), (95, 95 * MIB)),
+        (Seen(500, 500, 0, 0, unplanned=0, share=0.01), None),
+    ],
+)
+def test_what_has_not_been_read_of_a_loss_is_taken_to_be_as_what_has(
+    known: Seen, expected: tuple[int, int] | None
+) -> None:
+    assert outlook(known) == expected
 
 
 def seen(*slices: tuple[int, int, int]) -> Rate:

@@ -198,6 +198,21 @@ def test_every_blob_is_copied_whatever_the_order_and_the_cursor_never_passes_one
 # --- timers -----------------------------------------------------------------------------------------------------------
 
 
+def test_how_much_of_a_loss_was_read_is_told_by_where_its_references_are() -> None:
+    work = Worklist()
+    assert (work.read_share, work.unplanned) == (1.0, 0)
+    work.begin(Round(B, kept=False))
+    work.begin(Round(A, Ms(5), "80000000-0000", kept=True))
+    assert work.read_share == 0.0
+    work.paged(A, "80000000-0000", [BlobId("a"), BlobId("b")], "c0000000-0000")
+    assert (work.read_share, work.unplanned) == (0.5, 2)
+    work.mark([BlobId("of an event")])
+    work.take(1)
+    assert work.unplanned == 1
+    work.paged(A, "c0000000-0000", [], "")
+    assert work.read_share == 1.0
+
+
 def test_timers_ring_once_at_the_earliest_time_set() -> None:
     work = Worklist()
     work.blob_at(Ms(50), BlobId("a"))
