@@ -226,6 +226,8 @@ class Mastership:
         try:
             stored, end = read_members(self._engine), read_end(self._engine)
             prepared = self._engine.get(layout.META_FORMAT) is not None
+            if prepared:
+                meta.check_format(self._engine)
             anothers = end.mark is not None and end.mark.replica != self._own  # what another founded was copied here
             return end, stored, stored is None and prepared and not anothers
         except CheloniaError as error:

@@ -50,6 +50,25 @@ def prepare(
     return position
 
 
+def check_format(store: Reader, *, target: int = layout.FORMAT) -> None:
+    """Refuse a store that one of a group may not serve as it is: no replica migrates for the others.
+
+    A migration is a commit outside the count of commits, and replicas of the program before would read what it wrote.
+    Raises: BAD_CONFIG, with the cure.
+    """
+    found = read_number(store, layout.META_FORMAT)
+    if found == target:
+        return
+    cure = "start a newer version of it"
+    if found < target:
+        cure = (
+            "a group is not migrated while it runs: stop all replicas, start one of them alone with this program once, "
+            "and begin the group anew from it (docs/operate/ahash-replicas.md)"
+        )
+    cause = f"the store has format {found}, this program works with {target}: {cure}"
+    raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", cause)
+
+
 def read_position(store: Reader) -> Position:
     """Where a prepared store stands."""
     cluster = layout.decode_value(store.get(layout.META_CLUSTER) or b"")

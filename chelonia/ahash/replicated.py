@@ -369,6 +369,7 @@ class ReplicatedAHash:
         durability = TermDurability(self._mastership, term, parts.horizon)
         service = AHashService(TermStore(parts.engine, term), parts.executor, parts.clock, parts.settings, durability)
         try:
+            await parts.executor.run_read(lambda: meta.check_format(parts.engine))
             await service.start()
         except CheloniaError as error:
             _LOG.warning("term %d cannot be served: %s", term, error)

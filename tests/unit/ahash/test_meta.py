@@ -51,3 +51,15 @@ def test_a_new_generation_is_later_than_every_position_before() -> None:
     before = meta.prepare(store, "c")
     meta.raise_generation(store)
     assert meta.read_position(store) > Position(before.cluster, before.generation, 10**9)
+
+
+@pytest.mark.parametrize(("found", "cure"), [(1, "stop all replicas"), (3, "start a newer version")])
+def test_a_replica_migrates_nothing(found: int, cure: str) -> None:
+    store = MemoryStore()
+    meta.prepare(store, "c", target=found, migrations={})
+    before = dict(store.scan(b"", b"\xff" * 9, 1000))
+    with pytest.raises(CheloniaError, match=cure) as refused:
+        meta.check_format(store, target=2)
+    assert refused.value.kind is Kind.BAD_CONFIG
+    assert dict(store.scan(b"", b"\xff" * 9, 1000)) == before
+    meta.check_format(store, target=found)

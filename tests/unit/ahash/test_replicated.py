@@ -4,6 +4,7 @@ does to those who wait."""
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,16 @@ async def test_the_master_itself_may_be_removed(group: Group) -> None:
     await group.close(old)
     assert old not in voters(group)
     assert (await write_until(group, other, "after", "after")).applied
+
+
+async def test_a_replica_of_a_newer_program_does_not_migrate_the_group(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = group.followers()[0]
+    await group.close(follower)
+    monkeypatch.setattr(meta, "check_format", partial(meta.check_format, target=layout.FORMAT + 1))
+    with pytest.raises(CheloniaError, match="a group is not migrated while it runs: stop all replicas"):
+        await group.open(follower)
 
 
 @pytest.mark.parametrize(
