@@ -86,7 +86,7 @@ class Exposed:
 @dataclass(frozen=True, slots=True)
 class NodeCursor:
     """How far the replicas of one Shepherd have been gone through: all before `after` are as wanted, or waiting for
-    what cannot be had. `read`: all of them have been looked at."""
+    what cannot be had. `read`: all of them have been looked at, and of none a copy is still to be made that can be."""
 
     shepherd: ServiceId
     after: str

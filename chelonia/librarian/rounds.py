@@ -78,7 +78,8 @@ class Round:
     def cursor(self) -> NodeCursor:
         """How far it has come."""
         marks = [mark for mark in (self._left, self._stuck) if mark is not None] + list(self._open)
-        return NodeCursor(self.shepherd, min(marks if self.read else [self.after, *marks], default=END), self.read)
+        after = min(marks if self.read else [self.after, *marks], default=END)
+        return NodeCursor(self.shepherd, after, self.read and not self._open)
 
 
 def _position(reference: str) -> float:

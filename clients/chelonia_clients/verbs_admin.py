@@ -73,7 +73,8 @@ async def _status(session: Session) -> None:
     out.say(f"metadata position  {health.position.generation}.{health.position.sequence}")
     out.say(f"Shepherds          {_counts(states)}")
     out.say(f"replicas           {_counts(dict(health.replicas))}")
-    out.say(f"too few copies     {health.exposed}")
+    known = "" if health.is_leader else " that the Librarian asked knows of; ask `chelonia admin heal status`"
+    out.say(f"too few copies     {health.exposed}{known}")
     out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
     if health.held_back:
         out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
@@ -87,6 +88,7 @@ async def _status(session: Session) -> None:
         )
     out.result(
         leader=health.leader,
+        is_leader=health.is_leader,
         position={
             "cluster": health.position.cluster,
             "generation": health.position.generation,

@@ -83,11 +83,15 @@ async def _status(session: Session, *, watch: bool) -> None:
 
 
 async def _watch(session: Session, status: HealStatus) -> HealStatus:
-    """Look until nothing is exposed, or healing is paused."""
+    """Look until the leader says that nothing is exposed, or healing is paused."""
     quiet = session.options.has("--no-progress") or session.out.as_json
-    shown = 0
+    shown, told = 0, ""
     with Bar("copies", enabled=not quiet, unit="copies") as bar:
-        while status.exposed and not status.control.paused:
+        while not (is_whole(status) or status.control.paused):
+            why = doubt(status)
+            if why and why != told:
+                session.out.tell(f"not known whether all is whole: {why}; waiting")
+            told = why
             bar.expect(status.copies_done + status.copies_to_go)
             bar.advance(status.copies_done - shown)
             shown = status.copies_done
@@ -96,14 +100,28 @@ async def _watch(session: Session, status: HealStatus) -> HealStatus:
     return status
 
 
+def doubt(status: HealStatus) -> str:
+    """Why more may be exposed than these figures say; "" when they are the whole truth."""
+    if not status.leader:
+        return "nobody leads repair"
+    if not status.is_leader:
+        return "the repair leader does not answer"
+    return "" if all(cursor.read for cursor in status.cursors) else "the repair leader is still looking"
+
+
+def is_whole(status: HealStatus) -> bool:
+    """Whether nothing is exposed for sure."""
+    return not status.exposed and not doubt(status)
+
+
 def lines(status: HealStatus) -> list[str]:
     """The status, for people."""
-    exposed = ", ".join(f"{found.blobs} with {found.live} left" for found in status.exposed)
+    deaf = " (which does not answer)" if status.leader and not status.is_leader else ""
     out = [
         _state(status.control),
-        f"repair is led by   {status.leader or 'nobody'}" + ("" if status.is_leader else " (which does not answer)"),
+        f"repair is led by   {status.leader or 'nobody'}{deaf}",
         f"limits             {limits(status.control)}",
-        f"too few copies     {exposed or 'none'}",
+        f"too few copies     {_exposed(status)}",
     ]
     if status.delayed or status.stuck:
         waits = f"{status.delayed} for a Shepherd expected back, {status.stuck} for a place or a source"
@@ -124,12 +142,21 @@ def lines(status: HealStatus) -> list[str]:
     return out
 
 
+def _exposed(status: HealStatus) -> str:
+    known = ", ".join(f"{found.blobs} with {found.live} left" for found in status.exposed)
+    if doubt(status):
+        return f"{known}, that is known of" if known else "not known"
+    return known or "none"
+
+
 def forecast(status: HealStatus) -> str:
     """The time to full health, in words."""
-    if not status.exposed:
+    if is_whole(status):
         return "it is whole"
     if status.control.paused:
         return "never, while it is paused"
+    if not status.exposed or not status.is_leader:
+        return f"not known: {doubt(status)}"
     if status.forecast_ms < 0:
         return "not known yet: nothing has been copied"
     seconds = status.forecast_ms / 1000
@@ -148,6 +175,7 @@ def facts(status: HealStatus) -> dict[str, Any]:
         "paused_ms": status.control.paused_ms,
         "bytes_per_s_max": status.control.bytes_per_s,
         "copies_per_node_max": status.control.copies_per_node,
+        "whole": is_whole(status),
         "exposed": {str(found.live): found.blobs for found in status.exposed},
         "delayed": status.delayed,
         "stuck": status.stuck,

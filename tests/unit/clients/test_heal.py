@@ -14,8 +14,8 @@ import pytest
 from chelonia.core.ahash import Position
 from chelonia.core.caller import Call
 from chelonia.core.drills import Drill, DrillStatus
-from chelonia.core.healing import Endangered, Exposed, HealAction, HealControl, HealOrder, HealStatus
-from chelonia.core.ids import BlobId, Ms
+from chelonia.core.healing import Endangered, Exposed, HealAction, HealControl, HealOrder, HealStatus, NodeCursor
+from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary, NodeView
 from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.metrics import Metrics
@@ -111,6 +111,42 @@ async def test_watching_ends_when_all_is_whole_or_paused(monkeypatch: pytest.Mon
     said, _ = await run(Told(HURT, replace(HURT, control=PAUSED)), monkeypatch, "heal", "status", watch="yes")
     assert "PAUSED since 2023-11-14 22:13:20Z by /CN=admin" in said
     assert "never, while it is paused" in said
+
+
+DEAF = replace(WHOLE, is_leader=False)
+LEADERLESS = replace(WHOLE, is_leader=False, leader="")
+LOOKING = replace(WHOLE, cursors=(NodeCursor(ServiceId("https://s/Shepherd"), "", False),))
+STUCK = replace(WHOLE, cursors=(NodeCursor(ServiceId("https://s/Shepherd"), "r1", True),))
+
+
+@pytest.mark.parametrize(
+    ("unsure", "why"),
+    [
+        (DEAF, "the repair leader does not answer"),
+        (LEADERLESS, "nobody leads repair"),
+        (LOOKING, "the repair leader is still looking"),
+    ],
+)
+async def test_nothing_is_called_whole_while_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch, unsure: HealStatus, why: str
+) -> None:
+    said, _ = await run(Told(unsure), monkeypatch, "heal")
+    assert "whole in       not known" in said
+    assert "too few copies     not known" in said
+    assert why in said
+    told = Told(unsure, unsure, WHOLE)
+    said, warned = await run(told, monkeypatch, "heal", "status", watch="yes")
+    assert told.answers == [WHOLE]
+    assert "it is whole" in said
+    assert warned.count(why) == 1
+    hurt = replace(unsure, exposed=HURT.exposed)
+    assert "40 with 2 left, that is known of" in (await run(Told(hurt), monkeypatch, "heal"))[0]
+
+
+async def test_programs_are_told_whether_all_is_known_to_be_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    for status, whole in ((WHOLE, True), (STUCK, True), (DEAF, False), (LOOKING, False), (HURT, False)):
+        said, _ = await run(Told(status), monkeypatch, "heal", as_json=True)
+        assert json.loads(said)["results"][0]["whole"] is whole
 
 
 @pytest.mark.parametrize(

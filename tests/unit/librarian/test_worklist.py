@@ -93,6 +93,17 @@ def test_the_cursor_stays_where_something_lacks_and_moves_on_when_it_does_not() 
     assert work.rounds() == (NodeCursor(A, "rd", True),)
 
 
+def test_a_page_that_was_read_is_not_looked_through_before_its_blobs_are_planned() -> None:
+    work = Worklist()
+    work.begin(Round(A))
+    pages(work, "a", "b")
+    assert work.rounds() == (NodeCursor(A, "", False),)
+    work.settle(BlobId("a"))
+    assert work.rounds() == (NodeCursor(A, "", False),)
+    work.settle(BlobId("b"))
+    assert work.rounds() == ()
+
+
 def test_a_round_that_is_done_has_its_cursor_at_the_end() -> None:
     work = Worklist()
     work.begin(Round(A, Ms(7), kept=True))
