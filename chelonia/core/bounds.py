@@ -109,6 +109,9 @@ PEER_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 # --- bytes ---
 UPLOADS_OPEN_MAX: Final = 20_000
 """Uploads of one Shepherd that have a ticket and are not stored: each may become a file of its own, none is free."""
+UPLOADS_REMEMBERED_MAX: Final = 20_000
+"""Complete uploads of one Shepherd whose sender may repeat them, some 2 KiB each; of an earlier one the ticket is
+refused, and the sender starts anew."""
 CHUNK_BYTES: Final = 1024 * 1024
 """Read and write unit of bulk data."""
 TICKET_BYTES_MAX: Final = 4096

@@ -1,8 +1,8 @@
 """Uploads: space reserved and tickets issued (`offer`), bytes received (`receive`), purposes fulfilled.
 
 The table of open uploads is in memory: after a restart their tickets are refused, and the cause says to ask for a new
-TURL. One ticket completes once; what it completed is remembered with the replica until the ticket expires, so the
-same client's repeat with the same bytes gets the same answer.
+TURL. One ticket completes once; what it completed is remembered until the ticket expires, or very many others are
+complete, so the same client's repeat with the same bytes gets the same answer.
 Invariants: at most one body per upload at a time; nothing is visible before it is verified and durable; once the last
 byte is here the rest happens even if the client goes away; bytes that a purpose could not be fulfilled for are kept
 as uncommitted. Story: docs/design/002-protocols.md, "Write".
@@ -81,6 +81,8 @@ class Uploads:
         self._unfinished: dict[ReferenceId, Pending] = {}
         """Those whose bytes are not stored yet, and some that are: of all that a busy hour leaves, the few that count
         for a new one."""
+        self._stored: dict[ReferenceId, None] = {}
+        """Those whose bytes are stored, the earliest first; some may be forgotten already."""
 
     # --- tickets --------------------------------------------------------------------------------------------------
 
@@ -126,6 +128,7 @@ class Uploads:
         late = [p for p in self._pending.values() if p.ends_ms <= now_ms and p.phase not in busy]
         for pending in late:
             del self._pending[pending.reference]
+            self._stored.pop(pending.reference, None)
         return tuple(p.reference for p in late if p.phase is Phase.KEPT)
 
     def _refusal(self, request: PutRequest, free: int) -> tuple[str, Kind] | None:
@@ -325,9 +328,23 @@ class Uploads:
         except BaseException:
             pending.phase = Phase.STORED
             raise
+        finally:
+            self._remember(pending)
         pending.answer = Uploaded(True, held.size, receipts, held.guid, held.checksums)
         pending.phase = Phase.DONE
+        pending.request, pending.untried = replace(pending.request, forward=(), spare=()), ()
         return pending.answer
+
+    def _remember(self, pending: Pending) -> None:
+        """Forget the earliest of those whose bytes are stored, if they are too many."""
+        self._stored.pop(pending.reference, None)
+        self._stored[pending.reference] = None
+        while len(self._stored) > bounds.UPLOADS_REMEMBERED_MAX:
+            earliest = next(iter(self._stored))
+            del self._stored[earliest]
+            forgotten = self._pending.get(earliest)
+            if forgotten is not None and forgotten.phase in (Phase.STORED, Phase.DONE):
+                del self._pending[earliest]
 
     async def _complete_copies(self, pending: Pending, held: Held) -> None:
         """Push to spares until enough copies are durable. Raises: UNAVAILABLE when there are not enough."""

@@ -104,6 +104,23 @@ async def test_uploads_whose_bytes_never_come_are_bounded() -> None:
 
 
 @virtual
+async def test_of_complete_uploads_only_the_last_are_remembered() -> None:
+    """A busy hour would fill the memory. Whoever repeats so late hears that his ticket is worth nothing, and starts
+    anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "UPLOADS_REMEMBERED_MAX", 3)
+        world = await World().start()
+        open_ticket = await world.ticket(request(DATA, 9))
+        given = [await world.ticket(request(DATA, number)) for number in range(1, 6)]
+        answers = [await world.send(ticket, DATA) for ticket in given]
+        for ticket in given[:2]:
+            assert await kind_of(world.send(ticket, DATA)) is Kind.BAD_TICKET
+            assert await kind_of(world.service.offset(JOE, ticket)) is Kind.BAD_TICKET
+        assert [await world.send(ticket, DATA) for ticket in given[2:]] == answers[2:]
+        assert (await world.send(open_ticket, DATA)).complete
+
+
+@virtual
 async def test_offers_are_refused_in_the_originals_words() -> None:
     world = await World().start()
     assert (await world.put(request(DATA, protocols=("gridftp",)))).error == "no supported protocol found"
