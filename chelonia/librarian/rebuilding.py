@@ -33,7 +33,7 @@ from chelonia.core.librarian import TYPE_COLLECTION, Finding, MakeEntry, Rebuild
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.replicas import Location, ReplicaFacts
-from chelonia.core.shepherd import ReplicaRecord
+from chelonia.core.shepherd import RecordPage, ReplicaRecord
 from chelonia.librarian import invariants, rebuild
 from chelonia.librarian.elements import put
 from chelonia.librarian.footing import Footing
@@ -53,6 +53,8 @@ NOTES_MAX: Final = 1000
 """Notes kept; counts go on beyond."""
 CHECKS_MAX: Final = 6
 """Passes over the invariants at the end: each mends what the one before brought to light."""
+RECORDS_PAUSES_MS: Final = (1_000, 2_000, 4_000, 8_000, 16_000)
+"""How long a Shepherd that does not tell its records is waited for between tries: a restart is no reason to lose it."""
 CONCERNING: Final = (Verdict.CONFLICT, Verdict.SHELTERED, Verdict.DAMAGED)
 
 
@@ -109,6 +111,7 @@ class Rebuilding:
         self._progress = Progress()
         self._task: asyncio.Task[None] | None = None
         self._total = 0
+        self._answering: set[ServiceId] = set()
 
     def status(self) -> RebuildStatus:
         """How far it is."""
@@ -127,7 +130,7 @@ class Rebuilding:
         await self._mark(rebuild.RUNNING)
         await self._tools.heed()
         _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
-        self._progress = Progress()
+        self._progress = Progress("beginning")
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -151,6 +154,9 @@ class Rebuilding:
         except CheloniaError as error:
             _LOG.error("the rebuild has stopped, begin it again; nothing is repaired until it is through: %s", error)
             self._progress.stage, self._progress.cause = "failed", str(error)
+        except BaseException as error:
+            self._progress.stage, self._progress.cause = "failed", f"it broke off: {error!r}"
+            raise
 
     async def _work(self) -> None:
         found = await self._find_snapshots()
@@ -183,18 +189,32 @@ class Rebuilding:
     async def _each_page(self, look: Callable[[ServiceId, Sequence[ReplicaRecord]], Awaitable[None]]) -> None:
         """Go through the records of every Shepherd that is there; say which are not."""
         for shepherd in self._on.nodes.table.shepherds():
-            if not self._on.nodes.present(shepherd):
+            if not self._on.nodes.present(shepherd) and shepherd not in self._answering:
                 self._progress.note(f"{shepherd} is away: what only it holds is not found")
                 continue
-            after = ""
-            while True:
-                port = self._on.world.directory.shepherd(shepherd)
-                page = await port.records(self._on.call, after, bounds.REFERENCES_PAGE)
+            page = await self._page(shepherd, "")
+            while page is not None:
                 await look(shepherd, page.items)
                 self._progress.done += len(page.items)
-                after = page.after
-                if not after:
-                    break
+                page = await self._page(shepherd, page.after) if page.after else None
+
+    async def _page(self, shepherd: ServiceId, after: str) -> RecordPage | None:
+        """A page of a Shepherd's records, having waited for it; None, and a note, when it has stopped answering."""
+        cause = ""
+        for pause_ms in (*RECORDS_PAUSES_MS, 0):
+            try:
+                port = self._on.world.directory.shepherd(shepherd)
+                page = await port.records(self._on.call, after, bounds.REFERENCES_PAGE)
+            except CheloniaError as error:
+                _LOG.info("the records of %s are asked for again: %s", shepherd, error)
+                cause = error.cause
+                await self._on.world.clock.sleep(pause_ms)
+            else:
+                self._answering.add(shepherd)
+                return page
+        self._answering.discard(shepherd)
+        self._progress.note(f"{shepherd} stopped answering ({cause}): what only it holds is not found")
+        return None
 
     async def _choose(self, found: dict[BlobId, Snapshot]) -> tuple[Manifest | None, Ms | None]:
         """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere."""

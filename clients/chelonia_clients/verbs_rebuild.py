@@ -1,12 +1,14 @@
 """`chelonia admin rebuild`: begin a rebuild of the namespace, watch it, and say what came back and what is not known.
 
-The Librarian works by itself; a command that is ended and given again goes on watching.
+The Librarian works by itself. The command, given again, goes on watching, or tells once more what was found; it begins
+again what has broken off.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import RebuildStatus
 from chelonia_clients.client import new_call
 from chelonia_clients.output import table
@@ -15,16 +17,38 @@ from chelonia_clients.session import Session
 
 POLL_MS: Final = 500
 ENDED: Final = ("done", "failed")
+IDLE: Final = "idle"
+"""The stage of a Librarian that has begun no rebuild since its start."""
 FAILED: Final = 1
 
 
 async def rebuild(session: Session) -> None:
-    """Begin, or watch one that runs, until it has ended. Raises: NOT_EMPTY, NOT_SUPPORTED."""
-    librarian = session.client().librarian
-    status = await librarian.rebuild(new_call(), True)
+    """Begin, or watch one that runs, until it has ended; one that was through is reported again.
+
+    Raises: NOT_EMPTY, NOT_SUPPORTED; CANCELLED when the Librarian was started again meanwhile.
+    """
+    status = await _begun(session)
     while status.stage not in ENDED:
         status = await _stage(session, status)
+        if status.stage == IDLE:
+            cause = "the Librarian was started again meanwhile; give the command again, what is there is left as it is"
+            raise CheloniaError(Kind.CANCELLED, "rebuild", cause=cause)
     _report(session, status)
+
+
+async def _begun(session: Session) -> RebuildStatus:
+    """Begin, or find the end of the one by which the namespace has come to be what it is."""
+    librarian = session.client().librarian
+    try:
+        return await librarian.rebuild(new_call(), True)
+    except CheloniaError as error:
+        if error.kind is not Kind.NOT_EMPTY:
+            raise
+        status = await librarian.rebuild(new_call(), False)
+        if status.stage not in ENDED:
+            raise
+        session.out.tell("the namespace has been rebuilt; this is what was found then")
+        return status
 
 
 async def _stage(session: Session, status: RebuildStatus) -> RebuildStatus:

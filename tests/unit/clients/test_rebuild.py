@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import RebuildStatus
 from chelonia.hosting.http_client import HttpClient
 from chelonia_clients import connect
@@ -29,9 +30,12 @@ class Slow:
     def __init__(self, *stages: RebuildStatus) -> None:
         self._stages = list(stages)
         self.begun: list[bool] = []
+        self.refuses: CheloniaError | None = None
 
     async def rebuild(self, call: Call, begin: bool) -> RebuildStatus:
         self.begun.append(begin)
+        if begin and self.refuses is not None:
+            raise self.refuses
         return self._stages.pop(0) if len(self._stages) > 1 else self._stages[0]
 
 
@@ -65,3 +69,25 @@ async def test_a_rebuild_that_has_stopped_says_why_and_fails(monkeypatch: pytest
     code, said = await run(Slow(RebuildStatus("failed", cause="network: no answer")), monkeypatch, as_json=True)
     document = json.loads(said)
     assert (code, document["stage"], document["cause"]) == (1, "failed", "network: no answer")
+
+
+async def test_a_librarian_that_was_started_again_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    librarian = Slow(RebuildStatus("beginning"), RebuildStatus("reading records", 1, 2), RebuildStatus("idle"))
+    with pytest.raises(CheloniaError, match="give the command again") as caught:
+        await run(librarian, monkeypatch)
+    assert caught.value.kind is Kind.CANCELLED
+
+
+async def test_what_a_rebuild_that_has_ended_found_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    librarian = Slow(RebuildStatus("done", counts=COUNTS, notes=("no replica was found of '/f'",)))
+    librarian.refuses = CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", "this namespace has entries")
+    code, said = await run(librarian, monkeypatch)
+    assert (code, librarian.begun) == (0, [True, False])
+    assert "no replica was found of '/f'" in said
+
+
+async def test_a_namespace_that_is_in_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    librarian = Slow(RebuildStatus("idle"))
+    librarian.refuses = CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", "this namespace has entries")
+    with pytest.raises(CheloniaError, match="has entries"):
+        await run(librarian, monkeypatch)

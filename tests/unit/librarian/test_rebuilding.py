@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from chelonia.core.caller import Role
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     CLUSTER_OBJECT,
@@ -37,7 +37,7 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import ReplicaRecord
+from chelonia.core.shepherd import RecordPage, ReplicaRecord
 from chelonia.librarian import rebuild
 from chelonia.librarian.elements import put
 from chelonia.librarian.invariants import broken
@@ -49,7 +49,7 @@ from chelonia.wire.snapshots import Manifest, encode_manifest, snapshot_name
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, JOE
-from tests.unit.librarian.keepers import SETTINGS, Keepers, Kept, checksums, keepers
+from tests.unit.librarian.keepers import SETTINGS, Keeper, Keepers, Kept, checksums, keepers
 from tests.unit.librarian.test_snapshotting import taken, times
 from tests.unit.librarian.test_trash import snapshot, trashed
 
@@ -68,7 +68,7 @@ async def rebuilt(k: Keepers, settings: object = None) -> AsyncIterator[tuple[Ke
         async def over() -> bool:
             return (await k.bench.service.rebuild(ADMIN, False)).stage in ("done", "failed")
 
-        await k.until(over)
+        await k.until(over, 200_000)
         status = await k.bench.service.rebuild(ADMIN, False)
         assert (status.stage, status.cause) == ("done", "")
         assert broken(await snapshot(k.bench)) == ()
@@ -408,6 +408,103 @@ def test_a_shepherd_that_is_away_is_told_and_its_replicas_come_with_the_next_reb
             with pytest.raises(CheloniaError) as caught:
                 await service.rebuild(ADMIN, True)
             assert caught.value.kind is Kind.NOT_EMPTY
+
+    run_virtual(scenario())
+
+
+def failing(keeper: Keeper, times: int, error: Exception) -> None:
+    """Have a Shepherd's next answers to what records it has be failures."""
+    answer, left = keeper.records, [error] * times
+
+    async def records(call: Call, after: str, limit: int) -> RecordPage:
+        if left:
+            raise left.pop()
+        return await answer(call, after, limit)
+
+    keeper.records = records  # type: ignore[method-assign]
+
+
+AWAY = CheloniaError(Kind.NETWORK, "records", "s", "connection refused")
+
+
+async def written(k: Keepers) -> None:
+    """A file with a copy on one Shepherd alone, its first; of the minutes since the last snapshot."""
+    async with k.running(BEFORE):
+        await k.upload("/f", copies=2)
+        await times(k, 1)
+        await next_snapshot(k)
+    async with k.running(NO_SNAPSHOTS):
+        await k.upload("/alone", copies=1)
+
+
+def test_a_shepherd_that_blinks_is_asked_again() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        failing(next(iter(k.shepherds.values())), 3, AWAY)
+        async with rebuilt(k) as (k, status):
+            assert set(await k.paths()) == {"/f", "/alone"}
+            assert not any("stopped answering" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_a_shepherd_that_was_there_and_restarts_between_two_passes_is_waited_for() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        first = next(iter(k.shepherds.values()))
+        answer, asked = first.records, [0]
+
+        async def back() -> None:
+            await asyncio.sleep(8)
+            first.up = True
+
+        async def records(call: Call, after: str, limit: int) -> RecordPage:
+            page = await answer(call, after, limit)
+            asked[0] += 1
+            if asked[0] == 1:
+                first.up = False
+                waiting.append(asyncio.create_task(back()))
+                await asyncio.sleep(3)  # the pass over the others takes as long: it counts as away meanwhile
+            return page
+
+        waiting: list[asyncio.Task[None]] = []
+        first.records = records  # type: ignore[method-assign]
+        async with rebuilt(k, replace(BEFORE, lease_ms=1_000)) as (k, status):
+            assert set(await k.paths()) == {"/f", "/alone"}
+            assert not any("is away" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_a_shepherd_that_stops_answering_is_told_and_ends_nothing() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        failing(next(iter(k.shepherds.values())), 1_000, AWAY)
+        async with rebuilt(k) as (k, status):
+            assert set(await k.paths()) == {"/f"}
+            assert any("stopped answering" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_a_rebuild_that_breaks_off_for_whatever_reason_says_so(expect_log) -> None:  # type: ignore[no-untyped-def]
+    expect_log("exception was never retrieved")
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        failing(next(iter(k.shepherds.values())), 1, ValueError("nobody expects this"))
+        async with k.running(BEFORE, generation=2):
+            await k.bench.service.rebuild(ADMIN, True)
+            await k.until(lambda: over(k))
+            status = await k.bench.service.rebuild(ADMIN, False)
+            assert (status.stage, "nobody expects this" in status.cause) == ("failed", True)
+            assert (await k.bench.service.rebuild(ADMIN, True)).stage == "beginning"
+            await k.until(lambda: over(k))
+            assert set(await k.paths()) == {"/f", "/alone"}
 
     run_virtual(scenario())
 
