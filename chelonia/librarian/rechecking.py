@@ -3,7 +3,8 @@
 A receipt may be committed long after it was given (an A-Hash that took nothing meanwhile). If its Shepherd has started
 again since, with an older image of its disk or another disk, it has compared its inventory too soon to miss the copy.
 Asked for one that it does not have, it compares again. This Librarian may not have heard of that start yet: what was
-written since the Shepherd was last heard is asked for as soon as another start is heard.
+written since the Shepherd was last heard is asked for as soon as another start is heard; of one that is not heard here
+for long, before it is too much to remember.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError
@@ -38,13 +40,14 @@ class Rechecking:
     async def written(self, receipts: Iterable[Receipt]) -> None:
         """These receipts have been committed. What a Shepherd answers it acts on itself; one that is silent now will
         compare when it starts again."""
-        old = []
+        old: dict[ServiceId, list[Receipt]] = {}
         for receipt in receipts:
-            if self._table.boot(receipt.location.shepherd) in (0, receipt.boot):
+            shepherd = receipt.location.shepherd
+            if self._table.boot(shepherd) in (0, receipt.boot):
                 self._remember(receipt)
             else:
-                old.append(receipt)
-        await asyncio.gather(*map(self._ask, old))
+                old.setdefault(shepherd, []).append(receipt)
+        await asyncio.gather(*(self._ask(shepherd, late) for shepherd, late in old.items()))
 
     def _remember(self, receipt: Receipt) -> None:
         shepherd = receipt.location.shepherd
@@ -54,6 +57,9 @@ class Rechecking:
         settled_ms = -1 if heard_ms is None else heard_ms - self._world.settings.lease_ms  # it may have been on its way
         while waiting[0][0] < settled_ms:
             waiting.popleft()
+        if len(waiting) >= bounds.BULK_ELEMENTS_MAX:
+            del self._written[shepherd]
+            self._begin_asking(shepherd, [receipt for _, receipt in waiting])
 
     def heard(self, shepherd: ServiceId) -> None:
         """A Shepherd was heard again, perhaps of another start: ask for what was written before that was known."""
@@ -61,16 +67,21 @@ class Rechecking:
         if not boot or not written:
             return
         self._written[shepherd] = deque(each for each in written if each[1].boot == boot)
-        for receipt in (receipt for _, receipt in written if receipt.boot != boot):
-            task = asyncio.ensure_future(self._ask(receipt))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+        old = [receipt for _, receipt in written if receipt.boot != boot]
+        if old:
+            self._begin_asking(shepherd, old)
 
-    async def _ask(self, receipt: Receipt) -> None:
-        location = receipt.location
-        shepherd = self._world.directory.shepherd(location.shepherd)
-        asked = shepherd.stat(self._call, ((location.reference, location.reference),))
+    def _begin_asking(self, shepherd: ServiceId, receipts: Sequence[Receipt]) -> None:
+        task = asyncio.ensure_future(self._ask(shepherd, receipts))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _ask(self, shepherd: ServiceId, receipts: Sequence[Receipt]) -> None:
+        """Ask one Shepherd for these copies, at most `bounds.BULK_ELEMENTS_MAX`."""
+        references = [receipt.location.reference for receipt in receipts]
+        port = self._world.directory.shepherd(shepherd)
+        asked = port.stat(self._call, tuple((reference, reference) for reference in references))
         try:
             await within(self._world.clock, self._world.settings.lease_ms, asked)
         except CheloniaError as error:
-            _LOG.info("shepherd %s does not answer for %s: %s", location.shepherd, location.reference, error)
+            _LOG.info("shepherd %s does not answer for %d copies: %s", shepherd, len(references), error)

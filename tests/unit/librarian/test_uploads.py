@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Guid, ServiceId
@@ -347,12 +348,14 @@ class Asked:
 
     def __init__(self) -> None:
         self.references: list[str] = []
+        self.calls = 0
 
     def shepherd(self, _: ServiceId) -> "Asked":
         return self
 
     async def stat(self, _: Call, references: tuple[tuple[str, str], ...]) -> tuple[()]:
         self.references += [reference for _, reference in references]
+        self.calls += 1
         return ()
 
 
@@ -391,3 +394,25 @@ async def test_a_copy_written_down_before_the_new_start_is_heard_is_asked_for_th
         await b.beat(one, boot=3)
         await asyncio.sleep(0)
         assert directory.references == [f"{late}@{one}"]
+
+
+async def test_of_a_shepherd_that_is_not_heard_here_all_copies_are_asked_for_few_of_them_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others hear it, or nothing would be put on it: a connection is cut in one direction."""
+    monkeypatch.setattr(bounds, "BULK_ELEMENTS_MAX", 10)
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        one = b.shepherds[1]
+        written = [(await b.file(f"f{number}"))[1] for number in range(25)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        copies = [f"{blob}@{one}" for blob in written]
+        asked = [reference for reference in directory.references if reference.endswith(f"@{one}")]
+        assert asked == copies[:20], "what would be too much to remember is asked for at once"
+        directory.references.clear()
+        directory.calls = 0
+        await b.beat(one, boot=2)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (directory.references, directory.calls) == (copies[20:], 1)
