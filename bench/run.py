@@ -21,6 +21,8 @@ import freeze
 import heal
 import multiuser
 import plan
+import restart
+import small_files
 import stream
 import uvloop
 import width
@@ -37,6 +39,8 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "stream": stream.run,
     "heal": heal.run,
     "freeze": freeze.run,
+    "restart": restart.run,
+    "small_files": small_files.run,
 }
 OUT = ROOT / "build" / "bench"
 
