@@ -231,6 +231,25 @@ class CertificateAuthority:
         """
         self._write_crl(self._revoked(), now_ms, lifetime_s)
 
+    def renew(self, now_ms: Ms) -> CertificateAuthority:
+        """Sign the CA's own certificate anew, with its subject and key: all it has issued stays good.
+
+        It takes the place of the one before, also in the trust directory, and the CRL is signed again.
+        Raises: BAD_REQUEST if another CA stands above it, which is the one to sign it.
+        """
+        old = self.certificate
+        if old.issuer != old.subject:
+            raise CheloniaError(Kind.BAD_REQUEST, "renew CA", str(self.issued.dn), "the CA above it has to sign it")
+        public = self.issued.key.public_key()
+        builder = _as_ca(_builder(old.subject, old.subject, public, now_ms, CA_LIFETIME_S), public, self.issued.key)
+        cert = builder.sign(self.issued.key, hashes.SHA256())
+        renewed = CertificateAuthority(self.directory, Issued((cert,), self.issued.key), self.kind)
+        write_file(self.directory / "ca" / "cacert.pem", chain_pem((cert,)), 0o444)
+        for path in publish(self.trust_dir, old):  # where it stands
+            write_file(path, chain_pem((cert,)), 0o444)
+        renewed.write_crl(now_ms)
+        return renewed
+
     def publish_to(self, trust_dir: Path, namespace: Sequence[str] = ()) -> None:
         """Copy the CA's certificate, CRL and signing policy into another trust directory."""
         publish(trust_dir, self.certificate)

@@ -50,6 +50,7 @@ def add_to(verbs: Any) -> None:
     revoke = _action(acts, "revoke", _revoke, "put a certificate on the CRL")
     revoke.add_argument("cert", type=Path, metavar="CERT")
 
+    _action(acts, "renew", _renew, "sign the CA's own certificate anew, with its key: what it has issued stays good")
     crl = _action(acts, "crl", _crl, "sign the CRL again, for another 30 days")
     crl.add_argument("--days", type=_positive, default=30, help="until the next one is due, from 1 (default 30)")
 
@@ -119,6 +120,13 @@ def _crl(options: argparse.Namespace) -> int:
     ca = CertificateAuthority.load(options.dir)
     ca.write_crl(SystemClock().now_ms(), lifetime_s=options.days * DAY_S)
     print(f"CRL signed again in {ca.trust_dir}")
+    return 0
+
+
+def _renew(options: argparse.Namespace) -> int:
+    ca = CertificateAuthority.load(options.dir).renew(SystemClock().now_ms())
+    until = ca.certificate.not_valid_after_utc.date()
+    print(f"CA {ca.issued.dn} is good until {until}; copy {ca.trust_dir} to all hosts and clients")
     return 0
 
 

@@ -36,6 +36,8 @@ from chelonia.wire.headers import REQUEST_ID_HEADER
 log = logging.getLogger("chelonia.http.server")
 
 
+_OF_THE_CONNECTION = (Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNTRUSTED, Kind.EXPIRED)
+"""What another connection may be rid of: a client that has a new certificate shows it on the next one."""
 Identify = Callable[[TlsObject | None], Identity]
 """Tells who is at the other end of a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
 Observe = Callable[[Request, int, int, int], None]
@@ -207,7 +209,7 @@ class HttpServer:
             answer = await self._door(request)
         except CheloniaError as error:
             log.info("refused request=%s path=%r error=%s", request.request_id, request.path, error)
-            answer = replace(error_answer(error), close=error.kind in (Kind.TIMEOUT, Kind.INCOMPLETE))
+            answer = replace(error_answer(error), close=error.kind in _OF_THE_CONNECTION)
         except ConnectionError:
             raise
         except Exception:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.certificates import CertificateAuthority, Issued, KeyKind, make_proxy
-from tests.cluster.harness import Cluster, Files, now_ms
+from chelonia.hosting.certificates import CertificateAuthority, Issued, KeyKind, make_proxy, subject_hashes
+from tests.cluster.harness import Away, Cluster, Files, now_ms
+from tests.cluster.load import fetch, put, until_live
 from tests.support.polling import poll, poll_async
 
 BASE = "/DC=org/DC=chelonia/O=Dev"
@@ -133,3 +134,53 @@ def refused(cluster: Cluster, url: str, files: Files) -> bool:
     except (ssl.SSLError, ConnectionError, OSError):
         return True
     return answer.status == 403 and answer.kind in ("untrusted", "expired")
+
+
+async def test_a_second_ca_takes_the_place_of_the_first_while_the_cluster_works(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    """docs/operate/certificate-authority-lost.md, step by step; nothing is started again."""
+    cluster = own_cluster()
+    trust, certs = cluster.ca_dir, cluster.root / "certs"
+    async with cluster.client("user") as client:
+        await put(client, "/before", b"under the first CA", 2)
+
+    old = cluster.ca
+    new = CertificateAuthority.create(cluster.root / "second", f"{BASE}/CN=Second CA", now_ms(), kind=KeyKind.P256)
+    new.publish_to(trust)
+    reloaded(cluster)
+    for name in cluster.names:
+        host = new.issue_host(f"{BASE}/CN=host/{name}", ["localhost", "127.0.0.1", "::1"], now_ms())
+        host.write(certs / f"{name}-cert.pem", certs / f"{name}-key.pem")
+    stale = cluster.root / "stale"
+    stale.mkdir()
+    for part in ("cert", "key"):
+        (stale / f"{part}.pem").write_bytes((certs / f"user-{part}.pem").read_bytes())
+    for who, subject in (("user", SUBJECT), ("admin", f"{BASE}/CN=Dev Admin")):
+        new.issue_user(subject, now_ms()).write(certs / f"{who}-cert.pem", certs / f"{who}-key.pem")
+    reloaded(cluster)
+    for path in [path for path in trust.iterdir() if path.stem in subject_hashes(old.certificate)]:
+        path.unlink()
+    reloaded(cluster)
+
+    async def whole() -> bool:
+        async with cluster.client("admin") as client:
+            return [node.state for node in await client.nodes()] == ["alive"] * len(cluster.shepherd_names)
+
+    await poll_async(whole, 20.0, tolerate=Away, what="every Shepherd is heard under its new certificate")
+    async with cluster.client("user") as client:
+        assert await fetch(client, "/before") == b"under the first CA"
+        await put(client, "/after", b"under the second", 2)
+        await until_live(client, "/after", 2)
+    for door in DOORS:
+        assert refused(cluster, url_of(cluster, door), Files(stale / "cert.pem", stale / "key.pem"))
+
+
+def reloaded(cluster: Cluster) -> None:
+    """Have every node read its certificates again, and wait until all have."""
+    before = {name: cluster.log_of(name).count("tls-reloaded") for name in cluster.names}
+    for name in cluster.names:
+        cluster.signal(name, signal.SIGHUP)
+    for name, count in before.items():
+        # Twice: for peers and, of a replica, for other replicas.
+        poll(lambda name=name, count=count: cluster.log_of(name).count("tls-reloaded") >= count + 2, 15.0, what=name)  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from OpenSSL import SSL, crypto
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
 from chelonia.hosting import certificates
-from chelonia.hosting.certificates import CertificateAuthority, KeyKind, make_key, make_proxy
+from chelonia.hosting.certificates import CA_LIFETIME_S, CertificateAuthority, KeyKind, make_key, make_proxy
 from chelonia.hosting.identity import LIMITED, PROXY_CERT_INFO, proxy_language, subject_dn
-from chelonia.hosting.tls import parse_signing_policy
-from tests.unit.hosting.grid import JANE, P256, Grid
+from chelonia.hosting.tls import ClientCertificate, TlsSettings, TlsStore, parse_signing_policy
+from tests.unit.hosting.grid import HOST, JANE, P256, Grid, handshake, real_now_ms
 
 
 @pytest.fixture
@@ -97,6 +99,31 @@ def test_a_ca_revokes_only_its_own(grid: Grid, tmp_path: Path) -> None:
     other = Grid(tmp_path / "other", "/O=Other/CN=Other CA")
     with pytest.raises(CheloniaError, match="another CA"):
         grid.ca.revoke(other.user().certificate, grid.now)
+
+
+def test_a_ca_that_has_expired_is_renewed_and_what_it_issued_stays_good(tmp_path: Path) -> None:
+    past = Ms(real_now_ms() - (CA_LIFETIME_S + 3600) * 1000)
+    ca = CertificateAuthority.create(tmp_path, "/O=Grid/CN=Test CA", past, kind=P256)
+    files = {path.name for path in ca.trust_dir.iterdir()}
+    host = ca.issue_host(HOST, ["localhost"], past, lifetime_s=2 * CA_LIFETIME_S)
+    ca.write_host(host)
+    settings = TlsSettings(cert=tmp_path / "hostcert.pem", key=tmp_path / "hostkey.pem", ca_dir=ca.trust_dir)
+
+    def greet() -> None:
+        store = TlsStore(settings, real_now_ms)
+        _, server_side = handshake(store.server_context(ClientCertificate.REQUIRED), store.client_context())
+        assert store.identify(server_side).dn == HOST
+
+    with pytest.raises((ssl.SSLError, CheloniaError)):
+        greet()
+    renewed = ca.renew(real_now_ms())
+    assert renewed.certificate.public_key() == ca.certificate.public_key()
+    greet()
+    assert {path.name for path in ca.trust_dir.iterdir()} == files, "it stands where the old one stood"
+    assert CertificateAuthority.load(tmp_path).certificate == renewed.certificate
+    below = ca.issue_ca(tmp_path / "sub", "/O=Grid/CN=Sub CA", real_now_ms())
+    with pytest.raises(CheloniaError, match="above it"):
+        below.renew(real_now_ms())
 
 
 def test_a_host_certificate_names_its_hosts(grid: Grid) -> None:

@@ -13,7 +13,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.http_client import Sending, raise_for_status
 from chelonia.hosting.http_messages import Answer, Request, Whole, read_whole, text_answer
 from chelonia.hosting.http_server import HttpServer, Limits
-from chelonia.hosting.tls import ClientCertificate
+from chelonia.hosting.tls import ClientCertificate, TlsStore
 from tests.support.polling import poll_async
 from tests.unit.hosting.grid import JANE, Grid
 from tests.unit.hosting.listening import client_of, plain, secure, talk
@@ -357,6 +357,21 @@ async def test_a_revoked_certificate_is_refused_on_its_open_connection_after_a_r
         answer = await client.request(Sending("GET", url(server)))
         assert answer.status == 403
         assert b"revoked" in answer.body
+
+
+async def test_who_has_a_new_certificate_is_let_in_though_his_old_one_was_refused(grid: Grid) -> None:
+    jane, store = grid.user(), grid.server()
+    settings = grid.settings(jane)
+    assert settings.proxy is not None
+    own, limits = TlsStore(settings, grid.clock.now_ms), Limits(identity_ms=0)
+    async with secure(echo, store, ClientCertificate.REQUIRED, limits) as server, client_of(own) as client:
+        assert (await client.request(Sending("GET", url(server)))).status == 200
+        grid.ca.revoke(jane.certificate, grid.now)
+        store.reload()
+        grid.user(str(jane.dn)).write_proxy(settings.proxy)
+        own.reload()
+        assert (await client.request(Sending("GET", url(server)))).status == 403
+        assert (await client.request(Sending("GET", url(server)))).status == 200, "over a connection of its own"
 
 
 async def test_a_path_forges_no_field_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
