@@ -385,6 +385,9 @@ class LibrarianService:
         return self._rebuilding.status()
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
-        """Repair what fsck has found."""
+        """Repair what fsck has found. Raises: CONFLICT during a rebuild: what looks broken is not restored yet."""
         check_access(call, "librarian", "mend")
+        if under_way(await self._records.one(call.strongly(), REBUILD_OBJECT)):
+            cause = "a rebuild is under way; repair when `chelonia admin rebuild` has ended"
+            raise CheloniaError(Kind.CONFLICT, "fsck", cause=cause)
         return await self._fsck.mend(call, findings)

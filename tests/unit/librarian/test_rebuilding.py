@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+import uuid
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
+from chelonia.core.ahash import Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -38,11 +41,12 @@ from chelonia.core.librarian import (
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import RecordPage, ReplicaRecord
-from chelonia.librarian import rebuild
+from chelonia.librarian import rebuild, rebuilding
 from chelonia.librarian.elements import put
 from chelonia.librarian.invariants import broken
 from chelonia.librarian.mending import LOST_FOUND
 from chelonia.librarian.rebuild import Basis, Known, Verdict
+from chelonia.librarian.rebuilding import Rebuilding
 from chelonia.librarian.records import Draft
 from chelonia.librarian.seal import seal
 from chelonia.wire.snapshots import Manifest, encode_manifest, snapshot_name
@@ -560,6 +564,48 @@ def test_a_snapshot_taken_after_the_loss_is_passed_over(monkeypatch: pytest.Monk
             status = await k.bench.service.rebuild(ADMIN, False)
             assert await k.paths() == {"/old": old}
             assert any("taken after the loss" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_while_a_rebuild_is_under_way_nobody_repairs_and_collections_keep_their_owners(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Objects come back in order of their ids: a name before its collection, which for a while looks like none."""
+    monkeypatch.setattr(rebuilding, "ELEMENTS_TOGETHER", 20)
+    refused: list[Kind] = []
+
+    async def repair(k: Keepers) -> None:
+        found = await k.bench.service.fsck(ADMIN, Guid(""), "")
+        with pytest.raises(CheloniaError, match="rebuild") as caught:
+            await k.bench.service.mend(ADMIN, tuple(each for each in found.findings if each.mendable))
+        refused.append(caught.value.kind)
+
+    async def scenario() -> None:
+        k = keepers()
+        chance = random.Random(5)
+        k.ids.uuid = lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4))  # type: ignore[method-assign]
+        async with k.running(BEFORE):
+            for outer in range(6):
+                above = await k.bench.collection(f"d{outer}")
+                for inner in range(3):
+                    await k.bench.collection(f"s{inner}", above)
+            await times(k, 1)
+            await next_snapshot(k)
+            paths = await k.paths()
+        real = Rebuilding._restore_batch
+
+        async def batch(self: Rebuilding, elements: Sequence[tuple[list[Element], list[Element]]]) -> None:
+            await real(self, elements)
+            await repair(k)
+
+        monkeypatch.setattr(Rebuilding, "_restore_batch", batch)
+        async with rebuilt(k) as (k, status):
+            assert await k.paths() == paths
+            owners = {(await k.bench.stored(each)).value("entry", "owner") for each in paths.values()}
+            assert (owners, set(refused)) == ({JOE}, {Kind.CONFLICT})
+            assert "objects there already" not in status.counts
+            assert await k.bench.service.mend(ADMIN, ()) == ()
 
     run_virtual(scenario())
 
