@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import ssl
 import time
@@ -39,6 +40,7 @@ IDLE_S: Final = 1
 """A link without traffic is probed by the system so often: a process that is gone holds no place."""
 UNTAKEN_MS: Final = 5000
 """TCP gives a connection up when sent bytes stay unconfirmed for so long."""
+_PORT: Final = re.compile(r":\d+\b")
 SAME_LINE_S: Final = 10.0
 """The same refusal is written to the log again only after so long."""
 LENGTH_BYTES: Final = 4
@@ -241,11 +243,12 @@ class Links:
             self._receiver.down(replica)
 
     def complain(self, line: str, level: int = logging.WARNING) -> None:
-        """Write a line to the log, unless the same one was just written."""
+        """Write a line to the log, unless the same one was just written, be it of another connection from there."""
         now = time.monotonic()
         self._said = {said: at for said, at in self._said.items() if now - at < SAME_LINE_S}
-        if line not in self._said:
-            self._said[line] = now
+        what = _PORT.sub("", line)
+        if what not in self._said:
+            self._said[what] = now
             _LOG.log(level, "%s", line)
 
 

@@ -156,6 +156,16 @@ async def test_a_stranger_of_the_same_authority_gets_nothing(net: Net) -> None:
     assert net.nodes[1].heard.events == []
 
 
+@pytest.mark.expect_log("is refused: replication: /O=Grid/CN=jane: untrusted")
+async def test_who_comes_again_and_again_is_one_line_in_the_log(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    await net.start(1)
+    for _ in range(3):
+        reader, writer = await net.dial(1, "/O=Grid/CN=jane")
+        assert await closed(reader) == b""
+        writer.close()
+    assert sum("is refused" in record.getMessage() for record in caplog.records) == 1
+
+
 async def test_a_stranger_without_a_certificate_gets_nothing(net: Net) -> None:
     await net.start(1)
     context = ssl.create_default_context(capath=str(net.grid.ca.trust_dir))
