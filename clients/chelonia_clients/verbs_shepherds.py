@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId, ServiceId
-from chelonia.core.placement import NODE_ALIVE
+from chelonia.core.placement import NODE_ALIVE, NODE_WAITING
 from chelonia.core.replicas import ReplicaState, parse_location
 from chelonia.core.shepherd import RECORDS_ASIDE, Damaged, ReplicaRecord, ScrubOrder
 from chelonia_clients.arguments import Arguments, UsageError
@@ -26,6 +26,8 @@ from chelonia_clients.verbs_nodes import parse_duration
 DAMAGE_FOUND = 1
 """Exit code of a scrub that has found damage: it is being repaired, and is worth knowing."""
 _WHOLE = tuple(state.value for state in (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL, ReplicaState.INVALID))
+Away = Mapping[ServiceId, str]
+"""Shepherds that should have been asked and are away: what they are."""
 
 
 @dataclass(slots=True)
@@ -48,8 +50,10 @@ async def scrub(session: Session, arguments: Arguments) -> None:
     before = arguments.value("--older-than")
     before_ms = Ms(client.clock.now_ms() - parse_duration(before)) if before else Ms(0)
     order = ScrubOrder(before_ms=before_ms, suspicious=arguments.has("--suspicion"))
-    orders = await _orders(session, arguments, order)
-    found = {shepherd: _Scrubbed() for shepherd in orders}
+    orders, away = await _orders(session, arguments, order)
+    found = {shepherd: _Scrubbed() for shepherd in (*orders, *away)}
+    for shepherd, state in away.items():
+        found[shepherd].failure = _left_out(shepherd, f"not checked: it is {state}")
     quiet = session.options.has("--no-progress") or session.out.as_json
     with Bar("checking", enabled=not quiet, unit="replicas") as bar:
         works = (_scrub_one(client, shepherd, orders[shepherd], found, bar) for shepherd in orders)
@@ -57,34 +61,48 @@ async def scrub(session: Session, arguments: Arguments) -> None:
     _tell(session, found)
 
 
-async def _orders(session: Session, arguments: Arguments, order: ScrubOrder) -> dict[ServiceId, list[ScrubOrder]]:
-    """What each Shepherd is asked for."""
+async def _orders(
+    session: Session, arguments: Arguments, order: ScrubOrder
+) -> tuple[dict[ServiceId, list[ScrubOrder]], Away]:
+    """What each Shepherd is asked for, and which of those concerned cannot be asked."""
     node, path = ServiceId(arguments.value("--node")), arguments.value("--path")
     if arguments.has("--recursive") and not path:
         raise UsageError("admin scrub takes -r together with --path LN")
     if not path:
-        return {shepherd: [order] for shepherd in await _alive(session.client(), node)}
+        alive, away = await _shepherds(session.client(), node)
+        return {shepherd: [order] for shepherd in alive}, away
     orders: dict[ServiceId, list[ScrubOrder]] = {}
-    places = await _places(session, session.ln(path), recursive=arguments.has("--recursive"))
+    places, away = await _places(session, session.ln(path), recursive=arguments.has("--recursive"))
     for shepherd, references in places.items():
         if node in ("", shepherd):
             step = bounds.BULK_ELEMENTS_MAX
             starts = range(0, len(references), step)
             orders[shepherd] = [replace(order, references=tuple(references[at : at + step])) for at in starts]
-    return orders
+    return orders, {shepherd: state for shepherd, state in away.items() if node in ("", shepherd)}
 
 
-async def _alive(client: Client, node: ServiceId) -> list[ServiceId]:
-    """The Shepherds to be asked: all that are alive, or the one named."""
+async def _shepherds(client: Client, node: ServiceId) -> tuple[list[ServiceId], Away]:
+    """The Shepherds to be asked, all that are alive or the one named, and those that are not there to be asked."""
     nodes = await client.nodes()
     if node and node not in {each.shepherd for each in nodes}:
         cause = f"no such Shepherd; known: {', '.join(each.shepherd for each in nodes) or 'none'}"
         raise CheloniaError(Kind.NOT_FOUND, "admin", node, cause)
-    return [node] if node else [each.shepherd for each in nodes if each.state == NODE_ALIVE]
+    if node:
+        return [node], {}
+    alive = [each.shepherd for each in nodes if each.state == NODE_ALIVE]
+    return alive, {each.shepherd: each.state for each in nodes if each.state not in (NODE_ALIVE, NODE_WAITING)}
 
 
-async def _places(session: Session, ln: str, *, recursive: bool) -> dict[ServiceId, list[ReferenceId]]:
-    """The replicas of a file, or of all files below a collection."""
+def _left_out(shepherd: ServiceId, cause: str) -> CheloniaError:
+    return CheloniaError(Kind.UNAVAILABLE, "admin", shepherd, cause)
+
+
+def _broken_off(error: CheloniaError, shepherd: ServiceId, how: str) -> CheloniaError:
+    return CheloniaError(error.kind, "admin", shepherd, f"{how}: {error.cause or error.kind.value}")
+
+
+async def _places(session: Session, ln: str, *, recursive: bool) -> tuple[dict[ServiceId, list[ReferenceId]], Away]:
+    """The replicas of a file, or of all files below a collection, and the Shepherds of others that are away."""
     client = session.client()
     names = [ln]
     if await client.exists(ln) == "collection":
@@ -92,13 +110,15 @@ async def _places(session: Session, ln: str, *, recursive: bool) -> dict[Service
             raise UsageError(f"{ln} is a collection; -r checks all below it")
         base = ln.rstrip("/")
         names = [f"{base}/{entry.name}" async for entry in client.list(ln, recursive=True) if entry.type == "file"]
-    places: dict[ServiceId, list[ReferenceId]] = {}
+    places, away = dict[ServiceId, list[ReferenceId]](), dict[ServiceId, str]()
     for name in names:
         for text, state in (await client.stat(name)).get("locations", {}).items():
+            location = parse_location(text)
             if state in _WHOLE:
-                location = parse_location(text)
                 places.setdefault(location.shepherd, []).append(location.reference)
-    return places
+            elif state == ReplicaState.OFFLINE.value:
+                away[location.shepherd] = state
+    return places, away
 
 
 async def _scrub_one(
@@ -121,7 +141,7 @@ async def _scrub_one(
                     break
                 order = replace(order, after=page.after)
     except CheloniaError as error:
-        own.failure = error
+        own.failure = _broken_off(error, shepherd, "not checked to its end")
 
 
 def _tell(session: Session, found: Mapping[ServiceId, _Scrubbed]) -> None:
@@ -132,8 +152,7 @@ def _tell(session: Session, found: Mapping[ServiceId, _Scrubbed]) -> None:
             out.say(f"{shepherd} {each.reference}: {each.damage}")
             out.result(shepherd=shepherd, reference=each.reference, blob=each.blob, damage=each.damage)
         if own.failure is not None:
-            out.tell(f"{shepherd}: not checked to its end: {own.failure}")
-            out.exit_code = out.exit_code or own.failure.meaning.exit_code
+            out.failure(own.failure, shepherd=shepherd, checked=own.checked)
         rows.append((shepherd, str(own.checked), human_size(own.bytes), str(len(own.damaged))))
     for line in table(rows, frozenset({1, 2, 3})):
         out.say(line)
@@ -152,9 +171,9 @@ async def quarantine(session: Session, words: Sequence[str]) -> None:
     """`quarantine list [<id>]`, `quarantine discard <id> <reference>...|all`, `quarantine readmit <id>`."""
     match tuple(words):
         case ("list",):
-            await _list(session, await _alive(session.client(), ServiceId("")))
+            await _list(session, ServiceId(""))
         case ("list", node):
-            await _list(session, await _alive(session.client(), ServiceId(node)))
+            await _list(session, ServiceId(node))
         case ("discard", node, *references) if references:
             await _discard(session, ServiceId(node), references)
         case ("readmit", node):
@@ -165,24 +184,35 @@ async def quarantine(session: Session, words: Sequence[str]) -> None:
             raise UsageError("admin quarantine takes list [<id>], discard <id> <reference>...|all, or readmit <id>")
 
 
-async def _list(session: Session, shepherds: Sequence[ServiceId]) -> None:
-    rows = [("SHEPHERD", "REFERENCE", "SIZE", "STATE", "NAME THEN", "OWNER")]
-    for shepherd in shepherds:
-        async for item in _aside(session.client(), shepherd):
-            facts = item.facts
-            size, name, owner = (facts.size, facts.name, facts.owner) if facts else (-1, "", "")
-            state = "was part of a file" if item.committed else "never acknowledged"
-            if item.state is not ReplicaState.ALIVE:
-                state = "damaged"
-            rows.append((shepherd, item.reference, human_size(max(size, 0)), state, name, owner))
-            blob = facts.blob if facts else ""
-            session.out.result(
-                shepherd=shepherd, reference=item.reference, blob=blob, size=size, name=name, owner=owner,
-                committed=item.committed, whole=item.state is ReplicaState.ALIVE,
-            )  # fmt: skip
+async def _list(session: Session, node: ServiceId) -> None:
+    rows: list[tuple[str, ...]] = [("SHEPHERD", "REFERENCE", "SIZE", "STATE", "NAME THEN", "OWNER")]
+    alive, away = await _shepherds(session.client(), node)
+    failures = {shepherd: _left_out(shepherd, f"not asked: it is {state}") for shepherd, state in away.items()}
+    for shepherd in alive:
+        try:
+            async for item in _aside(session.client(), shepherd):
+                rows.append(_row(session, shepherd, item))
+        except CheloniaError as error:
+            failures[shepherd] = _broken_off(error, shepherd, "not asked to its end")
     for line in table(rows, frozenset({2})):
         session.out.say(line)
     session.out.say(f"{len(rows) - 1} in quarantine")
+    for shepherd, failure in failures.items():
+        session.out.failure(failure, shepherd=shepherd)
+
+
+def _row(session: Session, shepherd: ServiceId, item: ReplicaRecord) -> tuple[str, ...]:
+    """What a person sees of one replica in quarantine; programs are told as well."""
+    facts = item.facts
+    size, name, owner = (facts.size, facts.name, facts.owner) if facts else (-1, "", "")
+    state = "was part of a file" if item.committed else "never acknowledged"
+    if item.state is not ReplicaState.ALIVE:
+        state = "damaged"
+    session.out.result(
+        shepherd=shepherd, reference=item.reference, blob=facts.blob if facts else "", size=size, name=name,
+        owner=owner, committed=item.committed, whole=item.state is ReplicaState.ALIVE,
+    )  # fmt: skip
+    return (shepherd, item.reference, human_size(max(size, 0)), state, name, owner)
 
 
 async def _aside(client: Client, shepherd: ServiceId) -> AsyncGenerator[ReplicaRecord, None]:

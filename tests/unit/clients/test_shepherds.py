@@ -20,7 +20,7 @@ from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command, client_on
 
 S1, S2 = ServiceId("https://s1/Shepherd"), ServiceId("https://s2/Shepherd")
-AWAY = ServiceId("https://s3/Shepherd")
+AWAY, UNAPPROVED = ServiceId("https://s3/Shepherd"), ServiceId("https://s4/Shepherd")
 
 
 @dataclass
@@ -42,6 +42,8 @@ class PaperShepherd:
         return ScrubPage(1, 100, damaged, "", 0)
 
     async def records(self, call: Call, after: str, limit: int) -> RecordPage:
+        if self.fails:
+            raise CheloniaError(Kind.UNAVAILABLE, "records", self.service, "its disk is gone")
         facts = ReplicaFacts(BlobId("b1"), Guid("g"), "/lost", Dn("/CN=joe"), 10, Checksums(), 2, Ms(0))
         if after == RECORDS_ASIDE:
             first = ReplicaRecord(ReferenceId("q1"), ReplicaState.ALIVE, True, True, facts)
@@ -58,13 +60,13 @@ class PaperShepherd:
 
 class PaperLibrarian:
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
-        states = ((S1, "alive"), (S2, "alive"), (AWAY, "offline"))
+        states = ((S1, "alive"), (S2, "alive"), (AWAY, "offline"), (UNAPPROVED, "waiting"))
         return tuple(NodeView(service, Dn("/CN=s"), state, Ms(0)) for service, state in states)
 
 
 @pytest.fixture
 def shepherds(chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch) -> dict[str, PaperShepherd]:
-    herd: dict[str, PaperShepherd] = {service: PaperShepherd(service) for service in (S1, S2, AWAY)}
+    herd: dict[str, PaperShepherd] = {service: PaperShepherd(service) for service in (S1, S2, AWAY, UNAPPROVED)}
     client = client_on(fake)
 
     def made(*_: object) -> Client:
@@ -81,12 +83,32 @@ def test_a_scrub_asks_all_that_are_alive_until_the_end_and_says_what_is_damaged(
     chelonia: Command, shepherds: dict[str, PaperShepherd]
 ) -> None:
     ran = chelonia("admin", "scrub", "--older-than", "2h", "--suspicion")
-    assert ran.code == 1
+    assert ran.code == 7
     assert f"{S2} r4: its checksum differs" in ran.out
     assert "1 damaged" in ran.out
     assert [order.after for order in shepherds[S1].orders] == ["", "r3"]
     assert all(order.suspicious and order.before_ms for order in shepherds[S1].orders)
     assert shepherds[AWAY].orders == []
+    assert shepherds[UNAPPROVED].orders == []
+
+
+def test_a_scrub_names_who_was_away_and_does_not_end_well(
+    chelonia: Command, shepherds: dict[str, PaperShepherd], fake: FakeBartender
+) -> None:
+    ran = chelonia("admin", "scrub", "--older-than", "2h")
+    assert f"'{AWAY}': not checked: it is offline" in ran.err
+    assert UNAPPROVED not in ran.err
+    shepherds[S1].fails = True
+    told = json.loads(chelonia("--json", "admin", "scrub").out)
+    unchecked = {found["shepherd"]: found["error"]["cause"] for found in told["results"] if not found["ok"]}
+    assert unchecked == {S1: "not checked to its end: its disk is gone", AWAY: "not checked: it is offline"}
+    assert (told["ok"], told["exit_code"]) == (False, 7)
+    shepherds[S1].fails = False
+    fake.add_file("/f", b"x")
+    fake.entries[("f",)].metadata["locations"] = {f"{S1} r9": "alive", f"{AWAY} r8": "offline"}
+    ran = chelonia("admin", "scrub", "--path", "/f")
+    assert (ran.code, f"'{AWAY}': not checked: it is offline" in ran.err) == (7, True)
+    assert chelonia("admin", "scrub", "--path", "/f", "--node", S1).code == 0
 
 
 def test_a_scrub_of_one_node_may_be_clean_and_is_told_as_json(
@@ -129,5 +151,13 @@ def test_quarantine_is_listed_and_discarded(chelonia: Command, shepherds: dict[s
     assert chelonia("admin", "quarantine", "discard", S1, "all").code == 0
     assert shepherds[S1].discarded == ["q1", "q2"]
     assert chelonia("admin", "quarantine", "discard", S2, "q1", "other").code != 0
+    ran = chelonia("admin", "quarantine", "list")
+    assert (ran.code, "4 in quarantine" in ran.out) == (7, True)
+    assert f"'{AWAY}': not asked: it is offline" in ran.err
+    shepherds[S1].fails = True
+    ran = chelonia("admin", "quarantine", "list")
+    assert "2 in quarantine" in ran.out
+    assert f"'{S1}': not asked to its end: its disk is gone" in ran.err
+    shepherds[S1].fails = False
     assert "1 are asked for again" in chelonia("admin", "quarantine", "readmit", S1).out
     assert chelonia("admin", "quarantine", "discard", S1).code == 2
