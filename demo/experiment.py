@@ -68,8 +68,7 @@ class Experiment:
         while self.forecast is None:
             status = await administrator.heal_status()
             whole, before = before, status.copies_done + status.copies_to_go
-            counted = whole == before and all(cursor.read for cursor in status.cursors)
-            if status.copies_to_go and status.forecast_ms >= 0 and counted:
+            if status.copies_to_go and status.forecast_ms >= 0 and whole == before:
                 found = Forecast(self._now_ms(), status.forecast_ms, status.copies_to_go, status.bytes_to_go)
                 self.forecast = found
                 self._view.note(

@@ -158,7 +158,7 @@ def forecast(status: HealStatus) -> str:
     if not status.exposed or not status.is_leader:
         return f"not known: {doubt(status)}"
     if status.forecast_ms < 0:
-        return "not known yet: nothing has been copied"
+        return "not known yet: too little has been looked at or copied"
     seconds = status.forecast_ms / 1000
     if seconds < 100:
         return f"about {seconds:.1f} s"
