@@ -18,7 +18,7 @@ SEEDS ?= 1..200
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas check-history bench constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas hosts check-history bench constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -54,6 +54,9 @@ sim: .venv/.installed-test ## simulate whole clusters under seeds, going on wher
 
 replicas: .venv/.installed-test ## kill, freeze and wipe replicas of the A-Hash under writers (ARGS: --kills 20 --stops 10 --hunt 0)
 	$(PY) -m tests.cluster.replicas $(ARGS)
+
+hosts: .venv/.installed-test ## hosts as network namespaces, set up by the operator's page; cut them off under writers; as root (ARGS: --rounds 2)
+	$(PY) -m tests.cluster.hosts $(ARGS)
 
 check-history: .venv/.installed-test ## record an A-Hash under faults and check it for linearizability; needs Go (ARGS)
 	$(PY) -m tests.history.run $(ARGS)

@@ -16,10 +16,11 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from chelonia.core.ahash import AHashStatus, GroupChange, GroupStep
-from chelonia.core.caller import Call
+from chelonia.core.ahash import AHash, AHashStatus, GroupChange, GroupStep
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn
+from chelonia.core.ids import Dn, ServiceId
+from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.hosting import admission, host_files
 from chelonia.hosting.admission import Expected, Offer, Replica, Request, Token
 from chelonia.hosting.admission_door import Door, Knock
@@ -52,13 +53,17 @@ from chelonia.hosting.first_config import (
 )
 from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.identity import name_from_dn, subject_dn
-from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
 from chelonia.hosting.tls import TlsSettings, TlsStore, load_trust
 
 MINUTES: Final = 60
 """How long a token is good when nobody says otherwise."""
 MINUTES_MAX: Final = 24 * 60
 NEW_KEY: Final = KeyKind.P256
+SERVICES: Final = {
+    Role.AHASH: "AHash", Role.LIBRARIAN: "Librarian", Role.BARTENDER: "Bartender", Role.SHEPHERD: "Shepherd",
+}  # fmt: skip
+"""What a host has, as it stands in the addresses."""
 
 
 def add_to(verbs: Any) -> None:
@@ -138,8 +143,12 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
     assert home.core.ahash is not None
     async with HttpClient(lambda: context) as client:
         link = Link(client, SystemClock(), SystemIds())
-        ahash = RemoteAHash(link, (home.core.ahash.id,), Patience())
-        desk = _Desk(home, ahash, name, approve_all=options.yes)
+        assert home.core.librarian is not None, "a core has a Librarian"
+        ports = _Ports(
+            RemoteAHash(link, (home.core.ahash.id,), Patience()),
+            RemoteLibrarian(link, (home.core.librarian.id,), Patience()),
+        )
+        desk = _Desk(home, ports, name, approve_all=options.yes)
         await desk.look()
         door = Door(desk.secret, desk.decide)
         token = Token(door.pin, desk.secret)
@@ -185,11 +194,20 @@ def _tell_token(home: _Home, name: str, token: Token, options: argparse.Namespac
     print("The token is a secret, for this host and this once. Waiting ...", flush=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    """The services of the home host, asked as the administrator."""
+
+    ahash: AHash
+    librarian: Librarian
+
+
 class _Desk:
     """Decides about one host: what `admission` says, what the administrator says, and what the A-Hash says."""
 
-    def __init__(self, home: _Home, ahash: RemoteAHash, name: str, *, approve_all: bool) -> None:
-        self._home, self._ahash, self._name, self._approve_all = home, ahash, name, approve_all
+    def __init__(self, home: _Home, ports: _Ports, name: str, *, approve_all: bool) -> None:
+        self._home, self._ahash, self._librarian = home, ports.ahash, ports.librarian
+        self._name, self._approve_all = name, approve_all
         self.secret = SystemIds().token(admission.SECRET_BYTES)
 
     async def look(self, dn: Dn | None = None) -> Expected:
@@ -246,8 +264,15 @@ class _Desk:
             raise CheloniaError(Kind.DENIED, "admit", self._name, "the administrator said no")
 
     async def _member(self, expected: Expected) -> AHashStatus:
-        """Make it a member of the A-Hash's group, unless it is one. Raises: what the A-Hash raises."""
+        """Register its services as approved, and make it a member of the A-Hash's group, unless it is one.
+
+        Registered before it starts: a Shepherd that knocks unknown would wait for another word of the administrator.
+        Raises: what Librarian and A-Hash raise.
+        """
         call = Call(request_id="admit")
+        for role, service in SERVICES.items():
+            own_id = ServiceId(url(self._name, self._home.port, service))
+            await self._librarian.approve(call, ServiceRecord(role, expected.dn, own_id, True))
         if not admission.replica_of(expected.members, expected.dn):
             await self._ahash.regroup(call, GroupChange(GroupStep.ADD, dn=expected.dn, address=expected.address))
         return await self._ahash.status(call.strongly())

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from chelonia.core.ahash import AHashStatus, GroupChange, ReplicaView
-from chelonia.core.caller import Call
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.librarian import ServiceRecord
 from chelonia.core.position import Position
 from chelonia.hosting import cli_join, host_files
 from chelonia.hosting.admission import SECRET_BYTES, Token
@@ -56,6 +57,16 @@ class Group:
         return await self.status(call)
 
 
+@dataclass
+class Registry:
+    """What `admit` asks of a Librarian."""
+
+    approved: list[ServiceRecord] = field(default_factory=list)
+
+    async def approve(self, _call: Call, record: ServiceRecord) -> None:
+        self.approved.append(record)
+
+
 class Admission:
     """`admit` for one host, at the host below `tmp_path/one`."""
 
@@ -64,12 +75,13 @@ class Admission:
         assert self.home.core.ahash is not None
         (own,) = self.home.core.ahash.replicas
         one = ReplicaView(1, self.home.core.ahash.replicas[0].dn, f"{own.host}:{own.port}", "master", 0)  # type: ignore[arg-type]
-        self.group = group or Group([one])
+        self.group, self.registry = group or Group([one]), Registry()
         self.root = root
         self.opened = asyncio.Event()
 
     async def __aenter__(self) -> Admission:
-        desk = cli_join._Desk(self.home, self.group, NEW, approve_all=False)  # type: ignore[arg-type]
+        ports = cli_join._Ports(self.group, self.registry)  # type: ignore[arg-type]
+        desk = cli_join._Desk(self.home, ports, NEW, approve_all=False)
         door = Door(desk.secret, desk.decide)
         self.port = self.home.port + ADMISSION
         self.token = str(Token(door.pin, desk.secret))
@@ -129,6 +141,9 @@ async def test_a_host_joins_with_a_key_of_its_own(
     assert shepherd is not None
     assert [url.partition("//")[2].partition(":")[0] for url in shepherd.librarians] == ["localhost", NEW]
     assert shepherd.tuning == {"domain": "oslo/b"}
+    approved = {(each.role, each.service_id, each.dn, each.approved) for each in admission.registry.approved}
+    meant = {(Role(each.role), each.id, each.dn, True) for each in core.trust.services}
+    assert approved == meant, "none of its services has to wait for another word"
     key = two.key.read_bytes()
     assert not [name for name, (_, held) in tree(tmp_path / "one").items() if key in held]
     assert not (two.grid / "ca").exists()
@@ -149,6 +164,7 @@ async def test_a_host_that_the_administrator_does_not_know_gets_nothing(
     assert "the administrator said no" in capsys.readouterr().err
     assert tree(tmp_path / "two") == {}
     assert admission.group.changes == []
+    assert admission.registry.approved == []
 
 
 async def test_a_host_that_asks_under_another_name_is_told_so_and_may_ask_again(
@@ -184,7 +200,7 @@ async def test_who_was_admitted_and_lost_it_keeps_his_place(tmp_path: Path, monk
     first.group.members[1] = replace(first.group.members[1], role="away")
     async with Admission(tmp_path, first.group) as second:
         assert await second.join() == 0
-    assert len(first.group.changes) == 1
+    assert len(first.group.changes) == 1, "a member is not made one again"
     config = load_config(second.two.core)
     assert config.ahash is not None
     assert config.ahash.replica_id == 2

@@ -1,0 +1,144 @@
+"""A process in the namespace of a host, which asks the A-Hash as a Librarian does: writers, strong reads, looks.
+
+Started with JSON: `urls` of the A-Hashes by host, `cert`, `key`, `ca_dir`. Each line on standard input is a request,
+each on standard output its answer, in order: what is acknowledged was heard here, behind whatever the network drops.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from chelonia.core.ahash import AHash
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.hosting.clock import SystemClock, SystemIds
+from chelonia.hosting.compact_client import CompactClient
+from chelonia.hosting.http_client import ClientLimits, HttpClient
+from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.tls import TlsSettings, TlsStore
+from chelonia.wire import compact
+from tests.support.replica_group import Writers
+from tests.support.replica_process import turn_of
+
+LOOK_MS = 1_000
+SIZE = 100
+CERTAIN_S = 3.0
+"""Nothing but refusals for so long: it has stopped."""
+
+
+class Agent:
+    """Answers requests until its input ends."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._urls: dict[str, str] = config["urls"]
+        files = TlsSettings(Path(config["cert"]), Path(config["key"]), ca_dir=Path(config["ca_dir"]))
+        store = TlsStore(files, SystemClock().now_ms)
+        context = store.client_context()
+        http = HttpClient(lambda: context, ClientLimits(connect_ms=1_000))
+        compactly = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+        self._link = Link(http, SystemClock(), SystemIds(), compact=compactly)
+        self._writers: Writers | None = None
+
+    def at(self, host: str, read_ms: int = LOOK_MS) -> AHash:
+        """The A-Hash of a host, asked once."""
+        return RemoteAHash(self._link, (self._urls[host],), Patience(retry_ms=0, read_ms=read_ms))
+
+    async def answer(self, request: list[Any]) -> Any:
+        """Carry out one request; an error of the A-Hash is an answer."""
+        try:
+            return await getattr(self, f"do_{request[0]}")(*request[1:])
+        except CheloniaError as error:
+            return {"error": error.kind.value, "cause": str(error)}
+
+    async def do_status(self, host: str) -> dict[str, Any]:
+        """What a replica says of itself."""
+        found = await self.at(host).status(Call())
+        return {
+            "replica": found.replica, "role": found.role, "writable": found.writable, "term": found.term,
+            "at": [found.position.generation, found.position.sequence], "lease_ms": found.lease_ms,
+            "views": {str(view.replica): [view.role, view.lag] for view in found.replicas},
+        }  # fmt: skip
+
+    async def do_strong(self, host: str) -> dict[str, Any]:
+        """A strong read of what writer 0 wrote."""
+        (found,) = await self.at(host).get(Call().strongly(), (ObjectId("c0"),))
+        return {"n": int(found.sections.get("s", {}).get("n", "0"))}
+
+    async def do_write(self, host: str, writer: int, turn: int) -> dict[str, Any]:
+        """One write, at one host only."""
+        ahash = self.at(host, 5_000)
+        outcome = await ahash.transact(Call(), RequestKey(f"{writer}.{turn}"), turn_of(writer, turn, SIZE))
+        return {"applied": outcome.applied}
+
+    async def do_outlast(self, host: str, deadline_s: float) -> dict[str, Any]:
+        """Read strongly until that is refused; when it last succeeded, and what it was refused with (monotonic s)."""
+        last, end = 0.0, time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            try:
+                await self.do_strong(host)
+                last = time.monotonic()
+            except CheloniaError as error:
+                if last and time.monotonic() - last > CERTAIN_S:
+                    return {"last": last, "error": error.kind.value}
+            await asyncio.sleep(0.005)
+        return {"last": last, "error": ""}
+
+    async def do_start(self, writers: int, first: int) -> dict[str, Any]:
+        """Begin to write at all hosts."""
+        self._writers = Writers({n: n for n in range(len(self._urls))}, writers, first=first, door=self._door)
+        self._writers.start()
+        return {}
+
+    def _door(self, number: int) -> "Door":
+        return Door(self, list(self._urls)[number])
+
+    async def do_written(self) -> dict[str, Any]:
+        """How many were acknowledged, and when (monotonic s)."""
+        assert self._writers is not None
+        return {"count": len(self._writers.at), "at": self._writers.at[-1:], "refusals": self._writers.refusals}
+
+    async def do_end(self) -> dict[str, Any]:
+        """Let the writers end; what they know."""
+        writers = self._writers
+        assert writers is not None
+        await writers.end()
+        acked = {str(writer): len(turns) for writer, turns in writers.acked.items()}
+        begun = {str(writer): turn for writer, turn in writers.begun.items()}
+        return {"acked": acked, "begun": begun, "at": writers.at, "refusals": writers.refusals}
+
+
+class Door:
+    """A writer's way to one host."""
+
+    def __init__(self, agent: Agent, host: str) -> None:
+        self._agent, self._host = agent, host
+
+    async def ask(self, *request: Any, patience_s: float) -> Any:
+        """Carry out `("write", writer, turn, size)`. Raises: ValueError, whatever came of it but success."""
+        _, writer, turn, size = request
+        ahash = self._agent.at(self._host, int(patience_s * 1000))
+        try:
+            outcome = await ahash.transact(Call(), RequestKey(f"{writer}.{turn}"), turn_of(writer, turn, size))
+        except CheloniaError as error:
+            raise ValueError(f"{self._host}: {error}") from error
+        assert outcome.applied, outcome
+
+    def close(self) -> None:
+        """Nothing: connections are everybody's."""
+
+
+async def main() -> None:
+    agent = Agent(json.loads(sys.argv[1]))
+    reader = asyncio.StreamReader(limit=1 << 24)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        answer = await agent.answer(json.loads(line))
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
