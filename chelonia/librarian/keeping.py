@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from chelonia.core import bounds
@@ -45,11 +45,18 @@ class Keeping:
         """The cluster's key (hex): what is kept is authenticated with it."""
         return self._uploads.record_key
 
+    @property
+    def ready(self) -> bool:
+        """Whether any Shepherd takes bytes now."""
+        return bool(self._targets(1, 0))
+
+    def _targets(self, wanted: int, size: int) -> Sequence[ServiceId]:
+        return Fleet(self._on.nodes.views()).choose(Demand(wanted, size), self._on.world.ids.uniform)
+
     async def store(self, body: bytes, name: str) -> NewBlob:
         """Put bytes on as many Shepherds as snapshots want. Raises: NO_SHEPHERD when too few took them."""
         facts = self._facts(body, name)
-        fleet = Fleet(self._on.nodes.views())
-        targets = fleet.choose(Demand(facts.wanted, facts.size), self._on.world.ids.uniform)
+        targets = self._targets(facts.wanted, facts.size)
         took = await asyncio.gather(*(self._put(shepherd, facts, body) for shepherd in targets))
         receipts = [receipt for receipt in took if receipt is not None]
         if len(receipts) < max(1, min(SURE_COPIES, len(targets))):

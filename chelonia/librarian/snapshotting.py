@@ -11,7 +11,7 @@ A snapshot is no instant: entries are read one after the other while changes go 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chelonia.core import bounds
@@ -83,19 +83,27 @@ class Snapshotting:
         self._leading = leading
         self._keeping = keeping
         self._checked_ms = Ms(0)
+        self._failed = 0
 
     async def step(self) -> None:
-        """Take a snapshot if one is due."""
+        """Take a snapshot if one is due. The next is due after the interval, also when this one failed: it reads all."""
         every = self._on.settings.snapshot_interval_ms
         if not every or not self._leading.now or (self._checked_ms and self._on.now - self._checked_ms < every):
             return
         stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
         last = max(stored.sections.get("snapshot", {}), default="0")
-        if last == "0" and await self._empty():
+        if not self._keeping.ready or (last == "0" and await self._empty()):
             return
-        if self._checked_ms or not 0 <= self._on.wall - int(last) < every:
-            await self.take(stored)
-        self._checked_ms = self._on.now
+        try:
+            if self._checked_ms or not 0 <= self._on.wall - int(last) < every:
+                await self.take(stored)
+            self._failed = 0
+        except CheloniaError as error:
+            self._failed += 1
+            level = logging.WARNING if self._failed > 1 else logging.INFO
+            _LOG.log(level, "no snapshot of the namespace for %d s: %s", self._failed * every // 1000, error)
+        finally:
+            self._checked_ms = self._on.now
 
     async def _empty(self) -> bool:
         """Whether there is no name at all: in a fresh A-Hash, which may stand in for one that was lost."""
@@ -104,8 +112,20 @@ class Snapshotting:
     async def take(self, stored: StoredObject) -> None:
         """Take a snapshot; nothing is written when nothing has changed. Raises: NO_SHEPHERD, NO_REPLICA, CONFLICT."""
         begun = self._on.wall
-        before = await self._newest(stored)
-        writing = _Writing(self, before)
+        writing = _Writing(self, await self._newest(stored))
+        try:
+            manifest = await self._write(writing, begun)
+            if manifest is None:
+                return
+            raw = encode_manifest(manifest, self._keeping.record_key)
+            new = await self._keeping.store(raw, snapshot_name("manifest", begun))
+        except CheloniaError:
+            await self._let_go(writing.written)
+            raise
+        await self._register(new, begun, manifest)
+
+    async def _write(self, writing: _Writing, begun: Ms) -> Manifest | None:
+        """Read everything and store what is new of it; None when nothing is, or when it is not to go on."""
         await writing.start()
         after, more = "", True
         while more and self._goes_on:
@@ -115,14 +135,9 @@ class Snapshotting:
             after, more = page.ids[-1] if page.ids else "", page.more
             await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
         if not self._goes_on:
-            return
+            return None
         position = self._on.records.position
-        manifest = await writing.finish(position.cluster, position.generation, begun)
-        if manifest is None:
-            return
-        raw = encode_manifest(manifest, self._keeping.record_key)
-        new = await self._keeping.store(raw, snapshot_name("manifest", begun))
-        await self._register(new, begun, manifest)
+        return await writing.finish(position.cluster, position.generation, begun)
 
     @property
     def _goes_on(self) -> bool:
@@ -164,21 +179,22 @@ class Snapshotting:
         elements += [drop(SNAPSHOTS_OBJECT, "snapshot", old) for old in snapshots if old not in newest]
         used = dict.fromkeys(blob for each in newest for blob in snapshots[each].split(" "))
         stale = [BlobId(blob) for blob in stored.sections.get("blobs", {}) if blob not in used]
-        elements += await self._discard(stale)
         if await self._leading.apply(elements):
             _LOG.info("namespace snapshot taken objects=%d pages=%d", manifest.objects, len(manifest.pages))
+            await self._let_go(stale)
 
-    async def _discard(self, stale: Iterable[BlobId]) -> list[Element]:
-        ids = list(stale)[:DISCARDED_MAX]
-        blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in ids])
-        elements = [drop(SNAPSHOTS_OBJECT, "blobs", blob) for blob in ids]
-        for blob in blobs:
-            elements += discard_blob(blob, "snapshot", self._on.wall)
-        return elements
+    async def _let_go(self, stale: Sequence[BlobId]) -> None:
+        """Forget blobs that no snapshot uses and have them erased; what has changed meanwhile waits for the next one."""
+        for start in range(0, len(stale), DISCARDED_MAX):
+            ids = stale[start : start + DISCARDED_MAX]
+            elements = [drop(SNAPSHOTS_OBJECT, "blobs", blob) for blob in ids]
+            for blob in await self._on.records.get(self._on.call, [blob_object(blob) for blob in ids]):
+                elements += discard_blob(blob, "snapshot", self._on.wall)
+            await self._leading.apply(elements)
 
 
 DISCARDED_MAX: Final = 50
-"""Blobs let go of in one transact; the next snapshot goes on."""
+"""Blobs let go of in one transact."""
 
 
 def _named(new: NewBlob) -> Element:
@@ -197,6 +213,7 @@ class _Writing:
         self._pager = Pager()
         self._pages: list[str] = []
         self._new: dict[str, Place] = {}
+        self.written: list[BlobId] = []
 
     async def start(self) -> None:
         """See what of the snapshot before can be used again."""
@@ -226,7 +243,9 @@ class _Writing:
         number = len(self._segments)
         body, places = self._gathered.seal(number)
         self._new.update((place.digest, place) for place in places)
-        self._segments[await self._owner.keep_segment(body, number)] = number
+        blob = await self._owner.keep_segment(body, number)
+        self.written.append(blob)
+        self._segments[blob] = number
 
     async def finish(self, cluster: str, generation: int, begun: Ms) -> Manifest | None:
         """The manifest; None when nothing has changed since the snapshot before."""

@@ -8,12 +8,18 @@ from dataclasses import replace
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CLUSTER_OBJECT, SNAPSHOTS_OBJECT
 from chelonia.core.librarian import ModifyRequest
 from chelonia.core.metadata import StoredObject
-from chelonia.librarian import invariants
-from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page
+from chelonia.core.replicas import Receipt
+from chelonia.librarian import invariants, snapshotting
+from chelonia.librarian.blobs import make_blob
+from chelonia.librarian.elements import put
+from chelonia.librarian.records import Draft
+from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page, snapshot_name
 from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import BARTENDER
 from tests.unit.librarian.keepers import SETTINGS, Keepers, keepers
 from tests.unit.librarian.test_trash import snapshot
@@ -175,6 +181,87 @@ def test_too_few_shepherds_take_no_snapshot_and_break_nothing() -> None:
                 keeper.up = False
             await asyncio.sleep(8)
             assert len(await k.bench.names()) == 1
+
+    run_virtual(scenario())
+
+
+def refusing(k: Keepers, kind: str) -> list[int]:
+    """Have Shepherds take no bytes of snapshots of this kind; returns when they refused some."""
+    put, refused = k.put, list[int]()
+
+    async def refuse(turl: str, body: bytes) -> tuple[Receipt, ...]:
+        if f" {kind} " in k.turls[turl].name:
+            refused.append(k.clock.monotonic_ms())
+            raise CheloniaError(Kind.NO_SPACE, "put", turl, "no room")
+        return await put(turl, body)
+
+    k.put = refuse  # type: ignore[method-assign]
+    return refused
+
+
+def of_snapshots(k: Keepers) -> set[str]:
+    """The blobs of snapshots that have bytes on disks."""
+    kept = (kept.facts for keeper in k.shepherds.values() for kept in keeper.disk.values())
+    return {facts.blob for facts in kept if facts.guid == SNAPSHOTS_OBJECT}
+
+
+def test_a_snapshot_that_fails_is_tried_again_after_the_interval_and_leaves_nothing(expect_log) -> None:  # type: ignore[no-untyped-def]
+    expect_log("no snapshot of the namespace for")
+
+    async def scenario() -> None:
+        async with keepers().running(SETTINGS) as k:
+            put, refused = k.put, refusing(k, "manifest")
+            await k.upload("/f", copies=1)
+            await asyncio.sleep(32)
+            assert 5 <= len(set(refused)) <= 7
+            await asyncio.sleep(4)
+            assert len(of_snapshots(k)) <= 1
+            k.put = put  # type: ignore[method-assign]
+            await times(k, 1)
+            await asyncio.sleep(13)
+            _, objects = await newest(k)
+            assert len(objects) == 2 + 2
+            assert len(of_snapshots(k)) == 2
+            assert invariants.broken(await snapshot(k.bench)) == ()
+
+    run_virtual(scenario())
+
+
+def test_without_a_shepherd_that_takes_bytes_nothing_is_read_and_the_first_one_is_not_waited_for_long() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(replace(SETTINGS, snapshot_interval_ms=600_000)):
+            for keeper in k.shepherds.values():
+                keeper.up = False
+            await asyncio.sleep(5)
+            await k.bench.collection("d")
+            await asyncio.sleep(30)
+            assert await taken(k) == []
+            for keeper in k.shepherds.values():
+                keeper.up = True
+            await times(k, 1)
+            assert k.clock.monotonic_ms() < 100_000
+
+    run_virtual(scenario())
+
+
+def test_all_that_no_snapshot_uses_is_let_go_of_however_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshotting, "DISCARDED_MAX", 2)
+    monkeypatch.setattr(bounds, "SNAPSHOTS_KEPT", 1)
+
+    async def scenario() -> None:
+        async with keepers().running(SETTINGS) as k:
+            keeping = k.bench.service._healer.keeping
+            assert keeping is not None
+            for number in range(7):  # as of a Librarian that died on its way
+                new = await keeping.store(b"%d" % number, snapshot_name("segment", k.clock.now_ms()))
+                named = put(SNAPSHOTS_OBJECT, "blobs", new.facts.blob, new.facts.blob)
+                await k.bench.service._records.attempt(LIBRARIAN, Draft([*make_blob(new), named]))
+            await k.upload("/f", copies=1)
+            await times(k, 1)
+            await asyncio.sleep(4)
+            assert len((await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"]) == 2
+            assert len(of_snapshots(k)) == 2
 
     run_virtual(scenario())
 
