@@ -86,7 +86,7 @@ class Snapshotting:
         self._failed = 0
 
     async def step(self) -> None:
-        """Take a snapshot if one is due. The next is due after the interval, also when this one failed: it reads all."""
+        """Take a snapshot if one is due. The next is due after the interval also when this one fails: it reads all."""
         every = self._on.settings.snapshot_interval_ms
         if not every or not self._leading.now or (self._checked_ms and self._on.now - self._checked_ms < every):
             return
@@ -184,7 +184,7 @@ class Snapshotting:
             await self._let_go(stale)
 
     async def _let_go(self, stale: Sequence[BlobId]) -> None:
-        """Forget blobs that no snapshot uses and have them erased; what has changed meanwhile waits for the next one."""
+        """Forget blobs that no snapshot uses and have them erased; what has changed meanwhile waits for the next."""
         for start in range(0, len(stale), DISCARDED_MAX):
             ids = stale[start : start + DISCARDED_MAX]
             elements = [drop(SNAPSHOTS_OBJECT, "blobs", blob) for blob in ids]
