@@ -92,7 +92,7 @@ def _init(options: argparse.Namespace) -> int:
     dn = _site_certificate(places) if options.site_certificate else _own_certificates(places, name, options)
     host_files.give(places.key, owner)
     administrator = _administrator(options, places)
-    host_files.write_secret(places, owner, SystemIds().token(SECRET_BYTES))
+    host_files.write_secret(places, owner, SystemIds().token(SECRET_BYTES).hex())
     host_files.make_data(places, owner)
     replicas = (ReplicaEntry(1, name, options.port + REPLICA, dn),)
     hosts = tuple(dict.fromkeys((name, *others)))

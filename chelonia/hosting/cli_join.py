@@ -188,7 +188,11 @@ def _administrator(home: _Home) -> TlsSettings:
 
 
 def _tell_token(home: _Home, name: str, token: Token, options: argparse.Namespace) -> None:
-    site = "" if home.ca is not None else " --site-certificate"
+    site = ""
+    if home.ca is None:
+        site = " --site-certificate"
+        print(f"There is no CA in {home.places.grid}: {name} has to have a host certificate of the site already.")
+        print("If `cheloniad init` made a CA on another host, run `cheloniad admit` there.\n")
     print(f"On {name}, as root, within {options.minutes} minutes:\n")
     print(f"    cheloniad join {home.hosts[0]}:{home.port + ADMISSION} --as {name} --token {token}{site}\n")
     print("The token is a secret, for this host and this once. Waiting ...", flush=True)
@@ -296,7 +300,7 @@ class _Desk:
             replicas=replicas,
             hosts=list(dict.fromkeys((*home.hosts, *hosts_of(view.address for view in status.replicas), self._name))),
             administrators=list(home.core.trust.administrators),
-            bartender_secret=read_secret(Path(home.core.bartender.token_key_file)).decode("ascii"),
+            bartender_secret=read_secret(Path(home.core.bartender.token_key_file)).decode(),
             certificate=chain_pem(chain).decode() if home.ca is not None else "",
             ca=ca,
             crl=crl,
@@ -389,7 +393,7 @@ def _settle(offer: Offer, issued: Issued, host: HostFacts, places: Places, owner
     if offer.certificate:
         _write_certificates(offer, issued.key, places)
     host_files.give(places.key, owner)
-    host_files.write_secret(places, owner, bytes.fromhex(offer.bartender_secret))
+    host_files.write_secret(places, owner, offer.bartender_secret)
     host_files.make_data(places, owner)
     replicas = tuple(ReplicaEntry(each.id, each.host, each.port, each.dn) for each in offer.replicas)
     administrators = tuple(Dn(dn) for dn in offer.administrators)

@@ -100,11 +100,11 @@ def check_resolves(name: str) -> None:
         raise CheloniaError(Kind.BAD_CONFIG, "resolve", name, cause) from error
 
 
-def write_secret(places: Places, owner: Account, secret: bytes) -> None:
+def write_secret(places: Places, owner: Account, secret: str) -> None:
     """Write the secret of the Bartenders, unless it is there."""
     make_directory(places.conf, owner, 0o750, of_root=True)
     if not places.secret.exists():
-        write_file(places.secret, secret.hex().encode() + b"\n", 0o400)
+        write_file(places.secret, f"{secret}\n".encode(), 0o400)
     give(places.secret, owner)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import io
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from chelonia.hosting.admission import SECRET_BYTES, Token
 from chelonia.hosting.admission_door import Door
 from chelonia.hosting.certificates import CertificateAuthority, KeyKind
 from chelonia.hosting.cheloniad import main
-from chelonia.hosting.config import load_config
+from chelonia.hosting.config import load_config, read_secret
 from chelonia.hosting.dev import dn_of
 from chelonia.hosting.first_config import ADMISSION, Places
 from tests.unit.hosting.grid import real_now_ms
@@ -152,6 +153,18 @@ async def test_a_host_joins_with_a_key_of_its_own(
     assert tree(tmp_path / "two") == before
 
 
+async def test_a_secret_that_somebody_chose_arrives_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert init(tmp_path / "one") == 0
+    secret = places(tmp_path / "one").secret
+    secret.unlink()
+    secret.write_text("not hex, but long enough: für alle\n")
+    secret.chmod(0o400)
+    say(monkeypatch, "y")
+    async with Admission(tmp_path) as admission:
+        assert await admission.join() == 0
+    assert read_secret(admission.two.secret) == read_secret(secret)
+
+
 async def test_a_host_that_the_administrator_does_not_know_gets_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +246,16 @@ async def test_a_host_joins_with_its_sites_certificate(tmp_path: Path, monkeypat
     assert {path: path.read_bytes() for path in before} == before
     assert [change.dn for change in admission.group.changes] == [f"/DC=org/CN={NEW}"]
     assert main(["check-config", "--config", str(admission.two.core)]) == 0
+
+
+def test_who_has_no_ca_is_told_where_it_may_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site(tmp_path)
+    home = cli_join._home(places(tmp_path / "one"))
+    capsys.readouterr()
+    cli_join._tell_token(home, NEW, Token(b"p" * 16, b"s" * 16), argparse.Namespace(minutes=60))
+    said = capsys.readouterr().out
+    assert "run `cheloniad admit` there" in said
+    assert said.splitlines()[-3].endswith("--site-certificate")
 
 
 async def test_a_certificate_of_nobodys_ca_is_refused(
