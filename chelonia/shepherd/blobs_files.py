@@ -486,8 +486,10 @@ def _scan_page(folder: Path, known: Set[ReferenceId]) -> Scanned:
     committed = bare & _with_suffix(names, COMMITTED) & known
     uncommitted = bare & _with_suffix(names, UNCOMMITTED) & known
     seen = committed | uncommitted
+    if 2 * len(seen) == sum(map(len, names.values())):  # nothing else is there
+        return Scanned(sorted(seen), frozenset(uncommitted), [])
     rest = [name for some in names.values() for name in some if name[:UUID_CHARS] not in seen]
-    return Scanned(sorted(seen), frozenset(uncommitted), list(_scan_names(folder, rest)) if rest else [])
+    return Scanned(sorted(seen), frozenset(uncommitted), list(_scan_names(folder, rest)))
 
 
 def _with_suffix(names: Mapping[int, list[str]], suffix: str) -> set[ReferenceId]:

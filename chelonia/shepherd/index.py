@@ -64,14 +64,17 @@ class Index:
             until_ms: monotonic; those not committed are expected to be unknown until then.
         """
         committed, uncommitted = (rows.at_rest(committed=each, keep_until_ms=until_ms) for each in (True, False))
-        added, blobs, total = self._rows, self._blobs, 0
-        for reference in page.known:  # a million times at a start: no calls that can be spared
-            known = facts[reference]
-            added[reference] = (uncommitted if reference in page.uncommitted else committed) + known
-            total += rows.fact_size(known)
-            blob = rows.fact_blob(known)
-            blobs[blob] = (*self._of_blob(blob), reference) if blob in blobs else reference
-        self.total_bytes += total
+        known = [facts[reference] for reference in page.known]
+        self.total_bytes += sum(map(rows.fact_size, known))
+        if page.uncommitted:
+            heads = (uncommitted if reference in page.uncommitted else committed for reference in page.known)
+            self._rows.update(zip(page.known, map(bytes.__add__, heads, known), strict=True))
+        else:
+            self._rows.update(zip(page.known, map(committed.__add__, known), strict=True))
+        for blob, reference in zip(map(rows.fact_blob, known), page.known, strict=True):
+            others = self._blobs.setdefault(blob, reference)
+            if others is not reference:
+                self._blobs[blob] = (*self._of_blob(blob), reference)
         in_turn = not (self._order and page.known) or self._order[-1] < page.known[0]
         self._order += page.known
         if not in_turn:
