@@ -67,6 +67,10 @@ class Elections:
         """Begin to take orders."""
         self._thread.start()
 
+    def serve(self, env: Any) -> None:
+        """Hold elections on another environment from now on. The caller has `turn`."""
+        self._env = env
+
     def stop(self) -> None:
         """End; what is asked for from now on is not held."""
         self._orders.put(None)

@@ -11,13 +11,14 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from berkeleydb import db as bdb
 
+from chelonia.ahash.store_bdb_elections import TIMEOUT_US
 from chelonia.ahash.store_bdb_files import make_private, sync_path
 from chelonia.core.errors import CheloniaError, Kind
 
@@ -63,6 +64,30 @@ def make_environment(settings: BdbSettings, on_event: Callable[[Any, int, Any], 
     env.set_lk_max_locks(LOCKS_MAX)
     env.set_lk_max_objects(LOCKS_MAX)
     env.set_lk_max_lockers(LOCKS_MAX)
+    return env
+
+
+def open_replicated(
+    home: Path, settings: BdbSettings, own: int, send: Callable[..., int], on_event: Callable[[Any, int, Any], None]
+) -> Any:
+    """Open the environment of a replica, recovered, not yet replicating. Reasons: docs/design/009."""
+    env = make_environment(settings, on_event)
+    env.set_flags(bdb.DB_TXN_NOSYNC, 1)  # the library would sync at every commit it applies; we sync once per drain
+    env.rep_set_transport(own, send)
+    env.rep_set_priority(0)
+    env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, TIMEOUT_US)
+    env.rep_set_timeout(bdb.DB_REP_CHECKPOINT_DELAY, 0)  # else a change of role waits 30 s for a checkpoint
+    env.rep_set_config(bdb.DB_REP_CONF_NOWAIT, 1)
+    env.rep_set_config(bdb.DB_REP_CONF_AUTOINIT, 1)
+    env.rep_set_config(bdb.DB_REP_CONF_BULK, 0)
+    flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK
+    flags |= bdb.DB_INIT_REP | bdb.DB_RECOVER | bdb.DB_THREAD | bdb.DB_PRIVATE
+    try:
+        env.open(str(home), flags, 0o600)
+    except bdb.DBError:
+        with suppress(bdb.DBError):
+            env.close()
+        raise
     return env
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import enum
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from chelonia.ahash.engine_port import BUNDLE
+from chelonia.ahash.engine_port import BUNDLE, Token
 
 
 class FrameKind(enum.IntEnum):
@@ -61,6 +62,21 @@ SYNCHRONISING: Final = frozenset(
 def frame_kind(control: bytes) -> int:
     """The kind of a frame (0: too short to tell)."""
     return int.from_bytes(control[16:20], "big") if len(control) >= 24 else 0
+
+
+class TokenMark(threading.local):
+    """What the transport callback leaves for the thread that called into the library."""
+
+    token: Token | None = None
+    """Of the last record sent that asks to be made permanent: our own commit's."""
+    gathered: list[tuple[bytes, bytes]] | None = None
+    """Records of the commit that this thread makes, which travel together; None: it makes none."""
+    gathered_bytes: int = 0
+
+    def take(self) -> Token | None:
+        """Read the token and forget it: none is ever told twice."""
+        token, self.token = self.token, None
+        return token
 
 
 BUNDLED: Final = frozenset({FrameKind.LOG, FrameKind.NEWFILE})

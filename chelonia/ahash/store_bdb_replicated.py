@@ -48,10 +48,10 @@ from chelonia.ahash.engine_port import (
     frame_term,
 )
 from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_elections import TIMEOUT_US, Elections
+from chelonia.ahash.store_bdb_elections import Elections
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
-from chelonia.ahash.store_bdb_frames import BUNDLED, SYNCHRONISING, FrameKind, bundle, frame_kind, unbundle
+from chelonia.ahash.store_bdb_frames import BUNDLED, SYNCHRONISING, FrameKind, TokenMark, bundle, frame_kind, unbundle
 from chelonia.ahash.store_bdb_gate import Gate
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -83,21 +83,6 @@ class _Frame:
     record: bytes
 
 
-class _Mark(threading.local):
-    """What the transport callback leaves for the thread that called into the library."""
-
-    token: Token | None = None
-    """Of the last record sent that asks to be made permanent: our own commit's."""
-    gathered: list[tuple[bytes, bytes]] | None = None
-    """Records of the commit that this thread makes, which travel together; None: it makes none."""
-    gathered_bytes: int = 0
-
-    def take(self) -> Token | None:
-        """Read the token and forget it: none is ever told twice."""
-        token, self.token = self.token, None
-        return token
-
-
 class ReplicatedStore:
     """A `ReplicatedEngine` on Berkeley DB. Opening recovers; nothing is taken before `start`.
 
@@ -120,7 +105,7 @@ class ReplicatedStore:
         self._turnstile, self._state = threading.Lock(), threading.Lock()
         self._logs_kept = threading.Lock()
         self._gate = Gate()
-        self._mark = _Mark()
+        self._mark = TokenMark()
         self._work: queue.SimpleQueue[_Frame | Callable[[], None] | None] = queue.SimpleQueue()
         self._bytes_queued = self._bytes_taken = 0  # each written by one thread only
         self._thread: threading.Thread | None = None
@@ -154,7 +139,7 @@ class ReplicatedStore:
             claim_directory(directory / "replica", identity)
             self._acked = CommitCounter(directory / "acked")
             with environment.opening(directory, REFILL):
-                self._open_environment()
+                self._elections = Elections(self._open_environment(), self._refusal, self._election_failed)
                 self._trusted = self._find_trust()
         except BaseException:
             self._release()
@@ -372,20 +357,11 @@ class ReplicatedStore:
 
     # --- opening and closing ---------------------------------------------------------------------------------------
 
-    def _open_environment(self) -> None:
-        env = self._env = environment.make_environment(self._settings, self._on_event)
-        self._elections = Elections(env, self._refusal, self._election_failed)
-        env.set_flags(bdb.DB_TXN_NOSYNC, 1)  # the library would sync at every commit it applies; we sync once per drain
-        env.rep_set_transport(self._own, self._transport)
-        env.rep_set_priority(0)
-        env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, TIMEOUT_US)
-        env.rep_set_timeout(bdb.DB_REP_CHECKPOINT_DELAY, 0)  # else a change of role waits 30 s for a checkpoint
-        env.rep_set_config(bdb.DB_REP_CONF_NOWAIT, 1)
-        env.rep_set_config(bdb.DB_REP_CONF_AUTOINIT, 1)
-        env.rep_set_config(bdb.DB_REP_CONF_BULK, 0)
-        flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK
-        flags |= bdb.DB_INIT_REP | bdb.DB_RECOVER | bdb.DB_THREAD | bdb.DB_PRIVATE
-        env.open(str(self._directory / "db"), flags, 0o600)
+    def _open_environment(self) -> Any:
+        self._env = environment.open_replicated(
+            self._directory / "db", self._settings, self._own, self._transport, self._on_event
+        )
+        return self._env
 
     def _find_trust(self) -> bool:
         """Whether recovery found what this replica vouched for.
@@ -730,9 +706,33 @@ class ReplicatedStore:
         if not self._trusted:
             return "this replica has no vote until it is synchronised"
         if self._initialising:
-            self._panic("the master was lost during the first synchronisation: only a new process may vote")
-            return "the process ends"
+            self._work.put(self._begin_anew)
+            return "the master was lost during the first synchronisation: the environment is opened again"
         return ""
+
+    def _begin_anew(self) -> None:
+        """Open the environment again, as a new process would: one that was being synchronised may not vote.
+
+        Not where it is being copied by now, and where a backup reads it only for the next election that is asked for.
+        """
+        if not (self._initialising and self._trusted and self._logs_kept.acquire(blocking=False)):
+            return
+        try:
+            with self._elections.turn, self._changing(), self._gate.exclusive():
+                self._drop_tree()
+                self._env.close()
+                with environment.opening(self._directory, REFILL):
+                    self._elections.serve(self._open_environment())
+                    self._trusted = self._find_trust()
+                self._master, self._ready, self._copied, self._pending = None, False, False, None
+                self._initialising, self._readable = False, True
+                self._set_priority()
+                self._env.rep_start(bdb.DB_REP_CLIENT)
+        finally:
+            self._logs_kept.release()
+        _LOG.info("ahash replica %d opened its environment again, at commit %d", self._own, self._applied)
+        if not self._trusted:
+            self._post(Refilling())
 
     def _election_failed(self, reason: str) -> None:
         self._post(ElectionFailed(reason))
