@@ -135,6 +135,16 @@ class Chaos:
             misfortune: Callable[[], Awaitable[None]] = getattr(self, f"_{name}")
             self._start(misfortune())
 
+    async def pause(self) -> None:
+        """Nothing new goes wrong with processes; wait until what does has ended. One that stays away does."""
+        self._over = True
+        lasting = [task for task in self._running if not task.done()]
+        if lasting:
+            await asyncio.wait(lasting)
+        host = next(host for host in self._world.hosts if "a" in host.services)
+        while host.ahash is None:
+            await self._world.clock.sleep(500)
+
     async def calm(self) -> None:
         """Nothing goes wrong any more, and everything runs."""
         self._over = True

@@ -12,6 +12,7 @@ import copy
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from chelonia.ahash.store_memory import MemoryStore
@@ -67,6 +68,24 @@ class SimDisk:
         image = copy.deepcopy(self.platter)
         image.crash()
         return image
+
+    def store(self) -> str:
+        """The id of the store on it, "" for none."""
+        identity = run_now(self.platter.identity())
+        return identity.store if identity is not None else ""
+
+    def accept(self) -> None:
+        """An administrator says, while its Shepherd is down, that this is its store from now on."""
+        identity = run_now(self.platter.identity())
+        if identity is not None:
+            run_now(self.platter.identify(replace(identity, replaces=True)))
+
+    def held(self) -> tuple[StoredReplica, ...]:
+        """All that is on it, for those who watch."""
+        return run_now(self._all())
+
+    async def _all(self) -> tuple[StoredReplica, ...]:
+        return tuple([stored async for page in self.platter.scan() for stored in page.read])
 
     # --- the port ---------------------------------------------------------------------------------------------------
 

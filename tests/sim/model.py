@@ -138,6 +138,19 @@ class Story:
         """Nothing of the operation is under way any more: it has taken effect, or never will."""
         self._finish(op, lambda _: True)
 
+    def copied(self) -> Story:
+        """The story as far as it has come, to be told on from here another time."""
+        copy = Story(0)
+        copy._configs, copy._pending = set(self._configs), dict(self._pending)
+        copy._told, copy.checked = deque(self._told, maxlen=30), self.checked
+        return copy
+
+    def cut_off(self) -> None:
+        """What was under way has happened, or never will."""
+        self._told.append("restored")
+        for op in list(self._pending.values()):
+            self.settled(op)
+
     def contents(self, name: int) -> set[int]:
         """What a name may hold now."""
         self._configs = self._reachable()

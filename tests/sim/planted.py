@@ -18,19 +18,25 @@ from typing import Any
 from unittest.mock import patch
 
 from chelonia.ahash.committer import _Batch
+from chelonia.ahash.mastership import TermDurability
+from chelonia.ahash.replicated import ReplicatedAHash
 from chelonia.bartender.rights import Judge
 from chelonia.core import placement
 from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId
+from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId, shepherd_object
 from chelonia.core.librarian import Delete, Report
 from chelonia.core.shepherd import Authority
 from chelonia.librarian import repair, repairing, reports
+from chelonia.librarian.detecting import Detecting
 from chelonia.librarian.elements import outbox_reference
 from chelonia.librarian.health import HealthTable
+from chelonia.librarian.node_life import NodeLife
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.service_names import Names
+from chelonia.shepherd import authority
 from chelonia.shepherd.forwarding import Fanout
 from chelonia.shepherd.journal import Journal
 from chelonia.shepherd.reporting import Reporting
@@ -197,6 +203,44 @@ def _never_compare() -> Patches:
     return (patch.object(Reporting, "_compare_inventory", pretend),)
 
 
+def _old_reads() -> Patches:
+    return (patch.object(Call, "strongly", lambda self: self),)
+
+
+def _ignore_the_position() -> Patches:
+    async def at_once(self: Any, copy: Any, wanted: Any) -> None:
+        del self, copy, wanted
+
+    return (patch.object(ReplicatedAHash, "_reach", at_once),)
+
+
+def _alone_is_enough() -> Patches:
+    async def at_once(self: Any, position: Any) -> None:
+        self._horizon.saw(position)
+
+    return (patch.object(TermDurability, "wait", at_once),)
+
+
+def _obey_the_past() -> Patches:
+    return (patch.object(authority, "refusal", lambda state, order: ""),)
+
+
+def _one_voice() -> Patches:
+    async def nobody(self: Any, shepherds: Any) -> list[Any]:
+        del self, shepherds
+        return []
+
+    return (patch.object(Detecting, "_ask", nobody),)
+
+
+def _empty_too_early() -> Patches:
+    async def empty(self: Any, call: Any, shepherd: Any) -> bool:
+        page = await self._records.scan(call, shepherd_object(shepherd), "erase", "", 1)
+        return not page.items
+
+    return (patch.object(NodeLife, "_empty", empty),)
+
+
 BUGS: dict[str, Bug] = {
     "wrong-domain": Bug("the site is left out when failure domains are compared", _wrong_domain),
     "trim-short": Bug("damaged and surplus copies go as soon as one good copy is left", _trim_while_short),
@@ -212,6 +256,12 @@ BUGS: dict[str, Bug] = {
     "no-scrub": Bug("the scrub believes the record instead of the bytes", _believe_the_record),
     "revoked-right": Bug("a transact does not depend on the policy that was read", _use_a_revoked_right),
     "no-compare": Bug("a start does not compare the disk with the metadata", _never_compare),
+    "old-reads": Bug("what must be the newest is read from any copy of the metadata", _old_reads),
+    "no-position": Bug("a copy answers before it holds what its caller has seen", _ignore_the_position),
+    "alone": Bug("a change is acknowledged when the master alone has it", _alone_is_enough),
+    "obey-the-past": Bug("an order of an older generation is obeyed", _obey_the_past),
+    "one-voice": Bug("one Librarian alone calls a Shepherd away", _one_voice),
+    "empty-early": Bug("a drained Shepherd may go while it has copies", _empty_too_early),
 }
 """What can be planted, by name."""
 

@@ -12,22 +12,36 @@ import asyncio
 import random
 from dataclasses import replace
 
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ServiceId
+from tests.sim.acts import Acts
 from tests.sim.ahash_group import slower
 from tests.sim.chaos import CALM, Chaos, draw, with_group
-from tests.sim.model import Op, Violation
+from tests.sim.model import Op, Story, Violation
 from tests.sim.scenario import Outcome
 from tests.sim.users import NAMES_EACH, Group, User, Users, colleagues
 from tests.sim.watch import Watch
-from tests.sim.world import ADMIN, DOMAINS, LIBRARIAN_SETTINGS, PAIRED, PAIRED_GROUP, SPLIT, SPLIT_GROUP, World
+from tests.sim.world import ADMIN, DOMAINS, LIBRARIAN_SETTINGS, PAIRED, PAIRED_GROUP, SPLIT, SPLIT_GROUP, Host, World
 
 USERS = 4
 ROUNDS = 8
 LOOK_MS = 4_000
+BACKUP_LOOK = 4
+"""After so many looks the metadata are backed up, in a seed that puts them back."""
 SITES = tuple(dict.fromkeys(domain.split("/")[0] for domain in DOMAINS))
 GROUPS = 0.34
 """The share of seeds whose A-Hash is a group of three replicas."""
 DRILLS = 0.3
 """The share of seeds that begin with a drill."""
+DETECTS = 0.2
+"""The share of seeds that begin with a Shepherd whom one Librarian cannot hear, and one whose process dies."""
+ACTS = 0.3
+"""The share of seeds in which an administrator is at work."""
+DEAF_MS = 15_000
+NOTICED_MS = 4_000
+"""Within so long a dead process is called away: a knock, a question to the other Librarian, and a tick."""
+RESTORES = 0.15
+"""The share of the others in which older metadata are put back."""
 HEAL_WITHIN_MS = 400_000
 """Virtual time after the last fault in which everything must be whole."""
 EVERYTHING = "+read +addEntry +removeEntry +delete +modifyPolicy +modifyStates +modifyMetadata"
@@ -72,6 +86,12 @@ class Swarm:
         self.watch = Watch(self.world, steady_clocks=not (mix.drift or "clock_step" in mix.misfortunes))
         self.groups = [Group(f"/g{number}") for number in range(USERS // 2)]
         self.drills = rng.random() < DRILLS
+        self.restores = not grouped and more.random() < RESTORES
+        self.detects = more.random() < DETECTS
+        self.acts = Acts(self.world, random.Random(more.random())) if more.random() < ACTS else None
+        self._backup: dict[bytes, bytes] | None = None
+        self._stores_then: dict[ServiceId, str] = {}
+        self._told_then: list[Story] = []
         self.people = [User(number, self.world.client(f"user{number}")) for number in range(USERS)]
 
     async def prepare(self) -> None:
@@ -81,6 +101,39 @@ class Swarm:
         await self.users.make_collections(self.groups, self.people[0])
         if self.drills:
             await self._drill()
+        if self.detects:
+            await self._detect()
+
+    async def _detect(self) -> None:
+        """A Shepherd that the leader alone cannot hear stays; one whose process has died is away at once."""
+        world, rng = self.world, self.world.rng
+        shepherd, leader = rng.choice(world.shepherds), await self._leader()
+        ways = [([shepherd.node.name], [leader.node.name]), ([leader.node.name], [shepherd.node.name])]
+        cuts = ways if rng.random() < 0.5 else ways[:1]
+        for cut in cuts:
+            world.network.cut(*cut)
+        for _ in range(DEAF_MS // 1_000):
+            await world.clock.sleep(1_000)
+            if self.watch.state_of(shepherd) != "alive":
+                raise Violation(f"{shepherd.node.name} is called away, and {leader.node.name} alone cannot hear it")
+        for cut in cuts:
+            world.network.mend(*cut)
+        await world.clock.sleep(2 * SETTINGS.lease_ms)
+        await world.crash(shepherd)
+        since_ms = world.clock.monotonic_ms()
+        while self.watch.state_of(shepherd) == "alive":
+            if world.clock.monotonic_ms() - since_ms > NOTICED_MS:
+                raise Violation(f"{shepherd.node.name} has been dead for {NOTICED_MS} ms, and is not called away")
+            await world.clock.sleep(100)
+        await world.restart(shepherd)
+        await self._until_whole(world.clock.monotonic_ms())
+
+    async def _leader(self) -> Host:
+        while True:
+            for host in self.world.hosts:
+                if host.librarian is not None and (await host.librarian.health(ADMIN)).is_leader:
+                    return host
+            await self.world.clock.sleep(500)
 
     async def _drill(self) -> None:
         """While all is well no site has two copies: not of a new file, and not when a lost copy has been replaced."""
@@ -112,23 +165,71 @@ class Swarm:
         """Phase 1."""
         await self.chaos.begin()
         breaking = asyncio.ensure_future(self.chaos.run())
+        acting = asyncio.ensure_future(self.acts.run()) if self.acts is not None else None
         working = [
             asyncio.ensure_future(self.users.work(self.groups[number // 2], self.people[number], colleague, ROUNDS))
             for number, colleague in colleagues(USERS)
         ]
+        looks = 0
         while not all(task.done() for task in working):
             await asyncio.wait(working, timeout=LOOK_MS / 1000)
             self.watch.check()
             for task in working:
                 if task.done():
                     task.result()
+            looks += 1
+            if self.restores and looks == BACKUP_LOOK:
+                self._back_up()
         breaking.cancel()
+        if acting is not None:
+            acting.cancel()
+        if self._backup is not None:
+            await self._restore(self._backup)
+
+    def _back_up(self) -> None:
+        self.world.note("BACKUP")
+        self._backup = self.world.store.contents()
+        self._stores_then = {shepherd.service_id: shepherd.disk.store() for shepherd in self.world.shepherds}
+        self._told_then = [group.story.copied() for group in self.groups]
+
+    async def _restore(self, backup: dict[bytes, bytes]) -> None:
+        """People delete all they have, regret it, and the administrator puts the backup back, while erasures that were
+        ordered under the newer metadata are still on their way."""
+        network = self.world.network
+        network.faults = replace(network.faults, late=0.4)
+        for group in self.groups:
+            user = self.people[2 * self.groups.index(group)]
+            for name in range(NAMES_EACH):
+                self.users.asked += 1
+                await self.users.act(group, user, Op(self.users.asked, user.number, "delete", name))
+        await self.users.settled()
+        while any(network.flying(f"op{op}") for op in range(self.users.asked + 1)):
+            await self.world.clock.sleep(200)  # a doubled request would be a new one to the restored metadata
+        await self.chaos.pause()
+        before = self.watch.known()
+        replaced = [s for s in self.world.shepherds if s.disk.store() != self._stores_then[s.service_id]]
+        for shepherd in replaced:  # the metadata know another store of it again: its administrator says so once more
+            await self.world.crash(shepherd)
+            shepherd.disk.accept()
+        await self.world.restore(backup)
+        for shepherd in replaced:
+            await self.world.restart(shepherd)
+        if self.acts is not None:
+            self.acts.forgotten()
+        self.watch.restored(before)
+        for group, then in zip(self.groups, self._told_then, strict=True):
+            group.story = then
+            then.cut_off()
+        await self.world.clock.sleep(30_000)
+        self.watch.check()
 
     async def recovery(self) -> Outcome:
         """Phase 2."""
         await self.chaos.calm()
         since_ms = self.world.clock.monotonic_ms()
         await self.users.settled()
+        if self.acts is not None:
+            await self._settle(self.acts)
         await self._until_whole(since_ms)
         healed_ms = self.world.clock.monotonic_ms() - since_ms
         for group in self.groups:
@@ -140,11 +241,31 @@ class Swarm:
         while True:
             await self.world.clock.sleep(8_000)
             self.watch.check()
-            left = self.watch.left() or await self._unhealthy()
+            left = await self._not_empty() or self.watch.left() or await self._unhealthy()
             if not left:
                 return
             if self.world.clock.monotonic_ms() - since_ms > HEAL_WITHIN_MS:
                 raise Violation(f"not whole after {HEAL_WITHIN_MS} ms: {left}")
+
+    async def _settle(self, acts: Acts) -> None:
+        """The administrator repeats himself until he is heard."""
+        while True:
+            try:
+                return await acts.settle()
+            except CheloniaError:
+                await self.world.clock.sleep(1_000)
+
+    async def _not_empty(self) -> str:
+        """Who drains must come to be empty, and not be called so before."""
+        if self.acts is None or not self.acts.drained:
+            return ""
+        try:
+            early = [shepherd for shepherd in await self.acts.empty() if self.watch.listed_on(shepherd)]
+            if early:
+                raise Violation(f"{early} may go, it is told, with {len(self.watch.listed_on(early[0]))} copies on it")
+            return await self.acts.left()
+        except CheloniaError as error:
+            return str(error)
 
     async def _unhealthy(self) -> str:
         """What the repair leader counts must be what is: nothing left to do."""

@@ -10,15 +10,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from chelonia.ahash import layout
-from chelonia.core.ids import BLOB_PREFIX, SHEPHERD_PREFIX, BlobId, ReferenceId, ServiceId, blob_object
+from chelonia.ahash import layout, meta
+from chelonia.core.ids import (
+    BLOB_PREFIX,
+    SHEPHERD_PREFIX,
+    BlobId,
+    ReferenceId,
+    ServiceId,
+    blob_object,
+    shepherd_object,
+)
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import invariants
 from chelonia.librarian.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.elements import outbox_reference
 from chelonia.librarian.invariants import Snapshot
-from tests.sim.disk import facts_now, run_now
+from tests.sim.disk import SimStore, facts_now, run_now
 from tests.sim.dump import snapshot
 from tests.sim.model import Violation
 from tests.sim.world import SimShepherd, World
@@ -41,6 +49,8 @@ class Watch:
         self._steady_clocks = steady_clocks
         self._found: list[str] = []
         self._ordered_away: set[ReferenceId] = set()
+        self._gone_before: set[BlobId] = set()
+        self._kept: dict[tuple[ServiceId, ReferenceId], BlobId] = {}
         world.store.watch = self._committing
         world.on_erased = self._erasing
 
@@ -57,8 +67,35 @@ class Watch:
             if not self._may_be_lost(blob):
                 self._found.append(f"{blob.id} is lost: {blob.sections.get('locations')}, {self._harmed(blob)} harmed")
         self._found += self._listed_without_bytes(seen)
+        self._found += self._erased_though_newer()
         if self._found:
             raise Violation("; ".join(self._found[:4]))
+
+    def restored(self, before: Snapshot) -> None:
+        """Older metadata were put back. What they name and no disk has any more is excused; what only the metadata
+        `before` knew must not be erased."""
+        seen = self._seen()
+        known = {blob_of(blob) for blob in seen.blobs()}
+        self._gone_before = {blob_of(blob) for blob in self._without_copy(seen)}
+        newer = {blob_of(blob) for blob in before.blobs()} - known
+        self._kept = {
+            (shepherd.service_id, stored.reference): stored.facts.blob
+            for shepherd in self._world.shepherds
+            for stored in shepherd.disk.held()
+            if stored.committed and stored.facts is not None and stored.facts.blob in newer
+        }
+
+    def known(self) -> Snapshot:
+        """What the metadata say now."""
+        return self._seen()
+
+    def _erased_though_newer(self) -> Iterator[str]:
+        for shepherd in self._world.shepherds:
+            kept = {reference for service, reference in self._kept if service == shepherd.service_id}
+            gone = kept - _references(shepherd) if kept else ()
+            for reference in sorted(gone):
+                if (shepherd.service_id, reference) not in self._world.taken:
+                    yield f"{shepherd.node.name} has erased {reference}, which only newer metadata knew"
 
     def _seen(self) -> Snapshot:
         with self._world.store.watched():
@@ -98,7 +135,7 @@ class Watch:
 
     def _may_be_lost(self, blob: StoredObject) -> bool:
         """Whether disasters met as many copies of it as there were for certain."""
-        return self._harmed(blob) >= min(2, facts_of(blob).wanted)
+        return blob_of(blob) in self._gone_before or self._harmed(blob) >= min(2, facts_of(blob).wanted)
 
     def _disk_left(self, shepherd: SimShepherd, seen: Snapshot, lost: set[BlobId]) -> str:
         """What a disk holds besides its locations, or lacks of them; quarantine is for people to look at."""
@@ -196,6 +233,20 @@ class Watch:
         [blob] = [blob for blob in self._seen().blobs() if facts_of(blob).name == name]
         return [self._world.find(place.shepherd) for place, state in locations_of(blob) if state is _S.ALIVE]
 
+    def _has_not_heard(self, shepherd: SimShepherd) -> bool:
+        """Whether a Shepherd cannot know yet that older metadata were put back: it obeys what was ordered before."""
+        state = shepherd.state.state
+        return state is not None and state.generation < _generation(self._world.store)
+
+    def state_of(self, shepherd: SimShepherd) -> str:
+        """What the metadata say of a Shepherd: `alive`, `offline` or ""."""
+        return self._seen().get(shepherd_object(shepherd.service_id)).value("node", "state")
+
+    def listed_on(self, shepherd: ServiceId) -> list[str]:
+        """The copies that the metadata list on a Shepherd."""
+        listed = (place for blob in self._seen().blobs() for place, _ in locations_of(blob))
+        return [place.reference for place in listed if place.shepherd == shepherd]
+
     def _heard_lately(self, shepherd: ServiceId) -> bool:
         heard_ms = self._world.network.heard_ms.get(self._world.find(shepherd).node.name, 0)
         return self._world.clock.monotonic_ms() - heard_ms <= STALE_MS
@@ -208,14 +259,22 @@ class Watch:
             return
         with self._world.store.watched():
             header = self._world.store.get(layout.header_key(blob_object(facts.blob)))
+        self._ordered_away.add(reference)
         if header is None:
             return
-        self._ordered_away.add(reference)
+        if self._has_not_heard(shepherd):
+            self._gone_before.add(facts.blob)
+            return
         state = _blob(b"H\0" + blob_object(facts.blob).encode(), header).value(
             "locations", str(Location(shepherd.service_id, reference))
         )
         if state == _S.ALIVE.value and _is_good(shepherd, reference):
             self._found.append(f"{shepherd.node.name} erases {reference} of {facts.blob}, which is listed as alive")
+
+
+def _generation(store: SimStore) -> int:
+    with store.watched():
+        return meta.read_number(store, layout.META_GENERATION)
 
 
 def _hoped_for(blob: StoredObject) -> bool:

@@ -10,10 +10,11 @@ import asyncio
 import contextvars
 import hashlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from chelonia.ahash import meta
 from chelonia.ahash.replicated import ReplicatedAHash
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store_memory import InlineExecutor
@@ -342,6 +343,20 @@ class World:
         self.note(f"BUG {name}: {error!r}")
         self.bugs.append(f"{name}: {error!r}")
 
+    async def restore(self, backup: Mapping[bytes, bytes]) -> None:
+        """Stop the only A-Hash, put a backup in the place of its store, as an administrator does, and start it."""
+        [host] = self._with("a")
+        await self.crash_host(host)
+        self.note("RESTORE")
+        self.store = self.store.holding(backup)
+        meta.raise_generation(self.store)
+        others = [other for other in self.hosts if "l" in other.services and other is not host]
+        for other in others:  # as docs/operate says: what they remember is of the newer metadata
+            await self.crash_host(other)
+        await self.restart_host(host)
+        for other in others:
+            await self.restart_host(other)
+
     # --- disasters --------------------------------------------------------------------------------------------------
 
     def harm(self, shepherd: SimShepherd, reference: ReferenceId) -> None:
@@ -455,16 +470,17 @@ class World:
         if host.librarian is not None:
             return host.librarian
         caller = Call(dn=CORE_DN, roles=(Role.BARTENDER,), service_id=host.bartender_id)
-        return Channel(self._librarians(caller, host.node), host.node, self.ids)
+        return Channel(self.librarians(caller, host.node), host.node, self.ids)
 
-    def _librarians(self, caller: Call, source: Node) -> list[Any]:
+    def librarians(self, caller: Call, source: Node) -> list[Any]:
+        """Every Librarian, as this caller reaches it from there."""
         return [self._port_of(host, "librarian", caller, source) for host in self._with("l")]
 
     def _port_of(self, host: Host, service: str, caller: Call, source: Node) -> Any:
         return self.network.port(lambda: getattr(host, service), host.node, caller, source)
 
     def _shepherd_ports(self, shepherd: SimShepherd) -> ShepherdPorts:
-        each = self._librarians(shepherd.call, shepherd.node)
+        each = self.librarians(shepherd.call, shepherd.node)
         librarians = Channel(each, shepherd.node, self.ids, retry_ms=0)
         return ShepherdPorts(
             blobs=shepherd.disk,

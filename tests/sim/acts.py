@@ -1,0 +1,114 @@
+"""What administrators do while everything else goes on: drain Shepherds and no longer, announce absences, and pause,
+resume and slow down healing. At the end nothing of it lasts but what drains, which must come to be empty."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.core.healing import HealAction, HealOrder
+from chelonia.core.ids import Ms, RequestKey, ServiceId
+from chelonia.core.placement import DRAINED
+from tests.sim.network import Channel
+from tests.sim.world import ADMIN, World
+
+DRAINS_MAX = 2
+"""So many Shepherds drain at once at most: every site keeps one that takes copies."""
+PAUSE_MS = 12_000
+ABSENCE_MS = 15_000
+
+
+class Acts:
+    """The acts of one run. `drained`: who is to be emptied, as far as it was answered."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self._world, self._rng = world, rng
+        self._at = world.client("admin")
+        self.drained: dict[ServiceId, None] = {}
+        self._undecided: dict[ServiceId, None] = {}
+
+    async def run(self) -> None:
+        """One act after the other, until cancelled. What fails is tried by nobody again."""
+        while True:
+            await self._world.clock.sleep(self._rng.randint(500, PAUSE_MS))
+            act: Callable[[], Awaitable[None]] = self._rng.choice(
+                (self._drain, self._drain, self._undrain, self._maintenance, self._pause, self._resume, self._slow)
+            )
+            try:
+                await act()
+            except CheloniaError as error:
+                self._world.note(f"ADMIN {error}")
+
+    async def settle(self) -> None:
+        """Nothing is paused or away any more; whatever was asked for and not answered is asked for again."""
+        await self._order(HealOrder(HealAction.RESUME))
+        await self._order(HealOrder(HealAction.RATE, copies_per_node=4))
+        for shepherd in self._world.shepherds:
+            await self._librarian().maintenance(self._call(), shepherd.service_id, Ms(0))
+        for shepherd in list(self._undecided):
+            await self._set_drain(shepherd, on=False)
+
+    def forgotten(self) -> None:
+        """Older metadata were put back: nobody knows what they say of drains."""
+        self.drained.clear()
+        self._undecided = dict.fromkeys(shepherd.service_id for shepherd in self._world.shepherds)
+
+    async def left(self) -> str:
+        """What is not empty yet though it drains; "" when all are, and are told so."""
+        views = {view.shepherd: view for view in await self._librarian().nodes(self._call().strongly())}
+        waiting = [shepherd for shepherd in self.drained if views[shepherd].drain != DRAINED]
+        return f"{waiting} drain" if waiting else ""
+
+    async def empty(self) -> list[ServiceId]:
+        """Who is told to be empty now."""
+        return [view.shepherd for view in await self._librarian().nodes(self._call()) if view.drain == DRAINED]
+
+    # --- acts -------------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        free = [s.service_id for s in self._world.shepherds if s.service_id not in self.drained]
+        if len({**self.drained, **self._undecided}) < DRAINS_MAX:
+            await self._set_drain(self._rng.choice(free), on=True)
+
+    async def _undrain(self) -> None:
+        if self.drained:
+            await self._set_drain(self._rng.choice(list(self.drained)), on=False)
+
+    async def _set_drain(self, shepherd: ServiceId, *, on: bool) -> None:
+        self.drained.pop(shepherd, None)
+        self._undecided[shepherd] = None
+        self._world.note(f"ADMIN drain {shepherd} {on}")
+        await self._librarian().drain(self._call(), shepherd, on)
+        del self._undecided[shepherd]
+        if on:
+            self.drained[shepherd] = None
+
+    async def _maintenance(self) -> None:
+        shepherd = self._rng.choice(self._world.shepherds)
+        self._world.note(f"ADMIN maintenance {shepherd.node.name}")
+        until_ms = Ms(self._at.clock.now_ms() + ABSENCE_MS)
+        await self._librarian().maintenance(self._call(), shepherd.service_id, until_ms)
+
+    async def _pause(self) -> None:
+        await self._order(HealOrder(HealAction.PAUSE))
+
+    async def _resume(self) -> None:
+        await self._order(HealOrder(HealAction.RESUME))
+
+    async def _slow(self) -> None:
+        await self._order(HealOrder(HealAction.RATE, copies_per_node=self._rng.randint(1, 4)))
+
+    async def _order(self, order: HealOrder) -> None:
+        self._world.note(f"ADMIN heal {order.action.value} {order.copies_per_node}")
+        await self._librarian().heal_order(self._call(), order)
+
+    # --- ways -------------------------------------------------------------------------------------------------------
+
+    def _librarian(self) -> Channel:
+        return Channel(self._world.librarians(ADMIN, self._at), self._at, self._world.ids)
+
+    def _call(self) -> Call:
+        return replace(ADMIN, request_key=RequestKey(self._world.ids.uuid()))
