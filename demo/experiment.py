@@ -14,6 +14,7 @@ from samples import Sample, sample_of
 from view import View
 
 from chelonia.core.errors import CheloniaError
+from chelonia_clients.administrator import Administrator
 from chelonia_clients.client import Client
 
 FILES = 10
@@ -62,7 +63,7 @@ class Experiment:
         self.marks.append((self._now_ms(), text))
         self._view.note(f"{self._now_ms() / 1000:7.1f} s  -- {text}")
 
-    async def ask_forecast(self, administrator: Client) -> None:
+    async def ask_forecast(self, administrator: Administrator) -> None:
         """Ask the cluster how long it will take, once it has looked at all that was lost. Raises: SystemExit."""
         give_up, before = time.monotonic() + PATIENCE_S, -1
         while self.forecast is None:

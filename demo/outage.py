@@ -11,8 +11,8 @@ from cluster import Cluster
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia_clients import connect
+from chelonia_clients.administrator import Administrator
 from chelonia_clients.client import Client
-from chelonia_clients.settings import Wish
 
 SETTLE_S = 30.0
 BEFORE_S, AFTER_S = 2.0, 3.0
@@ -36,7 +36,7 @@ class Outage:
 
 async def kill_master(cluster: Cluster) -> Outage:
     """Kill the master under a writing client, watch, and start it again."""
-    async with connect.from_environment(Wish(cluster_user="admin")) as admin, connect.from_environment() as client:
+    async with connect.administrator_from_environment() as admin, connect.from_environment() as client:
         old = await _master(admin, 0)
         writer = _Writer(client)
         writing = asyncio.create_task(writer.run())
@@ -83,7 +83,7 @@ class _Writer:
         )  # fmt: skip
 
 
-async def _master(admin: Client, beside: int) -> int:
+async def _master(admin: Administrator, beside: int) -> int:
     """The replica that is master, another than `beside`. Raises: SystemExit when there is none for long."""
     end = time.monotonic() + SETTLE_S
     while time.monotonic() < end:
@@ -98,7 +98,7 @@ async def _master(admin: Client, beside: int) -> int:
     raise SystemExit("the A-Hash has no master")
 
 
-async def _whole(admin: Client) -> None:
+async def _whole(admin: Administrator) -> None:
     """Wait until every replica follows again."""
     end = time.monotonic() + SETTLE_S
     while time.monotonic() < end:

@@ -20,6 +20,9 @@ import sysconfig
 import time
 from pathlib import Path
 
+from chelonia.core.ids import ServiceId
+from chelonia_clients.administrator import Administrator
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cluster import Cluster
@@ -31,7 +34,6 @@ from chelonia.core.caller import Call
 from chelonia.core.ids import ReferenceId
 from chelonia_clients import connect
 from chelonia_clients.client import Client
-from chelonia_clients.settings import Wish
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
@@ -93,7 +95,7 @@ async def _heal(view: View, cluster: Cluster, large: Path) -> Experiment:
         try:
             await experiment.until("40 replicas alive", lambda s: s.alive == WANTED and s.creating == 0)
             await experiment.linger(1.5)
-            async with connect.from_environment(Wish(cluster_user="admin")) as administrator:
+            async with connect.administrator_from_environment() as administrator:
                 await _kill_and_return(experiment, cluster, administrator)
             await _damage(experiment, cluster, client)
         finally:
@@ -113,7 +115,7 @@ async def _survive(view: View, cluster: Cluster) -> Outage:
     return seen
 
 
-async def _kill_and_return(experiment: Experiment, cluster: Cluster, administrator: Client) -> None:
+async def _kill_and_return(experiment: Experiment, cluster: Cluster, administrator: Administrator) -> None:
     experiment.mark("S3 killed (kill -9)")
     cluster.kill_shepherd(2)
     await experiment.until("S3's replicas OFFLINE", lambda s: s.offline > 0)
@@ -134,8 +136,10 @@ async def _damage(experiment: Experiment, cluster: Cluster, client: Client) -> N
     index = next(i for i, entry in enumerate(cluster.description["shepherds"]) if entry["id"] == service)
     cluster.damage(index, reference)
     experiment.mark(f"64 bytes flipped on {experiment.names[service]}")
-    async with connect.shepherd_as_administrator(service) as shepherd:
-        scrub = asyncio.ensure_future(shepherd.scrub(Call(), (ReferenceId(reference),)))
+    async with connect.administrator_from_environment() as administrator:
+        scrub = asyncio.ensure_future(
+            administrator.shepherd(ServiceId(service)).scrub(Call(), (ReferenceId(reference),))
+        )
         await experiment.until("the damage is seen: INVALID", lambda s: s.invalid > 0)
         await scrub
     await experiment.until(

@@ -1,4 +1,5 @@
-"""The SDK: everything a user can do with Chelonia, as awaitable methods of one `Client`.
+"""The SDK: everything a user can do with Chelonia, as awaitable methods of one `Client` (administrators: see
+`administrator`).
 
 It speaks to the Bartender over SOAP and to Shepherds over plain HTTPS under tickets. Every change carries a request
 key and is repeated on passing trouble, so it applies once. Uploads put bytes first: a name appears only when its
@@ -16,7 +17,6 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from chelonia.core import bounds
-from chelonia.core.ahash import AHash
 from chelonia.core.bartender import (
     Bartender,
     DeletedEntry,
@@ -33,13 +33,9 @@ from chelonia.core.bartender import (
 )
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
-from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
-from chelonia.core.ids import Ms, RequestKey, ServiceId
-from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
+from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Filter, Needed, Triple, from_triples
-from chelonia.core.shepherd import Shepherd
 from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.rpc_client import AGAIN
@@ -102,26 +98,19 @@ class Client:
         self,
         bartender: Bartender,
         http: HttpClient,
-        librarian: Librarian | None = None,
         *,
         retry_ms: int = RETRY_MS,
         trouble: Trouble = keep_quiet,
-        ahashes: Mapping[str, AHash] | None = None,
-        shepherds: Callable[[ServiceId], Shepherd] | None = None,
     ) -> None:
         """Bind to ports; `chelonia_clients.connect` makes these from files, the environment and URLs.
 
-        Args: `retry_ms`: how long an operation is repeated; `trouble` is told of each failure that will be;
-        `ahashes`: every A-Hash by URL, and `shepherds` gives the control port of one: both for administrators.
+        Args: `retry_ms`: how long an operation is repeated; `trouble` is told of each failure that will be.
         """
         self.bartender = bartender
         self.http = http
         self.clock: Clock = SystemClock()
-        self._librarian = librarian
-        self._ahashes = ahashes or {}
         self._retry_ms = retry_ms
         self.trouble = trouble
-        self._shepherds = shepherds
 
     async def __aenter__(self) -> Client:
         return self
@@ -130,28 +119,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.http.close()
-
-    @property
-    def librarian(self) -> Librarian:
-        """The Librarian, for administrators. Raises: BAD_CONFIG when no URL of one is known."""
-        if self._librarian is None:
-            cause = "no Librarian is known: give --librarian URL, set CHELONIA_LIBRARIAN_URL, or name a --cluster file"
-            raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
-        return self._librarian
-
-    @property
-    def ahashes(self) -> Mapping[str, AHash]:
-        """Every A-Hash that is known, by URL, for administrators. Raises: BAD_CONFIG when none is."""
-        if not self._ahashes:
-            cause = "no A-Hash is known: give --ahash URL, set CHELONIA_AHASH_URL, or name a --cluster file"
-            raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
-        return self._ahashes
-
-    def shepherd(self, service: ServiceId) -> Shepherd:
-        """The control port of a Shepherd, for administrators. Raises: BAD_CONFIG when this client has none."""
-        if self._shepherds is None:
-            raise CheloniaError(Kind.BAD_CONFIG, "admin", service, "this client was made without a way to Shepherds")
-        return self._shepherds(service)
 
     async def settled(self, attempt: Callable[[Call], Awaitable[tuple[A, ...]]]) -> A:
         """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
@@ -307,63 +274,6 @@ class Client:
     async def clear_policy(self, ln: str, identity: str) -> str:
         """Write an empty list, which allows and denies nothing. Raises: as `policy`."""
         return await self.set_policy(ln, identity, "")
-
-    # --- administrators: these go to the Librarian ---
-
-    async def nodes(self) -> tuple[NodeView, ...]:
-        """All Shepherds known, by service id. Raises: BAD_CONFIG without a Librarian, DENIED."""
-        return await self.librarian.nodes(new_call())
-
-    async def services(self) -> tuple[ServiceRecord, ...]:
-        """All registered identities, approved or waiting. Raises: as `nodes`."""
-        return await self.librarian.services(new_call())
-
-    async def health(self) -> HealthSummary:
-        """The state of repair. Raises: as `nodes`."""
-        return await self.librarian.health(new_call())
-
-    async def heal_status(self) -> HealStatus:
-        """How far healing is, and when all will be whole. Raises: as `nodes`."""
-        return await self.librarian.heal_status(new_call())
-
-    async def heal_order(self, order: HealOrder) -> HealStatus:
-        """Pause, resume or limit healing, for all Librarians. Raises: as `nodes`, and BAD_REQUEST."""
-        return await self.librarian.heal_order(new_call(), order)
-
-    async def drill(self, order: DrillOrder) -> DrillStatus:
-        """Begin a drill, say whether one may begin, or call it off. Raises: as `nodes`, and CONFLICT, BAD_REQUEST."""
-        return await self.librarian.drill(new_call(), order)
-
-    async def drill_status(self) -> DrillStatus:
-        """The present or last drill. Raises: as `nodes`."""
-        return await self.librarian.drill_status(new_call())
-
-    async def approve(self, record: ServiceRecord) -> None:
-        """Approve (or, with `approved` False, withdraw) a service. Raises: as `nodes`."""
-        await self.librarian.approve(new_call(), record)
-
-    async def maintenance(self, shepherd: str, duration_ms: int) -> Ms:
-        """Announce planned absence from now on (0 ends it); return until when. Raises: as `nodes`, NOT_FOUND."""
-        until = Ms(self.clock.now_ms() + duration_ms if duration_ms else 0)
-        await self.librarian.maintenance(new_call(), ServiceId(shepherd), until)
-        return until
-
-    async def drain(self, shepherd: str, *, on: bool) -> None:
-        """Have a Shepherd emptied, or no longer. Raises: as `nodes`, NOT_FOUND."""
-        await self.librarian.drain(new_call(), ServiceId(shepherd), on)
-
-    async def forget(self, shepherd: str, *, check_only: bool, accept_loss: bool) -> AsyncGenerator[ForgetPage, None]:
-        """Declare a Shepherd lost for good, page by page, or only say what would be lost with it.
-
-        The last page says whether it is `forgotten`. Raises: as `nodes`, NOT_FOUND, CONFLICT while it is alive.
-        """
-        after = ""
-        while True:
-            page = await self.librarian.forget(new_call(), ServiceId(shepherd), after, check_only, accept_loss)
-            yield page
-            after = page.after
-            if not after:
-                return
 
 
 def merge_actions(stored: str, changes: str) -> str:

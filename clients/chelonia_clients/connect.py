@@ -1,7 +1,9 @@
-"""Makes a `Client` from settings: finds the credential, loads the trust, binds the ports to URLs.
+"""Makes a `Client` or an `Administrator` from settings: finds the credential, loads the trust, binds the ports to URLs.
 
     async with connect.from_environment() as client:
         print(await client.stat("/"))
+    async with connect.administrator_from_environment() as administrator:
+        print(await administrator.nodes())
 
 Everything it looks at is in `settings` and `chelonia.hosting.credentials`; of several Bartenders one is
 picked, and the next is tried when it does not answer.
@@ -12,8 +14,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -24,6 +25,7 @@ from chelonia.hosting.credentials import Credential, Explicit, Surroundings, fin
 from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteBartender, RemoteLibrarian, RemoteShepherd
 from chelonia.hosting.tls import TlsSettings, TlsStore
+from chelonia_clients.administrator import Administrator, AdministratorPorts
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Settings, Wish, settle
 from chelonia_clients.soap_trace import SoapTrace, Teller
@@ -79,19 +81,43 @@ def _open(
     *,
     strong: bool = False,
 ) -> Client:
-    bartenders, librarians = settings.bartender_urls(), settings.librarian_urls()
+    bartenders = settings.bartender_urls()
     http = open_http(find(settings, environ).tls)
-    traced = http if trace is None else SoapTrace(http, trace)
     waiting = Waiting(SystemClock(), note) if note is not None else None
+    link = replace(_link(http, trace, waiting), strong=strong)
+    return Client(RemoteBartender(link, bartenders), http, trouble=waiting or keep_quiet)
+
+
+def _link(http: HttpClient, trace: Teller | None, waiting: Waiting | None) -> Link:
+    traced = http if trace is None else SoapTrace(http, trace)
     carrier = traced if waiting is None else Watched(traced, waiting)
-    link = Link(cast(HttpClient, carrier), SystemClock(), SystemIds(), trouble=waiting)
-    librarian = RemoteLibrarian(link, librarians) if librarians else None
-    once = Patience(retry_ms=0, read_ms=ONE_AHASH_MS)
-    return Client(
-        RemoteBartender(replace(link, strong=strong), bartenders), http, librarian, trouble=waiting or keep_quiet,
+    return Link(cast(HttpClient, carrier), SystemClock(), SystemIds(), trouble=waiting)
+
+
+def administrator_from_environment(
+    wish: Wish | None = None, environ: Mapping[str, str] | None = None, trace: Teller | None = None
+) -> Administrator:
+    """Make an administrator's connection, with the administrator's credential where a cluster file is used.
+
+    Args, Raises: as `from_environment`.
+    """
+    wish = wish or Wish()
+    settings = settle_here(wish if wish.cluster_user else replace(wish, cluster_user="admin"), environ)
+    return open_administrator(open_http(find(settings, environ).tls), settings, trace)
+
+
+def open_administrator(
+    http: HttpClient, settings: Settings, trace: Teller | None = None, note: Teller | None = None
+) -> Administrator:
+    """An administrator's ports on connections that are there. Args: `note` as for `open_client`."""
+    link = _link(http, trace, Waiting(SystemClock(), note) if note is not None else None)
+    librarians, once = settings.librarian_urls(), Patience(retry_ms=0, read_ms=ONE_AHASH_MS)
+    ports = AdministratorPorts(
+        shepherd=lambda service: RemoteShepherd(link, (service,)),
+        librarian=RemoteLibrarian(link, librarians) if librarians else None,
         ahashes={url: RemoteAHash(link, (url,), once) for url in settings.ahash_urls()},
-        shepherds=lambda service: RemoteShepherd(link, (service,)),
-    )  # fmt: skip
+    )
+    return Administrator(ports, http)
 
 
 def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Found:
@@ -122,18 +148,6 @@ def open_http(tls: TlsSettings) -> HttpClient:
     return HttpClient(lambda: context)
 
 
-@asynccontextmanager
-async def shepherd_as_administrator(url: str, wish: Wish | None = None) -> AsyncIterator[RemoteShepherd]:
-    """Speak to one Shepherd (scrub, status), with the administrator's credential where a cluster file is used.
-
-    Raises: as `from_environment`.
-    """
-    wish = wish or Wish()
-    settings = settle_here(wish if wish.cluster_user else replace(wish, cluster_user="admin"))
-    async with open_http(find(settings).tls) as http:
-        yield RemoteShepherd(Link(http, SystemClock(), SystemIds()), (url,), Patience(retry_ms=0))
-
-
 def home() -> Path | None:
     """The user's directory, or None."""
     try:
@@ -152,4 +166,7 @@ def ask_password(key_file: Path) -> bytes | None:
         return None
 
 
-__all__ = ["CheloniaError", "Client", "Found", "Settings", "Wish", "from_environment", "open_client"]
+__all__ = [
+    "Administrator", "CheloniaError", "Client", "Found", "Settings", "Wish", "administrator_from_environment",
+    "from_environment", "open_administrator", "open_client",
+]  # fmt: skip

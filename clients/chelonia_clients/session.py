@@ -15,7 +15,9 @@ from chelonia_clients.output import Output
 from chelonia_clients.settings import Files, Settings, Wish, parse_replicas, settle
 
 if TYPE_CHECKING:
+    from chelonia_clients.administrator import Administrator
     from chelonia_clients.client import Client
+    from chelonia_clients.soap_trace import Teller
 
 REMOTE: Final = ("chelonia:", "arc:")
 """How a Logical Name is marked where local names are meant otherwise."""
@@ -33,6 +35,7 @@ class Session:
         self.environ = environ
         self._wish = wish_of(options)
         self._client: Client | None = None
+        self._administrator: Administrator | None = None
         for operand in operands:
             self._note_bartender(operand)
 
@@ -47,14 +50,26 @@ class Session:
         if self._client is None:
             from chelonia_clients import connect
 
-            trace = self.out.tell if self.options.has("--trace") else None
             settings = self.settings()
             if self.out.verbose:
                 for topic, origin in settings.origins.items():
                     self.out.tell(f"{topic}: from {origin}")
                 self.out.tell(f"Bartenders: {' '.join(settings.bartenders)}")
-            self._client = connect.open_client(settings, self.environ, trace, self.out.tell)
+            self._client = connect.open_client(settings, self.environ, self._trace, self.out.tell)
         return self._client
+
+    def administrator(self) -> Administrator:
+        """What administrators ask, over the same connections, made once. Raises: as `client`."""
+        if self._administrator is None:
+            from chelonia_clients import connect
+
+            http = self.client().http
+            self._administrator = connect.open_administrator(http, self.settings(), self._trace, self.out.tell)
+        return self._administrator
+
+    @property
+    def _trace(self) -> Teller | None:
+        return self.out.tell if self.options.has("--trace") else None
 
     def as_administrator(self) -> None:
         """Use a cluster file's administrator from here on, unless the user said as whom."""

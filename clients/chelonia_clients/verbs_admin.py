@@ -64,8 +64,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
 
 
 async def _status(session: Session) -> None:
-    client, out = session.client(), session.out
-    health, nodes = await client.health(), await client.nodes()
+    administrator, out = session.administrator(), session.out
+    health, nodes = await administrator.health(), await administrator.nodes()
     states: dict[str, int] = {}
     for node in nodes:
         states[node.state] = states.get(node.state, 0) + 1
@@ -81,7 +81,7 @@ async def _status(session: Session) -> None:
     if health.paused_by:
         out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
         out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
-    found = (await client.drill_status()).drill
+    found = (await administrator.drill_status()).drill
     if found.running:
         out.say(
             f"drill              {found.action.value} of {found.shepherd} since {stamp(found.began_ms)} by {found.by}"
@@ -113,7 +113,7 @@ def _counts(numbers: dict[str, int]) -> str:
 
 async def _services(session: Session) -> None:
     rows = [("ROLE", "SERVICE", "STATE", "DN")]
-    for record in await session.client().services():
+    for record in await session.administrator().services():
         state = "approved" if record.approved else "forgotten" if record.forgotten else "waiting"
         rows.append((record.role.value, record.service_id, state, record.dn))
         facts = {"dn": record.dn, "approved": record.approved, "forgotten": record.forgotten}
@@ -123,14 +123,14 @@ async def _services(session: Session) -> None:
 
 
 async def _approve(session: Session, service_id: str, *, approved: bool) -> None:
-    client = session.client()
-    records = [record for record in await client.services() if record.service_id == service_id]
+    administrator = session.administrator()
+    records = [record for record in await administrator.services() if record.service_id == service_id]
     if not records:
         cause = "no such service has asked to be approved; `chelonia admin service list` shows them"
         raise CheloniaError(Kind.NOT_FOUND, "approve", service_id, cause)
     word = "approved" if approved else "withdrawn"
     for record in records:
-        await client.approve(ServiceRecord(record.role, record.dn, record.service_id, approved))
+        await administrator.approve(ServiceRecord(record.role, record.dn, record.service_id, approved))
         session.out.say(f"{record.role.value} {service_id} ({record.dn}): {word}")
         session.out.result(role=record.role.value, service_id=service_id, dn=record.dn, approved=approved)
 

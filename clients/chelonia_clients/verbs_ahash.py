@@ -25,7 +25,7 @@ _NEXT: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT})
 
 async def status(session: Session) -> None:
     """`ahash status`: every replica is asked by itself, so that it also tells why there is no master."""
-    told, silent = await ask_all(session.client().ahashes)
+    told, silent = await ask_all(session.administrator().ahashes)
     for url, error in silent.items():
         session.out.say(f"{url}: does not answer: {error}")
         session.out.result(url=url, answers=False, cause=error.cause)
@@ -39,7 +39,7 @@ async def status(session: Session) -> None:
 
 async def backup(session: Session, name: str) -> None:
     """`ahash backup`: one A-Hash copies its store, rather a follower than the master."""
-    ahashes = session.client().ahashes
+    ahashes = session.administrator().ahashes
     told, silent = await ask_all(ahashes)
     if not told:
         raise next(iter(silent.values()))
@@ -68,14 +68,14 @@ async def remove(session: Session, replica: str) -> None:
 
 async def replace(session: Session, replica: str, dn: str, address: str) -> None:
     """`ahash replace`: add one, wait until it votes, remove the other. Interrupted, it is taken up where it stood."""
-    old, client = _id(replica), session.client()
+    old = _id(replica)
     found = await _strong_status(session)
     if not any(view.dn == dn for view in found.replicas):
         found = await add(session, dn, address)
     new = next(view.replica for view in found.replicas if view.dn == dn)
     session.out.tell(f"start replica {new} on an empty directory now, if it does not run yet; waiting until it votes")
     while not any(view.replica == new and view.role in ("follower", "master") for view in found.replicas):
-        await client.clock.sleep(_LOOK_MS)
+        await session.administrator().clock.sleep(_LOOK_MS)
         found = await _strong_status(session)
     if any(view.replica == old for view in found.replicas):
         await remove(session, replica)
@@ -93,7 +93,7 @@ async def _regroup(session: Session, change: GroupChange) -> AHashStatus:
         except CheloniaError as error:
             if looks == _LOOKS_MAX - 1 or error.kind not in _NEXT | {Kind.OUTCOME_UNKNOWN}:
                 raise
-        await session.client().clock.sleep(_LOOK_MS)
+        await session.administrator().clock.sleep(_LOOK_MS)
         with suppress(CheloniaError):
             found = await _strong_status(session)
             if _is_made(change, found):
@@ -113,7 +113,7 @@ async def _strong_status(session: Session) -> AHashStatus:
 
 async def _first(session: Session, ask: Callable[[AHash], Awaitable[AHashStatus]]) -> AHashStatus:
     trouble: CheloniaError | None = None
-    for ahash in session.client().ahashes.values():
+    for ahash in session.administrator().ahashes.values():
         try:
             return await ask(ahash)
         except CheloniaError as error:

@@ -17,8 +17,8 @@ from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, Dri
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from chelonia_clients import curve
+from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.client import Client
 from chelonia_clients.curve import Curve, Point
 from chelonia_clients.output import stamp
 from chelonia_clients.progress import Bar
@@ -43,11 +43,11 @@ async def drill(session: Session, arguments: Arguments, words: list[str], ask: A
         case ["silence" | "corrupt" as what, *shepherd] if len(shepherd) <= 1:
             await _exercise(session, arguments, order_of(arguments, DrillAction(what), "".join(shepherd)), ask)
         case ["status"]:
-            status = await session.client().drill_status()
+            status = await session.administrator().drill_status()
             _say(session, status.drill)
             session.out.result(**facts(status.drill))
         case ["stop"]:
-            status = await session.client().drill(DrillOrder(DrillAction.STOP))
+            status = await session.administrator().drill(DrillOrder(DrillAction.STOP))
             session.out.say(f"drill {status.drill.id} is called off; {status.drill.shepherd} answers again")
             session.out.result(**facts(status.drill))
         case _:
@@ -78,16 +78,16 @@ async def _exercise(session: Session, arguments: Arguments, order: DrillOrder, a
     for name in names:
         if not name.endswith((".csv", ".json", ".svg")):
             raise UsageError(f"--curve takes a file called .csv, .json or .svg, not {name!r}")
-    client = session.client()
-    planned = (await client.drill(replace(order, check_only=True))).drill
+    administrator = session.administrator()
+    planned = (await administrator.drill(replace(order, check_only=True))).drill
     session.out.say(_plan(planned))
     if arguments.has("--dry-run"):
         session.out.say("nothing was done: --dry-run")
         session.out.result(**facts(planned))
         return
     await _confirm(session, arguments, ask)
-    begun = await client.drill(replace(order, shepherd=planned.shepherd))
-    drawn = await _watch(session, client, begun)
+    begun = await administrator.drill(replace(order, shepherd=planned.shepherd))
+    drawn = await _watch(session, administrator, begun)
     for name in names:
         text = curve.write(drawn[1], name)
         await asyncio.to_thread(Path(name).write_text, text, "utf-8")
@@ -117,10 +117,10 @@ async def _confirm(session: Session, arguments: Arguments, ask: Ask) -> None:
         raise CheloniaError(Kind.CANCELLED, "drill", cause="nothing was done")
 
 
-async def _watch(session: Session, client: Client, status: DrillStatus) -> tuple[Drill, Curve]:
+async def _watch(session: Session, administrator: Administrator, status: DrillStatus) -> tuple[Drill, Curve]:
     """Look until it is over. Raises: what the Librarians answer, long after the drill has to be over."""
     points = [Point(0, {})]
-    give_up_ms = client.clock.monotonic_ms() + status.drill.deadline_ms - status.drill.began_ms + PATIENCE_MS
+    give_up_ms = administrator.clock.monotonic_ms() + status.drill.deadline_ms - status.drill.began_ms + PATIENCE_MS
     quiet = session.options.has("--no-progress") or session.out.as_json
     with Bar("whole", status.drill.files, enabled=not quiet, unit="files") as bar:
         shown = 0
@@ -132,11 +132,11 @@ async def _watch(session: Session, client: Client, status: DrillStatus) -> tuple
             shown = whole
             if not status.drill.running:
                 return status.drill, _curve(status.drill, points)
-            await client.clock.sleep(max(LOOK_MS, at // LOOKS))
+            await administrator.clock.sleep(max(LOOK_MS, at // LOOKS))
             try:
-                status = await client.drill_status()
+                status = await administrator.drill_status()
             except CheloniaError:
-                if client.clock.monotonic_ms() > give_up_ms:
+                if administrator.clock.monotonic_ms() > give_up_ms:
                     raise
 
 

@@ -64,7 +64,7 @@ async def fsck(session: Session, arguments: Arguments, path: str) -> None:
 
 async def _guid_of(session: Session, path: str) -> Guid:
     ln = parse_ln(session.ln(path))
-    [walk] = await session.client().librarian.traverse(new_call(), (ln,))
+    [walk] = await session.administrator().librarian.traverse(new_call(), (ln,))
     if not walk.complete or not walk.last.exists:
         raise CheloniaError(Kind.NOT_FOUND, "fsck", path, "no such name; without one everything is checked")
     return walk.guid
@@ -72,7 +72,7 @@ async def _guid_of(session: Session, path: str) -> Guid:
 
 async def _pass(session: Session, below: Guid, *, repair: bool) -> Tally:
     """One pass over everything; repairs as it goes."""
-    tally, cursor, librarian = Tally(), "", session.client().librarian
+    tally, cursor, librarian = Tally(), "", session.administrator().librarian
     quiet = session.options.has("--no-progress") or session.out.as_json
     with Bar("checking", enabled=not quiet, unit="objects") as bar:
         while True:
@@ -93,7 +93,7 @@ async def _pass(session: Session, below: Guid, *, repair: bool) -> Tally:
 async def _mend(session: Session, tally: Tally, findings: list[Finding]) -> None:
     for start in range(0, len(findings), MENDED_PER_CALL):
         batch = tuple(findings[start : start + MENDED_PER_CALL])
-        answers = await session.client().librarian.mend(new_call(), batch)
+        answers = await session.administrator().librarian.mend(new_call(), batch)
         for finding, answer in zip(batch, answers, strict=True):
             if not answer.done:
                 session.out.tell(f"not repaired: {finding}: {answer.what}")

@@ -26,9 +26,9 @@ async def heal(session: Session, arguments: Arguments, words: list[str]) -> None
         case ["status"] | []:
             await _status(session, watch=arguments.has("--watch"))
         case ["pause"]:
-            _told(session, await session.client().heal_order(HealOrder(HealAction.PAUSE)))
+            _told(session, await session.administrator().heal_order(HealOrder(HealAction.PAUSE)))
         case ["resume"]:
-            _told(session, await session.client().heal_order(HealOrder(HealAction.RESUME)))
+            _told(session, await session.administrator().heal_order(HealOrder(HealAction.RESUME)))
         case ["rate", *rate] if len(rate) <= 1:
             await _rate(session, arguments, rate)
         case _:
@@ -42,7 +42,7 @@ async def _rate(session: Session, arguments: Arguments, rate: list[str]) -> None
     if copies and not copies.isdecimal():
         raise UsageError(f"--copies takes a number, not {copies!r}")
     order = HealOrder(HealAction.RATE, parse_rate(rate[0]) if rate else KEEP, int(copies) if copies else KEEP)
-    _told(session, await session.client().heal_order(order))
+    _told(session, await session.administrator().heal_order(order))
 
 
 def parse_rate(text: str) -> int:
@@ -74,7 +74,7 @@ def _state(control: HealControl) -> str:
 
 
 async def _status(session: Session, *, watch: bool) -> None:
-    status = await session.client().heal_status()
+    status = await session.administrator().heal_status()
     if watch:
         status = await _watch(session, status)
     for line in lines(status):
@@ -96,7 +96,7 @@ async def _watch(session: Session, status: HealStatus) -> HealStatus:
             bar.advance(status.copies_done - shown)
             shown = status.copies_done
             await asyncio.sleep(WATCH_S)
-            status = await session.client().heal_status()
+            status = await session.administrator().heal_status()
     return status
 
 

@@ -20,7 +20,7 @@ _LOOK_MS: Final = 1_000
 
 async def nodes(session: Session) -> None:
     """`node list`."""
-    found = await session.client().nodes()
+    found = await session.administrator().nodes()
     rows = [("SHEPHERD", "STATE", "SINCE", "REPLICAS", "FREE", "TOTAL", "DOMAIN", "RECLAIMABLE")]
     for node in found:
         size = (human_size(node.free_bytes), human_size(node.total_bytes))
@@ -76,7 +76,7 @@ async def maintenance(session: Session, arguments: Arguments, shepherd: str) -> 
         raise UsageError("admin node maintenance takes --for TIME or --end")
     duration = 0 if arguments.has("--end") else parse_duration(arguments.value("--for"))
     await _known(session, "maintenance", shepherd)
-    until = await session.client().maintenance(shepherd, duration)
+    until = await session.administrator().maintenance(shepherd, duration)
     session.out.say(f"{shepherd}: in maintenance until {stamp(until)}" if until else f"{shepherd}: back in service")
     session.out.result(shepherd=shepherd, maintenance_until_ms=until)
 
@@ -91,7 +91,7 @@ def parse_duration(text: str, flag: str = "--for") -> int:
 
 async def _known(session: Session, op: str, shepherd: str) -> NodeView:
     """The Shepherd as it is now. Raises: NOT_FOUND, naming those there are."""
-    known = {node.shepherd: node for node in await session.client().nodes()}
+    known = {node.shepherd: node for node in await session.administrator().nodes()}
     for service_id, node in known.items():
         if service_id == shepherd:
             return node
@@ -105,7 +105,7 @@ async def _known(session: Session, op: str, shepherd: str) -> NodeView:
 async def drain(session: Session, arguments: Arguments, shepherd: str) -> None:
     """`node drain`: begin; with `--wait`, until it may go."""
     await _known(session, "drain", shepherd)
-    await session.client().drain(shepherd, on=True)
+    await session.administrator().drain(shepherd, on=True)
     node = await _drained(session, shepherd) if arguments.has("--wait") else await _known(session, "drain", shepherd)
     if node.drain == DRAINED:
         session.out.say(f"{shepherd}: drained, it may go")
@@ -123,7 +123,7 @@ async def _drained(session: Session, shepherd: str) -> NodeView:
         if node.replicas != told:
             told = node.replicas
             session.out.tell(f"chelonia: {shepherd}: {told} replicas to go" + _hindrance(node))
-        await session.client().clock.sleep(_LOOK_MS)
+        await session.administrator().clock.sleep(_LOOK_MS)
     return node
 
 
@@ -134,7 +134,7 @@ def _hindrance(node: NodeView) -> str:
 async def undrain(session: Session, shepherd: str) -> None:
     """`node undrain`."""
     await _known(session, "undrain", shepherd)
-    await session.client().drain(shepherd, on=False)
+    await session.administrator().drain(shepherd, on=False)
     session.out.say(f"{shepherd}: back in service")
     session.out.result(shepherd=shepherd, drain="")
 
@@ -145,14 +145,14 @@ async def undrain(session: Session, shepherd: str) -> None:
 async def forget(session: Session, arguments: Arguments, shepherd: str) -> None:
     """`node forget`: look at all first, and change nothing when that names a file that would be lost."""
     await _known(session, "forget", shepherd)
-    client, accepted = session.client(), arguments.has("--accept-loss")
+    administrator, accepted = session.administrator(), arguments.has("--accept-loss")
     losses: list[Loss] = []
-    async for page in client.forget(shepherd, check_only=True, accept_loss=accepted):
+    async for page in administrator.forget(shepherd, check_only=True, accept_loss=accepted):
         losses += page.losses
     replicas, forgotten = 0, False
     if accepted or not losses:
         losses.clear()
-        async for page in client.forget(shepherd, check_only=False, accept_loss=accepted):
+        async for page in administrator.forget(shepherd, check_only=False, accept_loss=accepted):
             losses += page.losses
             replicas, forgotten = replicas + page.looked_at, page.forgotten
     for loss in losses:

@@ -38,7 +38,7 @@ async def rebuild(session: Session) -> None:
 
 async def _begun(session: Session) -> RebuildStatus:
     """Begin, or find the end of the one by which the namespace has come to be what it is."""
-    librarian = session.client().librarian
+    librarian = session.administrator().librarian
     try:
         return await librarian.rebuild(new_call(), True)
     except CheloniaError as error:
@@ -60,8 +60,8 @@ async def _stage(session: Session, status: RebuildStatus) -> RebuildStatus:
             bar.expect(status.total or -1)
             bar.advance(status.done - shown)
             shown = status.done
-            await session.client().clock.sleep(POLL_MS)
-            status = await session.client().librarian.rebuild(new_call(), False)
+            await session.administrator().clock.sleep(POLL_MS)
+            status = await session.administrator().librarian.rebuild(new_call(), False)
     return status
 
 

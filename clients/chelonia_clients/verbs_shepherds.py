@@ -16,8 +16,9 @@ from chelonia.core.ids import Ms, ReferenceId, ServiceId
 from chelonia.core.placement import NODE_ALIVE, NODE_WAITING
 from chelonia.core.replicas import ReplicaState, parse_location
 from chelonia.core.shepherd import RECORDS_ASIDE, Damaged, ReplicaRecord, ScrubOrder
+from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.client import Client, new_call
+from chelonia_clients.client import new_call
 from chelonia_clients.output import human_size, table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
@@ -46,9 +47,9 @@ class _Scrubbed:
 
 async def scrub(session: Session, arguments: Arguments) -> None:
     """`scrub`: have replicas checked now, and say what is damaged."""
-    client = session.client()
+    administrator = session.administrator()
     before = arguments.value("--older-than")
-    before_ms = Ms(client.clock.now_ms() - parse_duration(before)) if before else Ms(0)
+    before_ms = Ms(administrator.clock.now_ms() - parse_duration(before)) if before else Ms(0)
     order = ScrubOrder(before_ms=before_ms, suspicious=arguments.has("--suspicion"))
     orders, away = await _orders(session, arguments, order)
     found = {shepherd: _Scrubbed() for shepherd in (*orders, *away)}
@@ -56,7 +57,7 @@ async def scrub(session: Session, arguments: Arguments) -> None:
         found[shepherd].failure = _left_out(shepherd, f"not checked: it is {state}")
     quiet = session.options.has("--no-progress") or session.out.as_json
     with Bar("checking", enabled=not quiet, unit="replicas") as bar:
-        works = (_scrub_one(client, shepherd, orders[shepherd], found, bar) for shepherd in orders)
+        works = (_scrub_one(administrator, shepherd, orders[shepherd], found, bar) for shepherd in orders)
         await asyncio.gather(*works)
     _tell(session, found)
 
@@ -69,7 +70,7 @@ async def _orders(
     if arguments.has("--recursive") and not path:
         raise UsageError("admin scrub takes -r together with --path LN")
     if not path:
-        alive, away = await _shepherds(session.client(), node)
+        alive, away = await _shepherds(session.administrator(), node)
         return {shepherd: [order] for shepherd in alive}, away
     orders: dict[ServiceId, list[ScrubOrder]] = {}
     places, away = await _places(session, session.ln(path), recursive=arguments.has("--recursive"))
@@ -81,9 +82,9 @@ async def _orders(
     return orders, {shepherd: state for shepherd, state in away.items() if node in ("", shepherd)}
 
 
-async def _shepherds(client: Client, node: ServiceId) -> tuple[list[ServiceId], Away]:
+async def _shepherds(administrator: Administrator, node: ServiceId) -> tuple[list[ServiceId], Away]:
     """The Shepherds to be asked, all that are alive or the one named, and those that are not there to be asked."""
-    nodes = await client.nodes()
+    nodes = await administrator.nodes()
     if node and node not in {each.shepherd for each in nodes}:
         cause = f"no such Shepherd; known: {', '.join(each.shepherd for each in nodes) or 'none'}"
         raise CheloniaError(Kind.NOT_FOUND, "admin", node, cause)
@@ -122,13 +123,13 @@ async def _places(session: Session, ln: str, *, recursive: bool) -> tuple[dict[S
 
 
 async def _scrub_one(
-    client: Client,
+    administrator: Administrator,
     shepherd: ServiceId,
     orders: Sequence[ScrubOrder],
     found: Mapping[ServiceId, _Scrubbed],
     bar: Bar,
 ) -> None:
-    own, port = found[shepherd], client.shepherd(shepherd)
+    own, port = found[shepherd], administrator.shepherd(shepherd)
     try:
         for order in orders:
             while True:
@@ -177,7 +178,7 @@ async def quarantine(session: Session, words: Sequence[str]) -> None:
         case ("discard", node, *references) if references:
             await _discard(session, ServiceId(node), references)
         case ("readmit", node):
-            count = await session.client().shepherd(ServiceId(node)).readmit(new_call())
+            count = await session.administrator().shepherd(ServiceId(node)).readmit(new_call())
             session.out.say(f"{node}: {count} are asked for again; what the namespace knows stays")
             session.out.result(shepherd=node, readmitted=count)
         case _:
@@ -186,11 +187,11 @@ async def quarantine(session: Session, words: Sequence[str]) -> None:
 
 async def _list(session: Session, node: ServiceId) -> None:
     rows: list[tuple[str, ...]] = [("SHEPHERD", "REFERENCE", "SIZE", "STATE", "NAME THEN", "OWNER")]
-    alive, away = await _shepherds(session.client(), node)
+    alive, away = await _shepherds(session.administrator(), node)
     failures = {shepherd: _left_out(shepherd, f"not asked: it is {state}") for shepherd, state in away.items()}
     for shepherd in alive:
         try:
-            async for item in _aside(session.client(), shepherd):
+            async for item in _aside(session.administrator(), shepherd):
                 rows.append(_row(session, shepherd, item))
         except CheloniaError as error:
             failures[shepherd] = _broken_off(error, shepherd, "not asked to its end")
@@ -215,24 +216,24 @@ def _row(session: Session, shepherd: ServiceId, item: ReplicaRecord) -> tuple[st
     return (shepherd, item.reference, human_size(max(size, 0)), state, name, owner)
 
 
-async def _aside(client: Client, shepherd: ServiceId) -> AsyncGenerator[ReplicaRecord, None]:
+async def _aside(administrator: Administrator, shepherd: ServiceId) -> AsyncGenerator[ReplicaRecord, None]:
     """What a Shepherd has in quarantine."""
     after = RECORDS_ASIDE
     while after:
-        page = await client.shepherd(shepherd).records(new_call(), after, bounds.REFERENCES_PAGE)
+        page = await administrator.shepherd(shepherd).records(new_call(), after, bounds.REFERENCES_PAGE)
         for item in page.items:
             yield item
         after = page.after
 
 
 async def _discard(session: Session, shepherd: ServiceId, words: Sequence[str]) -> None:
-    client = session.client()
+    administrator = session.administrator()
     references = [ReferenceId(word) for word in words]
     if list(words) == ["all"]:
-        references = [item.reference async for item in _aside(client, shepherd)]
+        references = [item.reference async for item in _aside(administrator, shepherd)]
     count, step = 0, bounds.BULK_ELEMENTS_MAX
     for at in range(0, len(references), step):
-        count += await client.shepherd(shepherd).discard(new_call(), tuple(references[at : at + step]))
+        count += await administrator.shepherd(shepherd).discard(new_call(), tuple(references[at : at + step]))
     session.out.say(f"{shepherd}: {count} discarded for good")
     session.out.result(shepherd=shepherd, discarded=count)
     if count < len(references):

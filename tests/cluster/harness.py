@@ -368,7 +368,7 @@ class Cluster:
     async def client(self, who: str | Files = "user", *, retry_ms: int = 10_000) -> AsyncIterator[Client]:
         """The SDK as `who`."""
         async with self.ports(who, retry_ms=retry_ms) as ports:
-            yield Client(ports.bartender, ports.link.client, ports.librarian)
+            yield Client(ports.bartender, ports.link.client)
 
     async def nodes(self) -> dict[str, NodeView]:
         """The Shepherds by name, as the Librarian sees them."""

@@ -9,6 +9,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.certificates import CertificateAuthority, Issued, KeyKind, make_proxy, subject_hashes
+from chelonia_clients.client import new_call
 from tests.cluster.harness import Away, Cluster, Files, now_ms
 from tests.cluster.load import fetch, put, until_live
 from tests.support.polling import poll, poll_async
@@ -164,8 +165,10 @@ async def test_a_second_ca_takes_the_place_of_the_first_while_the_cluster_works(
     reloaded(cluster)
 
     async def whole() -> bool:
-        async with cluster.client("admin") as client:
-            return [node.state for node in await client.nodes()] == ["alive"] * len(cluster.shepherd_names)
+        async with cluster.ports("admin") as ports:
+            return [node.state for node in await ports.librarian.nodes(new_call())] == ["alive"] * len(
+                cluster.shepherd_names
+            )
 
     await poll_async(whole, 20.0, tolerate=Away, what="every Shepherd is heard under its new certificate")
     async with cluster.client("user") as client:

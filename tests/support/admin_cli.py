@@ -9,15 +9,14 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
-from chelonia.hosting.http_client import HttpClient
 from chelonia_clients import connect
 from chelonia_clients.arguments import Arguments
-from chelonia_clients.client import Client
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
 from chelonia_clients.verbs_admin import admin
 from tests.support.bartender import FakeBartender
 from tests.support.librarian import ADMIN, Bench
+from tests.unit.clients.faking import administrator_on, client_on
 
 
 class AsAdmin:
@@ -49,9 +48,10 @@ async def run_admin(
 ) -> Said:
     """`chelonia admin <words>`, `values` for options that take one; an error is told as the command tells it."""
     fake = FakeBartender()
-    client = Client(fake, cast(HttpClient, fake.store), AsAdmin(made))  # type: ignore[arg-type]
-    client.clock = made.clock  # type: ignore[misc]
+    client, administrator = client_on(fake), administrator_on(fake, AsAdmin(made))
+    administrator.clock = made.clock  # type: ignore[misc]
     monkeypatch.setattr(connect, "open_client", lambda *_: client)
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
     out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
     session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})
     monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
 import pytest
 
-from chelonia.core.ids import Ms
+from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.librarian import Librarian
+from chelonia.core.shepherd import Shepherd
 from chelonia.hosting.http_client import HttpClient
 from chelonia_clients import connect
+from chelonia_clients.administrator import Administrator, AdministratorPorts
 from chelonia_clients.cli import run
 from chelonia_clients.client import Client
 from chelonia_clients.output import Output
@@ -37,6 +41,14 @@ def client_on(fake: FakeBartender, retry_ms: int = 2000) -> Client:
     client = Client(fake, cast(HttpClient, fake.store), retry_ms=retry_ms)
     client.clock = QuickClock()
     return client
+
+
+def administrator_on(
+    fake: FakeBartender, librarian: object, shepherd: Callable[[ServiceId], object] | None = None
+) -> Administrator:
+    """An administrator of whatever a test has made."""
+    ports = AdministratorPorts(cast("Callable[[ServiceId], Shepherd]", shepherd), cast("Librarian", librarian))
+    return Administrator(ports, cast(HttpClient, fake.store), QuickClock())
 
 
 @dataclass(frozen=True, slots=True)

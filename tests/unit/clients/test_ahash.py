@@ -81,7 +81,7 @@ class PaperSession:
         self.results: list[dict[str, object]] = []
         self.out = self
 
-    def client(self) -> "PaperSession":
+    def administrator(self) -> "PaperSession":
         return self
 
     def say(self, line: str) -> None:

@@ -17,15 +17,14 @@ from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, Dri
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import Exposed
 from chelonia.core.ids import Ms, ServiceId
-from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.metrics import Metrics
 from chelonia_clients import connect, curve, verbs_drill
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.client import Client
 from chelonia_clients.curve import Curve, Point
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
 from tests.support.bartender import FakeBartender
+from tests.unit.clients.faking import administrator_on, client_on
 
 T0 = 1_700_000_000_000
 ONE = ServiceId("https://s1/Shepherd")
@@ -107,9 +106,10 @@ async def run(
     told: Told, monkeypatch: pytest.MonkeyPatch, *words: str, answer: str = "n", as_json: bool = False, **flags: str
 ) -> Ran:
     fake = FakeBartender()
-    client = Client(fake, cast(HttpClient, fake.store), told)  # type: ignore[arg-type]
-    client.clock = Instant()
+    client, administrator = client_on(fake), administrator_on(fake, told)
+    administrator.clock = Instant()
     monkeypatch.setattr(connect, "open_client", lambda *_: client)
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
     out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
     session = Session(Arguments((), {}), out, {"HOME": "/nonexistent"})
     monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())

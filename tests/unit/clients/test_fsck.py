@@ -12,17 +12,16 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.ids import ROOT, ObjectId, RequestKey
-from chelonia.hosting.http_client import HttpClient
 from chelonia.librarian.elements import drop, put
 from chelonia_clients import connect
 from chelonia_clients.arguments import Arguments
-from chelonia_clients.client import Client
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
 from chelonia_clients.verbs_admin import admin
 from tests.support.ahash import LIBRARIAN
 from tests.support.bartender import FakeBartender
 from tests.support.librarian import ADMIN, Bench, bench
+from tests.unit.clients.faking import administrator_on, client_on
 
 STRAY = "11111111-1111-4111-8111-111111111111"
 
@@ -53,8 +52,9 @@ async def made() -> AsyncIterator[Bench]:
 async def run(made: Bench, monkeypatch: pytest.MonkeyPatch, *words: str, as_json: bool = False) -> tuple[int, str]:
     """`chelonia admin <words>`: exit code and standard output."""
     fake = FakeBartender()
-    client = Client(fake, cast(HttpClient, fake.store), AsAdmin(made))  # type: ignore[arg-type]
+    client, administrator = client_on(fake), administrator_on(fake, AsAdmin(made))
     monkeypatch.setattr(connect, "open_client", lambda *_: client)
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
     out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
     session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})
     monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())

@@ -17,16 +17,15 @@ from chelonia.core.drills import Drill, DrillStatus
 from chelonia.core.healing import Endangered, Exposed, HealAction, HealControl, HealOrder, HealStatus, NodeCursor
 from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary, NodeView
-from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.metrics import Metrics
 from chelonia_clients import connect, verbs_heal
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.client import Client
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
 from chelonia_clients.verbs_admin import admin
 from chelonia_clients.verbs_heal import parse_rate
 from tests.support.bartender import FakeBartender
+from tests.unit.clients.faking import administrator_on, client_on
 
 FREE = HealControl(0, 4)
 PAUSED = HealControl(0, 4, "/CN=admin", Ms(1_700_000_000_000))
@@ -68,8 +67,9 @@ async def run(
 ) -> tuple[str, str]:
     """`chelonia admin <words>`: standard output and error."""
     fake = FakeBartender()
-    client = Client(fake, cast(HttpClient, fake.store), told)  # type: ignore[arg-type]
+    client, administrator = client_on(fake), administrator_on(fake, told)
     monkeypatch.setattr(connect, "open_client", lambda *_: client)
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
     monkeypatch.setattr(verbs_heal, "WATCH_S", 0)
     out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
     session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})

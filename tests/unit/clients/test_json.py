@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import cast
 
 import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.drills import Drill, DrillStatus
 from chelonia.core.errors import Kind
-from chelonia.core.librarian import HealthSummary, Librarian
+from chelonia.core.librarian import HealthSummary
 from chelonia.core.position import Position
 from chelonia_clients import connect
-from chelonia_clients.client import Client
 from tests.support.bartender import FakeBartender
-from tests.unit.clients.faking import Command, client_on
+from tests.unit.clients.faking import Command, administrator_on
 
 
 @pytest.mark.parametrize(
@@ -84,10 +82,7 @@ class Healthy:
 def test_admin_status_tells_the_position(
     chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_client(*_: object) -> Client:
-        return Client(fake, client_on(fake).http, cast(Librarian, Healthy()))
-
-    monkeypatch.setattr(connect, "open_client", open_client)
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, Healthy()))
     [status] = json.loads(chelonia("admin", "status", "--json").out)["results"]
     assert status["position"] == {"cluster": "c", "generation": 1, "sequence": 60}
     assert chelonia("admin", "status").lines == [

@@ -11,15 +11,13 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import RebuildStatus
-from chelonia.hosting.http_client import HttpClient
 from chelonia_clients import connect
 from chelonia_clients.arguments import Arguments
-from chelonia_clients.client import Client
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
 from chelonia_clients.verbs_admin import admin
 from tests.support.bartender import FakeBartender
-from tests.unit.clients.faking import QuickClock
+from tests.unit.clients.faking import administrator_on, client_on
 
 COUNTS = {"objects restored": 5, "replicas found": 9}
 
@@ -41,9 +39,9 @@ class Slow:
 
 async def run(librarian: Slow, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> tuple[int, str]:
     fake = FakeBartender()
-    client = Client(fake, cast(HttpClient, fake.store), librarian)  # type: ignore[arg-type]
-    client.clock = QuickClock()
+    client, administrator = client_on(fake), administrator_on(fake, librarian)
     monkeypatch.setattr(connect, "open_client", lambda *_: client)
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
     monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
     out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
     await admin(Session(Arguments((), {}), out, {}), Arguments(("rebuild",), {}))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import cast
 
 import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
-from chelonia.core.librarian import Librarian, NodeView
+from chelonia.core.librarian import NodeView
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import RECORDS_ASIDE, Damaged, RecordPage, ReplicaRecord, ScrubOrder, ScrubPage, Shepherd
+from chelonia.core.shepherd import RECORDS_ASIDE, Damaged, RecordPage, ReplicaRecord, ScrubOrder, ScrubPage
 from chelonia_clients import connect
-from chelonia_clients.client import Client
 from tests.support.bartender import FakeBartender
-from tests.unit.clients.faking import Command, client_on
+from tests.unit.clients.faking import Command, administrator_on
 
 S1, S2 = ServiceId("https://s1/Shepherd"), ServiceId("https://s2/Shepherd")
 AWAY, UNAPPROVED = ServiceId("https://s3/Shepherd"), ServiceId("https://s4/Shepherd")
@@ -67,15 +65,8 @@ class PaperLibrarian:
 @pytest.fixture
 def shepherds(chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch) -> dict[str, PaperShepherd]:
     herd: dict[str, PaperShepherd] = {service: PaperShepherd(service) for service in (S1, S2, AWAY, UNAPPROVED)}
-    client = client_on(fake)
-
-    def made(*_: object) -> Client:
-        return Client(
-            client.bartender, client.http, cast("Librarian", PaperLibrarian()),
-            shepherds=lambda service: cast("Shepherd", herd[service]),
-        )  # fmt: skip
-
-    monkeypatch.setattr(connect, "open_client", made)
+    administrator = administrator_on(fake, PaperLibrarian(), herd.__getitem__)
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
     return herd
 
 

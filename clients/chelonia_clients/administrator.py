@@ -1,0 +1,131 @@
+"""The SDK for administrators: what they ask of Librarians, A-Hashes and Shepherds, each over its own port.
+
+`chelonia_clients.connect` makes one. A user's `Client` has none of this, and asks Bartenders alone; who may do what is
+decided by the services, whatever asks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from chelonia.core.ahash import AHash
+from chelonia.core.clock import Clock
+from chelonia.core.drills import DrillOrder, DrillStatus
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
+from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
+from chelonia.core.shepherd import Shepherd
+from chelonia.hosting.clock import SystemClock
+from chelonia.hosting.http_client import HttpClient
+from chelonia_clients.client import new_call
+
+
+@dataclass(frozen=True, slots=True)
+class AdministratorPorts:
+    """What an administrator speaks to.
+
+    Args:
+        shepherd: gives the control port of a Shepherd.
+        librarian: None when no URL of one is known.
+        ahashes: every A-Hash that is known, by URL.
+    """
+
+    shepherd: Callable[[ServiceId], Shepherd]
+    librarian: Librarian | None = None
+    ahashes: Mapping[str, AHash] = field(default_factory=dict)
+
+
+class Administrator:
+    """An administrator's connection. Use as an async context manager, inside one event loop."""
+
+    def __init__(self, ports: AdministratorPorts, http: HttpClient, clock: Clock | None = None) -> None:
+        """Bind to ports, all of which use the connections of `http`."""
+        self._ports = ports
+        self.http = http
+        self.clock: Clock = clock or SystemClock()
+
+    async def __aenter__(self) -> Administrator:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.http.close()
+
+    @property
+    def librarian(self) -> Librarian:
+        """The Librarian. Raises: BAD_CONFIG when no URL of one is known."""
+        if self._ports.librarian is None:
+            cause = "no Librarian is known: give --librarian URL, set CHELONIA_LIBRARIAN_URL, or name a --cluster file"
+            raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
+        return self._ports.librarian
+
+    @property
+    def ahashes(self) -> Mapping[str, AHash]:
+        """Every A-Hash that is known, by URL. Raises: BAD_CONFIG when none is."""
+        if not self._ports.ahashes:
+            cause = "no A-Hash is known: give --ahash URL, set CHELONIA_AHASH_URL, or name a --cluster file"
+            raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=cause)
+        return self._ports.ahashes
+
+    def shepherd(self, service: ServiceId) -> Shepherd:
+        """The control port of a Shepherd."""
+        return self._ports.shepherd(service)
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """All Shepherds known, by service id. Raises: BAD_CONFIG without a Librarian, DENIED."""
+        return await self.librarian.nodes(new_call())
+
+    async def services(self) -> tuple[ServiceRecord, ...]:
+        """All registered identities, approved or waiting. Raises: as `nodes`."""
+        return await self.librarian.services(new_call())
+
+    async def health(self) -> HealthSummary:
+        """The state of repair. Raises: as `nodes`."""
+        return await self.librarian.health(new_call())
+
+    async def heal_status(self) -> HealStatus:
+        """How far healing is, and when all will be whole. Raises: as `nodes`."""
+        return await self.librarian.heal_status(new_call())
+
+    async def heal_order(self, order: HealOrder) -> HealStatus:
+        """Pause, resume or limit healing, for all Librarians. Raises: as `nodes`, and BAD_REQUEST."""
+        return await self.librarian.heal_order(new_call(), order)
+
+    async def drill(self, order: DrillOrder) -> DrillStatus:
+        """Begin a drill, say whether one may begin, or call it off. Raises: as `nodes`, and CONFLICT, BAD_REQUEST."""
+        return await self.librarian.drill(new_call(), order)
+
+    async def drill_status(self) -> DrillStatus:
+        """The present or last drill. Raises: as `nodes`."""
+        return await self.librarian.drill_status(new_call())
+
+    async def approve(self, record: ServiceRecord) -> None:
+        """Approve (or, with `approved` False, withdraw) a service. Raises: as `nodes`."""
+        await self.librarian.approve(new_call(), record)
+
+    async def maintenance(self, shepherd: str, duration_ms: int) -> Ms:
+        """Announce planned absence from now on (0 ends it); return until when. Raises: as `nodes`, NOT_FOUND."""
+        until = Ms(self.clock.now_ms() + duration_ms if duration_ms else 0)
+        await self.librarian.maintenance(new_call(), ServiceId(shepherd), until)
+        return until
+
+    async def drain(self, shepherd: str, *, on: bool) -> None:
+        """Have a Shepherd emptied, or no longer. Raises: as `nodes`, NOT_FOUND."""
+        await self.librarian.drain(new_call(), ServiceId(shepherd), on)
+
+    async def forget(self, shepherd: str, *, check_only: bool, accept_loss: bool) -> AsyncGenerator[ForgetPage, None]:
+        """Declare a Shepherd lost for good, page by page, or only say what would be lost with it.
+
+        The last page says whether it is `forgotten`. Raises: as `nodes`, NOT_FOUND, CONFLICT while it is alive.
+        """
+        after = ""
+        while True:
+            page = await self.librarian.forget(new_call(), ServiceId(shepherd), after, check_only, accept_loss)
+            yield page
+            after = page.after
+            if not after:
+                return

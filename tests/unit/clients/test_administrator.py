@@ -1,0 +1,73 @@
+"""An administrator's connection: what it lacks it names, with the cure, and threads may use it too."""
+
+from typing import Any, cast
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import ForgetPage
+from chelonia.core.ids import Dn, Ms, ServiceId
+from chelonia.core.librarian import NodeView
+from chelonia.hosting.http_client import HttpClient
+from chelonia_clients import connect
+from chelonia_clients.settings import Wish, settle
+from chelonia_clients.sync import SyncAdministrator
+from tests.support.bartender import FakeBartender
+from tests.unit.clients.faking import administrator_on
+
+S1 = ServiceId("https://s1/Shepherd")
+
+
+class PaperLibrarian:
+    async def nodes(self, call: Call) -> tuple[NodeView, ...]:
+        return (NodeView(S1, Dn("/CN=s"), "alive", Ms(0)),)
+
+    async def forget(self, call: Call, shepherd: ServiceId, after: str, *_: Any) -> ForgetPage:
+        return ForgetPage(1, (), "" if after else "more", forgotten=bool(after))
+
+
+class Carrier:
+    """Stands for the connections."""
+
+    closed = 0
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def opened(**names: tuple[str, ...]) -> connect.Administrator:
+    settings = settle(Wish(bartenders=("https://b",), **names), {}, None)  # type: ignore[arg-type]
+    return connect.open_administrator(cast(HttpClient, Carrier()), settings)
+
+
+async def test_what_is_not_known_is_named_with_its_cure() -> None:
+    bare = await opened()
+    with pytest.raises(CheloniaError, match="--librarian") as caught:
+        await bare.nodes()
+    assert caught.value.kind is Kind.BAD_CONFIG
+    with pytest.raises(CheloniaError, match="--ahash") as caught:
+        bare.ahashes.keys()
+    assert caught.value.kind is Kind.BAD_CONFIG
+    known = await opened(librarians=("https://l",), ahashes=("https://a", "https://b"))
+    assert len(known.ahashes) == 2
+    assert known.librarian is not None
+    assert known.shepherd(S1) is not None
+
+
+async def test_it_closes_its_connections_at_the_end() -> None:
+    administrator = await opened()
+    async with administrator:
+        pass
+    assert cast(Carrier, administrator.http).closed == 1
+
+
+def test_threads_may_use_it(fake: FakeBartender) -> None:
+    made = administrator_on(fake, PaperLibrarian())
+    made.http = cast(HttpClient, Carrier())
+    with SyncAdministrator(made) as administrator:
+        assert [node.shepherd for node in administrator.nodes()] == [S1]
+        pages = list(administrator.forget(S1, check_only=False, accept_loss=True))
+        assert [page.forgotten for page in pages] == [False, True]
+    administrator.close()
+    assert cast(Carrier, made.http).closed == 1
