@@ -67,6 +67,8 @@ class Node:
         self.news = asyncio.Event()
         self.suspicion = asyncio.Event()
         self.in_doubt = False
+        self.ready = False
+        """Whether the index is what is on the disk: before, nothing is taken."""
         self.measured = False
         """Whether the bytes of everything found at the start were looked at."""
         self.reclaimable_bytes = 0

@@ -74,6 +74,11 @@ class Reporting:
         """End heartbeats under way."""
         await self._beats.stop()
 
+    async def starting_loop(self) -> None:
+        """Send signs of life while a start takes longer than the time between two. Raises: as `heartbeat_loop`."""
+        await self._node.ports.clock.sleep(self._node.settings.heartbeat_ms)
+        await self.heartbeat_loop()
+
     async def heartbeat_loop(self) -> None:
         """Send signs of life for ever. Raises: BAD_CONFIG when the cluster knows this Shepherd with another store."""
         while True:
@@ -129,7 +134,7 @@ class Reporting:
             free_bytes=free,
             total_bytes=total,
             replicas=len(node.index),
-            accepting=node.settings.accepting and free > 0 and not node.disk.refused,
+            accepting=node.ready and node.settings.accepting and free > 0 and not node.disk.refused,
             domain=node.settings.domain,
             verify_key=node.ports.signer.verify_key(),
             version=node.settings.version,

@@ -47,7 +47,7 @@ from chelonia.shepherd.scrubber import Scrubber
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.stock import Stock
 from chelonia.shepherd.uploads import Uploads
-from chelonia.shepherd.waiting import run_together
+from chelonia.shepherd.waiting import run_together, settled
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +83,24 @@ class ShepherdService:
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raise the boot number and rebuild the index. Raises: BAD_CONFIG when the state file is unusable."""
-        node = self._node
-        await node.boot()
+        """Raise the boot number and build the index; what takes long gives signs of life, for nothing of it is lost.
+
+        Raises: BAD_CONFIG when the state file is unusable, or the cluster knows this Shepherd with another store.
+        """
+        await self._node.boot()
+        taking = asyncio.ensure_future(self._take_stock())
+        beating = asyncio.ensure_future(self._reporting.starting_loop())
+        try:
+            await asyncio.wait((taking, beating), return_when=asyncio.FIRST_COMPLETED)
+            await (taking if taking.done() else beating)
+        finally:
+            await settled(beating)
+            await settled(taking)
+
+    async def _take_stock(self) -> None:
         await self._stock.take()
         await self._count_aside()
+        self._node.ready = True
 
     async def run(self) -> None:
         """Keep heartbeats, reports, scrub and expiry going until cancelled."""

@@ -1,7 +1,7 @@
 """Start, erasure under authority, copies, scrub, stat and status of one Shepherd."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -191,6 +191,32 @@ async def test_a_start_reads_only_records_that_were_not_noted(expect_log: Any) -
     assert await world.service.stat(LIBRARIAN, (("r", noted),)) == before
     assert [await world.state_of(reference) for reference in (noted, late, gone)] == ["alive", "invalid", "none"]
     assert (await world.service.status(ADMINISTRATOR)).replicas == 2
+
+
+@virtual
+async def test_a_start_that_takes_long_gives_signs_of_life_and_takes_nothing() -> None:
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    await world.stop()
+    held, notes = asyncio.Event(), world.blobs.notes
+
+    async def slowly() -> Mapping[ReferenceId, bytes]:
+        await held.wait()
+        return await notes()
+
+    world.blobs.notes = slowly  # type: ignore[method-assign]
+    world.librarian.beats.clear()
+    starting = asyncio.ensure_future(world.restart(run=True))
+    await world.pass_ms(5000)
+    assert len(world.librarian.beats) > 10
+    assert {(beat.accepting, beat.compared, beat.replicas) for beat in world.librarian.beats} == {(False, 0, 0)}
+    assert not starting.done()
+    held.set()
+    await starting
+    await world.pass_ms(5000)
+    assert world.librarian.beats[-1].accepting
+    assert await world.state_of(reference) == "alive"
+    await world.stop()
 
 
 @virtual
