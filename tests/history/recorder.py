@@ -189,7 +189,9 @@ class Recorder:
             tries += 1
             begin = self._times.now_ns()
             try:
-                [found] = await ports[client.current % len(ports)].get(call, (ObjectId(key.name),), VALUE)
+                # A copy is not read where the client writes, but anywhere: there it has to be waited for.
+                at = client.random.randrange(len(ports)) if local else client.current % len(ports)
+                [found] = await ports[at].get(call, (ObjectId(key.name),), VALUE)
             except CheloniaError as error:
                 cause = await self._again(client, error)
                 if self._times.clock.monotonic_ms() < give_up:
