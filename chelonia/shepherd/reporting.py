@@ -177,9 +177,11 @@ class Reporting:
         node = self._node
         if not node.measured:
             return False
-        since_ms = node.ports.clock.monotonic_ms() - self._compared[1]
+        generation, at_ms = self._compared
+        since_ms = node.ports.clock.monotonic_ms() - at_ms
         doubted = node.in_doubt and since_ms >= node.settings.unknown_retry_ms
-        return self._compare or doubted or since_ms >= node.settings.compare_ms
+        restored = generation != node.state.generation  # an order to erase may have told of that before a heartbeat did
+        return self._compare or restored or doubted or since_ms >= node.settings.compare_ms
 
     def _pause_ms(self, ready: bool) -> int:
         due_ms = self._node.journal.next_due()

@@ -7,7 +7,7 @@ from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.librarian import InventoryItem
 from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import GetRequest, Purpose
+from chelonia.core.shepherd import Authority, GetRequest, Purpose
 from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"data"
@@ -382,6 +382,23 @@ async def test_a_librarian_may_ask_for_the_comparison() -> None:
     world.librarian.items = {reference: item(reference, ReplicaState.ALIVE)}
     await world.pass_ms(2000)
     assert len(world.librarian.pages) > compared
+    await world.stop()
+
+
+@virtual
+async def test_an_erasure_by_restored_metadata_does_not_hide_from_it_that_they_were_restored() -> None:
+    """The order came before the heartbeat whose answer would have told of the new generation."""
+    world = await World().start(run=True)
+    await world.pass_ms(100)
+    reference = await world.store(DATA)
+    await world.pass_ms(3000)
+    compared = len(world.librarian.pages)
+    world.librarian.position = Position(CLUSTER, 2, 1)
+    outcomes = await world.service.delete(LIBRARIAN, (("r", reference),), Authority(Position(CLUSTER, 2, 1)))
+    assert [outcome.status for outcome in outcomes] == ["deleted"]
+    await world.pass_ms(3000)
+    assert len(world.librarian.pages) > compared
+    assert world.librarian.beats[-1].compared == 2
     await world.stop()
 
 
