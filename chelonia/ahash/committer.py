@@ -10,7 +10,7 @@ bounded number per batch, in order of expiry.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from chelonia.ahash import engine, layout, meta
 from chelonia.ahash.engine import Overlay
@@ -22,7 +22,8 @@ from chelonia.core.ids import Ms, RequestKey
 from chelonia.core.position import Position
 
 SWEEP_MIN = 64
-"""Expired request keys removed with a batch, at least; a full batch removes twice as many as it can add."""
+"""Expired request keys removed with a batch, at least; a full batch removes twice as many as it can add. As many are
+in one record of the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class Committer:
         batch = _Batch(Overlay(self._store), self._position, forget_ms, now_ms + self._limits.key_keep_ms)
         writable = self.check_space()
         outcomes = [batch.run(job, writable) for job in jobs]
+        batch.index()
         if writable and forget_ms and now_ms >= self._sweep_next_ms:
             self._sweep(batch.overlay, now_ms, max(SWEEP_MIN, 2 * len(jobs)))
         if batch.overlay.pending:
@@ -155,14 +157,18 @@ class Committer:
         self._objects = state.objects
 
     def _sweep(self, overlay: Overlay, now_ms: Ms, limit: int) -> None:
-        due = overlay.scan(layout.EXPIRY_PREFIX, layout.expiry_key(now_ms, b""), limit)
-        for index_key, _ in due:
+        removed = 0
+        for index_key, others in overlay.scan(layout.EXPIRY_PREFIX, layout.expiry_key(now_ms, b""), limit):
+            if removed >= limit:
+                break
             overlay.put(index_key, None)
-            kept_key = layout.outcome_key(layout.expiry_digest(index_key))
-            data = overlay.get(kept_key)
-            if data is not None and layout.decode_outcome(data).expires_ms < now_ms:
-                overlay.put(kept_key, None)
-        self._sweep_next_ms = now_ms if len(due) == limit else Ms(now_ms + 1000)
+            for digest in layout.expiry_digests(index_key, others):
+                removed += 1
+                kept_key = layout.outcome_key(digest)
+                data = overlay.get(kept_key)
+                if data is not None and layout.decode_outcome(data).expires_ms < now_ms:
+                    overlay.put(kept_key, None)
+        self._sweep_next_ms = now_ms if removed >= limit else Ms(now_ms + 1000)
 
 
 @dataclass(slots=True)
@@ -174,6 +180,7 @@ class _Batch:
     before: Position
     forget_ms: int
     expires_ms: int
+    kept: list[bytes] = field(default_factory=list)
 
     @property
     def position(self) -> Position:
@@ -212,7 +219,13 @@ class _Batch:
         expires_ms = Ms(self.expires_ms)
         kept = KeptOutcome(self.before.generation, self.before.sequence + 1, expires_ms, job.memo)
         self.overlay.put(layout.outcome_key(digest), layout.encode_outcome(kept))
-        self.overlay.put(layout.expiry_key(expires_ms, digest), b"")
+        self.kept.append(digest)
+
+    def index(self) -> None:
+        """Note when what the batch keeps expires: many in one record, as each has its price on every replica."""
+        for start in range(0, len(self.kept), SWEEP_MIN):
+            digests = self.kept[start : start + SWEEP_MIN]
+            self.overlay.put(*layout.expiry_record(Ms(self.expires_ms), digests))
 
     def _recall(self, scope: str, key: RequestKey) -> TransactOutcome | None:
         if not key:

@@ -1,8 +1,9 @@
 """Keys and records of the metadata store: one ordered map of bytes, five kinds of key.
 
 `H\\0<id>` the header of an object: version and narrow sections. `W\\0<id>\\0<section>\\0<property>` one property of a
-wide section. `R\\0<digest>` the outcome kept under a request key. `X\\0<expiry><digest>` the same in order of expiry.
-`M\\0<name>` facts about the store itself. Every record begins with a one-byte format tag; older tags stay readable.
+wide section. `R\\0<digest>` the outcome kept under a request key. `X\\0<expiry><digest>` those of one commit in order
+of expiry. `M\\0<name>` facts about the store itself. Every other record begins with a one-byte format tag; older tags
+stay readable.
 Invariants: ids, sections and properties hold no NUL, so keys sort by id, section, then the UTF-8 bytes of the
 property; a wide record never exists without the header of its object. Golden bytes: `docs/formats/store.md`.
 """
@@ -10,6 +11,7 @@ property; a wide record never exists without the header of its object. Golden by
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -32,6 +34,7 @@ META_TERM: Final = b"M\0term"
 META_MEMBERS: Final = b"M\0members"
 """The newest membership record in this log (`membership.Membership`); only in a store that is one of a group."""
 EXPIRY_PREFIX: Final = b"X\0"
+DIGEST_BYTES: Final = 32
 HEADERS: Final = (b"H\0", b"H\1")
 """Range [start, end) of the headers of all objects."""
 
@@ -99,9 +102,15 @@ def expiry_key(expires_ms: Ms, digest: bytes) -> bytes:
     return EXPIRY_PREFIX + expires_ms.to_bytes(8, "big") + digest
 
 
-def expiry_digest(key: bytes) -> bytes:
-    """The request digest that an expiry key names."""
-    return key[len(EXPIRY_PREFIX) + 8 :]
+def expiry_record(expires_ms: Ms, digests: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Key and value of the expiry index for what one commit keeps: at least one digest; the value holds the others."""
+    return expiry_key(expires_ms, digests[0]), b"".join(digests[1:])
+
+
+def expiry_digests(key: bytes, value: bytes) -> list[bytes]:
+    """The request digests that a record of the expiry index names."""
+    found = key[len(EXPIRY_PREFIX) + 8 :] + value
+    return [found[at : at + DIGEST_BYTES] for at in range(0, len(found), DIGEST_BYTES)]
 
 
 def encode_header(version: int, sections: MutableSections) -> bytes:
