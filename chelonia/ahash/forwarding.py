@@ -20,7 +20,7 @@ import msgspec
 from chelonia.core import bounds
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
-from chelonia.core.clock import Clock, within
+from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.position import Position
 
@@ -135,14 +135,31 @@ Send = Callable[[int, int, bytes], bool]
 """Send a request (peer, number, bytes); False: there is no connection, nothing was sent."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Outstanding:
+    """A call that `peer` has in hand."""
+
+    peer: int
+    method: str
+    due_ms: int
+    future: asyncio.Future[bytes]
+
+    def fail(self, cause: str) -> None:
+        """It may or may not have been carried out."""
+        if not self.future.done():
+            cause = f"{cause}: retry with the same request key"
+            self.future.set_exception(CheloniaError(Kind.OUTCOME_UNKNOWN, self.method, cause=cause))
+
+
 class Forwarder:
-    """The calls of this replica that a master has in hand."""
+    """The calls of this replica that a master has in hand. `close` at the end."""
 
     def __init__(self, send: Send, clock: Clock) -> None:
         self._send = send
         self._clock = clock
         self._last = 0
-        self._outstanding: dict[int, tuple[int, asyncio.Future[bytes]]] = {}
+        self._outstanding: dict[int, _Outstanding] = {}
+        self._watch: asyncio.Task[None] | None = None
 
     async def ask(self, peer: int, asked: Asked, timeout_ms: int) -> tuple[Any, Position | None]:
         """Have `peer` carry out a call.
@@ -154,32 +171,41 @@ class Forwarder:
             raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause="too many calls wait for the master: retry")
         self._last += 1
         number, future = self._last, asyncio.get_running_loop().create_future()
-        self._outstanding[number] = peer, future
+        due_ms = self._clock.monotonic_ms() + timeout_ms
+        self._outstanding[number] = _Outstanding(peer, asked.method, due_ms, future)
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._give_up())
         try:
             if not self._send(peer, number, body):
                 raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause=f"no connection to replica {peer}: retry")
-            return decode_answer(asked.method, await within(self._clock, timeout_ms, _result(future)))
-        except CheloniaError as error:
-            if error.kind is Kind.TIMEOUT and not future.done():
-                cause = f"replica {peer} did not answer in {timeout_ms} ms: retry with the same request key"
-                raise CheloniaError(Kind.OUTCOME_UNKNOWN, asked.method, cause=cause) from error
-            raise
+            return decode_answer(asked.method, await future)
         finally:
             del self._outstanding[number]
 
+    async def close(self) -> None:
+        """Watch no deadlines any more."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait((self._watch,))
+
+    async def _give_up(self) -> None:
+        """End the calls whose time is over, for as long as there are any: one timer for all of them."""
+        while self._outstanding:
+            now = self._clock.monotonic_ms()
+            for each in self._outstanding.values():
+                if now >= each.due_ms:
+                    each.fail(f"replica {each.peer} did not answer in time")
+            due_ms = min(each.due_ms for each in self._outstanding.values())
+            await self._clock.sleep(max(1, due_ms - now))
+
     def answered(self, peer: int, number: int, data: bytes) -> None:
         """An answer came. One that nobody waits for, or that is not from who was asked, is dropped."""
-        asked, future = self._outstanding.get(number, (0, None))
-        if future is not None and asked == peer and not future.done():
-            future.set_result(data)
+        asked = self._outstanding.get(number)
+        if asked is not None and asked.peer == peer and not asked.future.done():
+            asked.future.set_result(data)
 
     def lost(self, peer: int) -> None:
         """`peer` is gone, or master no more: what it had in hand may or may not have been carried out."""
-        for asked, future in self._outstanding.values():
-            if asked == peer and not future.done():
-                cause = f"replica {peer} was lost as master: retry with the same request key"
-                future.set_exception(CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", cause=cause))
-
-
-async def _result(future: asyncio.Future[bytes]) -> bytes:
-    return await asyncio.shield(future)  # a deadline passed must be told from an answer that says "timeout"
+        for asked in self._outstanding.values():
+            if asked.peer == peer:
+                asked.fail(f"replica {peer} was lost as master")
