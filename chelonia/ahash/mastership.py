@@ -177,7 +177,7 @@ class Mastership:
         self._reading_end = False
         self._frames: deque[tuple[int | None, bytes]] = deque()
         self._sending = False
-        self._waits: dict[tuple[int, int], _Wait] = {}
+        self._waits: list[_Wait] = []
         self._members_due = self._members_reading = False
         self._changed = asyncio.Event()
         self._followed: int | None = None
@@ -336,11 +336,9 @@ class Mastership:
         """
         until = self._clock.monotonic_ms() + patience_ms if patience_ms else 0
         while not self._check(term, sequence):
-            wait = self._waits.get((term, sequence))
-            if wait is None:
-                wait = _Wait(term, sequence, until, asyncio.get_running_loop().create_future())
-                self._waits[term, sequence] = wait
-            await asyncio.shield(wait.future)  # others wait for the same: one who gives up must not take it along
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._waits.append(_Wait(term, sequence, until, future))
+            await future
 
     def _check(self, term: int, sequence: int) -> bool:
         if self._failure:
@@ -588,7 +586,7 @@ class Mastership:
 
     def _expire(self, now: int) -> None:
         """End the waits whose patience is over, and those in terms that are gone."""
-        for wait in self._waits.values():
+        for wait in self._waits:
             if wait.until_ms and now >= wait.until_ms and not wait.future.done():
                 cause = "this replica is behind: ask the master"
                 wait.future.set_exception(CheloniaError(Kind.TIMEOUT, "ahash", str(wait.sequence), cause))
@@ -597,10 +595,12 @@ class Mastership:
 
     def _release(self, ended: Callable[[_Wait], bool]) -> None:
         """End waits: whoever waited asks again."""
-        for key in [key for key, wait in self._waits.items() if ended(wait)]:
-            future = self._waits.pop(key).future
-            if not future.done():
-                future.set_result(None)
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            if not ended(wait):
+                self._waits.append(wait)
+            elif not wait.future.done():
+                wait.future.set_result(None)
 
     def go_by(self, record: Membership) -> None:
         """Tell engine and links of the record that is in force from now on."""

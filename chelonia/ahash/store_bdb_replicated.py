@@ -571,10 +571,11 @@ class ReplicatedStore:
     def _follow_frames(self, sender: int, frames: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, Any]]:
         """Apply what came together; once we are elected, nothing more: what is left out is asked for again."""
         answers: list[tuple[Any, Any]] = []
+        alone = len(frames) == 1
         for control, record in frames:
             if answers and self._elections.mandated:
                 break
-            if self._ready and not self._may_roll_back(sender, control):
+            if self._ready and not (alone and self._may_roll_back(sender, control)):  # records of a bundle never do
                 answers.append(self._apply(sender, control, record))
             else:
                 with self._gate.exclusive():

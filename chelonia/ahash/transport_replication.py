@@ -3,7 +3,7 @@
 The replica with the higher id dials. Whoever is at the other end must show the certificate of a member and then say,
 in its HELLO, that it is this member of this cluster, in our version; all others are closed with one line in the log.
 On the wire: length (u32, big-endian), then one message (`peer_messages.py`). Nothing here reads a message but HELLO
-and GOODBYE.
+and GOODBYE, and the kind of the others.
 Invariants: nothing blocks the event loop; a peer that takes nothing is dropped when its queue is full; no message is
 handed over before its sender's HELLO was checked; a replica has at most one link, the newest.
 """
@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, cast
 
 from chelonia.ahash import peer_messages
 from chelonia.ahash.membership import Member, Membership
-from chelonia.ahash.peer_messages import Goodbye, Hello
+from chelonia.ahash.peer_messages import AnswerFrame, CallFrame, Goodbye, Hello
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
@@ -46,6 +46,7 @@ SAME_LINE_S: Final = 10.0
 LENGTH_BYTES: Final = 4
 _HELLO: Final = peer_messages.encode(Hello(0, "", 0, bytes(16), 0))[:1]
 _GOODBYE: Final = peer_messages.encode(Goodbye(""))[:1]
+_GATHERED: Final = frozenset({peer_messages.encode(CallFrame(0, b""))[0], peer_messages.encode(AnswerFrame(0, b""))[0]})
 
 
 class Receiver(Protocol):
@@ -332,12 +333,14 @@ class _Link(asyncio.Protocol):
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Queue a message; all of one turn of the loop leave together."""
+        """Send a message; calls and answers of one turn of the loop leave together, as there may be many."""
         if self._ending:
             return
-        if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
         self._out.append(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+        if data[0] not in _GATHERED:
+            self._flush()
+        elif len(self._out) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def part(self, reason: str) -> None:
         """Close, having said why."""
