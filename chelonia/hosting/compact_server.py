@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.eager import begin
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey, parse_request_key
 from chelonia.core.position import Horizon
@@ -133,6 +134,7 @@ class CompactConnection(asyncio.Protocol):
         self._working: set[asyncio.Task[None]] = set()
         self._unread = False
         self._paused = False
+        self._receiving = False
         self._who = Peer()
         self._known_s = -1.0
         self._finishing = False
@@ -158,12 +160,16 @@ class CompactConnection(asyncio.Protocol):
         self._heard_s = time.monotonic()
         if not self._splitter.waits:
             self._begun_s = self._heard_s
+        self._receiving = True
         try:
             for frame in self._splitter.feed(data):
                 self._begun_s = self._heard_s
                 self._begin(compact.decode_asked(frame))
         except CheloniaError as error:
             self._cut(str(error))
+        finally:
+            self._receiving = False
+        self._flush()
         self._mind_pace()
 
     def pause_writing(self) -> None:
@@ -200,9 +206,10 @@ class CompactConnection(asyncio.Protocol):
         self._look = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look_again)
 
     def _begin(self, asked: compact.Asked) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(asked))
-        self._working.add(task)
-        task.add_done_callback(self._done)
+        task = begin(self._serve(asked))
+        if task is not None:
+            self._working.add(task)
+            task.add_done_callback(self._done)
 
     async def _serve(self, asked: compact.Asked) -> None:
         transport = self._transport
@@ -226,10 +233,14 @@ class CompactConnection(asyncio.Protocol):
         self._close_when_done()
 
     def _send(self, frame: bytes) -> None:
-        """Queue an answer; all of one turn of the event loop leave in one write."""
-        if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
+        """Queue an answer; those that are ready together leave in one write."""
         self._out.append(frame)
+        if self._receiving:
+            return
+        if len(self._working) == 1:
+            self._flush()
+        elif len(self._out) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._transport is not None and self._out:

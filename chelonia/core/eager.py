@@ -1,0 +1,50 @@
+"""Coroutines that begin at once: what never has to wait costs no task and no turn of the event loop.
+
+As the eager tasks of Python 3.12. Until it first waits the coroutine runs on behalf of the caller: it must not ask for
+the present task there (`asyncio.timeout` does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+
+def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+    """Run `work` up to where it first waits; the rest is the task returned, None when nothing is left.
+
+    Raises: what `work` raises before it waits.
+    """
+    try:
+        waited = work.send(None)
+    except StopIteration:
+        return None
+    return asyncio.get_running_loop().create_task(_finish(_Rest(work, waited)))
+
+
+async def _finish(rest: _Rest) -> None:
+    await rest
+
+
+class _Rest:
+    """A coroutine that waits for something already, as something to be awaited."""
+
+    __slots__ = ("_waited", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, None], waited: Any) -> None:
+        self._work = work
+        self._waited = waited
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        waited = self._waited
+        try:
+            while True:
+                try:
+                    sent = yield waited
+                except BaseException as error:  # noqa: BLE001 - a cancellation, for the work to see
+                    waited = self._work.throw(error)
+                else:
+                    waited = self._work.send(sent)
+        except StopIteration:
+            return
