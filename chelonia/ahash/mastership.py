@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, ParamSpec, Protocol, assert_never
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, assert_never
 
 from chelonia.ahash import effects, layout, membership, meta, peer_messages, standing
 from chelonia.ahash.effects import Effects, Role
@@ -44,6 +44,7 @@ from chelonia.core.position import Horizon, Position
 
 _LOG = logging.getLogger(__name__)
 
+T = TypeVar("T")
 P = ParamSpec("P")
 
 EVENT_MS: Final = 20
@@ -110,6 +111,10 @@ class TermStore:
     def reading(self) -> AbstractContextManager[None]:
         """See `Store`."""
         return self._engine.reading()
+
+    def at_once(self, work: Callable[[], T]) -> T | None:
+        """See `Store`."""
+        return self._engine.at_once(work)
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """See `ReplicatedEngine.commit_in`."""

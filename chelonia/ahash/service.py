@@ -1,9 +1,10 @@
 """The A-Hash service: takes requests in the event loop, queues changes for one committer, sends reads to readers.
 
-It decides nothing about meaning and never touches the store in the event loop. Changes wait in one queue; whatever is
-in it when the committer is free becomes one transaction (group commit). Every answer passes the `Durability` gate
+It decides nothing about meaning and waits for the store nowhere in the event loop. Changes wait in one queue; whatever
+is in it when the committer is free becomes one transaction (group commit). Every answer passes the `Durability` gate
 outside all queues, so that waiting for it never holds up the next batch.
-Reads run beside the committer and see only committed state, one state per call.
+Reads run beside the committer and see only committed state, one state per call. Brief ones are made at once while no
+commit is being made.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ from chelonia.core.position import Position
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+BRIEF_MS: Final = 8
+"""A read in the event loop may take so long before the next ones are made elsewhere."""
+HAND_OVER_FACTOR: Final = 10
+"""For how long they are, in terms of what that read took."""
 _BACKUP_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
 
 
@@ -113,6 +118,7 @@ class AHashService:
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._was_writable = True
+        self._hand_over_until_ms = 0
 
     async def start(self) -> None:
         """Check and migrate the store, then take requests.
@@ -177,7 +183,7 @@ class AHashService:
         for object_id in ids:
             _check_id(object_id)
         _check_filter(needed)
-        return await self._read(lambda: tuple(reads.read_object(self._store, i, needed) for i in ids))
+        return await self._read(lambda: tuple(reads.read_object(self._store, i, needed) for i in ids), brief=True)
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
         """See `core.ahash.AHash.change`."""
@@ -214,7 +220,7 @@ class AHashService:
         for walk in walks:
             _check_walk(walk)
         _check_filter(needed)
-        return await self._read(lambda: tuple(reads.read_walk(self._store, walk, needed) for walk in walks))
+        return await self._read(lambda: tuple(reads.read_walk(self._store, walk, needed) for walk in walks), brief=True)
 
     async def scan(
         self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
@@ -288,18 +294,39 @@ class AHashService:
             raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "not started yet or shut down: retry")
         return self._committer
 
-    async def _read(self, work: Callable[[], T]) -> T:
+    async def _read(self, work: Callable[[], T], *, brief: bool = False) -> T:
         committer = self._started()
+
+        def look() -> tuple[T, Position]:
+            # Where the state read stands: the committer's own word may lag behind what it just made visible.
+            sequence = meta.read_state(self._store).sequence
+            return work(), replace(committer.position, sequence=sequence)
 
         def read() -> tuple[T, Position]:
             with self._store.reading():
-                # Where the state read stands: the committer's own word may lag behind what it just made visible.
-                sequence = meta.read_state(self._store).sequence
-                return work(), replace(committer.position, sequence=sequence)
+                return look()
 
-        answer, position = await self._executor.run_read(read)
+        found = self._read_at_once(look) if brief else None
+        if found is None:
+            found = await self._executor.run_read(read)
+        answer, position = found
         await self._durability.wait(position)
         return answer
+
+    def _read_at_once(self, look: Callable[[], tuple[T, Position]]) -> tuple[T, Position] | None:
+        """Read here in the event loop what needs microseconds; None: readers have to.
+
+        Two hand-overs between threads cost more than most reads. One that took long, as its pages were in no cache or
+        it was large, sends the next ones to the readers, for ten times as long: the loop feels little of a slow disk.
+        """
+        began_ms = self._clock.monotonic_ms()
+        if began_ms < self._hand_over_until_ms:
+            return None
+        found = self._store.at_once(look)
+        ended_ms = self._clock.monotonic_ms()
+        if ended_ms - began_ms >= BRIEF_MS:
+            self._hand_over_until_ms = ended_ms + HAND_OVER_FACTOR * (ended_ms - began_ms)
+        return found
 
     async def _submit(self, job: Job, weight: int) -> Outcome:
         if not self._queue.open:

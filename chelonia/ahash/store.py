@@ -52,6 +52,13 @@ class Store(Protocol):
         """While held, no commit becomes visible: reads inside see one state. Held briefly, not nested."""
         ...
 
+    def at_once(self, work: Callable[[], T]) -> T | None:
+        """Run a brief read within `reading` if nobody has to be waited for; None: it was not run.
+
+        May be called on the event loop: it waits for no lock, only for pages that are in no cache.
+        """
+        ...
+
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """Apply all or nothing, durable when it returns; deleting an absent key is no error.
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from berkeleydb import db as bdb
 
@@ -28,6 +28,7 @@ from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
 from chelonia.ahash.store_bdb_files import CommitCounter, make_private, sync_path, take_lock
 from chelonia.core.errors import CheloniaError, Kind
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
@@ -94,6 +95,15 @@ class BdbStore:
             pass
         with self._state:
             yield
+
+    def at_once(self, work: Callable[[], T]) -> T | None:
+        """Run a brief read, or nothing: see `Store.at_once`."""
+        if self._turnstile.locked() or not self._state.acquire(blocking=False):
+            return None
+        try:
+            return work()
+        finally:
+            self._state.release()
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """Apply all or nothing, synced when it returns. See `Store.commit`."""

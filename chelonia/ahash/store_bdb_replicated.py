@@ -238,6 +238,15 @@ class ReplicatedStore:
         with self._state:
             yield
 
+    def at_once(self, work: Callable[[], T]) -> T | None:
+        """Run a brief read, or nothing: see `Store.at_once`. `_state` is held before the gate is shut for a role."""
+        if self._turnstile.locked() or not self._state.acquire(blocking=False):
+            return None
+        try:
+            return work()
+        finally:
+            self._state.release()
+
     @contextmanager
     def _changing(self) -> Iterator[None]:
         with self._turnstile:

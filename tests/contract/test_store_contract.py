@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chelonia.ahash.store import Store
+from chelonia.ahash.store_memory import MemoryStore
 from chelonia.core.errors import CheloniaError, Kind
 from tests.support.ahash import ENGINES, open_store
 
@@ -34,6 +35,19 @@ def test_a_commit_puts_and_deletes_together(store: Store) -> None:
     store.commit({b"a": b"1", b"b": b"2"}, [])
     store.commit({b"b": b"3", b"c": b"4"}, [b"a", b"absent"])
     assert contents(store) == [(b"b", b"3"), (b"c", b"4")]
+
+
+def test_a_brief_read_is_made_at_once_unless_the_state_is_held(store: Store) -> None:
+    store.commit({b"a": b"1"}, [])
+    assert store.at_once(lambda: store.get(b"a")) == b"1"
+    with pytest.raises(ZeroDivisionError):
+        store.at_once(lambda: 1 // 0)
+    with store.reading():
+        assert store.get(b"a") == b"1"
+    if not isinstance(store, MemoryStore):  # where nothing else runs meanwhile
+        with store.reading():
+            assert store.at_once(lambda: store.get(b"a")) is None
+    assert store.at_once(lambda: store.get(b"a")) == b"1"
 
 
 def test_a_scan_is_in_byte_order_and_bounded(store: Store) -> None:
