@@ -10,7 +10,7 @@ bounded number per batch, in order of expiry.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from chelonia.ahash import engine, layout, meta
 from chelonia.ahash.engine import Overlay
@@ -153,7 +153,7 @@ class Committer:
         self._stand_at(state)
 
     def _stand_at(self, state: StoreState) -> None:
-        self._position = replace(self._position, sequence=state.sequence)
+        self._position = Position(self._position.cluster, self._position.generation, state.sequence)
         self._objects = state.objects
 
     def _sweep(self, overlay: Overlay, now_ms: Ms, limit: int) -> None:
@@ -185,7 +185,8 @@ class _Batch:
     @property
     def position(self) -> Position:
         """Where the answers of this batch stand: its own commit as soon as it has something to commit."""
-        return replace(self.before, sequence=self.before.sequence + 1) if self.overlay.pending else self.before
+        before = self.before
+        return Position(before.cluster, before.generation, before.sequence + 1) if self.overlay.pending else before
 
     def run(self, job: Job, writable: bool) -> Outcome:
         try:

@@ -14,7 +14,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from chelonia.ahash import engine, meta, reads
@@ -300,7 +300,8 @@ class AHashService:
         def look() -> tuple[T, Position]:
             # Where the state read stands: the committer's own word may lag behind what it just made visible.
             sequence = meta.read_state(self._store).sequence
-            return work(), replace(committer.position, sequence=sequence)
+            here = committer.position
+            return work(), Position(here.cluster, here.generation, sequence)
 
         def read() -> tuple[T, Position]:
             with self._store.reading():

@@ -50,6 +50,7 @@ class Metrics:
             "chelonia_heal_exposed", "Files with fewer verified copies than wanted, by copies left.", ("left",),
             registry=r,
         )  # fmt: skip
+        self._operations: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self._lives: set[int] = set()
         self._gauges: dict[str, Gauge] = {}
         self._lag = Gauge(
@@ -59,8 +60,12 @@ class Metrics:
 
     def operation(self, service: str, operation: str, kind: str, took_s: float) -> None:
         """Count one operation; `kind` empty: it succeeded."""
-        self._requests.labels(service, operation, kind or "ok").inc()
-        self._latency.labels(service, operation).observe(took_s)
+        found = self._operations.get((service, operation, kind))
+        if found is None:  # looked up once: the library's own way costs more than many a read
+            found = self._requests.labels(service, operation, kind or "ok"), self._latency.labels(service, operation)
+            self._operations[service, operation, kind] = found
+        found[0].inc()
+        found[1].observe(took_s)
 
     def data(self, direction: str, count: int) -> None:
         """Count file bytes; `direction` is `in` or `out`."""

@@ -67,7 +67,11 @@ class Registry:
         self._reachable = True
         self._reading: asyncio.Task[bool] | None = None
         self._strangers: dict[Dn, int] = {}
-        self._records = _by_dn(self._configured)
+        self._know(self._configured)
+
+    def _know(self, records: Iterable[ServiceRecord]) -> None:
+        self._records = _by_dn(records)
+        self._grants: dict[Dn, Grant] = {}
 
     async def grant(self, dn: Dn, service: str = "") -> Grant:
         """The roles of `dn`; `service` chooses among the ids registered for it."""
@@ -81,7 +85,12 @@ class Registry:
             await asyncio.shield(self._reading)
             if dn not in self._records:
                 self._remember_stranger(dn)
-        return _choose(self._records.get(dn, ()), service)
+        grant = None if service else self._grants.get(dn)
+        if grant is None:
+            grant = _choose(self._records.get(dn, ()), service)
+            if not service and dn in self._records:
+                self._grants[dn] = grant
+        return grant
 
     def _worth_reading(self, dn: Dn) -> bool:
         """Whether an unknown caller might be known after another read; nobody waits for a registry that is away."""
@@ -115,7 +124,7 @@ class Registry:
             return False
         self._reachable = True
         self._read_at = self._clock.monotonic_ms()
-        self._records = _by_dn((*self._configured, *read))
+        self._know((*self._configured, *read))
         return True
 
     async def run(self) -> None:
@@ -128,7 +137,7 @@ class Registry:
     def _forget_old(self) -> None:
         if self._read_at >= 0 and self._clock.monotonic_ms() - self._read_at > self._pace.keep_ms:
             log.warning("registry unreachable for %d ms: only configured identities have roles", self._pace.keep_ms)
-            self._records = _by_dn(self._configured)
+            self._know(self._configured)
             self._read_at = -1
 
 
