@@ -15,8 +15,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from chelonia.ahash import layout, meta
 from chelonia.ahash import store_bdb_environment as environment
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
 from chelonia.ahash.store_bdb_files import CommitCounter, make_private, sync_path, take_lock
+from chelonia.ahash.store_bdb_gate import OneState
 from chelonia.core.errors import CheloniaError, Kind
 
 T = TypeVar("T")
@@ -45,8 +46,7 @@ class BdbStore:
         self._settings = settings
         self._on_panic: Callable[[str], None] = _LOG.info  # until it is open, whoever opens it is told by exception
         self._panicked = False
-        self._state = threading.Lock()
-        self._turnstile = threading.Lock()
+        self._state = OneState()
         self._logs_kept = threading.Lock()
         self._log_bytes = 0
         self._checkpoint_s = time.monotonic()
@@ -88,31 +88,18 @@ class BdbStore:
         with self._errors():
             return environment.scan(self._handle(), start, end, limit)
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[None]:
         """Hold one state."""
-        with self._turnstile:  # a waiting commit holds it, so that readers in turn cannot starve it
-            pass
-        with self._state:
-            yield
+        return self._state.reading()
 
     def at_once(self, work: Callable[[], T]) -> T | None:
         """Run a brief read, or nothing: see `Store.at_once`."""
-        if self._turnstile.locked() or not self._state.acquire(blocking=False):
-            return None
-        try:
-            return work()
-        finally:
-            self._state.release()
+        return self._state.at_once(work)
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """Apply all or nothing, synced when it returns. See `Store.commit`."""
-        with self._turnstile:
-            self._state.acquire()
-        try:
+        with self._state.changing():
             self._commit(puts, deletes)
-        finally:
-            self._state.release()
         self._log_bytes += sum(map(len, puts)) + sum(map(len, puts.values()))
         self._count(puts)
 
@@ -158,7 +145,7 @@ class BdbStore:
 
     def close(self) -> None:
         """Write a checkpoint and release everything; safe to call twice."""
-        with self._state:
+        with self._state.changing():
             if self._db is not None and not self._panicked:
                 try:
                     self._env.txn_checkpoint()

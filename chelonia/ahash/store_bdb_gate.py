@@ -1,15 +1,55 @@
-"""A gate between what uses Berkeley DB and what must be alone with it: changes of role and synchronisation.
+"""Who waits for whom at a Berkeley DB store: readers of one state, and what must be alone with the library.
 
-The library waits for a change of role by looking once a second whether everybody has left. So everybody leaves first,
-here: users pass shared, a change of role exclusively, and it waits for those inside while it lets nobody in.
-Not re-entrant: a thread that is inside must not enter again.
+`Gate`: the library waits for a change of role or a synchronisation by looking once a second whether everybody has left.
+So everybody leaves first, here: users pass shared, a change of role exclusively, and it waits for those inside while it
+lets nobody in. Not re-entrant: a thread that is inside must not enter again.
+`OneState`: readers hold what is stored, one at a time; who changes it waits for one of them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class OneState:
+    """What is stored, as readers see it: it changes only while no reader holds it."""
+
+    __slots__ = ("_held", "_turnstile")
+
+    def __init__(self) -> None:
+        self._held, self._turnstile = threading.Lock(), threading.Lock()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """See `Store.reading`."""
+        with self._turnstile:  # who changes the state waits holding it, so that readers in turn cannot starve them
+            pass
+        with self._held:
+            yield
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """No reader holds the state meanwhile."""
+        with self._turnstile:
+            self._held.acquire()
+        try:
+            yield
+        finally:
+            self._held.release()
+
+    def at_once(self, work: Callable[[], T]) -> T | None:
+        """See `Store.at_once`."""
+        if self._turnstile.locked() or not self._held.acquire(blocking=False):
+            return None
+        try:
+            return work()
+        finally:
+            self._held.release()
 
 
 class Gate:

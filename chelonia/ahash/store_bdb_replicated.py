@@ -22,7 +22,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -52,7 +52,7 @@ from chelonia.ahash.store_bdb_elections import Elections
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
 from chelonia.ahash.store_bdb_frames import BUNDLED, SYNCHRONISING, FrameKind, TokenMark, bundle, frame_kind, unbundle
-from chelonia.ahash.store_bdb_gate import Gate
+from chelonia.ahash.store_bdb_gate import Gate, OneState
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
@@ -102,7 +102,7 @@ class ReplicatedStore:
         self._settings = settings
         self._own = identity.replica
         self._before_office = before_office
-        self._turnstile, self._state = threading.Lock(), threading.Lock()
+        self._state = OneState()
         self._logs_kept = threading.Lock()
         self._gate = Gate()
         self._mark = TokenMark()
@@ -230,31 +230,13 @@ class ReplicatedStore:
         """At most `limit` (key, value) with start <= key < end, in order."""
         return self._use(lambda tree: environment.scan(tree, start, end, limit))
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[None]:
         """Hold one state."""
-        with self._turnstile:  # who changes the state waits holding it, so that readers in turn cannot starve them
-            pass
-        with self._state:
-            yield
+        return self._state.reading()
 
     def at_once(self, work: Callable[[], T]) -> T | None:
-        """Run a brief read, or nothing: see `Store.at_once`. `_state` is held before the gate is shut for a role."""
-        if self._turnstile.locked() or not self._state.acquire(blocking=False):
-            return None
-        try:
-            return work()
-        finally:
-            self._state.release()
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        with self._turnstile:
-            self._state.acquire()
-        try:
-            yield
-        finally:
-            self._state.release()
+        """Run a brief read, or nothing: see `Store.at_once`. Who shuts the gate for a role holds the state before."""
+        return self._state.at_once(work)
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """Apply all or nothing, synced here when it returns, and told as `Committed`; in whatever term is ours."""
@@ -273,7 +255,7 @@ class ReplicatedStore:
                 raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", cause)
             self._commit(tree, puts, deletes)
 
-        with self._changing():
+        with self._state.changing():
             self._use(work)
         self._log_bytes += sum(map(len, puts)) + sum(map(len, puts.values()))
 
@@ -361,7 +343,7 @@ class ReplicatedStore:
         self._elections.stop()
         if self._thread is not None:
             self._thread.join()
-        with self._state, self._gate.exclusive():
+        with self._state.changing(), self._gate.exclusive():
             self._release()
 
     # --- opening and closing ---------------------------------------------------------------------------------------
@@ -567,7 +549,7 @@ class ReplicatedStore:
             if self._master == self._own:
                 answers = [self._apply(frame.sender, *each) for each in frames]
             else:
-                with self._changing():
+                with self._state.changing():
                     answers = self._follow_frames(frame.sender, frames)
         for answer in answers:
             self._obey(answer)
@@ -650,7 +632,7 @@ class ReplicatedStore:
             self._remove_logs()
 
     def _follow(self) -> None:
-        with self._changing(), self._gate.exclusive():
+        with self._state.changing(), self._gate.exclusive():
             self._env.rep_start(bdb.DB_REP_CLIENT)
 
     def _announce(self) -> None:
@@ -661,7 +643,7 @@ class ReplicatedStore:
         if self._master != self._own:
             return
         try:
-            with self._changing(), self._gate.exclusive():
+            with self._state.changing(), self._gate.exclusive():
                 self._master, self._ready, self._pending = None, False, None
                 self._env.rep_start(bdb.DB_REP_CLIENT)
         except bdb.DBError as error:
@@ -692,7 +674,7 @@ class ReplicatedStore:
                 raise
 
     def _take_office(self) -> None:
-        with self._changing(), self._gate.exclusive():
+        with self._state.changing(), self._gate.exclusive():
             self._env.rep_start(bdb.DB_REP_MASTER)
             found = self._env.rep_stat()
             if found["status"] != bdb.DB_REP_MASTER:

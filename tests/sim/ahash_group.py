@@ -269,6 +269,10 @@ class SimReplica:
         """See `Store`."""
         yield
 
+    def at_once(self, work: Callable[[], T]) -> T | None:
+        """See `Store`."""
+        return work()
+
     def upkeep_due(self) -> bool:
         """Never."""
         return False
