@@ -45,6 +45,9 @@ TEST = [
     "types-requests>=2.32",
     "zeep>=4.3",
 ]
+BENCH = [
+    "grpcio>=1.68",
+]
 
 
 def side_packages() -> dict[str, str]:
@@ -80,7 +83,7 @@ setup(
     package_dir=side_packages(),
     package_data={"": ["py.typed", "*.wsdl", "*.xsd"], "chelonia_clients": ["completion/*"]},
     install_requires=CLIENT,
-    extras_require={"server": SERVER, "test": SERVER + TEST},
+    extras_require={"server": SERVER, "test": SERVER + TEST, "bench": SERVER + BENCH},
     entry_points={
         "console_scripts": [
             "chelonia = chelonia_clients.cli:main",

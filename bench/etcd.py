@@ -89,7 +89,9 @@ def _needed() -> tuple[str, Any]:
     try:
         import grpc
     except ImportError as error:
-        raise NoEtcd("no gRPC for Python here: `.venv/bin/pip install -e '.[bench]'`") from error
+        raise NoEtcd(
+            "no gRPC for Python here: `.venv/bin/pip install -c constraints.txt --no-build-isolation -e '.[bench]'`"
+        ) from error
     return etcd, grpc
 
 
