@@ -162,6 +162,8 @@ class Group:
                 return False
             record = self.masterships[master].replica.membership
             live = [n for n in self.masterships if n != master and self.switch.connected(master, n)]
+            if any(self.masterships[n].replica.membership != record for n in live):
+                return False  # the master goes by a record before it is written
             return len(record.voters) == wanted and not record.former and set(live) <= set(self.followers())
 
         await poll_async(look, 30, what=f"a settled group: {self.describe()}")
