@@ -710,7 +710,7 @@ class ReplicatedStore:
         if not (self._initialising and self._trusted and self._logs_kept.acquire(blocking=False)):
             return
         try:
-            with self._elections.turn, self._changing(), self._gate.exclusive():
+            with self._elections.turn, self._state.changing(), self._gate.exclusive():
                 self._drop_tree()
                 self._env.close()
                 with environment.opening(self._directory, REFILL):
