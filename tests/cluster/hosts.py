@@ -23,7 +23,7 @@ from typing import Any
 from chelonia.ahash import layout
 from chelonia.ahash.store_bdb import BdbStore
 from tests.support.ahash import no_panic
-from tests.support.hosts import ROOT, Host, Hosts, Typist, copy_out, prompts
+from tests.support.hosts import HOME, ROOT, Host, Hosts, Typist, copy_out, prompts
 from tests.support.polling import poll_async
 from tests.support.replica_group import Writers, verify
 from tests.support.replica_process import SETTINGS
@@ -118,9 +118,28 @@ class Trial:
         copy_out(self.hosts["one"], "/etc/grid-security/hostcert.pem", certs / "cert.pem")
         copy_out(self.hosts["one"], "/etc/grid-security/hostkey.pem", certs / "key.pem")
         shutil.copytree(self.hosts["one"].path("/etc/grid-security/certificates"), certs / "ca")
+        self._make_user()
         self.agents = {name: Agent(self.hosts[name], self.names, certs) for name in (*self.names, USER)}
         self._supervising = asyncio.create_task(self.hosts.supervise())
         await self.settled()
+
+    def _make_user(self) -> None:
+        """Give the user's host what the administrator has on the first one: who he is, and where the cluster is."""
+        one, user = self.hosts["one"], self.hosts[USER]
+        for folder in (f"{HOME}/.globus", f"{HOME}/.config", "/etc/grid-security/certificates"):
+            shutil.copytree(one.path(folder), user.path(folder))
+        user.run("ln", "-s", str(ROOT / ".venv" / "bin" / "chelonia"), "/usr/local/bin/chelonia")
+
+    async def use(self, when: str) -> None:
+        """A user stores a file, and reads it back: no command may fail, whatever is cut off."""
+        name, said = f"/atlas/{time.monotonic():.3f}", ""
+        for command in (f"put README.md {name} 2", f"get {name} {HOME}{name.replace('/', '-')}", "ls /atlas"):
+            begun = time.monotonic()
+            said = await asyncio.to_thread(self.hosts[USER].run, "sh", "-euc", f"chelonia {command}")
+            self.note(f"chelonia {command[:3]} {when}, s", time.monotonic() - begun)
+        assert name.rpartition("/")[2] in said
+        got = self.hosts[USER].path(f"{HOME}{name.replace('/', '-')}").read_bytes()
+        assert got == (ROOT / "README.md").read_bytes()
 
     async def close(self) -> None:
         """End all."""
@@ -356,6 +375,7 @@ async def minority_with_master(trial: Trial) -> None:
     for name in few:
         assert "applied" not in await trial.odd_write(name), f"{name} acknowledged a write in a minority"
         assert "error" in await trial.agents[name].ask("strong", name), f"{name} read strongly in a minority"
+    await trial.use("with a host cut off")
     await trial.more(100)
     trial.hosts.heal()
     await trial.settled()
@@ -370,10 +390,12 @@ async def majority_with_master(trial: Trial) -> None:
     few = [name for name in trial.names if name != master][:size]
     many = [name for name in trial.names if name not in few]
     term = (await trial.status(master))["term"]
+    await trial.use("with all hosts")
     trial.hosts.split(few, [*many, USER])
     await trial.more(100)
     for name in few:
         assert "applied" not in await trial.odd_write(name), f"{name} acknowledged a write in a minority"
+    await trial.use("with a host cut off")
     assert (await trial.status(master))["term"] == term, "a minority took the office from a master with a majority"
     trial.hosts.heal()
     await trial.settled()
