@@ -330,8 +330,8 @@ class Heartbeat:
     Who speaks: `store` is the id of its store ("" from older software), `boots` the boots before this one on the same
     disk, newest first, `replaces` that an administrator has put this store in the place of another. `trouble` says
     why it can tell nothing of its replicas now: such a Shepherd counts as away. `leaving`: this is the last one of this
-    boot. `reclaimable_bytes`: of quarantine,
-    unfinished uploads and what waits to be erased.
+    boot. `starting`: it has not looked through its disk yet, and its address refuses. `reclaimable_bytes`: of
+    quarantine, unfinished uploads and what waits to be erased.
     """
 
     shepherd: ServiceId
@@ -351,6 +351,7 @@ class Heartbeat:
     trouble: str = ""
     reclaimable_bytes: int = 0
     leaving: bool = False
+    starting: bool = False
 
 
 REFUSED_STORE = "store"

@@ -101,7 +101,8 @@ class Detecting:
             return ()
         refused = await asyncio.gather(*map(self._neighbours.refused, suspects))
         pairs = zip(suspects.items(), refused, strict=True)
-        found = tuple(s for (s, at), gone in pairs if gone and not self._heard_since(s, at))
+        gone = tuple(s for (s, at), refuses in pairs if refuses and not self._heard_since(s, at))
+        found = tuple(s for s in gone if not self._table.starting(s))  # then a lease decides
         for shepherd in found:
             if not self._table.doubts.is_gone(shepherd):
                 _LOG.info("shepherd %s: its connections have closed and its address refuses", shepherd)

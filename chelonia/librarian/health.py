@@ -197,6 +197,11 @@ class HealthTable:
         node = self._nodes.get(shepherd)
         return node.beat.boot if node is not None and node.beat is not None else 0
 
+    def starting(self, shepherd: ServiceId) -> bool:
+        """Whether a Shepherd said last that it is still starting: its address refuses until it has."""
+        node = self._nodes.get(shepherd)
+        return node is not None and node.beat is not None and node.beat.starting
+
     def present(self, shepherd: ServiceId, now: Ms) -> bool:
         """Whether a Shepherd can be expected to answer."""
         node = self._nodes.get(shepherd)

@@ -145,6 +145,7 @@ class Reporting:
             trouble=node.disk.trouble,
             reclaimable_bytes=node.reclaimable_bytes,
             leaving=self._leaving,
+            starting=not node.ready,
         )
 
     def _proven_generation(self) -> int:

@@ -320,6 +320,7 @@ _HEARTBEAT = record(
     extra("trouble", "trouble"),
     extra("reclaimableBytes", "reclaimable_bytes", 0, form=INT),
     extra("leaving", "leaving", False, form=BOOL),
+    extra("starting", "starting", False, form=BOOL),
 )
 _HEARTBEAT_ANSWER = record(
     HeartbeatAnswer,

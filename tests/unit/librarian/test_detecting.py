@@ -156,6 +156,7 @@ class Pair:
     deaf: set[tuple[ServiceId, ServiceId]] = field(default_factory=set)
     """(Librarian, Shepherd) pairs between which nothing passes."""
     up: set[ServiceId] = field(default_factory=lambda: {A, B})
+    starting: set[ServiceId] = field(default_factory=set)
     knocks: list[ServiceId] = field(default_factory=list)
 
     def heard_by(self, librarian: ServiceId) -> list[ServiceId]:
@@ -165,7 +166,8 @@ class Pair:
         while True:
             for name, librarian in self.librarians.items():
                 for shepherd in self.heard_by(name):
-                    await librarian.heartbeat(shepherd_call(shepherd), said(shepherd))
+                    beat = replace(said(shepherd), starting=shepherd in self.starting)
+                    await librarian.heartbeat(shepherd_call(shepherd), beat)
             await asyncio.sleep(0.25)
 
     @property
@@ -294,6 +296,20 @@ def test_a_librarian_that_is_gone_has_no_say_and_one_that_is_silent_has() -> Non
             die(pair, B)
             await asyncio.sleep(0.05)
             assert await pair.state(leader, B) == "offline"
+
+    run_virtual(scenario())
+
+
+def test_one_that_is_still_starting_is_not_called_dead_for_its_port_that_is_not_open_yet() -> None:
+    async def scenario() -> None:
+        async with two_librarians() as pair:
+            pair.starting.add(A)
+            await asyncio.sleep(0.5)
+            die(pair)
+            await asyncio.sleep(0.4)
+            assert [await pair.state(name) for name in pair.librarians] == ["alive", "alive"]
+            await asyncio.sleep(2)
+            assert await pair.state(pair.leader) == "offline", "a lease decides"
 
     run_virtual(scenario())
 
