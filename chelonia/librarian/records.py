@@ -61,7 +61,7 @@ class Records:
         return self._position
 
     def listen(self, listener: Applied) -> None:
-        """Have `listener` told of every transact that applies here."""
+        """Have `listener` told of every transact that applies here, and of those of which nobody knows."""
         self._listeners.append(listener)
 
     async def get(self, call: Call, ids: Sequence[ObjectId], needed: Filter = ()) -> tuple[StoredObject, ...]:
@@ -103,14 +103,21 @@ class Records:
         return self._position
 
     async def attempt(self, call: Call, draft: Draft) -> TransactOutcome:
-        """One transact under the call's request key; listeners hear of it when it applied (now, not in the past)."""
+        """One transact under the call's request key; listeners hear of it when it applied, or may have."""
         elements = tuple(draft.elements)
-        outcome = await self._ahash.transact(self._identity.call(call), _scoped(call), elements, draft.memo)
+        try:
+            outcome = await self._ahash.transact(self._identity.call(call), _scoped(call), elements, draft.memo)
+        except CheloniaError:
+            self._tell(elements)
+            raise
         self._saw(outcome.position)
-        if outcome.applied and not outcome.recalled:
-            for listener in self._listeners:
-                listener(elements)
+        if outcome.applied:
+            self._tell(elements)
         return outcome
+
+    def _tell(self, elements: tuple[Element, ...]) -> None:
+        for listener in self._listeners:
+            listener(elements)
 
     async def apply(self, call: Call, build: Callable[[], Awaitable[Draft]]) -> TransactOutcome:
         """Build, transact, and build again while others get in between.

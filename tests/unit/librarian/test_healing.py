@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import AHash
+from chelonia.core.ahash import AHash, Element, TransactOutcome
 from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, ReferenceId, RequestKey, ServiceId, blob_object
 from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
@@ -230,6 +231,38 @@ def test_what_goes_is_decided_on_what_is_and_not_on_what_was() -> None:
             _, blob = await p.upload("f", copies=2)
             one = p.b.shepherds[0]
             await p.b.report(one, (blob, f"{blob}@{one}", S.INVALID))
+            assert await p.until(lambda: p.settled(blob, copies=2)) < 5_000
+
+    run_virtual(scenario())
+
+
+class Vague:
+    """An A-Hash in front of another: it writes of damage, and says that it does not know whether it has."""
+
+    def __init__(self, inner: AHash) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def transact(
+        self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
+    ) -> TransactOutcome:
+        outcome = await self._inner.transact(call, key, elements, memo)
+        if any(element.value == S.INVALID.value for element in elements):
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, "transact")
+        return outcome
+
+
+def test_what_may_have_been_written_is_planned_like_what_was() -> None:
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=10**9)
+        async with paper(3, settings, wrap=Vague) as p:
+            _, blob = await p.upload("f", copies=2)
+            await asyncio.sleep(3)
+            one = p.b.shepherds[0]
+            with pytest.raises(CheloniaError):
+                await p.b.report(one, (blob, f"{blob}@{one}", S.INVALID))
             assert await p.until(lambda: p.settled(blob, copies=2)) < 5_000
 
     run_virtual(scenario())
