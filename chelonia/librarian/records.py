@@ -22,8 +22,11 @@ from chelonia.librarian.elements import EXPECT
 TRIES = 8
 """Rounds of read-decide-transact: in each, somebody's transact has gone through."""
 
+_UNKNOWN = frozenset({Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE, Kind.NETWORK, Kind.TIMEOUT})
+"""Failures after which a transact may have applied, at an earlier one of its tries."""
+
 Applied = Callable[[tuple[Element, ...]], None]
-"""Told of every transact that applied here."""
+"""Told of every transact that applied here, or may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +110,9 @@ class Records:
         elements = tuple(draft.elements)
         try:
             outcome = await self._ahash.transact(self._identity.call(call), _scoped(call), elements, draft.memo)
-        except CheloniaError:
-            self._tell(elements)
+        except CheloniaError as error:
+            if error.kind in _UNKNOWN:
+                self._tell(elements)
             raise
         self._saw(outcome.position)
         if outcome.applied:
