@@ -67,6 +67,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("shepherd", "toggleReport"): (_A,),
     ("shepherd", "copy"): (_L,),
     ("shepherd", "drill"): (_L,),
+    ("shepherd", "prove"): (_L,),
     ("shepherd", "scrub"): (_L, _A),
     ("shepherd", "scrubPage"): (_A,),
     ("shepherd", "discard"): (_A,),

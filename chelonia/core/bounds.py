@@ -142,6 +142,12 @@ HEAL_QUEUE_MAX: Final = 5_000
 """Blobs of lost Shepherds that wait for a copy at once, a KiB each; beyond it they are found again page by page."""
 HEAL_QUEUE_SHOWN: Final = 20
 """Blobs of the queue that are shown: a screenful."""
+PROOF_BYTES_MAX: Final = 64 * 1024
+"""What a Shepherd reads of a replica to prove that it has it, at most: a handful of disk reads."""
+PROOF_SPANS: Final = 4
+"""Pieces of a larger replica that are asked for, at places nobody can guess."""
+PROOF_QUESTIONS_MAX: Final = 100
+"""Replicas that one call asks to be proven: some 6 MB to be read."""
 DRILL_MS_MAX: Final = 3_600_000
 """A Shepherd is silent for a drill this long at most, whatever it is told."""
 DRILL_FILES_MAX: Final = 10_000

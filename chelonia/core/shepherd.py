@@ -183,6 +183,25 @@ class ScrubPage:
     left: int
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which bytes of a replica are to be proven."""
+
+    reference: ReferenceId
+    spans: tuple[ByteRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What every holder of the same bytes answers alike, and nobody can answer without them.
+
+    `nonce`: hex, fresh for each challenge, so that no answer can be kept instead of the bytes.
+    """
+
+    nonce: str
+    questions: tuple[Question, ...]
+
+
 RECORDS_ASIDE = "aside "
 """`after` of `Shepherd.records` where those in quarantine begin."""
 
@@ -248,6 +267,11 @@ class Shepherd(Protocol):
         Returns for how many more milliseconds it is silent. Raises: DENIED, CONFLICT while it is silent already or is
         not sound, NOT_ALIVE when the copy is not here whole.
         """
+        ...
+
+    async def prove(self, call: Call, challenge: Challenge) -> tuple[str, ...]:
+        """Prove that replicas are here: digests over what is asked of each, in order, "" of those that are not here
+        whole. Librarians only. Raises: BAD_REQUEST for more than is ever asked."""
         ...
 
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:

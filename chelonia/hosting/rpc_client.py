@@ -514,6 +514,10 @@ class RemoteShepherd:
         """See the port."""
         return await self._copying.call(call, "copy", order)
 
+    async def prove(self, call: Call, challenge: shepherd.Challenge) -> tuple[str, ...]:
+        """See the port."""
+        return await self._copying.call(call, "prove", challenge)
+
     async def drill(self, call: Call, order: ShepherdDrill) -> int:
         """See the port."""
         return await self._channel.call(call, "drill", order)

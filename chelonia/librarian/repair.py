@@ -27,6 +27,8 @@ _S = ReplicaState
 
 EXPIRED = "expired"
 """Why a location goes whose copy never came: one good copy elsewhere is enough."""
+SURPLUS = "surplus"
+"""Why a good copy goes: there are more than wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
     marks = [Mark(replica.location, _S.ALIVE) for replica in recalled] + stalled
     if len(_nodes(count.sure)) >= max(blob.wanted, 1):
         removals += [Removal(r.location, r.state.value) for r in count.broken if policy.ripe(r.since_ms, now)]
-        removals += [Removal(r.location, "surplus") for r in count.wheels if policy.ripe(r.since_ms, now)]
+        removals += [Removal(r.location, SURPLUS) for r in count.wheels if policy.ripe(r.since_ms, now)]
         marks += _surplus(blob, count, nodes)
     return BlobPlan(
         blob=blob.blob,

@@ -2,7 +2,8 @@
 
 What is offered is read and planned anew. A heartbeat proves only that a Shepherd lived a lease ago; so every copy that
 a removal rests on is asked for (`stat`) first, and what does not answer, or is not whole, does not count
-(`repair.vouched`). Only the repair leader trims; removals nobody asked for are rate-guarded and alarm.
+(`repair.vouched`); where a good copy goes, those that stay must prove to have the bytes (`proving`). Only the repair
+leader trims; removals nobody asked for are rate-guarded and alarm.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Checksums, Location, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import StatOutcome
-from chelonia.librarian import repair
+from chelonia.librarian import proofs, repair
 from chelonia.librarian.blobs import CHECKSUM_TYPES, blob_of, facts_of, locations_of
 from chelonia.librarian.elements import drop, on_version, outbox_record
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.guard import MINUTE_MS, RateGuard
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.planning import Planning
+from chelonia.librarian.proving import Proving
 from chelonia.librarian.records import Draft
 from chelonia.librarian.repair import BlobPlan
 
@@ -48,6 +50,7 @@ class Trimming:
         self._planning = planning
         self._leading = leading
         self._later = later
+        self._proving = Proving(footing)
         self._offered: dict[BlobId, None] = {}
         self._guard = RateGuard(bounds.ERASURES_UNASKED_PER_MIN_MAX)
         self._held_back: dict[BlobId, None] = {}
@@ -81,9 +84,10 @@ class Trimming:
             self._held_back.pop(blob, None)
         plans = self._let_through(plans)
         answered = await self._ask(plans, found)
+        unproven = await self._unproven(plans, found)
         going: list[tuple[BlobPlan, StoredObject]] = []
         for plan in plans:
-            stands = repair.vouched(plan, answered)
+            stands = repair.vouched(plan, answered - unproven)
             if stands.removals and not self._guard.take(self._unasked(stands), self._on.now):
                 self._hold_back(plan.blob)
             elif stands.removals:
@@ -153,6 +157,12 @@ class Trimming:
         facts, good = facts_of(blob), [loc for loc, state in locations_of(blob) if state is ReplicaState.ALIVE]
         answers = await asyncio.gather(*(self._stat(location.shepherd, [(location, facts)]) for location in good))
         return [location for answer in answers for location in answer]
+
+    async def _unproven(self, plans: Sequence[BlobPlan], blobs: Mapping[BlobId, StoredObject]) -> frozenset[Location]:
+        """Of plans that give a good copy up, the witnesses that have not proven to have the bytes."""
+        doubtful = [plan for plan in plans if proofs.needed(plan)]
+        proven = await self._proving.proven(doubtful, blobs) if doubtful else frozenset()
+        return frozenset(location for plan in doubtful for location in plan.witnesses) - proven
 
     async def _ask(self, plans: Sequence[BlobPlan], blobs: Mapping[BlobId, StoredObject]) -> frozenset[Location]:
         """The witnesses of these plans that answer, and have what they should."""

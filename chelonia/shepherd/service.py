@@ -21,6 +21,7 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.replicas import Receipt
 from chelonia.core.shepherd import (
     Authority,
+    Challenge,
     CopyOrder,
     DeleteOutcome,
     Download,
@@ -41,6 +42,7 @@ from chelonia.shepherd.downloads import Downloads, checksum_of
 from chelonia.shepherd.drilling import Drilling
 from chelonia.shepherd.forwarding import push_copy
 from chelonia.shepherd.node import Node, ShepherdPorts
+from chelonia.shepherd.proving import check_challenge, proof
 from chelonia.shepherd.recounting import records_page
 from chelonia.shepherd.reporting import Reporting
 from chelonia.shepherd.scrubber import Scrubber
@@ -246,6 +248,13 @@ class ShepherdService:
         self._node.news.set()
         log.info("reporting is %s by=%s", "on" if on else "off", call.dn)
         return on
+
+    async def prove(self, call: Call, challenge: Challenge) -> tuple[str, ...]:
+        """Prove that replicas are here. Raises: DENIED, BAD_REQUEST, UNAVAILABLE without its disk."""
+        self._admit(call, "prove")
+        check_challenge(challenge)
+        await self._node.disk.require(hard=True)  # other copies are given up on this word
+        return tuple([await proof(self._node, challenge.nonce, question) for question in challenge.questions])
 
     async def drill(self, call: Call, order: ShepherdDrill) -> int:
         """Do what a drill asks of this Shepherd. Raises: DENIED, CONFLICT, NOT_ALIVE, UNAVAILABLE without its disk."""

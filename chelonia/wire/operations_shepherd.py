@@ -15,12 +15,15 @@ from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import (
     Authority,
+    ByteRange,
+    Challenge,
     CopyOrder,
     Damaged,
     DeleteOutcome,
     GetRequest,
     Purpose,
     PutRequest,
+    Question,
     RecordPage,
     ReplicaRecord,
     ScrubOrder,
@@ -278,6 +281,11 @@ _DRILL = record(
     extra("referenceID", "reference"),
     extra("blob", "blob"),
 )
+_SPAN = record(ByteRange, Text("offset", "offset", INT), Text("length", "length", INT))
+_QUESTION = record(Question, _REFERENCE, Listed("spanList", Children("span", "spans", _SPAN), omit=True))
+_CHALLENGE = record(
+    Challenge, Text("nonce", "nonce"), Listed("questionList", Children("question", "questions", _QUESTION))
+)
 _REFERENCES = Listed("referenceList", Texts("referenceID", "references"))
 _SCRUB_ORDER = record(
     ScrubOrder,
@@ -375,6 +383,12 @@ SHEPHERD: Final = service(
             Shepherd.drill,
             whole_argument(Shepherd.drill, _DRILL),
             single(Text("silentMs", "silent_ms", INT)),
+        ),
+        Spec(
+            "prove",
+            Shepherd.prove,
+            whole_argument(Shepherd.prove, _CHALLENGE),
+            single(Listed("proofList", Texts("proof", "proofs"))),
         ),
         Spec(
             "scrub",

@@ -460,6 +460,9 @@ def test_shepherd_care(drive: Driver, cluster: Cluster) -> None:
     assert (page.checked, page.damaged, page.left) == (1, (), 0)
     records = drive("shepherd1", "admin", "records", "", 500)
     assert place.reference in [record.reference for record in records.items]
+    question = shepherd.Question(place.reference, (shepherd.ByteRange(0, 7), shepherd.ByteRange(9, 3)))
+    [proof] = drive("shepherd1", "service", "prove", shepherd.Challenge("c0ffee", (question,)))
+    assert len(proof) == 64
     position = drive("librarian", "admin", "health").position
     order = drills.ShepherdDrill(drills.DrillAction.STOP, "zeep", position)
     assert drive("shepherd1", "service", "drill", order) == 0

@@ -28,7 +28,7 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId, shepherd_object
 from chelonia.core.librarian import Delete, Report
 from chelonia.core.shepherd import Authority
-from chelonia.librarian import repair, repairing, reports
+from chelonia.librarian import proofs, repair, repairing, reports
 from chelonia.librarian.detecting import Detecting
 from chelonia.librarian.elements import outbox_reference
 from chelonia.librarian.health import HealthTable
@@ -241,6 +241,10 @@ def _empty_too_early() -> Patches:
     return (patch.object(NodeLife, "_empty", empty),)
 
 
+def _trust_a_claim() -> Patches:
+    return (patch.object(proofs, "needed", lambda plan: False),)
+
+
 BUGS: dict[str, Bug] = {
     "wrong-domain": Bug("the site is left out when failure domains are compared", _wrong_domain),
     "trim-short": Bug("damaged and surplus copies go as soon as one good copy is left", _trim_while_short),
@@ -255,6 +259,7 @@ BUGS: dict[str, Bug] = {
     "unlink-file": Bug("dropping one name of several removes the file", _unlink_the_file),
     "no-scrub": Bug("the scrub believes the record instead of the bytes", _believe_the_record),
     "revoked-right": Bug("a transact does not depend on the policy that was read", _use_a_revoked_right),
+    "trust-claim": Bug("a good copy is given up for one that its Shepherd only says it has", _trust_a_claim),
     "no-compare": Bug("a start does not compare the disk with the metadata", _never_compare),
     "old-reads": Bug("what must be the newest is read from any copy of the metadata", _old_reads),
     "no-position": Bug("a copy answers before it holds what its caller has seen", _ignore_the_position),

@@ -26,6 +26,7 @@ from chelonia.librarian import invariants
 from chelonia.librarian.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.elements import outbox_reference
 from chelonia.librarian.invariants import Snapshot
+from chelonia.librarian.repair import SURPLUS
 from tests.sim.disk import SimStore, facts_now, run_now
 from tests.sim.dump import snapshot
 from tests.sim.model import Violation
@@ -200,6 +201,26 @@ class Watch:
             self._found.append(
                 f"{location} of {after.id} trimmed ({reason}) for copies on {sorted(homes - heard)}, long away"
             )
+        if reason == SURPLUS:
+            self._given_up(location, after, new)
+
+    def _given_up(self, location: Location, after: StoredObject, new: Mapping[Location, ReplicaState]) -> None:
+        """A good copy goes only for others that are there: whoever says so may lie. Disasters may have come since."""
+        digest = facts_of(after).checksums.sha256
+        there = {
+            place.shepherd for place, state in new.items() if state is _S.ALIVE and self._bytes_of(place) == digest
+        }
+        least = max(facts_of(after).wanted, 1) - self._harmed(after)
+        if digest and len(there) < least:
+            homes = sorted({place.shepherd for place, state in new.items() if state is _S.ALIVE} - there)
+            self._found.append(f"{location} of {after.id} trimmed (surplus) for copies on {homes} that are not there")
+
+    def _bytes_of(self, place: Location) -> str:
+        """The checksum of a copy's bytes as they are on its disk, "" without any."""
+        platter = self._world.find(place.shepherd).disk.platter
+        if place.reference not in platter.references():
+            return ""
+        return hashlib.sha256(platter.data(place.reference)).hexdigest()
 
     def _claimed(self, location: Location, after: StoredObject, old: Mapping[Location, ReplicaState]) -> None:
         claims = after.sections.get("claims", {})

@@ -11,7 +11,7 @@ from chelonia.core.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import Authority, CopyOrder, DeleteOutcome, PutRequest, StatOutcome, TurlOutcome
+from chelonia.core.shepherd import Authority, Challenge, CopyOrder, DeleteOutcome, PutRequest, StatOutcome, TurlOutcome
 from chelonia.librarian.settings import LibrarianSettings
 from tests.support.librarian import SUMS, Bench, bench
 
@@ -48,6 +48,8 @@ class PaperShepherd:
     put_calls: int = 0
     asked_for: int = 0
     """Replicas that `stat` was asked of."""
+    proven: list[ReferenceId] = field(default_factory=list)
+    scrubbed: list[ReferenceId] = field(default_factory=list)
     drilled: list[ShepherdDrill] = field(default_factory=list)
     silent_until_s: float = 0.0
 
@@ -97,6 +99,20 @@ class PaperShepherd:
         return tuple(
             StatOutcome(name, ref, ref in self.replicas, state, "md5", SUMS.md5, size=7) for name, ref in references
         )
+
+    async def prove(self, call: Call, challenge: Challenge) -> tuple[str, ...]:
+        await asyncio.sleep(0.01)
+        self._check(call)
+        asked = [question.reference for question in challenge.questions]
+        self.proven += asked
+        if self.broken == "lies":  # it says that it has what it has not
+            return tuple(f"made up by {self.id}" for _ in asked)
+        return tuple(f"{challenge.nonce} {self.replicas[ref]}" if ref in self.replicas else "" for ref in asked)
+
+    async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
+        self._check(call)
+        self.scrubbed += references
+        return 0
 
     async def copy(self, call: Call, order: CopyOrder):  # type: ignore[no-untyped-def]
         self._check(call)

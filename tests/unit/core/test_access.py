@@ -26,7 +26,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
     },
     "shepherd": {
         "get": {B, L}, "put": {B, L}, "stat": {B, L, A}, "delete": {L}, "toggleReport": {A}, "copy": {L},
-        "scrub": {L, A}, "status": {B, L, A}, "drill": {L},
+        "scrub": {L, A}, "status": {B, L, A}, "drill": {L}, "prove": {L},
         "records": {L, A}, "scrubPage": {A}, "discard": {A}, "readmit": {A},
     },
     "bartender": {"addReplica": {S}},
