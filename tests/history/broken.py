@@ -78,6 +78,7 @@ class WriteBehindStore:
         self.get_many = self._seen.get_many
         self.scan = self._seen.scan
         self.reading = self._seen.reading
+        self.at_once = self._seen.at_once
         self.upkeep_due = self._seen.upkeep_due
         self.upkeep = self._seen.upkeep
         self.backup = self._seen.backup
