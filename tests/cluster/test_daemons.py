@@ -9,6 +9,7 @@ from tests.cluster import daemons
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+@pytest.mark.long
 async def test_one_becomes_three_and_one_again_while_writers_write(tmp_path: Path) -> None:
     assert await daemons.grow_and_shrink(tmp_path) > 100
 

@@ -141,7 +141,7 @@ async def judge(client: Client) -> None:
     await until_live(client, "/data/new", 2)
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.long), 3])
 async def test_the_namespace_comes_back_from_the_shepherds_alone(
     own_cluster: Callable[..., Cluster], replicas: int
 ) -> None:

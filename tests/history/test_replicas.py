@@ -120,6 +120,7 @@ async def test_acknowledging_before_the_watermark_is_caught(checker: Path, tmp_p
     pytest.fail(f"not caught: {verdict.words}")
 
 
+@pytest.mark.long
 async def test_reads_of_copies_that_lag_keep_every_session(tmp_path: Path) -> None:
     async with group_of(tmp_path) as (group, how):
         history = await recorded(group, how, tmp_path / "h.jsonl", make_lag, 1)
@@ -127,6 +128,7 @@ async def test_reads_of_copies_that_lag_keep_every_session(tmp_path: Path) -> No
     assert session.check(history) == []
 
 
+@pytest.mark.long
 async def test_reading_a_copy_that_is_behind_is_caught_by_the_sessions(tmp_path: Path) -> None:
     async with group_of(tmp_path, "behind") as (group, how):
         for turn in range(4):
