@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
@@ -22,11 +22,13 @@ from chelonia.core.fleet import Fleet
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import Librarian, NodeView
 from chelonia.core.placement import NODE_ALIVE, Demand, shared
+from chelonia.core.racing import Race, many
 from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
 
 _log = logging.getLogger(__name__)
 Read = Callable[[], Coroutine[Any, Any, TurlOutcome]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,39 +198,24 @@ class Shepherds:
         nobody is left to be asked, spares are not waited for any longer; the silent are asked only if they are needed.
         """
         request = self._put_request(plan, first.dn)
-        running: dict[asyncio.Task[TurlOutcome], NodeView] = {}
         needed, wanted = plan.durable - 1, plan.durable - 1 + plan.spares
         waiting, given = sorted(pool.nodes, key=lambda node: self._is_silent(node.shepherd)), dict[ServiceId, str]()
         more = max(needed, min(wanted, sum(not self._is_silent(node.shepherd) for node in waiting)))
-        try:
-            while len(given) < wanted and (running or waiting):
+        async with Race[NodeView, TurlOutcome](self._clock) as race:
+            while len(given) < wanted and (race.running or waiting):
                 for node in _taken(waiting, more):
-                    running[asyncio.ensure_future(self._put(call, node, request, pool))] = node
-                ended = await self._ended(running)
-                more = 0 if ended else 1
-                for task in ended:
-                    node = running.pop(task)
-                    if task.result().turl:
-                        given[node.shepherd] = task.result().turl
-                    else:
-                        pool.nodes.remove(node)
-                        more += 1
+                    race.begin(node, self._put(call, node, request, pool))
+                ended = await race.ended(self._settings.hedge_ms)
+                turl = ended[1].result().turl if ended else ""
+                if ended and turl:
+                    given[ended[0].shepherd] = turl
+                elif ended:
+                    pool.nodes.remove(ended[0])
+                more = many(silent=ended is None, of_use=bool(turl))
                 spent = not waiting or self._is_silent(waiting[0].shepherd)
-                if len(given) >= needed and spent and not (ended and running):
+                if len(given) >= needed and spent and not (ended and race.running):
                     break
-        finally:
-            for task in running:
-                task.cancel()
         return [given[node.shepherd] for node in pool.nodes if node.shepherd in given][:wanted]
-
-    async def _ended(self, running: Iterable[asyncio.Task[TurlOutcome]]) -> list[asyncio.Task[TurlOutcome]]:
-        """Those that have ended, after one has or `hedge_ms` are over."""
-        timer = asyncio.ensure_future(self._clock.sleep(self._settings.hedge_ms))
-        try:
-            await asyncio.wait([*running, timer], return_when=asyncio.FIRST_COMPLETED)
-            return [task for task in running if task.done()]
-        finally:
-            timer.cancel()
 
     def _put_request(self, plan: UploadPlan, dn: Dn) -> PutRequest:
         return PutRequest(
@@ -283,40 +270,28 @@ class Shepherds:
     async def _soon(self, reads: Sequence[Read], width: int) -> list[TurlOutcome]:
         """Answers in the order of `reads`: all until the first with a TURL is in, then what comes within the grace.
 
-        `width` are asked at once; when none of them has given a TURL after `hedge_ms`, or all have ended, so many more.
+        `width` are asked at once, one more for each that gives none, and so many more when all keep silent for
+        `hedge_ms`.
         """
-        tasks: list[asyncio.Task[TurlOutcome]] = []
-        timer: asyncio.Task[None] | None = None
-        try:
-            while len(tasks) < len(reads) or not all(task.done() for task in tasks):
-                given = any(task.done() and task.result().turl for task in tasks)
-                if given and timer is None:
-                    timer = asyncio.ensure_future(self._clock.sleep(self._settings.fallback_grace_ms))
-                if given and (timer is None or timer.done() or all(task.done() for task in tasks)):
+        waiting, answers = list(enumerate(reads)), dict[int, TurlOutcome]()
+        more, give_up_ms = width, -1
+        async with Race[int, TurlOutcome](self._clock) as race:
+            while race.running or (waiting and give_up_ms < 0):
+                for number, read in _taken(waiting, more):
+                    race.begin(number, read())
+                now_ms = self._clock.monotonic_ms()
+                ended = await race.ended(self._settings.hedge_ms if give_up_ms < 0 else max(0, give_up_ms - now_ms))
+                if ended:
+                    answers[ended[0]] = ended[1].result()
+                elif give_up_ms >= 0:
                     break
-                if not given:
-                    tasks += [asyncio.ensure_future(read()) for read in reads[len(tasks) : len(tasks) + width]]
-                await self._progress(tasks, timer)
-            return [task.result() for task in tasks if task.done()]
-        finally:
-            for task in [*tasks, *([timer] if timer else [])]:
-                task.cancel()
-
-    async def _progress(self, tasks: Sequence[asyncio.Task[TurlOutcome]], timer: asyncio.Task[None] | None) -> None:
-        """Return when a TURL is there, all have ended, `timer` has, or, without one, `hedge_ms` are over."""
-        own = timer or asyncio.ensure_future(self._clock.sleep(self._settings.hedge_ms))
-        try:
-            while not own.done() and not all(task.done() for task in tasks):
-                running = [task for task in tasks if not task.done()]
-                await asyncio.wait([*running, own], return_when=asyncio.FIRST_COMPLETED)
-                if timer is not None or any(task.done() and task.result().turl for task in tasks):
-                    return
-        finally:
-            if timer is None:
-                own.cancel()
+                if give_up_ms < 0 and ended and ended[1].result().turl:
+                    give_up_ms = self._clock.monotonic_ms() + self._settings.fallback_grace_ms
+                more = many(silent=ended is None, of_use=give_up_ms >= 0, at_once=width)
+        return [answers[number] for number in sorted(answers)]
 
 
-def _taken(waiting: list[NodeView], count: int) -> list[NodeView]:
+def _taken(waiting: list[T], count: int) -> list[T]:
     """The first so many, taken off the list."""
     taken, waiting[:] = waiting[:count], waiting[count:]
     return taken

@@ -10,7 +10,6 @@ arrive as they left the other side; those of the transport name target and cure.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
@@ -25,6 +24,7 @@ from chelonia.core.ids import BlobId, Guid, Ms, ObjectId, ReferenceId, RequestKe
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.position import Horizon, Position, later
+from chelonia.core.racing import Race
 from chelonia.core.replicas import Receipt
 from chelonia.hosting.compact_client import Asking, CompactClient
 from chelonia.hosting.http_client import HttpClient, Received, Sending, Unreachable, raise_for_status, target_of
@@ -166,26 +166,17 @@ class Channel:
         if len(self._urls) == 1 or method in ONCE:
             return await self._heed(self._urls[first], call, method, args)
         left = [(first + step) % len(self._urls) for step in range(1, len(self._urls))]
-        asked = {self._begin(first, call, method, args): first}
-        last = first
-        try:
+        async with Race[int, Any](self._link.clock) as race:
+            race.begin(first, self._heed(self._urls[first], call, method, args))
+            last = first
             while True:
-                hedge_s = self._patience.hedge_ms / 1000 if left else None
-                done, _ = await asyncio.wait(asked, timeout=hedge_s, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    index = asked.pop(task)
-                    if not asked or _is_answer(task.exception()):
-                        self._current = index
-                        return task.result()
-                if left and (last not in asked.values() or self._silent(self._urls[last])):
+                ended = await race.ended(self._patience.hedge_ms if left else None)
+                if ended is not None and (not race.running or _is_answer(ended[1].exception())):
+                    self._current = ended[0]
+                    return ended[1].result()
+                if left and (last not in race.running.values() or self._silent(self._urls[last])):
                     last = left.pop(0)
-                    asked[self._begin(last, call, method, args)] = last
-        finally:
-            for task in asked:
-                task.cancel()
-
-    def _begin(self, index: int, call: Call, method: str, args: tuple[Any, ...]) -> asyncio.Task[Any]:
-        return asyncio.create_task(self._heed(self._urls[index], call, method, args))
+                    race.begin(last, self._heed(self._urls[last], call, method, args))
 
     def _silent(self, url: str) -> bool:
         """Whether an instance has answered nobody for a while: one call that takes long is no sign of trouble."""

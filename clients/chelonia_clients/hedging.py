@@ -8,12 +8,14 @@ patience grows from round to round, so that a link that is merely slow gets its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.racing import Race, many
+from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.http_client import HttpClient, Sending, Streaming, raise_for_status, target_of
 
 HEDGE_MS: Final = 150
@@ -49,37 +51,34 @@ async def opened(http: HttpClient, choice: Choice, offset: int) -> AsyncIterator
 
 
 async def _race(http: HttpClient, choice: Choice, offset: int) -> _Opened:
-    running: dict[asyncio.Task[_Opened], str] = {}
-    won: asyncio.Task[_Opened] | None = None
-    try:
-        while True:
-            if choice.turls:
-                turl = choice.turls.pop(0)
-                running[asyncio.ensure_future(_open(http, turl, offset, choice.patience_ms))] = turl
-            pause_ms = HEDGE_MS if choice.turls else choice.patience_ms
-            await asyncio.wait(running, timeout=pause_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
-            ended = [task for task in running if task.done()]
-            won = next((task for task in ended if task.exception() is None), None)
-            if won is not None:
-                return won.result()
-            for task in ended:
-                del running[task]
-            if not choice.turls and not (ended and running):
-                raise _failure(ended, running)
-    finally:
-        if won is not None:
-            del running[won]
-            choice.turls += running.values()
-        await _dropped(running)
+    async with Race[str, _Opened](SystemClock()) as race:
+        try:
+            won = await _first(http, choice, offset, race)
+            choice.turls += race.running.values()
+            return won
+        finally:
+            await _dropped(race.running)
 
 
-def _failure(ended: list[asyncio.Task[_Opened]], silent: dict[asyncio.Task[_Opened], str]) -> BaseException:
+async def _first(http: HttpClient, choice: Choice, offset: int, race: Race[str, _Opened]) -> _Opened:
+    more = 1
+    while True:
+        for turl in choice.turls[:more]:
+            race.begin(turl, _open(http, turl, offset, choice.patience_ms))
+        del choice.turls[:more]
+        ended = await race.ended(HEDGE_MS if choice.turls else choice.patience_ms)
+        if ended is not None and ended[1].exception() is None:
+            return ended[1].result()
+        if not choice.turls and not (ended and race.running):
+            raise _failure(ended[1].exception() if ended else None, race.running.values())
+        more = many(silent=ended is None, of_use=False)
+
+
+def _failure(error: BaseException | None, silent: Collection[str]) -> BaseException:
     """What there is to say when nobody has answered."""
-    for task in reversed(ended):
-        error = task.exception()
-        assert error is not None
+    if error is not None:
         return error
-    names = ", ".join(dict.fromkeys(target_of(turl) for turl in silent.values()))
+    names = ", ".join(dict.fromkeys(target_of(turl) for turl in silent))
     return CheloniaError(Kind.TIMEOUT, "get", cause=f"{names} did not answer in time")
 
 
@@ -94,7 +93,7 @@ async def _open(http: HttpClient, turl: str, offset: int, patience_ms: int) -> _
     raise AssertionError("the block above returns or raises")
 
 
-async def _dropped(tasks: dict[asyncio.Task[_Opened], str]) -> None:
+async def _dropped(tasks: Collection[asyncio.Task[_Opened]]) -> None:
     """End what is still asked, and let go of what has answered too late."""
     for task in tasks:
         task.cancel()
