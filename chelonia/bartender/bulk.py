@@ -186,16 +186,24 @@ async def _serve(
     try:
         turn.room.check()
         return await _attempt(ports, operation, turn, request), None
-    except CheloniaError as error:
-        if operation.recalled and key and error.kind not in _NEVER_APPLIED and await _applied(ports, service):
-            return operation.recalled(request), None
-        error = _as_seen(error)
-        if error.kind is Kind.DENIED and error.op.endswith(".metadata"):  # decided without knowing who calls
-            subject = operation.subject(request)
-            audit.record(call, operation.name, subject, action="metadata", decision="denied", rule=error.cause)
-        phase = error.op if error.op in status.PHRASES else operation.name
-        text = status.failure(phase, error.kind, error.subject, error.cause)
-        return operation.fail(request, text, error), error
+    except CheloniaError as raised:
+        error = raised
+    if operation.recalled and key and error.kind not in _NEVER_APPLIED:
+        try:
+            if await ports.librarian.recall(service) is not None:
+                return operation.recalled(request), None
+        except CheloniaError as unknown:  # a first try may have applied: what this one met is not the answer yet
+            error = error if error.meaning.retryable else unknown
+    return _failed(operation, turn, request, _as_seen(error))
+
+
+def _failed(operation: Operation[R, A], turn: Turn, request: R, error: CheloniaError) -> tuple[A, CheloniaError | None]:
+    if error.kind is Kind.DENIED and error.op.endswith(".metadata"):  # decided without knowing who calls
+        subject = operation.subject(request)
+        audit.record(turn.user, operation.name, subject, action="metadata", decision="denied", rule=error.cause)
+    phase = error.op if error.op in status.PHRASES else operation.name
+    text = status.failure(phase, error.kind, error.subject, error.cause)
+    return operation.fail(request, text, error), error
 
 
 async def _attempt(ports: Ports, operation: Operation[R, A], turn: Turn, request: R) -> A:
@@ -207,13 +215,6 @@ async def _attempt(ports: Ports, operation: Operation[R, A], turn: Turn, request
                 raise
         await ports.clock.sleep(int(RETRY_MS * 2**attempt * (0.5 + ports.ids.uniform())))
     return await operation.act(turn, request)
-
-
-async def _applied(ports: Ports, service: Call) -> bool:
-    try:
-        return await ports.librarian.recall(service) is not None
-    except CheloniaError:
-        return False
 
 
 def _as_seen(error: CheloniaError) -> CheloniaError:

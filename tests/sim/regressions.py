@@ -23,5 +23,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "a copy named by a receipt of the start before, after its disk was put back from an old image and compared, "
         "was never missed, so a surplus copy stayed for ever",
     ),
+    (
+        "swarm",
+        100_144,
+        "a repeated unlink was told that there is no such name, because the answer of `recall` was lost",
+    ),
+    ("swarm", 100_168, "the same with a hard link that the try before a crash had made: it was told that it exists"),
 )
 """(scenario, seed, what it found)."""

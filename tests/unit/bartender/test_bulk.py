@@ -119,6 +119,17 @@ async def test_a_repeated_call_is_answered_as_the_first(stage: Stage) -> None:
 
 
 @scene
+async def test_a_repeated_call_is_not_refused_while_nobody_can_say_whether_the_first_applied(stage: Stage) -> None:
+    call = keyed(JOE, "k")
+    assert (await stage.make("/a", call)).status == "done"
+    stage.between.after["recall"] = CheloniaError(Kind.UNAVAILABLE, "recall", "", "the connection was cut")
+    with pytest.raises(CheloniaError) as caught:
+        await stage.make("/a", call)
+    assert caught.value.meaning.retryable
+    assert (await stage.make("/a", call)).status == "done"
+
+
+@scene
 async def test_another_users_key_answers_nothing_of_mine(stage: Stage) -> None:
     assert (await stage.make("/a", keyed(JOE, "k"))).status == "done"
     await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
