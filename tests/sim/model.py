@@ -110,6 +110,7 @@ class Story:
         self._configs: set[Config] = {(Tree((NOTHING,) * names), ())}
         self._pending: dict[int, Op] = {}
         self._told: deque[str] = deque(maxlen=30)
+        self._broken = ""
         self.checked = True
 
     @property
@@ -128,7 +129,8 @@ class Story:
         self._told.append(f"#{op.id} {op} -> {told}")
         self._finish(op, lambda at: _explains(op, at, told))
         if self.checked and not self._configs:
-            raise Violation(f"nobody can have been told this: {'; '.join(self._told)}")
+            self._broken = self._broken or f"nobody can have been told this: {'; '.join(self._told)}"
+            raise Violation(self._broken)
 
     def unknown(self, op: Op) -> None:
         """The user does not know; the operation may take effect at any time until it is `settled`."""
