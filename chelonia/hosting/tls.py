@@ -52,7 +52,7 @@ from chelonia.hosting.identity import (
     render_dn,
     subject_dn,
 )
-from chelonia.hosting.tls_handshake import TellingObject
+from chelonia.hosting.tls_handshake import PartingObject, TellingObject
 from chelonia.wire import compact
 
 HTTP: Final = "http/1.1"
@@ -481,8 +481,8 @@ class _LiveContext(ssl.SSLContext):
         )
 
 
-class _InspectingObject(ssl.SSLObject):
-    """A connection whose handshake ends with a look at the peer (the hook is `SSLContext.sslobject_class`)."""
+class _InspectingObject(PartingObject):
+    """A connection whose handshake ends with a look at the peer."""
 
     def do_handshake(self) -> None:
         """Finish the handshake, then inspect the peer."""

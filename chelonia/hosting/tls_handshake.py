@@ -1,8 +1,13 @@
-"""A listener's side of a handshake that fails: the peer is told why, and the log has a line.
+"""How our connections begin and end, where the interpreter's own would mislead somebody.
 
-Event loops drop a connection whose handshake raises, with the alert still in the outgoing buffer: the peer would see
-nothing but an end. So a failure first looks like "more is needed", which makes the loop send what is pending; it is
-raised at the next call, when the peer has answered the alert by closing, or by the loop's handshake timeout.
+A listener's side of a handshake that fails: the peer is told why, and the log has a line. Event loops drop a connection
+whose handshake raises, with the alert still in the outgoing buffer: the peer would see nothing but an end. So a failure
+first looks like "more is needed", which makes the loop send what is pending; it is raised at the next call, when the
+peer has answered the alert by closing, or by the loop's handshake timeout.
+
+Either side's end: OpenSSL keeps what went wrong in one queue per thread, and the interpreter takes what it finds there
+for the fault of the call it just made. A fatal alert that arrives while a connection is closed stays in it, as closing
+succeeds nevertheless: the next connection to be read, or the next context to be made, would fail with it.
 """
 
 from __future__ import annotations
@@ -13,8 +18,17 @@ import ssl
 _log = logging.getLogger("chelonia.tls")
 
 
-class TellingObject(ssl.SSLObject):
-    """An SSLObject for listeners (the hook is `SSLContext.sslobject_class`)."""
+class PartingObject(ssl.SSLObject):
+    """A connection whose end leaves nothing behind (the hook is `SSLContext.sslobject_class`)."""
+
+    def unwrap(self) -> None:
+        """Close; then begin a connection that comes to nothing: to begin one empties the queue of errors."""
+        super().unwrap()
+        self.context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), self.server_side, self.server_hostname)
+
+
+class TellingObject(PartingObject):
+    """A listener's."""
 
     _failure: ssl.SSLError | None = None
 

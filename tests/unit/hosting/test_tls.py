@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -110,6 +111,22 @@ def test_a_proxy_of_a_foreign_ca_is_refused(grid: Grid, tmp_path: Path) -> None:
     error = handshake_error(caught.value, "localhost")
     assert error.kind is Kind.UNTRUSTED
     assert "not in the trust directory" in error.cause
+
+
+def test_an_alert_that_comes_while_closing_is_not_laid_to_another_connection(grid: Grid, tmp_path: Path) -> None:
+    """OpenSSL keeps what went wrong per thread: left there, the next connection to be read would break of it."""
+    _, innocent = grid.meet(grid.user())
+    stranger = Grid(tmp_path / "foreign", "/O=Grid/CN=Foreign CA").user()
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    refused = grid.client(stranger).client_context().wrap_bio(down, up, server_hostname="localhost")
+    refusing = grid.server().server_context(REQUIRED).wrap_bio(up, down, server_side=True)
+    for side in (refused, refusing, refused, refusing):  # in TLS 1.3 a client is done before it is refused
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    assert down.pending, "the refusal is on its way"
+    refused.unwrap()
+    with pytest.raises(ssl.SSLWantReadError):
+        innocent.read(1)
 
 
 def test_a_foreign_ca_of_the_same_name_is_refused(grid: Grid, tmp_path: Path) -> None:
