@@ -67,6 +67,8 @@ RANGES_MAX: Final = 256
 
 COMPACT_CALLS_MAX: Final = 512
 """Calls of one service connection in flight at once in the compact encoding; beyond it the connection is not read."""
+COMPACT_STRANGER_BYTES_MAX: Final = 64 * 1024
+"""One call in the compact encoding of a peer without a role: it is read only to be refused."""
 
 # --- A-Hash ---
 TRANSACT_ELEMENTS_MAX: Final = 2000

@@ -1,8 +1,8 @@
 """Serves the compact encoding (`wire.compact`) on connections that agreed on it: many calls at once on each.
 
-The listener, its TLS and its certificates are those of HTTP; ALPN tells the two apart. A caller without a role is
-refused before his arguments are looked at. Frames, calls in flight and unread answers are bounded for each connection:
-beyond them it is not read from, so that whoever floods waits for himself.
+The listener, its TLS and its certificates are those of HTTP; ALPN tells the two apart. Who has no role is known before
+anything is read of him; he is heard only to be told so, in frames that are small. Frames, calls in flight and unread
+answers are bounded for each connection: beyond them it is not read from, so that whoever floods waits for himself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -89,6 +89,10 @@ class CompactDoor:
             known = asked.service in self._offered and asked.method in self._offered[asked.service].methods
             self._parts.observe(*(_names(asked)[:2] if known else ("compact", "unreadable")), kind, _since(started))
 
+    async def knows(self, who: Peer) -> bool:
+        """Whether a peer has any role here."""
+        return bool((await self._parts.registry.grant(who.dn)).roles)
+
     async def _carry_out(self, who: Peer, asked: compact.Asked) -> Any:
         grant = await self._parts.registry.grant(who.dn, asked.service_id)
         if not grant.roles:
@@ -128,7 +132,7 @@ class CompactConnection(asyncio.Protocol):
         self._door = door
         self._identify = identify
         self._lost = lost
-        self._splitter = compact.Splitter()
+        self._splitter = compact.Splitter(bounds.COMPACT_STRANGER_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._working: set[asyncio.Task[None]] = set()
@@ -137,14 +141,17 @@ class CompactConnection(asyncio.Protocol):
         self._receiving = False
         self._who = Peer()
         self._known_s = -1.0
+        """When it was last looked who is at the other end; before that nothing is read."""
         self._finishing = False
         self._heard_s = self._begun_s = time.monotonic()
         self._look: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Look who it is, then read."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
         self._look_again()
+        self._start(self._meet(self._transport))
+        self._mind_pace()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits for the answers; what has begun is finished, for its effects."""
@@ -164,7 +171,7 @@ class CompactConnection(asyncio.Protocol):
         try:
             for frame in self._splitter.feed(data):
                 self._begun_s = self._heard_s
-                self._begin(compact.decode_asked(frame))
+                self._start(self._serve(compact.decode_asked(frame)))
         except CheloniaError as error:
             self._cut(str(error))
         finally:
@@ -205,25 +212,30 @@ class CompactConnection(asyncio.Protocol):
             return
         self._look = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look_again)
 
-    def _begin(self, asked: compact.Asked) -> None:
-        task = begin(self._serve(asked))
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = begin(work)
         if task is not None:
             self._working.add(task)
             task.add_done_callback(self._done)
 
-    async def _serve(self, asked: compact.Asked) -> None:
-        transport = self._transport
-        if transport is None:
-            return
+    async def _meet(self, transport: asyncio.Transport) -> None:
+        """Look who is at the other end, and how much he may say; cut off whoever is nobody any more."""
         now_s = time.monotonic()
-        if self._known_s < 0 or (now_s - self._known_s) * 1000 > IDENTITY_MS:
-            try:
-                dn = self._identify(transport.get_extra_info("ssl_object")).dn
-            except CheloniaError as error:
-                self._cut(str(error))
-                return
-            self._who, self._known_s = Peer(dn, (transport.get_extra_info("peername") or ("",))[0]), now_s
-        self._send(await self._door.answer(self._who, asked))
+        try:
+            dn = self._identify(transport.get_extra_info("ssl_object")).dn
+        except CheloniaError as error:
+            self._cut(str(error))
+            return
+        self._who = Peer(dn, (transport.get_extra_info("peername") or ("",))[0])
+        known = await self._door.knows(self._who)
+        self._splitter.bytes_max = compact.CALL_BYTES_MAX if known else bounds.COMPACT_STRANGER_BYTES_MAX
+        self._known_s = now_s
+
+    async def _serve(self, asked: compact.Asked) -> None:
+        if self._transport is not None and (time.monotonic() - self._known_s) * 1000 > IDENTITY_MS:
+            await self._meet(self._transport)
+        if self._transport is not None and not self._transport.is_closing():
+            self._send(await self._door.answer(self._who, asked))
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._working.discard(task)
@@ -256,7 +268,7 @@ class CompactConnection(asyncio.Protocol):
         """Read only while there is room for more calls and the answers are read."""
         if self._transport is None or self._finishing or self._transport.is_closing():
             return
-        full = self._unread or len(self._working) >= bounds.COMPACT_CALLS_MAX
+        full = self._unread or self._known_s < 0 or len(self._working) >= bounds.COMPACT_CALLS_MAX
         if full and not self._paused:
             self._transport.pause_reading()
         elif not full and self._paused:

@@ -70,10 +70,10 @@ ANSWER_BYTES_MAX: Final = 4 * bounds.SOAP_BODY_BYTES_MAX
 
 
 class Splitter:
-    """Cuts a stream of bytes into frames."""
+    """Cuts a stream of bytes into frames of at most `bytes_max`, which may change between two of them."""
 
-    def __init__(self, frame_bytes_max: int = CALL_BYTES_MAX) -> None:
-        self._max = frame_bytes_max
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
         self._kept = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -83,8 +83,8 @@ class Splitter:
         try:
             while len(self._kept) - at >= LENGTH_BYTES:
                 size = int.from_bytes(self._kept[at : at + LENGTH_BYTES])
-                if size > self._max:
-                    raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"a frame has at most {self._max} bytes")
+                if size > self.bytes_max:
+                    raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"a frame has at most {self.bytes_max} bytes")
                 end = at + LENGTH_BYTES + size
                 if end > len(self._kept):
                     return

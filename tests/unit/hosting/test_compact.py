@@ -26,7 +26,7 @@ from chelonia.hosting.compact_client import CompactClient
 from chelonia.hosting.compact_server import CompactDoor, CompactParts, offer
 from chelonia.hosting.http_server import HttpServer
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.registry import Registry
+from chelonia.hosting.registry import Registry, Source
 from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
 from chelonia.hosting.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.tls import ClientCertificate
@@ -67,12 +67,15 @@ def grid(tmp_path: Path) -> Grid:
     return Grid(tmp_path)
 
 
+KNOWN = ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), True)
+
+
 @asynccontextmanager
-async def door(grid: Grid, port: object, *, offered: bool = True) -> AsyncIterator[HttpServer]:
-    """A listener with `port` behind both encodings, or behind SOAP alone."""
-    registry = Registry(
-        (ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), True),), None, SystemClock()
-    )
+async def door(
+    grid: Grid, port: object, *, offered: bool = True, source: Source | None = None
+) -> AsyncIterator[HttpServer]:
+    """A listener with `port` behind both encodings, or behind SOAP alone; `source`: who alone knows of callers."""
+    registry = Registry(() if source else (KNOWN,), source, SystemClock())
     soap = SoapDoor(AHASH, port, "https://x/AHash", SoapParts(registry, Metrics()))
     packed = CompactDoor(offer(AHASH, port) if offered else {}, CompactParts(registry, Horizon()))
     async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
@@ -152,6 +155,44 @@ async def test_a_user_is_denied(grid: Grid) -> None:
         with pytest.raises(CheloniaError) as caught:
             await ahash.status(Call(roles=(Role.LIBRARIAN,)))
     assert caught.value.kind is Kind.DENIED
+
+
+LARGE = ObjectId("x" * (bounds.COMPACT_STRANGER_BYTES_MAX + 1))
+
+
+async def test_of_who_has_no_role_nothing_large_is_kept(grid: Grid) -> None:
+    size = (bounds.COMPACT_STRANGER_BYTES_MAX + 1).to_bytes(4)
+    async with door(grid, Port(answered)) as server, raw(grid, server, "/O=Grid/CN=Jane Doe") as (reader, writer):
+        writer.write(asked(1))
+        failure = (await answer_from(reader)).failure
+        assert failure is not None
+        assert failure.kind == "denied"
+        writer.write(size)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+    async with door(grid, Port(answered)) as server, raw(grid, server) as (reader, writer):
+        writer.write(size)
+        await until(lambda: any(connection._splitter.waits for connection in server.compact_connections))
+
+
+async def test_nothing_is_read_of_a_caller_before_it_is_known_whether_he_has_a_role(grid: Grid) -> None:
+    told = asyncio.Event()
+
+    async def source() -> tuple[ServiceRecord, ...]:
+        await told.wait()
+        return (KNOWN,)
+
+    class Wide(Port):
+        async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+            return tuple(StoredObject(each, 1, {}) for each in ids)
+
+    async with door(grid, Wide(answered), source=source) as server, stub(grid, server, retry_ms=0) as ahash:
+        asking = asyncio.create_task(ahash.get(Call(), (LARGE,)))
+        await until(lambda: len(server.compact_connections) == 1)
+        (connection,) = server.compact_connections
+        assert connection._transport is not None
+        assert not connection._transport.is_reading()
+        told.set()
+        assert [found.id for found in await asking] == [LARGE]
 
 
 async def test_a_service_that_is_not_offered_is_asked_by_soap(grid: Grid) -> None:

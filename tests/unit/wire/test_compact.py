@@ -61,7 +61,7 @@ def test_an_error_arrives_as_the_same_error() -> None:
 @given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 9), max_size=30))
 def test_frames_come_out_whole_however_the_stream_is_cut(bodies: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(len(part).to_bytes(4) + part for part in bodies)
-    splitter, found = compact.Splitter(), []
+    splitter, found = compact.Splitter(compact.CALL_BYTES_MAX), []
     for cut in cuts:
         found += splitter.feed(stream[:cut])
         stream = stream[cut:]
