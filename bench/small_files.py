@@ -1,5 +1,7 @@
 """Very many small files on a lost node: is healing steady, is memory flat, what do users feel, what is it in CPU?
 
+Whether it is steady is asked twice: in copies a second, which follows what else runs on the machine, and in CPU a copy.
+
 One Shepherd of three holds a copy of every file, the others one half each; it is killed with `kill -9`. A user makes
 `stat` and `get` in turn, one after another, before, during and after. Copies are counted in the leader's log, so that
 counting costs it nothing.
@@ -108,6 +110,8 @@ async def run(setup: Setup) -> Outcome:
     ]
     steady = min(results["rates"]) / results["per_s"]
     checks.append(check("slowest tenth of the copies / all of them, rate (one run)", "at least", 0.5, [steady]))
+    late = results["cpu_ms"][-1] / results["cpu_ms"][1]
+    checks.append(check("last tenth of the copies / the second, CPU a copy (one run)", "at most", 1.2, [late]))
     checks.append(check("memory of the leader at the end / at a tenth (one run)", "at most", 1.1, [results["grown"]]))
     return Outcome({"files": files, **results}, checks)
 
@@ -125,14 +129,16 @@ async def _measured(setup: Setup, whole: Whole, files: int, quiet_s: float) -> d
         await working
     took = marks[-1]["s"]
     spent = {name: round(1000 * (now - used[name]) / files, 2) for name, now in _cpu(whole).items()}
-    parts = zip([{"s": 0.0, "copies": 0}, *marks], marks, strict=False)
+    parts = list(zip([{"s": 0.0, "copies": 0, "cpu_s": sum(used.values())}, *marks], marks, strict=False))
     rates = [(after["copies"] - before["copies"]) / max(after["s"] - before["s"], 1e-9) for before, after in parts]
+    dear = [(after["cpu_s"] - before["cpu_s"]) / (after["copies"] - before["copies"]) for before, after in parts]
     results |= {
         "healing": user.figures(),
         "took_s": took,
         "noticed_and_healed_s": round(time.perf_counter() - began, 1),
         "per_s": files / took,
         "rates": [round(rate, 1) for rate in rates],
+        "cpu_ms": [round(1000 * each, 1) for each in dear],
         "marks": marks,
         "cpu_s_per_1000": spent,
         "grown": marks[-1]["core_mib"] / marks[0]["core_mib"],
@@ -143,7 +149,7 @@ async def _measured(setup: Setup, whole: Whole, files: int, quiet_s: float) -> d
 
 
 async def _healed(setup: Setup, whole: Whole, leader: _Leader, files: int) -> list[dict[str, Any]]:
-    """Seconds since the first copy, copies and memory at each tenth."""
+    """Seconds since the first copy, copies, CPU of all servers and memory at each tenth."""
     marks: list[dict[str, Any]] = []
     started = moved = time.perf_counter()
     while len(marks) < PARTS:
@@ -156,8 +162,9 @@ async def _healed(setup: Setup, whole: Whole, leader: _Leader, files: int) -> li
         if now - moved > STALLED_S:
             raise SystemExit(f"healing stands still at {copies} of {files} copies")
         while len(marks) < PARTS and copies >= (len(marks) + 1) * files // PARTS:
-            sizes = whole.resident_mib()
-            marks.append({"s": round(now - started, 2), "copies": copies, **{f"{k}_mib": v for k, v in sizes.items()}})
+            sizes = {f"{name}_mib": size for name, size in whole.resident_mib().items()}
+            used = round(cpu_s(whole.pids()), 2)
+            marks.append({"s": round(now - started, 2), "copies": copies, "cpu_s": used, **sizes})
             setup.say(f"  {json.dumps(marks[-1])}")
         await asyncio.sleep(LOOK_S)
     return marks
