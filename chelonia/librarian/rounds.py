@@ -1,14 +1,17 @@
 """Rounds: going through all replicas of a Shepherd page by page, and how far that has come. Pure.
 
-A page is called by the reference it was read after. A round's cursor is the first page with anything open: what is
-before it is as wanted, or waits for what is not to be had now. A round that begins at a stored cursor therefore misses
-nothing, whoever leads it.
+A page is called by the reference it was read after. All are read once; then, one at a time, those in which something
+was left for later, the most endangered first: what is whole by then is not read again. A round's cursor is the first
+page with anything open: what is before it is as wanted, or waits for what is not to be had now. A round that begins at
+a stored cursor therefore misses nothing, whoever leads it.
 
 Invariant: the cursor never passes a blob that still lacks a copy.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from string import hexdigits
 from typing import Final
 
@@ -18,6 +21,15 @@ from chelonia.core.ids import Ms, ServiceId
 NO_LOSS: Final = Ms(0)
 END: Final = "~"
 """The cursor of a round that is done: after every reference."""
+
+
+@dataclass(slots=True)
+class _Page:
+    """One with something open or left. `upto`: where it ended; `left`: the fewest verified copies of what was left."""
+
+    upto: str = END
+    open: int = 0
+    left: int | None = None
 
 
 class Round:
@@ -32,42 +44,62 @@ class Round:
         self.read = after == END
         self._begun = _position(after)
         self._whole = self.read
-        self._left: str | None = None
+        self._until = END
         self._stuck: str | None = None
-        self._open: dict[str, int] = {}
+        self._pages: dict[str, _Page] = {}
+        self._left: list[tuple[int, str]] = []
 
     def took(self, last: str) -> None:
         """The page after `after` was read, up to `last` ("": it was the last one)."""
+        if self.after in self._pages:
+            self._pages[self.after].upto = last or END
         self.after = last or END
-        self.read = not last
+        self.read = self.after >= self._until
         self._whole = self._whole or self.read
 
     def opened(self, page: str) -> None:
         """A blob of this page is looked into."""
-        self._open[page] = self._open.get(page, 0) + 1
+        self._pages.setdefault(page, _Page()).open += 1
 
     def closed(self, page: str) -> None:
         """One of them is as wanted."""
-        self._open[page] -= 1
-        if not self._open[page]:
-            del self._open[page]
+        found = self._pages[page]
+        found.open -= 1
+        if not found.open and found.left is None:
+            del self._pages[page]
 
-    def leave(self, page: str) -> None:
-        """One of them is left for later: the page will be read again."""
+    def leave(self, page: str, live: int) -> None:
+        """One of them, with so many verified copies, is left for later: the page will be read again."""
+        found = self._pages[page]
+        if found.left is None or live < found.left:
+            found.left = live
+            heappush(self._left, (live, page))
         self.closed(page)
-        self._left = page if self._left is None else min(self._left, page)
 
     def stick(self, page: str) -> None:
         """One of them cannot be helped now; what helps it will begin a new round."""
         self.closed(page)
         self._stuck = page if self._stuck is None else min(self._stuck, page)
 
-    def again(self) -> bool:
-        """Go back to the first page that was left, once everything was read. Returns whether there is one."""
-        if not self.read or self._left is None:
+    def again(self, live: int | None) -> bool:
+        """Once everything was read, go back to the page with the most endangered that was left.
+
+        Args: live: only to one with fewer verified copies than these; None: whatever was left.
+        Returns: whether there is one.
+        """
+        while self._left and not self._is_left(*self._left[0]):
+            heappop(self._left)
+        if not self.read or not self._left or (live is not None and self._left[0][0] >= live):
             return False
-        self.after, self.read, self._left = self._left, False, None
+        _, self.after = heappop(self._left)
+        page = self._pages[self.after]
+        self.read, self._until, page.left = False, page.upto, None
+        if not page.open:
+            del self._pages[self.after]
         return True
+
+    def _is_left(self, live: int, page: str) -> bool:
+        return page in self._pages and self._pages[page].left == live
 
     @property
     def share(self) -> float:
@@ -77,9 +109,9 @@ class Round:
     @property
     def cursor(self) -> NodeCursor:
         """How far it has come."""
-        marks = [mark for mark in (self._left, self._stuck) if mark is not None] + list(self._open)
+        marks = [*self._pages, *([] if self._stuck is None else [self._stuck])]
         after = min(marks if self.read else [self.after, *marks], default=END)
-        return NodeCursor(self.shepherd, after, self.read and not self._open)
+        return NodeCursor(self.shepherd, after, self.read and not self._pages)
 
 
 def _position(reference: str) -> float:

@@ -2,8 +2,8 @@
 
 In memory only, for it can always be derived again; small state machines with monotonic time passed in. The queue is
 ordered by danger (fewest verified copies, then age) and bounded: a round leaves out what is less endangered than all
-that waits, and comes back to it when the queue runs low. So memory does not grow with what was lost, and the cursor of
-a round moves on while it is worked through.
+that waits, and comes back to it page by page when the queue runs low. So memory does not grow with what was lost, and
+the cursor of a round moves on while it is worked through.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class Worklist:
         elif self.full:
             worst = self._queue[-1]
             if danger[0] >= worst[0][0] or worst[1].what.blob not in self._origin:
-                return self._leave(blob)
-            self._leave(worst[1].what.blob)
+                return self._leave(waiting.what)
+            self._leave(worst[1].what)
         self._queued[blob] = danger
         insort(self._queue, (danger, waiting), key=itemgetter(0))
 
@@ -162,10 +162,10 @@ class Worklist:
         if danger is not None:
             del self._queue[bisect_left(self._queue, danger, key=itemgetter(0))]
 
-    def _leave(self, blob: BlobId) -> None:
-        self._unqueue(blob)
-        within, page = self._origin.pop(blob)
-        within.leave(page)
+    def _leave(self, what: Endangered) -> None:
+        self._unqueue(what.blob)
+        within, page = self._origin.pop(what.blob)
+        within.leave(page, what.live)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 
@@ -200,10 +200,10 @@ class Worklist:
         found.took(last)
 
     def refill(self) -> None:
-        """When the queue runs low: go back to the pages that were left."""
-        if len(self._queue) > self._queue_max // 4:
-            return
-        again = [found.again() for found in self._rounds.values()]
+        """When the queue runs low, or others are more endangered than its first: go back to a page that was left."""
+        low = len(self._queue) <= self._queue_max // 4
+        first = None if low else self._queue[0][0][0]
+        again = [found.again(first) for found in self._rounds.values()]
         self._generation += any(again)
 
     def cursors(self) -> dict[ServiceId, tuple[Ms, NodeCursor]]:

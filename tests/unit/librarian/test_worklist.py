@@ -68,11 +68,17 @@ def test_a_copy_is_let_go_on_only_where_there_is_room_for_it() -> None:
 
 def pages(work: Worklist, *blobs: str, per_page: int = 2) -> None:
     """Answer every page of the round through A: references are `r` and the blob."""
-    while (page := work.next_page()) is not None:
-        after = page[1]
-        rest = [blob for blob in blobs if f"r{blob}" > after]
-        found, more = rest[:per_page], len(rest) > per_page
-        work.paged(A, after, [BlobId(blob) for blob in found], f"r{found[-1]}" if more else "")
+    while work.next_page() is not None:
+        page(work, *blobs, per_page=per_page)
+
+
+def page(work: Worklist, *blobs: str, per_page: int) -> None:
+    """Answer the next one."""
+    asked = work.next_page()
+    assert asked is not None
+    rest = [blob for blob in blobs if f"r{blob}" > asked[1]]
+    found, more = rest[:per_page], len(rest) > per_page
+    work.paged(A, asked[1], [BlobId(blob) for blob in found], f"r{found[-1]}" if more else "")
 
 
 def cursor(work: Worklist) -> str:
@@ -162,6 +168,40 @@ def test_a_full_queue_leaves_the_less_endangered_to_later_pages_and_comes_back_t
         for found in work.take(100):
             work.settle(BlobId(found))
     assert cursor(work) == END
+
+
+@pytest.mark.parametrize("count", [400, 1600])
+def test_what_was_left_is_found_again_without_reading_all_the_rest_each_time(count: int) -> None:
+    names = [f"{number:04d}" for number in range(count)]
+    left, read, per_page = set(names), 0, 8
+    work = Worklist(queue_max=40)
+    work.begin(Round(A, Ms(7), kept=True))
+    while left:
+        work.refill()
+        while work.next_page() and not work.full:
+            page(work, *names, per_page=per_page)
+            read += 1
+            for blob in work.take(per_page):
+                if blob in left:
+                    work.park(waiting(blob, 1))
+                else:
+                    work.settle(blob)
+        done = queue(work)[0]
+        left.remove(done)
+        work.settle(BlobId(done))
+    assert read <= 3 * count / per_page
+
+
+def test_what_came_between_in_a_page_that_was_left_pushes_nothing_out() -> None:
+    work = Worklist(queue_max=1)
+    work.begin(Round(A, Ms(7), kept=True))
+    pages(work, "a", "d", per_page=2)
+    for blob in work.take(9):
+        work.park(waiting(blob, 1))
+    work.settle(BlobId("a"))
+    work.refill()
+    pages(work, "a", "b", "c", "d", per_page=2)
+    assert set(work.take(9)) == {"a", "b", "c", "d"}
 
 
 def test_what_an_event_found_endangered_is_never_left_out() -> None:
