@@ -14,6 +14,7 @@ import enum
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final
 
@@ -284,10 +285,11 @@ def _tuple(*values: Any) -> tuple[Any, ...]:
     return values
 
 
-def _parameters(method: Callable[..., Any]) -> tuple[list[str], list[Any]]:
+@cache
+def _parameters(method: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     parameters = list(inspect.signature(method).parameters.values())[2:]
     empty = inspect.Parameter.empty
-    return [p.name for p in parameters], [REQUIRED if p.default is empty else p.default for p in parameters]
+    return tuple(p.name for p in parameters), tuple(REQUIRED if p.default is empty else p.default for p in parameters)
 
 
 def _field_default(field: dataclasses.Field[Any]) -> Any:
