@@ -345,7 +345,7 @@ class Replica:
                 self._end_reign("the engine was demoted", step_down=False)
             case WantElection():
                 self._wanted_until_ms = now_ms + self._pace.beat_ms
-                self._stand_due_ms = now_ms
+                self._stand_due_ms = max(now_ms, self._elect_after_ms)
             case ElectionFailed():
                 self._electing_until_ms = None
                 self._elect_after_ms = now_ms + self._pace.backoff_ms * (1 + self._own)

@@ -29,5 +29,6 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "a repeated unlink was told that there is no such name, because the answer of `recall` was lost",
     ),
     ("swarm", 100_168, "the same with a hard link that the try before a crash had made: it was told that it exists"),
+    ("swarm", 100_190, "two replicas of the A-Hash held their elections half a beat apart, each alone, for ever"),
 )
 """(scenario, seed, what it found)."""

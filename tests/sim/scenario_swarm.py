@@ -229,7 +229,7 @@ class Swarm:
         since_ms = self.world.clock.monotonic_ms()
         await self.users.settled()
         if self.acts is not None:
-            await self._settle(self.acts)
+            await self._settle(self.acts, since_ms)
         await self._until_whole(since_ms)
         healed_ms = self.world.clock.monotonic_ms() - since_ms
         for group in self.groups:
@@ -247,12 +247,14 @@ class Swarm:
             if self.world.clock.monotonic_ms() - since_ms > HEAL_WITHIN_MS:
                 raise Violation(f"not whole after {HEAL_WITHIN_MS} ms: {left}")
 
-    async def _settle(self, acts: Acts) -> None:
+    async def _settle(self, acts: Acts, since_ms: int) -> None:
         """The administrator repeats himself until he is heard."""
         while True:
             try:
                 return await acts.settle()
-            except CheloniaError:
+            except CheloniaError as error:
+                if self.world.clock.monotonic_ms() - since_ms > HEAL_WITHIN_MS:
+                    raise Violation(f"no administrator is heard after {HEAL_WITHIN_MS} ms: {error}") from error
                 await self.world.clock.sleep(1_000)
 
     async def _not_empty(self) -> str:

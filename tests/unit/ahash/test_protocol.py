@@ -21,7 +21,18 @@ from chelonia.ahash.effects import (
     TermOpened,
     Trusted,
 )
-from chelonia.ahash.engine_port import Committed, Demoted, Flushed, MasterHere, MasterThere, Ready, Refilling, Token
+from chelonia.ahash.engine_port import (
+    Committed,
+    Demoted,
+    ElectionFailed,
+    Flushed,
+    MasterHere,
+    MasterThere,
+    Ready,
+    Refilling,
+    Token,
+    WantElection,
+)
 from chelonia.ahash.lease import Pace
 from chelonia.ahash.membership import Member, Membership
 from chelonia.ahash.peer_messages import Ack, Beat, Echo, EngineFrame, Message, Resign, Stand
@@ -353,6 +364,17 @@ def test_an_election_is_asked_for_when_a_majority_stands() -> None:
     assert not of(AskElection, stand(one, 4, OPEN + 1)), "a learner"
     assert of(AskElection, stand(one, 2, OPEN + 2)) == [AskElection(2, 2, PACE.mandate_ms)]
     assert not of(AskElection, stand(replica(), 2, OPEN - 1)), "bound by our start"
+
+
+def test_anothers_election_is_joined_as_soon_as_our_own_has_been_rested_from() -> None:
+    one = replica()
+    one.tick(OPEN)
+    assert of(AskElection, stand(one, 2, OPEN))
+    one.event(ElectionFailed("another holds a later one"), OPEN + 1)
+    assert not of(AskElection, one.event(WantElection(), OPEN + 1))
+    due_ms = one.next_wake(OPEN + 1)
+    assert due_ms < OPEN + PACE.beat_ms, "at the next beat two replicas would miss each other for ever"
+    assert of(AskElection, one.tick(due_ms))
 
 
 def test_an_unproven_replica_that_vouches_for_less_stays_away_and_its_vote_is_not_needed() -> None:
