@@ -19,6 +19,7 @@ DRAINS_MAX = 2
 """So many Shepherds drain at once at most: every site keeps one that takes copies."""
 PAUSE_MS = 12_000
 ABSENCE_MS = 15_000
+_REQUEST = "admin"
 
 
 class Acts:
@@ -43,7 +44,12 @@ class Acts:
                 self._world.note(f"ADMIN {error}")
 
     async def settle(self) -> None:
-        """Nothing is paused or away any more; whatever was asked for and not answered is asked for again."""
+        """Nothing is paused or away any more; whatever was asked for and not answered is asked for again.
+
+        What was given up when its time was over may still be carried out: it is waited for, or it would come last.
+        """
+        while self._world.network.flying(_REQUEST):
+            await self._world.clock.sleep(200)
         await self._order(HealOrder(HealAction.RESUME))
         await self._order(HealOrder(HealAction.RATE, copies_per_node=4))
         for shepherd in self._world.shepherds:
@@ -111,4 +117,4 @@ class Acts:
         return Channel(self._world.librarians(ADMIN, self._at), self._at, self._world.ids)
 
     def _call(self) -> Call:
-        return replace(ADMIN, request_key=RequestKey(self._world.ids.uuid()))
+        return replace(ADMIN, request_id=_REQUEST, request_key=RequestKey(self._world.ids.uuid()))
