@@ -366,7 +366,8 @@ REFUSED_FORGOTTEN = "forgotten"
 class HeartbeatAnswer:
     """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
     `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen; `refused`:
-    a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why."""
+    a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why;
+    `copy_bytes_per_s_max`: of repair copies it sends, all together, 0: no limit."""
 
     lease_ms: int
     known: bool
@@ -374,6 +375,7 @@ class HeartbeatAnswer:
     position: Position
     refused: str = ""
     cause: str = ""
+    copy_bytes_per_s_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)

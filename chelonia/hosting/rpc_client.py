@@ -68,8 +68,9 @@ AHASH_HEDGE_MS: Final = 400
 """Below this a replica of the A-Hash that is well has answered somebody; an election takes as long."""
 COMPACT_MS: Final = 60_000
 """How long an answer in the compact encoding is waited for."""
-COPY_MS: Final = 15 * 60 * 1000
-"""How long the answer to `copy` and `scrub` is waited for: they move or read whole replicas."""
+COPY_MS: Final = 24 * 3_600 * 1000
+"""How long the answer to what moves or reads whole replicas is waited for here: who asks knows how large they are, and
+gives up sooner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from dataclasses import replace
 from chelonia.core import bounds
 from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.metadata import StoredObject
+from chelonia.core.pacing import Pace
 from chelonia.core.placement import Place, takes
 from chelonia.librarian import balance, repair
 from chelonia.librarian.balance import Balance, Move
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.guard import Pace, Relief
+from chelonia.librarian.guard import Relief
 from chelonia.librarian.repair import BlobPlan, Nodes
 from chelonia.librarian.repairing import Parts
 

@@ -19,7 +19,6 @@ from chelonia.core.shepherd import PROTOCOL_HTTP, CopyOrder, Purpose, PutRequest
 from chelonia.librarian.blobs import blob_of, facts_of
 from chelonia.librarian.elements import drop, file_record, is_, put
 from chelonia.librarian.records import Draft, Identity, Records
-from chelonia.librarian.repair import RepairPolicy
 from chelonia.librarian.service_uploads import Uploads, same_bytes
 from chelonia.librarian.world import World
 
@@ -28,12 +27,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CopyJob:
-    """A copy to be made: the blob as read, the holder that pushes, the new location, and when its claim expires."""
+    """A copy to be made: the blob as read, the holder that pushes, the new location, when its claim expires, and how
+    long that is from now."""
 
     blob: StoredObject
     source: Location
     target: Location
     until_ms: Ms
+    copy_ms: int
 
     @property
     def shepherds(self) -> tuple[ServiceId, ServiceId]:
@@ -53,18 +54,11 @@ class CopyJob:
 class Copier:
     """Makes repair copies."""
 
-    def __init__(
-        self, records: Records, uploads: Uploads, identity: Identity, world: World, policy: RepairPolicy
-    ) -> None:
+    def __init__(self, records: Records, uploads: Uploads, identity: Identity, world: World) -> None:
         self._records = records
         self._uploads = uploads
         self._call = identity.call()
         self._world = world
-        self._policy = policy
-
-    def copy_ms(self, size: int) -> int:
-        """How long a copy of so many bytes may take, in milliseconds."""
-        return self._policy.copy_ms(size)
 
     async def copy(self, job: CopyJob) -> ServiceId | None:
         """Make the copy. Returns None, or the Shepherd that is to be spared for a while."""
@@ -73,7 +67,7 @@ class Copier:
         except CheloniaError as error:
             return await self._give_up(job, job.target.shepherd, error)
         try:
-            receipt = await within(self._world.clock, self.copy_ms(facts_of(job.blob).size), self._push(job, turl))
+            receipt = await within(self._world.clock, job.copy_ms, self._push(job, turl))
         except CheloniaError as error:
             blame = job.target if error.kind in (Kind.NO_SPACE, Kind.BAD_TICKET, Kind.CHECKSUM) else job.source
             return await self._give_up(job, blame.shepherd, error)
@@ -88,7 +82,7 @@ class Copier:
             purpose=Purpose.REPLICA,
             protocols=(PROTOCOL_HTTP,),
             reference=job.target.reference,
-            lifetime_ms=self.copy_ms(facts_of(job.blob).size),
+            lifetime_ms=job.copy_ms,
         )
         shepherd = self._world.directory.shepherd(job.target.shepherd)
         answer = (await shepherd.put(self._call, (request,)))[0]

@@ -41,22 +41,6 @@ class RateGuard:
         return self._max - self._sum
 
 
-class Pace:
-    """So much a second - bytes, or moves - on average since the last pause."""
-
-    def __init__(self, per_s_max: float) -> None:
-        self._per_s = per_s_max
-        self._free_ms = Ms(0)
-
-    def wait_ms(self, now: Ms) -> int:
-        """How long to wait before the next may go."""
-        return max(0, self._free_ms - now)
-
-    def spend(self, much: int, now: Ms) -> None:
-        """So much goes now. A rate of 0 is one of 1: who wants none at all does not ask."""
-        self._free_ms = Ms(max(now, self._free_ms) + round(much * 1000 / (self._per_s or 1)))
-
-
 class Relief:
     """What is on its way off each Shepherd: counted for a while, then it is off."""
 
@@ -81,8 +65,8 @@ class Relief:
 
 
 class Flow:
-    """Bytes of each Shepherd, at most so many a second each (0: no limit). What is large goes whole, and is paid off
-    before the next may go."""
+    """Bytes of each Shepherd, at most so many a second each (0: no limit). What is large begins whole, and is paid off
+    before the next may begin; a Shepherd sends it no faster than that."""
 
     def __init__(self, bytes_per_s_max: int = 0) -> None:
         self.bytes_per_s_max = bytes_per_s_max

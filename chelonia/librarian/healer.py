@@ -19,7 +19,7 @@ from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import HealOrder, HealStatus, Word
+from chelonia.core.healing import HealControl, HealOrder, HealStatus, Word
 from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary
 from chelonia.core.placement import NODE_OFFLINE
@@ -62,8 +62,7 @@ class Healer:
         self._refreshed_ms = Ms(0)
         self._leading = Leading(on, identity.service_id, began=self._began, ended=self._work.leave_nodes)
         self._detecting = Detecting(on, identity.service_id, self._leading)
-        copier = Copier(records, uploads, identity, world, policy_of(world.settings))
-        self._copies = Copies(on, copier, self._copied)
+        self._copies = Copies(on, Copier(records, uploads, identity, world), self._copied)
         planning = self._planning = Planning(on, self._copies.spared, self._tally)
         self._trimming = Trimming(on, planning, self._leading, self._work.blob_at)
         self._telling = Telling(on, self._leading)
@@ -96,6 +95,11 @@ class Healer:
             paused_ms=self._progress.control.paused_ms,
             held_back=self._trimming.held_back,
         )
+
+    @property
+    def control(self) -> HealControl:
+        """What administrators have ordered, as it is in force here."""
+        return self._progress.control
 
     def own_status(self) -> HealStatus:
         """How far healing is, as far as this Librarian knows: its word for another one."""
@@ -273,9 +277,10 @@ class Healer:
         held, self._held = self._held, self._leading.rebuilding
         if held and not self._held and self._leading.led:
             self._began()
-        control = self._progress.control
+        control = self.control
         before = self._copies.paused
-        self._copies.steer(control)
+        self._planning.policy = policy_of(self._on.settings, control.bytes_per_s)
+        self._copies.steer(control, self._planning.policy)
         if control.paused != before:
             if control.paused:
                 _LOG.warning(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
@@ -29,11 +30,10 @@ Spared = Callable[[ServiceId], bool]
 """Whether a Shepherd has just failed: it takes no copies for a while."""
 
 
-def policy_of(settings: LibrarianSettings) -> RepairPolicy:
-    """How patient repair is."""
-    return RepairPolicy(
-        settings.repair_delay_ms, settings.trim_grace_ms, settings.claim_ms, settings.claim_bytes_per_s_min
-    )
+def policy_of(settings: LibrarianSettings, copy_bytes_per_s_max: int = 0) -> RepairPolicy:
+    """How patient repair is; where copies are slowed down, a claim lasts twice as long as one copy then takes."""
+    slowest = min(settings.claim_bytes_per_s_min, max(copy_bytes_per_s_max // 2, 1) if copy_bytes_per_s_max else inf)
+    return RepairPolicy(settings.repair_delay_ms, settings.trim_grace_ms, settings.claim_ms, int(slowest))
 
 
 class Planning:
@@ -43,14 +43,14 @@ class Planning:
         self._on = footing
         self._spared = spared
         self._tally = tally
-        self._policy = policy_of(footing.settings)
+        self.policy = policy_of(footing.settings)
         self._nodes = Nodes.of({})
         self._fresh_until = Ms(0)
         self._unreadable: dict[ObjectId, int] = {}
 
     def plans(self, blobs: Iterable[StoredObject]) -> tuple[BlobPlan, ...]:
         """Plan these blobs, most endangered first. One whose record makes no sense is told, and left out."""
-        plans = repair.plan(self._views(blobs), self.nodes(), self._policy, self._on.wall)
+        plans = repair.plan(self._views(blobs), self.nodes(), self.policy, self._on.wall)
         for plan in plans:
             self._tally.note(plan)
         return plans

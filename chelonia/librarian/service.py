@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from chelonia.core.access import check_access, own_shepherd
 from chelonia.core.ahash import AHash
@@ -287,7 +288,8 @@ class LibrarianService:
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives. Not in the access table's hands: an unknown identity is recorded as waiting."""
-        return await self._nodes.heartbeat(call, beat)
+        answer = await self._nodes.heartbeat(call, beat)
+        return replace(answer, copy_bytes_per_s_max=self._healer.control.bytes_per_s)
 
     def suspect(self, shepherd: ServiceId) -> None:
         """The connection that a Shepherd's heartbeats came over has closed. Told by what serves connections."""

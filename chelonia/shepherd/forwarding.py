@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from chelonia.shepherd.waiting import settled, within
 
 log = logging.getLogger(__name__)
 
+PART_MS: Final = 250
+"""A copy that is slowed down sends some bytes so often: the other side sees that it lives."""
 _PASSING: Final = (Kind.NETWORK, Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNAVAILABLE, Kind.CONFLICT, Kind.BAD_RANGE)
 """Failures of a push after which it is resumed where it left off."""
 
@@ -35,16 +38,16 @@ def receipt_of(answer: Uploaded, blob: BlobId, size: int, checksums: Checksums) 
     raise CheloniaError(Kind.CHECKSUM, "copy", blob, "the other Shepherd gave no receipt for the bytes that were sent")
 
 
-async def push_copy(node: Node, turl: str, held: Held, *, resume: bool = False) -> Receipt:
+async def push_copy(node: Node, turl: str, held: Held, *, resume: bool = False, paced: bool = False) -> Receipt:
     """Push a stored replica to `turl`, resuming after interruptions; returns the other side's receipt.
 
-    Args: resume: something may be there already, ask first.
+    Args: resume: something may be there already, ask first; paced: nobody waits for it, so it keeps within the rate.
     Raises: NOT_ALIVE when our own copy cannot be read, what the other side answered, NETWORK, TIMEOUT, CHECKSUM.
     """
     for left in range(node.settings.copy_tries - 1, -1, -1):
         try:
             offset = await node.ports.transfers.offset(turl) if resume else 0
-            answer = await _push_from(node, turl, held, offset)
+            answer = await _push_from(node, turl, held, offset, paced=paced)
             return receipt_of(answer, held.blob, held.size, held.checksums)
         except CheloniaError as error:
             if error.kind in (Kind.NOT_ALIVE, Kind.CHECKSUM):
@@ -57,17 +60,37 @@ async def push_copy(node: Node, turl: str, held: Held, *, resume: bool = False) 
     raise AssertionError("copy_tries is at least 1")
 
 
-async def _push_from(node: Node, turl: str, held: Held, offset: int) -> Uploaded:
+async def _push_from(node: Node, turl: str, held: Held, offset: int, *, paced: bool) -> Uploaded:
     if offset < 0:  # complete on the other side: an empty body at the end asks for its answer again
         offset = held.size
     if offset > held.size:
         raise CheloniaError(Kind.CHECKSUM, "copy", held.reference, "the other side holds more bytes than there are")
     length = held.size - offset
     body = node.ports.blobs.read(held.reference, ByteRange(offset, length))
-    answer = await node.ports.transfers.push(turl, body, length, offset)
+    answer = await node.ports.transfers.push(turl, _paced(node, body) if paced else body, length, offset)
     if not answer.complete:
         raise CheloniaError(Kind.INCOMPLETE, "copy", held.reference, f"{answer.offset} of {held.size} bytes arrived")
     return answer
+
+
+async def _paced(node: Node, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes, all such bodies together no faster than `node.copying` says at each moment."""
+    async for chunk in body:
+        start = 0
+        while start < len(chunk):
+            part = chunk[start : start + _part_bytes(node.copying.per_s_max)]
+            start += len(part)
+            if node.copying.per_s_max:
+                node.copying.spend(len(part), node.ports.clock.monotonic_ms())
+            yield part
+            pause_ms = node.copying.wait_ms(node.ports.clock.monotonic_ms())
+            if pause_ms and node.copying.per_s_max:
+                await node.ports.clock.sleep(pause_ms)
+
+
+def _part_bytes(bytes_per_s_max: float) -> int:
+    """How much goes at once: all there is without a limit, otherwise no more than `PART_MS` of it."""
+    return max(1, int(bytes_per_s_max) * PART_MS // 1000) if bytes_per_s_max else sys.maxsize
 
 
 async def ended_alive(node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1) -> bool:

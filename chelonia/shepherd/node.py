@@ -14,6 +14,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.ids import ReferenceId, RequestKey
 from chelonia.core.librarian import Librarian, ReportedReplica
+from chelonia.core.pacing import Pace
 from chelonia.core.replicas import Location, Receipt
 from chelonia.core.shepherd import BlobStore, Signer, State, StateFile, Transfers
 from chelonia.shepherd import lifecycle
@@ -72,6 +73,8 @@ class Node:
         self.measured = False
         """Whether the bytes of everything found at the start were looked at."""
         self.reclaimable_bytes = 0
+        self.copying = Pace(0)
+        """Of all repair copies that are sent together; 0: as fast as it goes."""
         self.silent_until_ms = 0
         self._saving = asyncio.Lock()
         self._to_settle: dict[ReferenceId, None] = {}

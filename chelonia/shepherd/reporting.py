@@ -205,6 +205,7 @@ class Reporting:
             node.disk.refused = f"cluster {answer.position.cluster} answers, this store belongs to {node.state.cluster}"
             return
         node.disk.refused = ""
+        node.copying.per_s_max = answer.copy_bytes_per_s_max
         if not answer.known and self._linked:
             log.info("this Shepherd is not approved (any more); an administrator approves it as %s", node.id)
         fresh = answer.known and not self._linked

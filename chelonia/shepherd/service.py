@@ -269,7 +269,7 @@ class ShepherdService:
             if held is None or not held.alive:
                 self._node.doubt(order.reference)
                 raise CheloniaError(Kind.NOT_ALIVE, "copy", order.reference, "file is not alive")
-            receipt = await push_copy(self._node, order.turl, held)
+            receipt = await push_copy(self._node, order.turl, held, paced=True)
         log.info("replica copied reference=%s blob=%s to=%s", held.reference, held.blob, receipt.location.shepherd)
         return receipt
 

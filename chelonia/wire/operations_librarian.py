@@ -330,6 +330,7 @@ _HEARTBEAT_ANSWER = record(
     Child("position", "position", POSITION),
     extra("refused", "refused"),
     extra("cause", "cause"),
+    extra("copyBytesPerSMax", "copy_bytes_per_s_max", 0, form=INT),
 )
 _NODE = record(
     NodeView,

@@ -128,6 +128,7 @@ class FakeLibrarian:
     number: int = 0
     next_report_ms: int = 1000
     refused: str = ""
+    copy_bytes_per_s_max: int = 0
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         self._fail("heartbeat")
@@ -136,7 +137,8 @@ class FakeLibrarian:
         self.beats.append(beat)
         if self.refused:
             return HeartbeatAnswer(1000, True, 0, self.position, self.refused, "it is somebody else")
-        return HeartbeatAnswer(1000, self.approved, self.number, self.position)
+        rate = self.copy_bytes_per_s_max
+        return HeartbeatAnswer(1000, self.approved, self.number, self.position, copy_bytes_per_s_max=rate)
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
         self._fail("report")
@@ -192,6 +194,8 @@ class FakeTransfers:
     cut_after: dict[str, int] = field(default_factory=dict)
     lose_answer: list[str] = field(default_factory=list)
     pushes: list[tuple[str, int]] = field(default_factory=list)
+    carried: list[tuple[float, int]] = field(default_factory=list)
+    """When (seconds of the loop) how many bytes went."""
 
     async def push(self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0) -> Uploaded:
         parts = tickets.parse_turl(turl)
@@ -224,6 +228,7 @@ class FakeTransfers:
                 yield chunk[:left]
                 raise CheloniaError(Kind.NETWORK, "push", "connection lost")
             left -= len(chunk) if left >= 0 else 0
+            self.carried.append((asyncio.get_running_loop().time(), len(chunk)))
             yield chunk
 
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
+from chelonia.core.pacing import Pace
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.balance import Balance, Move, move, sources
-from chelonia.librarian.guard import Pace, Relief
+from chelonia.librarian.guard import Relief
 from chelonia.librarian.repair import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan_blob
 
 NOW = Ms(1_000_000)

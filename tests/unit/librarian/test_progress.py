@@ -17,8 +17,8 @@ from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
-from tests.support.librarian import ADMIN, BARTENDER, PaperVerifier, SequentialIds, approved
-from tests.unit.librarian.test_healing import LoopClock, Paper, paper
+from tests.support.librarian import ADMIN, BARTENDER, PaperVerifier, SequentialIds, approved, shepherd_call
+from tests.unit.librarian.test_healing import LoopClock, Paper, heartbeat, paper
 
 QUICK = LibrarianSettings.dev(ADMIN.dn)
 
@@ -108,6 +108,8 @@ def test_limits_hold_for_each_shepherd_and_are_lifted_while_it_runs() -> None:
                 await p.upload(f"f{number}", copies=2)
             told = await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 7, 1))
             assert (told.control.bytes_per_s, told.control.copies_per_node) == (7, 1)
+            answer = await p.b.service.heartbeat(shepherd_call(p.b.shepherds[1]), heartbeat(p.b.shepherds[1]))
+            assert answer.copy_bytes_per_s_max == 7
             p.shepherds[p.b.shepherds[0]].up = False
             await p.until(lambda: noticed(p))
             await asyncio.sleep(10)
@@ -115,6 +117,8 @@ def test_limits_hold_for_each_shepherd_and_are_lifted_while_it_runs() -> None:
             assert 8 <= done <= 12, "a copy of 7 bytes a second"
             assert max(s.most_in_flight for s in p.shepherds.values()) == 1
             await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 0, 4))
+            answer = await p.b.service.heartbeat(shepherd_call(p.b.shepherds[1]), heartbeat(p.b.shepherds[1]))
+            assert answer.copy_bytes_per_s_max == 0
             assert await p.until(lambda: whole(p)) < 5_000
 
     run_virtual(scenario())

@@ -1,6 +1,7 @@
 """Start, erasure under authority, copies, scrub, stat and status of one Shepherd."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
@@ -315,6 +316,46 @@ async def test_a_copy_whose_answer_was_lost_asks_again_without_sending_again() -
     receipt = await first.service.copy(LIBRARIAN, CopyOrder(reference, target.turl))
     assert receipt.location.reference == target.reference
     assert first.transfers.pushes == [(second.base, 0), (second.base, len(LARGE))]
+
+
+RATE = 100_000
+
+
+async def copied(first: World, second: World, *numbers: int) -> float:
+    """Copies of so many replicas beside one another; returns the seconds that they took."""
+    orders = []
+    for number in numbers:
+        reference = await first.store(LARGE, number)
+        orders.append(CopyOrder(reference, (await second.put(request(LARGE, number))).turl))
+    began = asyncio.get_running_loop().time()
+    await asyncio.gather(*(first.service.copy(LIBRARIAN, order) for order in orders))
+    return asyncio.get_running_loop().time() - began
+
+
+@virtual
+async def test_large_copies_together_keep_within_the_rate_and_never_stand_still() -> None:
+    first, second = await two()
+    first.librarian.copy_bytes_per_s_max = RATE
+    await first.service.beat()
+    took = await copied(first, second, 1, 2)
+    assert took == pytest.approx(2 * len(LARGE) / RATE, rel=0.05)
+    carried = first.transfers.carried
+    for start, _ in carried:
+        assert sum(size for at, size in carried if start <= at < start + 1) <= 1.5 * RATE
+    assert max(after - before for (before, _), (after, _) in itertools.pairwise(carried)) <= 0.5
+
+
+@virtual
+async def test_a_rate_that_is_lifted_or_set_holds_for_a_copy_under_way() -> None:
+    first, second = await two()
+    first.librarian.copy_bytes_per_s_max = RATE
+    await first.service.beat()
+    copying = asyncio.ensure_future(copied(first, second, 1))
+    await first.pass_ms(2_000)
+    first.librarian.copy_bytes_per_s_max = 0
+    await first.service.beat()
+    assert await copying == pytest.approx(2, abs=0.5)
+    assert len(LARGE) > 10 * RATE
 
 
 @virtual

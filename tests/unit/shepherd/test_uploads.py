@@ -434,6 +434,8 @@ async def test_a_stalled_copy_is_dropped_and_a_spare_takes_its_place() -> None:
     await frozen.start()
     forward, spare = await peer_turl(frozen, LARGE * 3), await peer_turl(second, LARGE * 3)
     wanted = request(LARGE * 3, forward=(forward,), spare=(spare,), durable=2)
+    first.librarian.copy_bytes_per_s_max = 1  # of repair: a user does not wait for that
+    await first.service.beat()
     before_ms = first.clock.monotonic_ms()
     done = await first.send(await first.ticket(wanted), LARGE * 3)
     assert [r.signature.split(":")[0] for r in done.receipts] == ["s1", "s2"]
