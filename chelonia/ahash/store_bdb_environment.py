@@ -30,6 +30,8 @@ LOCKS_MAX: Final = 50_000
 """Locks, lockers and locked pages: a full batch (5 000 elements) touches far fewer pages."""
 RECOVERY_FREE_BYTES: Final = 16 * 1024 * 1024
 """Where less is free, a recovery that failed did so for want of space, as far as anybody knows."""
+COPY_CACHE_BYTES: Final = 32 * 1024 * 1024
+"""Page cache with which a copy is read once."""
 TREE: Final = "store.db"
 """The file of the one B-tree."""
 
@@ -123,12 +125,36 @@ def write(tree: Any, txn: Any, puts: Mapping[bytes, bytes], deletes: Iterable[by
 
 
 def copy_environment(env: Any, target: Path) -> None:
-    """Write a copy that recovers to at least the present into `target`, marked as restored, all of it synced."""
+    """Write a copy that recovers to at least the present into `target`, marked as restored, all of it synced.
+
+    Raises: INTERNAL when it does not recover: pages are copied as the disk has them, damaged ones too.
+    """
     make_private(target)
     env.backup(str(target / "db"), bdb.DB_CREATE | bdb.DB_EXCL)
+    _recover(target / "db")
     (target / "restored").touch(mode=0o600)
     for path in (*sorted((target / "db").iterdir()), target / "db", target):
         sync_path(path)
+
+
+def _recover(home: Path) -> None:
+    """Have a copy recover, and read all of it. Raises: INTERNAL."""
+    env = make_environment(BdbSettings(cache_bytes=COPY_CACHE_BYTES), lambda env, event, info: None)
+    flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK | bdb.DB_THREAD
+    tree = None
+    try:
+        env.open(str(home), flags | bdb.DB_PRIVATE | bdb.DB_RECOVER_FATAL, 0o600)
+        tree = new_tree(env)
+        tree.open(TREE, dbtype=bdb.DB_BTREE, flags=bdb.DB_RDONLY)
+        tree.stat()  # reads, and so checks, every page
+    except bdb.DBError as error:
+        cause = f"the copy cannot be read, as files of this A-Hash are damaged: look at its disk ({error})"
+        raise CheloniaError(Kind.INTERNAL, "backup", str(home), cause) from error
+    finally:
+        for handle in (tree, env):
+            with suppress(bdb.DBError):
+                if handle is not None:
+                    handle.close()
 
 
 def write_backup(target: str, copy: Callable[[Path], None]) -> None:
@@ -148,6 +174,20 @@ def write_backup(target: str, copy: Callable[[Path], None]) -> None:
             raise
         kind = Kind.NO_SPACE if error.errno == errno.ENOSPC else Kind.INTERNAL
         raise CheloniaError(kind, "backup", target, f"cannot write the copy: {error}") from error
+
+
+def suspect(directory: Path) -> None:
+    """Note that the engine of a store panicked: a page of it may be damaged."""
+    with suppress(OSError):  # a full disk: then that is what made it panic
+        (directory / "suspect").touch(0o600)
+
+
+def clear_suspicion(directory: Path, tree: Any) -> None:
+    """After a panic read every page: recovery looks only at those that the log changes. Raises: DBError."""
+    if (directory / "suspect").exists():
+        if tree is not None:
+            tree.stat()
+        (directory / "suspect").unlink()
 
 
 @contextmanager

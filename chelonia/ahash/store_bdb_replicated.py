@@ -2,7 +2,8 @@
 
 Carries out what the protocol decides (`engine_port.py`) by the base replication API, over links that are not its own.
 Directory: as that of `store_bdb.py`, and `replica` (whose it is), `acked` (term and sequence of the newest commit that
-this replica vouched for). Order of calls, and why: `docs/design/009`.
+this replica vouched for), `suspect` (it panicked: its pages are to be read before it takes part again). Order of calls,
+and why: `docs/design/009`.
 Invariants, each of which has cost acknowledged commits where it was broken:
 - What stands here is vouched for (`Committed`, `Flushed`) only after it was synced here, and in the term in which it
   came; what a new master may have rolled back never is.
@@ -360,6 +361,7 @@ class ReplicatedStore:
         Without a witness it is not known what that was: a directory that is new, wiped, or was never synchronised.
         """
         self._open_tree(create=False)
+        environment.clear_suspicion(self._directory, self._tree)
         self._applied = self._sequence(self._tree)
         if self._applied < self._acked.value[1]:
             _LOG.warning(
@@ -775,6 +777,7 @@ class ReplicatedStore:
         elif event == bdb.DB_EVENT_REP_INIT_DONE:
             self._copied = True
         elif event == bdb.DB_EVENT_PANIC:
+            environment.suspect(self._directory)
             cause = "Berkeley DB panicked: recovery runs at the next start"
             self._panic(f"{cause}; if {self._directory} fails then too: {REFILL}")
 

@@ -230,9 +230,13 @@ class AHashDaemons:
         """Writers that try all there may ever be."""
         return Writers({n: n for n in self.ports}, count, first=first, door=self.door)
 
+    def ahash(self, replica: int) -> RemoteAHash:
+        """One replica, and no other in its place. Its calls raise: as `Away`."""
+        return self._asking.at(self.url(replica), 2_000)
+
     async def status(self, replica: int) -> AHashStatus:
         """What a replica says of itself. Raises: as `Away`."""
-        return await self._asking.at(self.url(replica), 2_000).status(Call())
+        return await self.ahash(replica).status(Call())
 
     async def master(self, deadline: float = 30) -> int:
         """The master that takes changes now."""

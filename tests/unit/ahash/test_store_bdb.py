@@ -188,6 +188,18 @@ def test_a_damaged_page_panics_and_whoever_hosts_it_is_told_once(tmp_path: Path)
     store.close()
 
 
+def test_a_damaged_page_is_not_backed_up_and_the_store_goes_on(tmp_path: Path) -> None:
+    filled_and_closed(tmp_path / "a")
+    damage_pages(tmp_path / "a", b"k04000")
+    store = BdbStore(tmp_path / "a", SMALL, no_panic)
+    with pytest.raises(CheloniaError, match="the copy cannot be read") as caught:
+        store.backup(str(tmp_path / "copy"))
+    assert caught.value.kind is Kind.INTERNAL
+    assert not [*tmp_path.glob("copy*")]
+    assert store.get(b"k00001") == b"x" * 100
+    store.close()
+
+
 def test_a_store_whose_own_records_are_damaged_does_not_open(tmp_path: Path) -> None:
     filled_and_closed(tmp_path / "a")
     damage_pages(tmp_path / "a", layout.META_GENERATION)

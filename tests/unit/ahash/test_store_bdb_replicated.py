@@ -389,6 +389,32 @@ def test_damaged_files_are_refused_with_the_way_back(
     caught_up(group, 29)
 
 
+def test_a_page_damaged_while_it_runs_is_not_served_and_not_lived_with(group: Wired, tmp_path: Path) -> None:
+    """Recovery looks only at pages that the log changes: alone it would let the replica in again, to panic again."""
+    old = {b"old%04d" % n: b"x" * 500 for n in range(500)}
+    group.engines[1].commit(old | {layout.META_STATE: layout.encode_state(StoreState(1, 0))}, [])
+    caught_up(group, 1)
+    group.engines[1].upkeep()
+    put(group.engines[1], 2)
+    caught_up(group, 2)
+    group.close(3)
+    engine = group.open(3)  # nothing is in its cache now
+    group.wait(3, Ready)
+    pages = tmp_path / "3" / "db" / "store.db"
+    flip(pages, pages.read_bytes().index(b"old0250"))
+    assert engine.get(b"old0000") == b"x" * 500
+    with pytest.raises(CheloniaError, match="panicked"):
+        engine.get(b"old0250")
+    assert isinstance(group.wait(3, Failed), Failed)
+    group.close(3)
+    for _ in range(2):
+        with pytest.raises(CheloniaError, match="start this replica on an empty directory"):
+            group.open(3)
+    shutil.rmtree(tmp_path / "3")
+    group.open(3)
+    caught_up(group, 2)
+
+
 @pytest.mark.expect_log("replica 3 recovered commit 8, but vouched for 9")
 def test_a_damaged_end_of_the_log_is_a_loss_and_not_a_shorter_log(group: Wired, tmp_path: Path) -> None:
     for sequence in range(1, 10):
