@@ -30,5 +30,7 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ),
     ("swarm", 100_168, "the same with a hard link that the try before a crash had made: it was told that it exists"),
     ("swarm", 100_190, "two replicas of the A-Hash held their elections half a beat apart, each alone, for ever"),
+    ("swarm", 30118, "the simulator's own: a new Shepherd of whom nothing was written yet was taken for called away"),
+    ("swarm", 45149, "the simulator's own: a disk replaced just before a backup that did not know of it yet"),
 )
 """(scenario, seed, what it found)."""

@@ -21,7 +21,18 @@ from tests.sim.model import Op, Story, Violation
 from tests.sim.scenario import Outcome
 from tests.sim.users import NAMES_EACH, Group, User, Users, colleagues
 from tests.sim.watch import Watch
-from tests.sim.world import ADMIN, DOMAINS, LIBRARIAN_SETTINGS, PAIRED, PAIRED_GROUP, SPLIT, SPLIT_GROUP, Host, World
+from tests.sim.world import (
+    ADMIN,
+    DOMAINS,
+    LIBRARIAN_SETTINGS,
+    PAIRED,
+    PAIRED_GROUP,
+    SPLIT,
+    SPLIT_GROUP,
+    Host,
+    SimShepherd,
+    World,
+)
 
 USERS = 4
 ROUNDS = 8
@@ -39,7 +50,8 @@ ACTS = 0.3
 """The share of seeds in which an administrator is at work."""
 DEAF_MS = 15_000
 NOTICED_MS = 4_000
-"""Within so long a dead process is called away: a knock, a question to the other Librarian, and a tick."""
+"""Within so long a Shepherd's coming, and the death of its process, is written down: a knock, a question to the other
+Librarian, and a tick."""
 RESTORES = 0.15
 """The share of the others in which older metadata are put back."""
 HEAL_WITHIN_MS = 400_000
@@ -108,6 +120,7 @@ class Swarm:
         """A Shepherd that the leader alone cannot hear stays; one whose process has died is away at once."""
         world, rng = self.world, self.world.rng
         shepherd, leader = rng.choice(world.shepherds), await self._leader()
+        await self._until_state(shepherd, "alive")  # one of whom nothing is written yet cannot be called away
         ways = [([shepherd.node.name], [leader.node.name]), ([leader.node.name], [shepherd.node.name])]
         cuts = ways if rng.random() < 0.5 else ways[:1]
         for cut in cuts:
@@ -120,13 +133,16 @@ class Swarm:
             world.network.mend(*cut)
         await world.clock.sleep(2 * SETTINGS.lease_ms)
         await world.crash(shepherd)
-        since_ms = world.clock.monotonic_ms()
-        while self.watch.state_of(shepherd) == "alive":
-            if world.clock.monotonic_ms() - since_ms > NOTICED_MS:
-                raise Violation(f"{shepherd.node.name} has been dead for {NOTICED_MS} ms, and is not called away")
-            await world.clock.sleep(100)
+        await self._until_state(shepherd, "offline")
         await world.restart(shepherd)
         await self._until_whole(world.clock.monotonic_ms())
+
+    async def _until_state(self, shepherd: SimShepherd, state: str) -> None:
+        clock, since_ms = self.world.clock, self.world.clock.monotonic_ms()
+        while (now := self.watch.state_of(shepherd)) != state:
+            if clock.monotonic_ms() - since_ms > NOTICED_MS:
+                raise Violation(f"{shepherd.node.name} is {now or 'unknown'} after {NOTICED_MS} ms, not {state}")
+            await clock.sleep(100)
 
     async def _leader(self) -> Host:
         while True:
@@ -189,7 +205,7 @@ class Swarm:
     def _back_up(self) -> None:
         self.world.note("BACKUP")
         self._backup = self.world.store.contents()
-        self._stores_then = {shepherd.service_id: shepherd.disk.store() for shepherd in self.world.shepherds}
+        self._stores_then = {shepherd.service_id: self.watch.store_of(shepherd) for shepherd in self.world.shepherds}
         self._told_then = [group.story.copied() for group in self.groups]
 
     async def _restore(self, backup: dict[bytes, bytes]) -> None:

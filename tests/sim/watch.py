@@ -261,7 +261,14 @@ class Watch:
 
     def state_of(self, shepherd: SimShepherd) -> str:
         """What the metadata say of a Shepherd: `alive`, `offline` or ""."""
-        return self._seen().get(shepherd_object(shepherd.service_id)).value("node", "state")
+        return self._node(shepherd, "state")
+
+    def store_of(self, shepherd: SimShepherd) -> str:
+        """The store that the metadata have on record for a Shepherd: not always yet the one that it has."""
+        return self._node(shepherd, "store")
+
+    def _node(self, shepherd: SimShepherd, prop: str) -> str:
+        return self._seen().get(shepherd_object(shepherd.service_id)).value("node", prop)
 
     def listed_on(self, shepherd: ServiceId) -> list[str]:
         """The copies that the metadata list on a Shepherd."""
