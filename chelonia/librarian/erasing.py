@@ -2,6 +2,9 @@
 
 Only what stands in an outbox is ever erased. The record is the tombstone: it goes, with the Shepherd's `file` record,
 in one transact, when the Shepherd has confirmed. Only the repair leader dispatches.
+
+Invariant: what is struck off is gone from the disk of the start that reports, or that start has not compared its
+inventory yet: a disk may have been put back from an old image since the order was carried out.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SHEPHERD_PREFIX, Ms, ServiceId, shepherd_object
+from chelonia.core.metadata import Needed
 from chelonia.core.position import Position
 from chelonia.core.shepherd import Authority
+from chelonia.librarian import reports
 from chelonia.librarian.elements import drop, outbox_reference
 from chelonia.librarian.guard import Backoff
 from chelonia.librarian.records import Draft, Identity, Records
@@ -80,6 +85,7 @@ class Erasers:
             self._due[shepherd] = Ms(0)
         if not page.items:
             return
+        boot = reports.reached(await self._records.one(self._call, obj, (Needed("report", "boot"),))).boot
         position = await self._records.refresh_position(self._call)
         try:
             confirmed = await self._erase(shepherd, [key for key, _ in page.items], position)
@@ -88,7 +94,7 @@ class Erasers:
             self._backoff.failed(shepherd, now)
             self._after[shepherd] = ""
             return
-        elements = [lease]
+        elements = [lease, reports.still_of(shepherd, boot)]
         for key in confirmed:
             elements += [drop(obj, "erase", key), drop(obj, "file", outbox_reference(key))]
         if confirmed and (await self._records.attempt(self._call, Draft(elements))).applied:

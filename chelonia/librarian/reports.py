@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chelonia.core.ahash import Element
-from chelonia.core.ids import BlobId, Ms, ReferenceId, shepherd_object
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId, shepherd_object
 from chelonia.core.librarian import Report, ReportedReplica
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.replicas import Cause, Location, ReplicaState, next_state
 from chelonia.librarian.blobs import facts_of
-from chelonia.librarian.elements import as_read, drop, file_record, is_, isset, put, unset
+from chelonia.librarian.elements import as_read, check, drop, file_record, is_, isset, put, unset
 
 CAUSES = {
     ReplicaState.ALIVE: Cause.VERIFIED,
@@ -70,6 +70,11 @@ def records_needed(report: Report) -> Filter:
 def reached(shepherd: StoredObject) -> Reached:
     """The last report applied, as stored."""
     return Reached(int(shepherd.value("report", "boot", "0")), int(shepherd.value("report", "number", "0")))
+
+
+def still_of(shepherd: ServiceId, boot: int) -> Element:
+    """The condition that no later start of a Shepherd has reported than the one that had (0: none)."""
+    return check(shepherd_object(shepherd), as_read("report", "boot", str(boot) if boot else ""))
 
 
 def is_next(report: Report, last: Reached) -> bool:

@@ -1,9 +1,10 @@
 """What Librarians hear of this Shepherd: heartbeats, numbered reports, and the comparison of inventories.
 
-Heartbeats say that it lives; reports say what changed, one in flight, repeated until accepted (`journal`). After each
-start, once in a while, and whenever the other side asks or the two disagree, the inventory is paged through and
-differences reported; heartbeats say whether that is done, for until then nobody may rely on what is believed of us.
-Nothing is reported to a Librarian of another cluster: what it does not know would look like bytes to set aside.
+Heartbeats say that it lives; reports say what changed, one in flight, repeated until accepted (`journal`). After the
+first report of each start, once in a while, and whenever the other side asks or the two disagree, the inventory is
+paged through and differences reported; heartbeats say whether that is done, for until then nobody may rely on what is
+believed of us. Nothing is reported to a Librarian of another cluster: what it does not know would look like bytes to
+set aside.
 """
 
 from __future__ import annotations
@@ -174,9 +175,10 @@ class Reporting:
 
     def _compare_due(self) -> bool:
         """Whether to compare inventories now: asked to, in doubt (not again and again), or not done for long. What a
-        start has not looked at yet would be claimed unseen."""
+        start has not looked at yet would be claimed unseen; before its first report is taken, what is believed of it
+        may still be changed by what an earlier start did or told."""
         node = self._node
-        if not node.measured:
+        if not node.measured or not node.journal.accepted:
             return False
         generation, at_ms = self._compared
         since_ms = node.ports.clock.monotonic_ms() - at_ms

@@ -13,6 +13,7 @@ from chelonia.core.ids import Ms, ObjectId, ReferenceId, RequestKey, ServiceId, 
 from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.replicas import ReplicaState
+from chelonia.core.shepherd import DeleteOutcome
 from chelonia.librarian.elements import put
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
@@ -154,6 +155,32 @@ def test_a_refused_erasure_stays_in_the_outbox() -> None:
             assert await p.b.outbox(one) == {f"{blob}@{one}": "deleted"}
             p.shepherds[one].broken = ""
             await p.until(lambda: drained(p))
+
+    run_virtual(scenario())
+
+
+def test_what_was_erased_before_a_start_that_has_reported_is_erased_again() -> None:
+    """Its disk was put back from an old image while the answer was on its way: nobody would miss the bytes there."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            guid, blob = await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            reference = ReferenceId(f"{blob}@{one}")
+            erase, answers = p.shepherds[one].delete, []
+
+            async def put_back(*order: Any) -> tuple[DeleteOutcome, ...]:
+                answers.append(await erase(*order))
+                if len(answers) == 1:
+                    p.shepherds[one].replicas[reference] = blob
+                    await p.b.report(one, boot=2, number=1)
+                return answers[-1]
+
+            p.shepherds[one].delete = put_back  # type: ignore[method-assign]
+            await p.b.service.delete(BARTENDER, Delete(guid))
+            await p.until(lambda: drained(p))
+            assert p.shepherds[one].erased == [reference, reference]
+            assert p.shepherds[one].replicas == {}
 
     run_virtual(scenario())
 

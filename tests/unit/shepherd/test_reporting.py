@@ -24,7 +24,7 @@ async def test_heartbeats_say_what_placement_needs() -> None:
     await world.pass_ms(1900)
     beat = world.librarian.beats[-1]
     assert (beat.shepherd, beat.domain, beat.verify_key) == (world.settings.service_id, "oslo", "key of s1")
-    assert (beat.replicas, beat.accepting, beat.reported) == (1, True, 1)
+    assert (beat.replicas, beat.accepting, beat.reported) == (1, True, 2)
     assert beat.free_bytes == world.blobs.capacity - len(DATA)
     assert len(world.librarian.beats) == 8
     await world.stop()
@@ -367,6 +367,22 @@ async def test_each_start_reports_the_differences_page_by_page() -> None:
     await world.pass_ms(2000)
     assert sorted(world.librarian.states()) == sorted([(held[1], "alive"), (held[4], "alive"), (gone, "deleted")])
     assert len(world.librarian.pages) == 3
+    await world.stop()
+
+
+@virtual
+async def test_a_start_compares_once_its_first_report_is_taken() -> None:
+    """Until then a report of the start before, or what that start was ordered to erase, may still be written down."""
+    world = await World().start(run=True)
+    await world.pass_ms(2000)
+    world.librarian.pages.clear()
+    world.librarian.failures["report"] = [Kind.UNAVAILABLE] * 8
+    await world.restart(run=True)
+    await world.pass_ms(1000)
+    assert world.librarian.failures["report"]
+    assert world.librarian.pages == []
+    await world.pass_ms(3000)
+    assert world.librarian.pages == [""]
     await world.stop()
 
 
