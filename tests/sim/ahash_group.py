@@ -34,6 +34,7 @@ from chelonia.core.ids import Dn
 from tests.sim.network import Network
 from tests.sim.process import Node
 from tests.sim.replication_engine import Disk, Engine, Record
+from tests.sim.virtual_loop import this_loop
 
 T = TypeVar("T")
 
@@ -150,8 +151,7 @@ class SimReplica:
 
     def engine_later(self, delay_us: int, step: Callable[..., None], *arguments: Any) -> None:
         """Have the engine's thread do this."""
-        loop = asyncio.get_running_loop()
-        loop.call_later(delay_us / 1e6, self._to_engine, lambda: step(*arguments), context=self.context)
+        self.world.loop.call_later(delay_us / 1e6, self._to_engine, lambda: step(*arguments), context=self.context)
 
     def _to_engine(self, step: Callable[[], None]) -> None:
         if self.node.over(self.context):
@@ -381,6 +381,7 @@ class SimGroup:
         truth: Callable[[Mapping[bytes, bytes], Iterable[bytes]], None],
         unexpected: Callable[[str, BaseException], None],
     ) -> None:
+        self.loop = this_loop()
         self.random = rng
         self.free = LARGE
         self.newest_gen = 0
@@ -402,7 +403,7 @@ class SimGroup:
     @property
     def now_us(self) -> int:
         """Virtual time."""
-        return round(asyncio.get_running_loop().time() * 1e6)
+        return round(self.loop.now_s * 1e6)
 
     def point(self, name: str, process: Any) -> None:
         """Nothing waits at any point here: that is the scenario `replication`."""
@@ -423,7 +424,7 @@ class SimGroup:
 
     def note(self, text: str) -> None:
         """Write into the trace."""
-        self._network.trace.add(round(asyncio.get_running_loop().time() * 1000), text)
+        self._network.trace.add(round(self.loop.now_s * 1000), text)
 
     # --- processes --------------------------------------------------------------------------------------------------
 
@@ -471,7 +472,7 @@ class SimGroup:
 
     def _can_meet(self, low: int, high: int) -> bool:
         one, other = self.places[low], self.places[high]
-        if asyncio.get_running_loop().time() < self._broken.get((low, high), 0):
+        if self.loop.now_s < self._broken.get((low, high), 0):
             return False
         up = all(place.mastership is not None and not place.node.frozen for place in (one, other))
         return up and self._network.reaches(one.node, other.node) and self._network.reaches(other.node, one.node)
@@ -484,7 +485,7 @@ class SimGroup:
             return False
         if link.stuck or not self._reaches(sender, receiver):
             if not link.stuck:
-                asyncio.get_running_loop().call_later(TIMED_OUT_MS / 1000, self._look_at, pair, link)
+                self.loop.call_later(TIMED_OUT_MS / 1000, self._look_at, pair, link)
             link.stuck.append((sender, receiver, data))
             return True
         self._carry(pair, link, (sender, receiver, data))
@@ -494,8 +495,8 @@ class SimGroup:
         return self._network.reaches(self.places[sender].node, self.places[receiver].node)
 
     def _carry(self, pair: tuple[int, int], link: _Link, message: tuple[int, int, bytes]) -> None:
-        loop, sender = asyncio.get_running_loop(), message[0]
-        at_s = max(loop.time() + self.random.uniform(0.0002, 0.003), link.last_s.get(sender, 0.0) + 1e-6)
+        loop, sender = self.loop, message[0]
+        at_s = max(loop.now_s + self.random.uniform(0.0002, 0.003), link.last_s.get(sender, 0.0) + 1e-6)
         link.last_s[sender] = at_s
         receiver = self.places[message[1]].engine
         if receiver is not None:
@@ -541,7 +542,7 @@ class SimGroup:
 
     def _part(self, pair: tuple[int, int]) -> None:
         del self._links[pair]
-        self._broken[pair] = asyncio.get_running_loop().time() + 0.2
+        self._broken[pair] = self.loop.now_s + 0.2
         for own, peer in (pair, pair[::-1]):
             self._tell(own, lambda shell, peer=peer: shell.down(peer))
 

@@ -23,6 +23,7 @@ from chelonia.core.ids import RequestKey
 from chelonia.core.position import Position, later
 from chelonia.hosting.rpc_client import AGAIN, KEYED, ONCE
 from tests.sim.process import Node, SimIds, check_alive
+from tests.sim.virtual_loop import this_loop
 
 ANSWER_MS = 10_000
 """How long an answer is waited for."""
@@ -96,6 +97,7 @@ class Network:
         self.heard_ms: dict[str, int] = {}
         """When a sign of life of each Shepherd last reached a Librarian."""
         self._rng = rng
+        self._loop = this_loop()
         self._cuts: dict[tuple[str, str], int] = {}
         self._flying: dict[str, int] = {}
 
@@ -120,7 +122,7 @@ class Network:
     async def knock(self, source: Node, target: Node) -> bool:
         """Whether nobody listens at an address; False when that cannot be told."""
         check_alive()
-        await asyncio.sleep(self._rng.randint(0, self.faults.delay_ms_max) / 1000)
+        await self._loop.sleep(self._rng.randint(0, self.faults.delay_ms_max) / 1000)
         return not target.up and self.reaches(source, target) and self.reaches(target, source)
 
     # --- calls ------------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ class Network:
     async def _carry(self, source: Node, node: Node, what: str, work: Work, request_id: str) -> Any:
         faults, rng = self.faults, self._rng
         await source.awake()
-        await asyncio.sleep(rng.randint(0, faults.delay_ms_max) / 1000)
+        await self._loop.sleep(rng.randint(0, faults.delay_ms_max) / 1000)
         fate = rng.random()
         if (source.name, node.name) in self._cuts:
             return await self._lost(source, node, what, "cut off")
@@ -174,7 +176,7 @@ class Network:
 
     async def _late(self, node: Node, work: Work, late_ms_max: int) -> None:
         await node.awake()
-        await asyncio.sleep(self._rng.randint(0, late_ms_max) / 1000)
+        await self._loop.sleep(self._rng.randint(0, late_ms_max) / 1000)
         await node.awake()
         try:
             await work()
@@ -183,8 +185,7 @@ class Network:
 
     async def _perform(self, source: Node, node: Node, what: str, work: Work, request_id: str) -> Any:
         task = self._fly(node, _as_coroutine(work), request_id)
-        await asyncio.wait((task,), timeout=(LONG_ANSWER_MS if what in LONG else ANSWER_MS) / 1000)
-        if not task.done():
+        if not await self._loop.finished(task, (LONG_ANSWER_MS if what in LONG else ANSWER_MS) / 1000):
             self._note(source, node, what, "no answer")
             raise CheloniaError(Kind.TIMEOUT, what, node.name, "no answer")
         if task.cancelled():
@@ -193,7 +194,7 @@ class Network:
         error = task.exception()
         self._note(source, node, what, f"error {error!s}" if error else "ok")
         if what == "heartbeat" and error is None:
-            self.heard_ms[source.name] = round(asyncio.get_running_loop().time() * 1000)
+            self.heard_ms[source.name] = round(self._loop.now_s * 1000)
         if isinstance(error, CheloniaError):
             raise error
         if error is not None:
@@ -202,11 +203,11 @@ class Network:
 
     async def _lost(self, source: Node, node: Node, what: str, how: str) -> Any:
         self._note(source, node, what, how)
-        await asyncio.sleep(self.faults.timeout_ms / 1000)
+        await self._loop.sleep(self.faults.timeout_ms / 1000)
         raise CheloniaError(Kind.TIMEOUT, what, node.name, how)
 
     def _note(self, source: Node, node: Node, what: str, outcome: str) -> None:
-        now_ms = round(asyncio.get_running_loop().time() * 1000)
+        now_ms = round(self._loop.now_s * 1000)
         self.trace.add(now_ms, f"{source.name} -> {node.name} {what}: {outcome}")
 
     # --- what is under way ------------------------------------------------------------------------------------------

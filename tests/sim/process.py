@@ -16,6 +16,7 @@ from typing import Any
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms
 from chelonia.core.position import Horizon
+from tests.sim.virtual_loop import this_loop
 
 EPOCH_MS = 1_700_000_000_000
 
@@ -76,6 +77,7 @@ class Node:
         self.clock = SimClock(self)
         self.horizon = Horizon()
         self._unexpected = unexpected
+        self._loop = this_loop()
         self._life = Life(name, unexpected)
 
     def begin(self) -> None:
@@ -97,7 +99,7 @@ class Node:
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run `work` as part of this process."""
-        return asyncio.get_running_loop().create_task(work, context=self.context())
+        return self._loop.create_task(work, context=self.context())
 
     async def crash(self) -> None:
         """Kill the process: every task is cancelled, nothing is flushed."""
@@ -139,10 +141,11 @@ class SimClock:
         self.pace = 1.0
         self._origin_ms = 0.0
         self._node = node
+        self._loop = this_loop()
 
     def drift(self, pace: float) -> None:
         """Go at another pace from now on."""
-        self._origin_ms += asyncio.get_running_loop().time() * 1000 * (self.pace - pace)
+        self._origin_ms += self._loop.now_s * 1000 * (self.pace - pace)
         self.pace = pace
 
     def now_ms(self) -> Ms:
@@ -151,11 +154,11 @@ class SimClock:
 
     def monotonic_ms(self) -> Ms:
         """Milliseconds since the start of the run, as this process counts them."""
-        return Ms(round(self._origin_ms + asyncio.get_running_loop().time() * 1000 * self.pace))
+        return Ms(round(self._origin_ms + self._loop.now_s * 1000 * self.pace))
 
     async def sleep(self, duration_ms: int) -> None:
         """Let virtual time pass; a frozen process wakes when it is thawed."""
-        await asyncio.sleep(duration_ms / 1000 / self.pace)
+        await self._loop.sleep(duration_ms / 1000 / self.pace)
         if self._node is not None and self._node.thawed is not None:
             await self._node.awake()
 
