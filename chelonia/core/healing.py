@@ -108,6 +108,7 @@ class HealStatus:
         forecast_ms: from now until nothing is exposed; -1 when that cannot be told: paused, or nothing copied yet.
         queue: those that wait, the most endangered first: the first `bounds.HEAL_QUEUE_SHOWN`.
         cursors: of every Shepherd that is being gone through.
+        waits_for: what all of it waits for though nobody has paused it, in words, "" when it does not.
     """
 
     leader: str
@@ -126,6 +127,7 @@ class HealStatus:
     forecast_ms: int
     queue: tuple[Endangered, ...] = ()
     cursors: tuple[NodeCursor, ...] = ()
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -440,7 +440,7 @@ class HealthSummary:
     `copying`: copies under way; `erasing`: erasures found in the outboxes; `replicas`: by state, `offline` included, as
     the leader's last whole pass over all blobs counted them; `paused_by`: who paused healing, ""
     while it goes on; `held_back`: blobs whose surplus the rate guard does not let go, because more would be erased than
-    anybody has asked for.
+    anybody has asked for; `waits_for`: as in `HealStatus`.
     """
 
     leader: str
@@ -454,6 +454,7 @@ class HealthSummary:
     paused_by: str = ""
     paused_ms: Ms = Ms(0)
     held_back: int = 0
+    waits_for: str = ""
 
 
 class Severity(enum.Enum):

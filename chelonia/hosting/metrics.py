@@ -98,6 +98,7 @@ class Metrics:
         self._lives.update(told)
         for name, text, value in (
             ("paused", "Whether an administrator has paused healing.", status.control.paused),
+            ("waiting", "Whether all healing waits for a rebuild that is not through.", bool(status.waits_for)),
             ("copies_to_go", "Copies to be made for all exposed files.", status.copies_to_go),
             ("bytes_to_go", "Their bytes.", status.bytes_to_go),
             ("bytes_per_second", "Bytes of repair copies a second, lately.", status.bytes_per_s),

@@ -94,6 +94,7 @@ class Healer:
             paused_by=self._progress.control.paused_by,
             paused_ms=self._progress.control.paused_ms,
             held_back=self._trimming.held_back,
+            waits_for=self._leading.waits_for,
         )
 
     @property

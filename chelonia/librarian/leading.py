@@ -17,7 +17,7 @@ from chelonia.librarian import leader
 from chelonia.librarian.elements import LEASE, put
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.leader import Leadership
-from chelonia.librarian.rebuild import under_way
+from chelonia.librarian.rebuild import under_way, waiting
 from chelonia.librarian.records import Draft
 
 _LOG = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ class Leading:
         self._led = False
         self._term = ""
         self._record = StoredObject(REPAIR_OBJECT, 0)
+        self._rebuild = StoredObject(REBUILD_OBJECT, 0)
         self._rebuilding = True
         self._writing = asyncio.Lock()
 
@@ -52,6 +53,11 @@ class Leading:
     def rebuilding(self) -> bool:
         """Whether a rebuild of the namespace has begun and not ended well, as last read; True until it is read."""
         return self._rebuilding
+
+    @property
+    def waits_for(self) -> str:
+        """What all healing waits for though nobody has paused it, in words; "" when it does not."""
+        return waiting(self._rebuild)
 
     @property
     def now(self) -> bool:
@@ -81,7 +87,7 @@ class Leading:
         """Take, keep or notice the loss of the lease."""
         records, call = self._on.records, self._on.call
         self._record, rebuild = await records.get(call.strongly(), (REPAIR_OBJECT, REBUILD_OBJECT))
-        self._rebuilding = under_way(rebuild)
+        self._rebuild, self._rebuilding = rebuild, under_way(rebuild)
         self._leadership.observe(leader.parse(self._record), now)
         bid = self._leadership.bid(now, self._on.wall)
         if bid is not None and (await records.attempt(call, Draft(bid.elements()))).applied:

@@ -98,4 +98,5 @@ class Progress:
             forecast_ms=until,
             queue=self._work.endangered(bounds.HEAL_QUEUE_SHOWN),
             cursors=self._work.rounds(),
+            waits_for=self._leading.waits_for,
         )

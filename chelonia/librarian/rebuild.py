@@ -61,6 +61,19 @@ def under_way(stored: StoredObject) -> bool:
     return stored.value("rebuild", "state") == RUNNING
 
 
+def failure(stored: StoredObject) -> str:
+    """Why a rebuild that is not through has stopped, by its own record; "": it has not said so."""
+    return stored.value("rebuild", "cause") if under_way(stored) else ""
+
+
+def waiting(stored: StoredObject) -> str:
+    """What healing waits for, in words; "" when there is no rebuild to wait for."""
+    if not under_way(stored):
+        return ""
+    cause = failure(stored)
+    return f"a rebuild of the namespace has stopped: {cause}" if cause else "a rebuild of the namespace is not through"
+
+
 def of_this_namespace(manifest: Manifest, generation: int, born_ms: Ms) -> bool:
     """Whether a snapshot is of the very namespace that is being rebuilt, and so knows only what came back so far.
 

@@ -35,7 +35,7 @@ from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.shepherd import RecordPage, ReplicaRecord
 from chelonia.librarian import invariants, rebuild
-from chelonia.librarian.elements import put
+from chelonia.librarian.elements import drop, put
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.keeping import Keeping
@@ -113,9 +113,12 @@ class Rebuilding:
         self._total = 0
         self._answering: set[ServiceId] = set()
 
-    def status(self) -> RebuildStatus:
-        """How far it is."""
+    async def status(self) -> RebuildStatus:
+        """How far it is; of one that another start of a Librarian has begun, why it has stopped."""
         p = self._progress
+        if self._task is None:
+            cause = rebuild.failure(await self._on.records.one(self._on.call, REBUILD_OBJECT))
+            p = Progress("failed", cause=cause) if cause else p
         return RebuildStatus(p.stage, p.done, p.total, dict(p.counts), tuple(p.notes), p.cause)
 
     async def begin(self, dn: Dn) -> None:
@@ -143,6 +146,7 @@ class Rebuilding:
         elements = [
             put(REBUILD_OBJECT, "rebuild", "state", state),
             put(REBUILD_OBJECT, "rebuild", "begun_ms", str(self._on.wall)),
+            drop(REBUILD_OBJECT, "rebuild", "cause"),
         ]
         await self._on.records.attempt(self._on.call, Draft(elements))
 
@@ -154,9 +158,18 @@ class Rebuilding:
         except CheloniaError as error:
             _LOG.error("the rebuild has stopped, begin it again; nothing is repaired until it is through: %s", error)
             self._progress.stage, self._progress.cause = "failed", str(error)
+            await self._tell(str(error))
         except BaseException as error:
             self._progress.stage, self._progress.cause = "failed", f"it broke off: {error!r}"
             raise
+
+    async def _tell(self, cause: str) -> None:
+        """Have every Librarian, and a later start of this one, know why it has stopped."""
+        try:
+            await self._on.records.attempt(self._on.call, Draft([put(REBUILD_OBJECT, "rebuild", "cause", cause)]))
+            await self._tools.heed()
+        except CheloniaError as error:
+            _LOG.info("that the rebuild has stopped is known to this Librarian alone: %s", error)
 
     async def _work(self) -> None:
         found = await self._find_snapshots()

@@ -384,7 +384,7 @@ class LibrarianService:
             raise CheloniaError(Kind.NOT_SUPPORTED, "rebuild", cause="this Librarian cannot read from Shepherds")
         if begin:
             await self._rebuilding.begin(call.dn)
-        return self._rebuilding.status()
+        return await self._rebuilding.status()
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
         """Repair what fsck has found. Raises: CONFLICT during a rebuild: what looks broken is not restored yet."""

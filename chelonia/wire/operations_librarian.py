@@ -392,7 +392,7 @@ def _health_make(leader: str, is_leader: bool, position: Any, *rest: Any) -> Hea
 def _health_take(item: HealthSummary) -> tuple[Any, ...]:
     tally: Mapping[str, int] = item.replicas
     work = (item.exposed, item.queued, item.copying, item.erasing)
-    paused = (item.paused_by, item.paused_ms, item.held_back)
+    paused = (item.paused_by, item.paused_ms, item.held_back, item.waits_for)
     return item.leader, item.is_leader, item.position, *work, tuple(tally.items()), *paused
 
 
@@ -410,6 +410,7 @@ _HEALTH = shaped(
     extra("pausedBy", "paused_by"),
     extra("pausedMs", "paused_ms", 0, form=INT),
     extra("heldBack", "held_back", 0, form=INT),
+    extra("waitsFor", "waits_for"),
 )
 
 _HEAL_ORDER = record(
@@ -454,6 +455,7 @@ _HEAL_STATUS = record(
     Text("forecastMs", "forecast_ms", INT),
     Listed("queueList", Children("endangered", "queue", _ENDANGERED), omit=True),
     Listed("cursorList", Children("cursor", "cursors", _CURSOR), omit=True),
+    extra("waitsFor", "waits_for"),
 )
 
 

@@ -81,6 +81,8 @@ async def _status(session: Session) -> None:
     if health.paused_by:
         out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
         out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
+    if health.waits_for:
+        out.say(f"healing            WAITS: {health.waits_for}")
     found = (await administrator.drill_status()).drill
     if found.running:
         out.say(
@@ -103,6 +105,7 @@ async def _status(session: Session) -> None:
         held_back=health.held_back,
         paused_by=health.paused_by,
         paused_ms=health.paused_ms,
+        waits_for=health.waits_for,
         drill=found.id if found.running else "",
     )
 

@@ -54,7 +54,7 @@ def parse_rate(text: str) -> int:
 
 
 def _told(session: Session, status: HealStatus) -> None:
-    session.out.say(_state(status.control))
+    session.out.say(_state(status))
     session.out.say(f"limits: {limits(status.control)}")
     session.out.result(**facts(status))
 
@@ -65,12 +65,13 @@ def limits(control: HealControl) -> str:
     return f"{rate}, {control.copies_per_node} copies at once, for each Shepherd"
 
 
-def _state(control: HealControl) -> str:
+def _state(status: HealStatus) -> str:
+    control = status.control
     if control.paused:
         return (
             f"healing is PAUSED since {stamp(control.paused_ms)} by {control.paused_by}; nothing is copied or trimmed"
         )
-    return "healing goes on"
+    return f"healing WAITS: {status.waits_for}" if status.waits_for else "healing goes on"
 
 
 async def _status(session: Session, *, watch: bool) -> None:
@@ -106,6 +107,8 @@ def doubt(status: HealStatus) -> str:
         return "nobody leads repair"
     if not status.is_leader:
         return "the repair leader does not answer"
+    if status.waits_for:
+        return status.waits_for
     return "" if all(cursor.read for cursor in status.cursors) else "the repair leader is still looking"
 
 
@@ -118,7 +121,7 @@ def lines(status: HealStatus) -> list[str]:
     """The status, for people."""
     deaf = " (which does not answer)" if status.leader and not status.is_leader else ""
     out = [
-        _state(status.control),
+        _state(status),
         f"repair is led by   {status.leader or 'nobody'}{deaf}",
         f"limits             {limits(status.control)}",
         f"too few copies     {_exposed(status)}",
@@ -155,7 +158,7 @@ def forecast(status: HealStatus) -> str:
         return "it is whole"
     if status.control.paused:
         return "never, while it is paused"
-    if not status.exposed or not status.is_leader:
+    if not status.exposed or not status.is_leader or status.waits_for:
         return f"not known: {doubt(status)}"
     if status.forecast_ms < 0:
         return "not known yet: too little has been looked at or copied"
@@ -175,6 +178,7 @@ def facts(status: HealStatus) -> dict[str, Any]:
         "paused_ms": status.control.paused_ms,
         "bytes_per_s_max": status.control.bytes_per_s,
         "copies_per_node_max": status.control.copies_per_node,
+        "waits_for": status.waits_for,
         "whole": is_whole(status),
         "exposed": {str(found.live): found.blobs for found in status.exposed},
         "delayed": status.delayed,

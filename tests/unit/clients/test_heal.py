@@ -116,6 +116,7 @@ async def test_watching_ends_when_all_is_whole_or_paused(monkeypatch: pytest.Mon
 DEAF = replace(WHOLE, is_leader=False)
 LEADERLESS = replace(WHOLE, is_leader=False, leader="")
 LOOKING = replace(WHOLE, cursors=(NodeCursor(ServiceId("https://s/Shepherd"), "", False),))
+REBUILT = replace(WHOLE, waits_for="a rebuild of the namespace has stopped: no room")
 STUCK = replace(WHOLE, cursors=(NodeCursor(ServiceId("https://s/Shepherd"), "r1", True),))
 
 
@@ -125,6 +126,7 @@ STUCK = replace(WHOLE, cursors=(NodeCursor(ServiceId("https://s/Shepherd"), "r1"
         (DEAF, "the repair leader does not answer"),
         (LEADERLESS, "nobody leads repair"),
         (LOOKING, "the repair leader is still looking"),
+        (REBUILT, "a rebuild of the namespace has stopped: no room"),
     ],
 )
 async def test_nothing_is_called_whole_while_nobody_knows(
@@ -134,6 +136,7 @@ async def test_nothing_is_called_whole_while_nobody_knows(
     assert "whole in       not known" in said
     assert "too few copies     not known" in said
     assert why in said
+    assert ("healing goes on" in said) != bool(unsure.waits_for)
     told = Told(unsure, unsure, WHOLE)
     said, warned = await run(told, monkeypatch, "heal", "status", watch="yes")
     assert told.answers == [WHOLE]
@@ -144,9 +147,9 @@ async def test_nothing_is_called_whole_while_nobody_knows(
 
 
 async def test_programs_are_told_whether_all_is_known_to_be_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    for status, whole in ((WHOLE, True), (STUCK, True), (DEAF, False), (LOOKING, False), (HURT, False)):
+    for status in (WHOLE, STUCK, DEAF, LOOKING, REBUILT, HURT):
         said, _ = await run(Told(status), monkeypatch, "heal", as_json=True)
-        assert json.loads(said)["results"][0]["whole"] is whole
+        assert json.loads(said)["results"][0]["whole"] is (status in (WHOLE, STUCK))
 
 
 @pytest.mark.parametrize(

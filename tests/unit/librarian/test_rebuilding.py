@@ -47,12 +47,14 @@ from chelonia.librarian.invariants import broken
 from chelonia.librarian.mending import LOST_FOUND
 from chelonia.librarian.rebuild import Basis, Known, Verdict
 from chelonia.librarian.rebuilding import Rebuilding
-from chelonia.librarian.records import Draft
+from chelonia.librarian.records import Draft, Identity
 from chelonia.librarian.seal import seal
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.world import World
 from chelonia.wire.snapshots import Manifest, encode_manifest, snapshot_name
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
-from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, JOE
+from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, JOE, PaperVerifier
 from tests.unit.librarian.keepers import SETTINGS, Keeper, Keepers, Kept, checksums, keepers
 from tests.unit.librarian.test_snapshotting import taken, times
 from tests.unit.librarian.test_trash import snapshot, trashed
@@ -511,6 +513,40 @@ def test_a_rebuild_that_breaks_off_for_whatever_reason_says_so(expect_log) -> No
             assert set(await k.paths()) == {"/f", "/alone"}
 
     run_virtual(scenario())
+
+
+def test_why_a_rebuild_has_stopped_is_known_to_every_librarian_until_it_is_begun_again(expect_log) -> None:  # type: ignore[no-untyped-def]
+    expect_log("the rebuild has stopped")
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        async with k.running(BEFORE, generation=2):
+            service = k.bench.service
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Rebuilding, "_work", _refused)
+                await service.rebuild(ADMIN, True)
+                await k.until(lambda: over(k))
+            assert "no room" in (await service.health(ADMIN)).waits_for
+            assert "no room" in (await service.heal_status(ADMIN)).waits_for
+            world = World(k, PaperVerifier(), k.clock, k.ids, k.bench.settings, carrier=k)  # type: ignore[arg-type]
+            other = LibrarianService(k.bench.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
+            status = await other.rebuild(ADMIN, False)
+            assert (status.stage, "no room" in status.cause) == ("failed", True)
+            await service.rebuild(ADMIN, True)
+            assert (await other.rebuild(ADMIN, False)).stage == "idle"
+            await k.until(lambda: over(k))
+            await k.until(lambda: heals(k))
+
+    run_virtual(scenario())
+
+
+async def _refused(self: Rebuilding) -> None:
+    raise CheloniaError(Kind.NO_SPACE, "rebuild", cause="no room")
+
+
+async def heals(k: Keepers) -> bool:
+    return not (await k.bench.service.heal_status(ADMIN)).waits_for
 
 
 async def over(k: Keepers) -> bool:
