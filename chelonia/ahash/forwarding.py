@@ -1,9 +1,8 @@
 """Calls of the A-Hash port carried from the replica that was asked to the master: one hop, over the links of replicas.
 
 A request is the method, the caller's context and the arguments; an answer is a result, an error, or "not master", which
-says that nothing was carried out. The forms are those of the port itself (`core.ahash.AHash`), as MessagePack; unknown
-fields are passed over and missing ones have their defaults, so neighbouring versions understand each other. A replica
-is believed about its caller's roles: it has checked them as the master would.
+says that nothing was carried out. Arguments, results and errors are those of the compact encoding (`wire.compact`). A
+replica is believed about its caller's roles: it has checked them as the master would.
 Invariants: an outstanding call ends once: by its answer, its peer's loss, or its deadline; an answer that nobody waits
 for is dropped; who asked is never told that a change failed when it may have been carried out.
 """
@@ -13,41 +12,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 import msgspec
 
 from chelonia.core import bounds
-from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
-from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.position import Position
+from chelonia.wire import compact
+from chelonia.wire.operations_ahash import AHASH
 
-METHODS: Final = ("get", "change", "transact", "recall", "walk", "scan", "objects", "regroup", "status")
+METHODS: Final = {name: method for name, method in compact.methods(AHASH).items() if name != "backup"}
 """What is forwarded: the whole port but `backup`, which is of the replica that is asked."""
 ANSWER_BYTES_MAX: Final = bounds.PEER_MESSAGE_BYTES_MAX // 2
 """Far more than a client reads of an answer, and with its envelope surely within a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """Decoders of one method's arguments and of its result."""
-
-    arguments: msgspec.msgpack.Decoder[tuple[Any, ...]]
-    result: msgspec.msgpack.Decoder[Any]
-
-
-def _form(method: str) -> _Form:
-    hints = get_type_hints(getattr(AHash, method))
-    result = hints.pop("return")
-    arguments = tuple(hint for name, hint in hints.items() if name != "call")
-    return _Form(msgspec.msgpack.Decoder(tuple[arguments]), msgspec.msgpack.Decoder(result))  # type: ignore[valid-type]
-
-
-_FORMS: Final = {method: _form(method) for method in METHODS}
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_REQUEST: Final = msgspec.msgpack.Decoder(tuple[str, Call, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +39,26 @@ class Asked:
     arguments: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A `CheloniaError` on its way back."""
+class _Request(msgspec.Struct, array_like=True, frozen=True):
+    """A call as it goes over."""
 
-    kind: str
-    op: str
-    subject: str
-    cause: str
+    method: str
+    call: Call
+    arguments: msgspec.Raw
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class _Answer(msgspec.Struct, array_like=True, frozen=True):
     """What became of a forwarded call. `carried_out` False: the peer is not master, nothing was done."""
 
     carried_out: bool
+    result: msgspec.Raw = compact.NOTHING
+    failure: compact.Failure | None = None
     position: Position | None = None
-    refusal: Refusal | None = None
-    result: bytes = b"\xc0"
 
 
-_ANSWER: Final = msgspec.msgpack.Decoder(Answer)
-NOT_MASTER: Final = _ENCODER.encode(Answer(carried_out=False))
+_REQUEST: Final = msgspec.msgpack.Decoder(_Request)
+_ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
+NOT_MASTER: Final = compact.encode(_Answer(carried_out=False))
 
 
 class NotCarriedOut(CheloniaError):
@@ -89,24 +67,21 @@ class NotCarriedOut(CheloniaError):
 
 def encode_request(asked: Asked) -> bytes:
     """Raises: BAD_REQUEST for text that is not UTF-8."""
-    try:
-        return _ENCODER.encode((asked.method, asked.call, asked.arguments))
-    except UnicodeEncodeError as error:
-        raise CheloniaError(Kind.BAD_REQUEST, asked.method, cause="all text is valid UTF-8") from error
+    return compact.encode(_Request(asked.method, asked.call, compact.encode_args(asked.arguments)))
 
 
 def decode_request(data: bytes) -> Asked:
     """Raises: BAD_REQUEST."""
-    try:
-        method, call, arguments = _REQUEST.decode(data)
-        return Asked(method, call, _FORMS[method].arguments.decode(arguments))
-    except (msgspec.DecodeError, KeyError) as error:
-        raise CheloniaError(Kind.BAD_REQUEST, "forward", cause=f"not a forwarded call: {error}") from error
+    request = compact.decode(_REQUEST, data, "a forwarded call")
+    method = METHODS.get(request.method)
+    if method is None:
+        raise CheloniaError(Kind.BAD_REQUEST, "forward", cause=f"{request.method[:64]!r} is not forwarded")
+    return Asked(request.method, request.call, compact.decode_args(method, request.arguments))
 
 
 def encode_result(result: Any, position: Position | None) -> bytes:
     """A result and where it stands. Raises: TOO_LARGE: a larger message would cost the link to the other replica."""
-    data = _ENCODER.encode(Answer(True, position, None, _ENCODER.encode(result)))
+    data = compact.encode(_Answer(True, msgspec.Raw(compact.encode(result)), None, position))
     if len(data) > ANSWER_BYTES_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "ahash", cause=f"{len(data)} bytes: ask for less")
     return data
@@ -114,21 +89,24 @@ def encode_result(result: Any, position: Position | None) -> bytes:
 
 def encode_error(error: CheloniaError, position: Position | None) -> bytes:
     """An error that the service raised."""
-    return _ENCODER.encode(Answer(True, position, Refusal(error.kind.value, error.op, error.subject, error.cause)))
+    return compact.encode(_Answer(True, compact.NOTHING, compact.Failure.of(error), position))
 
 
 def decode_answer(method: str, data: bytes) -> tuple[Any, Position | None]:
     """The result and where it stands. Raises: what the service raised; `NotCarriedOut`; INTERNAL when unreadable."""
     try:
-        answer = _ANSWER.decode(data)
-        if not answer.carried_out:
-            raise NotCarriedOut(Kind.UNAVAILABLE, method, cause="the replica asked is not master: retry")
-        if answer.refusal is not None:
-            said = answer.refusal
-            raise CheloniaError(kind_from_wire(said.kind), said.op, said.subject, said.cause)
-        return _FORMS[method].result.decode(answer.result), answer.position
-    except msgspec.DecodeError as error:
-        raise CheloniaError(Kind.INTERNAL, method, cause=f"the master's answer cannot be read: {error}") from error
+        answer = compact.decode(_ANSWER, data, "an answer")
+        whole = answer.carried_out and answer.failure is None
+        result = compact.decode(METHODS[method].result, answer.result, f"the answer to {method}") if whole else None
+    except CheloniaError as error:  # the call may have been carried out: it was not bad
+        raise CheloniaError(
+            Kind.INTERNAL, method, cause=f"the master's answer cannot be read: {error.cause}"
+        ) from error
+    if not answer.carried_out:
+        raise NotCarriedOut(Kind.UNAVAILABLE, method, cause="the replica asked is not master: retry")
+    if answer.failure is not None:
+        raise answer.failure.error()
+    return result, answer.position
 
 
 Send = Callable[[int, int, bytes], bool]

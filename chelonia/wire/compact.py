@@ -7,6 +7,7 @@ only to callers that hold a role. No I/O here.
 A frame is a length (4 bytes, big-endian) and that many bytes of MessagePack:
 - asked:    `[number, service, method, request id, request key, service id, read after, strong, [argument, ...]]`
 - answered: `[number, result, null, position]` or `[number, null, [kind, op, subject, cause], position]`
+(Replicas of the A-Hash put the same arguments, results and failures into messages of their own: `ahash.forwarding`.)
 Numbers are the asker's; answers come in any order. Value types are maps of their field names: what is not known is
 passed over, what is missing has its default, so that one version of skew is harmless. See `docs/formats/compact.md`.
 """
@@ -17,7 +18,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -26,10 +27,11 @@ from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.position import Position
 from chelonia.wire.operations import Service
 
+T = TypeVar("T")
 PROTOCOL: Final = "chelonia-compact/1"
 """The name under which both ends agree on this encoding (RFC 7301)."""
 LENGTH_BYTES: Final = 4
-_NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
+NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
 class Asked(msgspec.Struct, array_like=True, frozen=True):
@@ -53,6 +55,15 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     op: str
     subject: str
     cause: str
+
+    @classmethod
+    def of(cls, error: CheloniaError) -> Failure:
+        """What is told of an error."""
+        return cls(error.kind.value, error.op, error.subject, error.cause)
+
+    def error(self) -> CheloniaError:
+        """The error that was told."""
+        return CheloniaError(kind_from_wire(self.kind), self.op, self.subject, self.cause)
 
 
 class Answered(msgspec.Struct, array_like=True, frozen=True):
@@ -114,51 +125,64 @@ def methods(service: Service) -> dict[str, Method]:
 
 
 def encode_asked(asked: Asked) -> bytes:
-    """The frame of a call. Raises: TOO_LARGE."""
-    return _frame(_ENCODER.encode(asked), CALL_BYTES_MAX)
+    """The frame of a call. Raises: TOO_LARGE; BAD_REQUEST for text that is not UTF-8."""
+    return _frame(encode(asked), CALL_BYTES_MAX)
 
 
 def encode_args(args: tuple[Any, ...]) -> msgspec.Raw:
-    """The arguments of a call."""
-    return msgspec.Raw(_ENCODER.encode(args))
+    """The arguments of a call. Raises: BAD_REQUEST for text that is not UTF-8."""
+    return msgspec.Raw(encode(args))
 
 
 def encode_result(number: int, result: Any, position: Position | None) -> bytes:
     """The frame of an answer; `position`: where it stands, if that is known. Raises: TOO_LARGE."""
-    answered = Answered(number, msgspec.Raw(_ENCODER.encode(result)), None, position)
-    return _frame(_ENCODER.encode(answered), ANSWER_BYTES_MAX)
+    return _frame(encode(Answered(number, msgspec.Raw(encode(result)), None, position)), ANSWER_BYTES_MAX)
 
 
 def encode_failure(number: int, error: CheloniaError, position: Position | None) -> bytes:
     """The frame of a failure."""
-    failure = Failure(error.kind.value, error.op, error.subject, error.cause)
-    return _frame(_ENCODER.encode(Answered(number, _NOTHING, failure, position)), ANSWER_BYTES_MAX)
+    return _frame(encode(Answered(number, NOTHING, Failure.of(error), position)), ANSWER_BYTES_MAX)
 
 
 def decode_asked(frame: bytes) -> Asked:
     """Read a call. Raises: BAD_REQUEST when it is none: the other end does not speak this."""
-    asked: Asked = _read(_ASKED, frame, "a call")
+    asked: Asked = decode(_ASKED, frame, "a call")
     return asked
 
 
 def decode_answered(frame: bytes) -> Answered:
     """Read an answer. Raises: BAD_REQUEST."""
-    answered: Answered = _read(_ANSWERED, frame, "an answer")
+    answered: Answered = decode(_ANSWERED, frame, "an answer")
     return answered
 
 
 def decode_args(method: Method, raw: msgspec.Raw) -> tuple[Any, ...]:
     """Read the arguments of a call. Raises: BAD_REQUEST."""
-    args: tuple[Any, ...] = _read(method.arguments, raw, f"the arguments of {method.name}")
+    args: tuple[Any, ...] = decode(method.arguments, raw, f"the arguments of {method.name}")
     return args
 
 
 def decode_result(method: Method, answered: Answered) -> Any:
     """The result, or the error that the other side answered. Raises: that error; BAD_REQUEST."""
-    failure = answered.failure
-    if failure is not None:
-        raise CheloniaError(kind_from_wire(failure.kind), failure.op, failure.subject, failure.cause)
-    return _read(method.result, answered.result, f"the answer to {method.name}")
+    if answered.failure is not None:
+        raise answered.failure.error()
+    return decode(method.result, answered.result, f"the answer to {method.name}")
+
+
+def encode(value: Any) -> bytes:
+    """Any of our values. Raises: BAD_REQUEST for text that is not UTF-8."""
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "compact", cause="all text is valid UTF-8") from error
+
+
+def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw, what: str) -> T:
+    """Read a value, called `what` when it is none. Raises: BAD_REQUEST, however deep it is nested."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "compact", cause=f"this is not {what}: {error}") from error
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -177,10 +201,3 @@ def _frame(body: bytes, bytes_max: int) -> bytes:
     if len(body) > bytes_max:
         raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"{len(body)} bytes, at most {bytes_max}: ask for less")
     return len(body).to_bytes(LENGTH_BYTES) + body
-
-
-def _read(decoder: msgspec.msgpack.Decoder[Any], data: bytes | msgspec.Raw, what: str) -> Any:
-    try:
-        return decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise CheloniaError(Kind.BAD_REQUEST, "compact", cause=f"this is not {what}: {error}") from error

@@ -76,10 +76,25 @@ def test_errors_arrive_as_they_left() -> None:
     assert (caught.value.kind, *caught.value.args) == (Kind.TOO_LARGE, *error.args)
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x90", forwarding.encode_request(Asked("get", CALL, ()))[:-1]])
+DEEP = b"\x91" * 100_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\xc1", b"\x90", forwarding.encode_request(Asked("get", CALL, ()))[:-1],
+        DEEP, b"\x93\xa6recall\x80" + DEEP, b"\x93\xa6recall\x81\xa3new" + DEEP,
+    ],
+)  # fmt: skip
 def test_what_is_no_request_is_refused(data: bytes) -> None:
     with fails(Kind.BAD_REQUEST):
         forwarding.decode_request(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x91\xc3", b"\x92\xc3\xa1x", b"\x92\xc3" + DEEP])
+def test_an_answer_that_cannot_be_read_is_no_fault_of_the_call(data: bytes) -> None:
+    with fails(Kind.INTERNAL):
+        forwarding.decode_answer("get", data)
 
 
 def test_an_unknown_method_and_text_that_is_none_are_refused() -> None:
