@@ -27,7 +27,7 @@ class Pace:
         stale_ms: without word from the master for so long a follower answers no reads.
         mandate_ms: an election won longer ago is void.
         backoff_ms: base of the pause after an election that failed.
-        tell_ms: beats that tell of a higher watermark are no closer together.
+        tell_ms: beats that tell of a higher watermark are no closer together, but where engine frames take them along.
         stuck_ms: a master whose oldest commit waits so long under a live lease steps down: something is wrong that a
             new term may cure.
         announce_ms: a follower that is not synchronised announces itself again after so long.

@@ -436,6 +436,7 @@ class Mastership:
     def _send_frames(self) -> None:
         assert self._links is not None
         self._sending = False
+        self._do(self.replica.tell, self._clock.monotonic_ms())
         while self._frames:
             peer, data = self._frames.popleft()
             for each in sorted(self._up) if peer is None else (peer,):

@@ -49,7 +49,7 @@ class Beat:
     """A master's word, sent periodically and whenever more has become durable.
 
     Args:
-        sent_ms: the master's clock.
+        sent_ms: the master's clock; 0: only tells what is durable, no echo is wanted.
         term, first, base: the term, the sequence of its first commit, and what its log vouched for before it.
         durable: sequence up to which all is durable; 0: the term is not open.
         head: sequence of the last commit.
@@ -150,6 +150,11 @@ _KIND: Final = {kind: number for number, kind in enumerate(_KINDS, start=1)}
 
 _MASTER, _TRUSTED, _ACKED, _UNPROVEN, _VOTER = 1, 1, 2, 1, 2
 _NO_ACK: Final = (0, 0, 0, 0)
+
+
+def number(kind: type[Message]) -> int:
+    """With what the bytes of a message of this kind begin."""
+    return _KIND[kind]
 
 
 def encode(message: Message) -> bytes:

@@ -73,8 +73,10 @@ class _Reign:
     began_ms: int
     opened_ms: int | None = None
     beat_due_ms: int = 0
-    beat_ms: int = 0
+    tell_due_ms: int = NEVER_MS
+    announced_ms: int = 0
     told: int = 0
+    announced: int = 0
     refused: set[int] = field(default_factory=set)
     acked: dict[int, int] = field(default_factory=dict)
 
@@ -382,6 +384,14 @@ class Replica:
         self._lapse(now_ms)
         return self._done(now_ms)
 
+    def tell(self, now_ms: int) -> Effects:
+        """Engine frames leave for all: what is durable by now goes along, and needs no message of its own."""
+        self._lapse(now_ms)
+        reign = self._reign
+        if reign is not None and reign.announced < reign.told:
+            self._send_beats(reign, now_ms, sent_ms=0)
+        return self._done(now_ms)
+
     def resign(self, reason: str, now_ms: int) -> Effects:
         """Give up our term, if we have one: a planned hand-over. The caller has stopped taking changes before."""
         self._lapse(now_ms)
@@ -455,9 +465,9 @@ class Replica:
         until = self._reign.lease.until(now_ms) if self._reign is not None else None
         return until if until is not None else -NEVER_MS
 
-    def _beat(self, reign: _Reign, now_ms: int) -> Beat:
+    def _beat(self, reign: _Reign, sent_ms: int) -> Beat:
         mark, watermark = reign.mark, reign.watermark
-        return Beat(now_ms, mark.term, mark.first, mark.base, reign.told, watermark.last)
+        return Beat(sent_ms, mark.term, mark.first, mark.base, reign.told, watermark.last)
 
     def _committed(self, event: Committed, now_ms: int) -> None:
         reign = self._reign
@@ -497,16 +507,19 @@ class Replica:
         if reign.opened_ms is not None and reign.told < durable:
             reign.told = durable
             self._effects.append(Durable(reign.term, durable))
-            reign.beat_due_ms = min(reign.beat_due_ms, reign.beat_ms + self._pace.tell_ms)
+            reign.tell_due_ms = min(reign.tell_due_ms, reign.announced_ms + self._pace.tell_ms)
         if now_ms >= reign.beat_due_ms:
-            self._send_beats(reign, now_ms)
+            reign.beat_due_ms = now_ms + self._pace.beat_ms
+            self._send_beats(reign, now_ms, sent_ms=now_ms)
+        elif now_ms >= reign.tell_due_ms:
+            self._send_beats(reign, now_ms, sent_ms=0)
 
     def _agreeing(self, reign: _Reign) -> list[int]:
         return [voter for voter in self._quorum.voters() if voter not in reign.refused]
 
-    def _send_beats(self, reign: _Reign, now_ms: int) -> None:
-        reign.beat_ms, reign.beat_due_ms = now_ms, now_ms + self._pace.beat_ms
-        beat = self._beat(reign, now_ms)
+    def _send_beats(self, reign: _Reign, now_ms: int, *, sent_ms: int) -> None:
+        reign.announced, reign.announced_ms, reign.tell_due_ms = reign.told, now_ms, NEVER_MS
+        beat = self._beat(reign, sent_ms)
         for peer in self._others():
             self._send(peer, beat)
 
@@ -539,7 +552,8 @@ class Replica:
             self._effects.append(FollowerSees(peer, beat.term, beat.durable))
         self._count_again_at_head()
         self._regain(found, now_ms)
-        self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, self._flushed if self._trusted else None))
+        if beat.sent_ms:
+            self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, self._flushed if self._trusted else None))
 
     def _may_follow(self, peer: int, beat: Beat, now_ms: int) -> bool:
         newer = (beat.term, peer)
@@ -751,7 +765,7 @@ class Replica:
 
     def _timers(self) -> list[int]:
         if self._reign is not None:
-            return [self._reign.beat_due_ms]
+            return [self._reign.beat_due_ms, self._reign.tell_due_ms]
         if self._following is not None:
             return [self._bound_until_ms] if self._ready else [self._bound_until_ms, self._following.announce_ms]
         if not self._trusted or self._engine_master:

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, cast
 
 from chelonia.ahash import peer_messages
 from chelonia.ahash.membership import Member, Membership
-from chelonia.ahash.peer_messages import AnswerFrame, CallFrame, Goodbye, Hello
+from chelonia.ahash.peer_messages import AnswerFrame, Beat, CallFrame, Goodbye, Hello
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
@@ -46,7 +46,7 @@ SAME_LINE_S: Final = 10.0
 LENGTH_BYTES: Final = 4
 _HELLO: Final = peer_messages.encode(Hello(0, "", 0, bytes(16), 0))[:1]
 _GOODBYE: Final = peer_messages.encode(Goodbye(""))[:1]
-_GATHERED: Final = frozenset({peer_messages.encode(CallFrame(0, b""))[0], peer_messages.encode(AnswerFrame(0, b""))[0]})
+_GATHERED: Final = frozenset(peer_messages.number(kind) for kind in (CallFrame, AnswerFrame, Beat))
 
 
 class Receiver(Protocol):
@@ -333,7 +333,7 @@ class _Link(asyncio.Protocol):
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send a message; calls and answers of one turn of the loop leave together, as there may be many."""
+        """Send a message; calls, answers and beats leave with what is sent in the same turn of the loop."""
         if self._ending:
             return
         self._out.append(len(data).to_bytes(LENGTH_BYTES, "big") + data)

@@ -316,6 +316,30 @@ def test_acks_are_given_in_the_term_followed_only() -> None:
     assert not sent(Ack, one.event(Flushed(Token(8, 1, 200), 42), OPEN + 3)), "the engine does not follow yet"
 
 
+def test_what_is_durable_goes_along_with_frames_and_asks_for_no_echo() -> None:
+    one = opened()
+    one.event(Committed(42, Token(5, 1, 200)), OPEN + 1)
+    assert not sent(Beat, one.received(2, ack(200, 42), OPEN + 2)), "told a moment ago"
+    told = Beat(0, 5, 41, END.vouched, 42, 42)
+    assert sent(Beat, one.tell(OPEN + 3), 3) == [told]
+    assert not sent(Beat, one.tell(OPEN + 3)), "they know"
+    assert not sent(Beat, one.tick(OPEN + PACE.tell_ms + 3)), "and need not be told again"
+    two = follower()
+    effects = two.received(2, Beat(0, 5, 41, END.vouched, 42, 42), OPEN + 1)
+    assert of(FollowerSees, effects) == [FollowerSees(2, 5, 42)]
+    assert not sent(Echo, effects)
+
+
+def test_what_is_durable_is_told_soon_and_beats_keep_their_time() -> None:
+    one = opened()
+    one.event(Committed(42, Token(5, 1, 200)), OPEN + 1)
+    one.received(2, ack(200, 42), OPEN + 2)
+    assert one.next_wake(OPEN + 2) == OPEN + PACE.tell_ms
+    assert sent(Beat, one.tick(OPEN + PACE.tell_ms), 2) == [Beat(0, 5, 41, END.vouched, 42, 42)]
+    assert one.next_wake(OPEN + PACE.tell_ms) == OPEN + PACE.beat_ms, "the lease lives by echoes"
+    assert sent(Beat, one.tick(OPEN + PACE.beat_ms), 2) == [Beat(OPEN + PACE.beat_ms, 5, 41, END.vouched, 42, 42)]
+
+
 def test_an_echo_repeats_the_last_ack() -> None:
     one = follower()
     one.event(Flushed(Token(5, 1, 100), 41), OPEN)
