@@ -3,8 +3,9 @@
 Only what stands in an outbox is ever erased. The record is the tombstone: it goes, with the Shepherd's `file` record,
 in one transact, when the Shepherd has confirmed. Only the repair leader dispatches.
 
-Invariant: what is struck off is gone from the disk of the start that reports, or that start has not compared its
-inventory yet: a disk may have been put back from an old image since the order was carried out.
+Invariants: an order is of the same generation of the metadata as the outbox it was read from: a backup that was put
+back since may name again what was to go. What is struck off still stands, and is gone from the disk of the start that
+reports, or that start has not compared its inventory yet: a disk may have been put back from an old image since.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from chelonia.core.metadata import Needed
 from chelonia.core.position import Position
 from chelonia.core.shepherd import Authority
 from chelonia.librarian import reports
-from chelonia.librarian.elements import drop, outbox_reference
+from chelonia.librarian.elements import drop, isset, outbox_reference
 from chelonia.librarian.guard import Backoff
 from chelonia.librarian.records import Draft, Identity, Records
 from chelonia.librarian.service_nodes import Nodes
@@ -76,7 +77,7 @@ class Erasers:
 
     async def _dispatch_one(self, shepherd: ServiceId, now: Ms, lease: Element) -> None:
         self._due[shepherd] = Ms(now + self._world.settings.outbox_interval_ms)
-        after = self._after.get(shepherd, "")
+        after, generation = self._after.get(shepherd, ""), self._records.position.generation
         obj = shepherd_object(shepherd)
         page = await self._records.scan(self._call, obj, "erase", after, bounds.ERASURES_PER_CALL_MAX)
         self._found[shepherd] = len(page.items)
@@ -87,6 +88,9 @@ class Erasers:
             return
         boot = reports.reached(await self._records.one(self._call, obj, (Needed("report", "boot"),))).boot
         position = await self._records.refresh_position(self._call)
+        if position.generation != generation:
+            self._after[shepherd] = ""
+            return
         try:
             confirmed = await self._erase(shepherd, [key for key, _ in page.items], position)
         except CheloniaError as error:
@@ -96,7 +100,7 @@ class Erasers:
             return
         elements = [lease, reports.still_of(shepherd, boot)]
         for key in confirmed:
-            elements += [drop(obj, "erase", key), drop(obj, "file", outbox_reference(key))]
+            elements += [drop(obj, "erase", key, isset("erase", key)), drop(obj, "file", outbox_reference(key))]
         if confirmed and (await self._records.attempt(self._call, Draft(elements))).applied:
             self._found[shepherd] -= len(confirmed)
 

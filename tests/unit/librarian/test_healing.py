@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import AHash, Element, TransactOutcome
+from chelonia.core.ahash import AHash, AHashStatus, Element, Page, TransactOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ObjectId, ReferenceId, RequestKey, ServiceId, blob_object
+from chelonia.core.ids import Ms, ObjectId, ReferenceId, RequestKey, ServiceId, blob_object, shepherd_object
 from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import DeleteOutcome
-from chelonia.librarian.elements import put
+from chelonia.librarian.elements import drop, put
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -181,6 +181,65 @@ def test_what_was_erased_before_a_start_that_has_reported_is_erased_again() -> N
             await p.until(lambda: drained(p))
             assert p.shepherds[one].erased == [reference, reference]
             assert p.shepherds[one].replicas == {}
+
+    run_virtual(scenario())
+
+
+class Restored:
+    """An A-Hash in front of another: when orders to erase have been read, a backup of before is put in its place."""
+
+    def __init__(self, inner: AHash) -> None:
+        self._inner = inner
+        self._generation = 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def scan(self, call: Call, object_id: ObjectId, section: str, after: str, limit: int) -> Page:
+        page = await self._inner.scan(call, object_id, section, after, limit)
+        for key, _ in page.items if section == "erase" else ():
+            self._generation = 2
+            await self._inner.transact(call, RequestKey(""), (drop(object_id, "erase", key),))
+        return page
+
+    async def status(self, call: Call) -> AHashStatus:
+        status = await self._inner.status(call)
+        return replace(status, position=replace(status.position, generation=self._generation))
+
+
+def test_what_is_erased_was_ordered_by_the_metadata_of_now() -> None:
+    """An order that was read before a backup was put back must not pass for one of the restored metadata."""
+
+    async def scenario() -> None:
+        async with paper(2, wrap=Restored) as p:
+            guid, blob = await p.upload("f", copies=1)
+            await p.b.service.delete(BARTENDER, Delete(guid))
+            await p.until(lambda: drained(p))
+            await asyncio.sleep(3)
+            assert p.holding(blob) == [p.b.shepherds[0]]
+
+    run_virtual(scenario())
+
+
+def test_an_erasure_that_no_longer_stands_is_not_struck_off() -> None:
+    """Metadata put back from before it was ordered list the copy: its record stays."""
+
+    async def scenario() -> None:
+        async with paper(2) as p:
+            guid, blob = await p.upload("f", copies=1)
+            one = p.b.shepherds[0]
+            erase = p.shepherds[one].delete
+
+            async def restored(call: Call, orders: tuple[tuple[str, ReferenceId], ...], at: Any) -> Any:
+                for key, _ in orders:
+                    await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (drop(shepherd_object(one), "erase", key),))
+                return await erase(call, orders, at)
+
+            p.shepherds[one].delete = restored  # type: ignore[method-assign]
+            await p.b.service.delete(BARTENDER, Delete(guid))
+            await p.until(lambda: drained(p))
+            await asyncio.sleep(3)
+            assert (await p.b.everything())[f"{one} file"] == {f"{blob}@{one}": blob}
 
     run_virtual(scenario())
 
