@@ -203,6 +203,8 @@ class Nodes:
     async def _identified(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer | None:
         """Whether it is this Shepherd that speaks: None, or the answer for somebody else."""
         now = self._world.clock.monotonic_ms()
+        if beat.replaces:  # said once, until it is taken: older metadata may have been put back since we read
+            await self._read_stores(call.strongly(), beat.shepherd)
         judged = self._voices.judge(beat, now)
         if judged.refused == REFUSED_STORE and await self._store_of(call, beat.shepherd, beat.store) == beat.store:
             judged = self._voices.judge(beat, now)
@@ -223,9 +225,13 @@ class Nodes:
         """The store on record; read again when it is not the one `named`: another Librarian may have taken it."""
         recorded = self._voices.recorded(shepherd)
         if named and recorded.store and named != recorded.store:
-            obj = await self._records.one(call, shepherd_object(shepherd), (Needed("node"),))
-            self._voices.record(shepherd, recorded := identity.read(obj))
+            recorded = await self._read_stores(call, shepherd)
         return recorded.store
+
+    async def _read_stores(self, call: Call, shepherd: ServiceId) -> Recorded:
+        obj = await self._records.one(call, shepherd_object(shepherd), (Needed("node"),))
+        self._voices.record(shepherd, recorded := identity.read(obj))
+        return recorded
 
     async def _record_store(self, call: Call, beat: Heartbeat, before: Recorded) -> None:
         """Write which store is this Shepherd's, as was judged by what stood there `before`.

@@ -350,12 +350,7 @@ class World:
         self.note("RESTORE")
         self.store = self.store.holding(backup)
         meta.raise_generation(self.store)
-        others = [other for other in self.hosts if "l" in other.services and other is not host]
-        for other in others:  # as docs/operate says: what they remember is of the newer metadata
-            await self.crash_host(other)
         await self.restart_host(host)
-        for other in others:
-            await self.restart_host(other)
 
     # --- disasters --------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ServiceId, shepherd_object
+from chelonia.core.ids import Ms, RequestKey, ServiceId, shepherd_object
 from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat, NodeView, Report
+from chelonia.librarian.elements import put
 from chelonia.librarian.identity import ALARM_KEEP_MS, Recorded, Voices, judge
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
@@ -141,6 +142,27 @@ async def test_a_store_that_another_librarian_has_taken_is_not_refused(expect_lo
         expect_log("has store three in the place of two")
         assert await said(b.service, "three", replaces=True) == ""
         assert await said(other, "three") == ""
+
+
+async def test_an_administrators_word_for_a_store_is_held_against_what_is_stored_now(
+    expect_log: Callable[..., None],
+) -> None:
+    """Metadata put back from before it was given know the former store: the Librarian that remembers it does not."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+
+        async def said(store: str, boot: int) -> str:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=True)
+            return (await b.service.heartbeat(shepherd_call(shepherd), spoken)).refused
+
+        assert await said("one", 1) == ""
+        expect_log("has store two in the place of one")
+        assert await said("two", 2) == ""
+        back = (put(shepherd_object(shepherd), "node", "store", "one"),)
+        await b.ahash.transact(LIBRARIAN, RequestKey(""), back)
+        assert await said("two", 3) == ""
+        assert (await b.stored(shepherd_object(shepherd))).value("node", "store") == "two"
 
 
 async def test_a_new_store_is_heard_though_its_clock_is_behind_that_of_the_old_one(
