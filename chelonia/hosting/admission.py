@@ -132,7 +132,7 @@ def parse_request(line: bytes) -> Request:
     """Read a request. Raises: BAD_REQUEST."""
     try:
         request = msgspec.json.decode(line, type=Request)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheloniaError(Kind.BAD_REQUEST, "join", cause=f"this is no request to join: {error}") from error
     if request.version != VERSION:
         cause = f"version {request.version} of joining is asked for, here it is {VERSION}: install the same release"
@@ -144,7 +144,7 @@ def parse_answer(line: bytes) -> Answer:
     """Read an answer. Raises: BAD_REQUEST."""
     try:
         return msgspec.json.decode(line, type=Answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         cause = f"this is no answer of `cheloniad admit`: {error}"
         raise CheloniaError(Kind.BAD_REQUEST, "join", cause=cause) from error
 

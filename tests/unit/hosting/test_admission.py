@@ -255,6 +255,7 @@ async def test_who_guesses_learns_nothing_and_is_stopped() -> None:
         (b"\xff\xfe\n", "no request to join"),
         (b"{}\n", "no request to join"),
         (json.dumps({"version": 99}).encode() + b"\n", "no request to join"),
+        (b'{"new": ' + b"[" * 60_000 + b"\n", "no request to join"),
         (admission.line_of(request(version=99)), "install the same release"),
         (b"x" * (admission.LINE_BYTES_MAX + 1), "at most"),
     ],
@@ -312,7 +313,7 @@ async def test_one_door_at_a_time() -> None:
         assert caught.value.kind is Kind.UNAVAILABLE
 
 
-@pytest.mark.parametrize("line", [b"no json\n", b'{"state": 1}\n', b"[]\n"])
+@pytest.mark.parametrize("line", [b"no json\n", b'{"state": 1}\n', b"[]\n", b'{"new": ' + b"[" * 60_000 + b"\n"])
 def test_an_answer_of_something_else_is_refused(line: bytes) -> None:
     with pytest.raises(CheloniaError, match="no answer of `cheloniad admit`"):
         admission.parse_answer(line)
