@@ -1,8 +1,8 @@
 """Healing on real processes: Shepherds are killed, and what users see is watched until every file is whole again.
 
-Three questions. How soon are 40 files of 1 MB back at 3 copies? How fast are large files copied, beside a plain copy
-over the same TLS? And with many small files on the lost node: is the rate steady, is memory flat, what do users feel?
-The killed Shepherd comes back after each block, and the next block begins when the surplus is trimmed.
+Two questions. How soon are 40 files of 1 MB back at 3 copies? How fast are large files copied, beside a plain copy over
+the same TLS? The killed Shepherd comes back after each block, and the next block begins when the surplus is trimmed.
+With many small files on the lost node, what matters is steadiness and what users feel: `small_files.py`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from typing import Any
 import cluster
 import plain_copy
 from experiment import Outcome, Setup
-from intervals import Check, check, median_interval
+from intervals import check, median_interval
 from machine import Cost, cpu_s
 
 from chelonia.core.bartender import NameRequest
-from chelonia.core.errors import CheloniaError
 from chelonia_clients.client import Client, new_call
 
 MIB = 1024**2
@@ -40,8 +39,6 @@ LARGE_SAMPLE_S = 0.1
 PATIENCE_S = 300.0
 STAT_BATCH = 200
 SETTLED_S = 1.0
-CURVE_SAMPLE_S = 0.5
-QUIET_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +144,15 @@ class _Herd:
 
 
 async def run(setup: Setup) -> Outcome:
-    """Ask the three questions."""
+    """Ask both."""
     small, noticed, whole = await _kills(setup)
     large, throughput = await _throughput(setup)
-    many = await _many(setup)
     checks = [
         check("s until a kill is noticed", "at most", 1.0, noticed),
         check(f"s until {FILES} files of 1 MB have {COPIES} copies again", "at most", 2.5, whole),
         check("healing of large files over a plain copy, rate", "at least", 0.7, throughput),
-        *many[1],
     ]
-    return Outcome({"kills": small, "large": large, "many": many[0]}, checks)
+    return Outcome({"kills": small, "large": large}, checks)
 
 
 async def _kills(setup: Setup) -> tuple[dict[str, Any], list[float], list[float]]:
@@ -230,83 +225,6 @@ async def _healed(herd: _Herd, alive: int) -> tuple[int, float, float]:
         await asyncio.sleep(LARGE_SAMPLE_S)
 
 
-async def _many(setup: Setup) -> tuple[dict[str, Any], list[Check]]:
-    """Many small files on a lost node: rate over time, memory, and what a user's stat and get take meanwhile."""
-    count = int(os.environ.get("CHELONIA_BENCH_HEAL_FILES", "200" if setup.quick else "3000"))
-    async with AsyncExitStack() as stack:
-        herd = await _herd(stack, setup, 4, [1024] * count, 2)
-        quiet = await _quiet(herd)
-        memory = _resident(herd.others(0, 4))
-        herd.kill(0)
-        done = asyncio.Event()
-        user = asyncio.create_task(_user(herd, done, PATIENCE_S))
-        curve = await _curve(herd, count * 2)
-        done.set()
-        during = await user
-        grown = _resident(herd.others(0, 4)) / memory
-    healed = curve[-1][1] - curve[0][1]
-    results = {
-        "files": count,
-        "healed": healed,
-        "per_s": healed / max(curve[-1][0] - curve[0][0], 1e-9),
-        "curve": curve,
-        "user_p99_ms_quiet": _p99(quiet),
-        "user_p99_ms_healing": _p99(during),
-        "user_operations": [len(quiet), len(during)],
-        "memory_grown": grown,
-    }
-    setup.say(
-        f"  {count} small files: {healed} copies at {results['per_s']:.0f}/s; user p99 {_p99(quiet):.1f} ms quiet,"
-        f" {_p99(during):.1f} ms during; memory {grown:.2f} times"
-    )
-    ratio = _p99(during) / _p99(quiet)
-    return results, [check("user p99 during healing / quiet (one run)", "at most", 2.0, [ratio])]
-
-
-async def _quiet(herd: _Herd) -> list[float]:
-    """A user's operations while nothing is healed, and all files are looked at as they will be while it is."""
-    done = asyncio.Event()
-    user = asyncio.create_task(_user(herd, done, PATIENCE_S))
-    give_up = time.perf_counter() + QUIET_S
-    while time.perf_counter() < give_up:
-        await herd.sample()
-        await asyncio.sleep(CURVE_SAMPLE_S)
-    done.set()
-    return await user
-
-
-async def _curve(herd: _Herd, wanted: int) -> list[tuple[float, int]]:
-    """(seconds since the kill, live copies) from the moment the loss is seen until it is made good."""
-    started = time.perf_counter()
-    points: list[tuple[float, int]] = []
-    while True:
-        sample = await herd.sample()
-        now = time.perf_counter() - started
-        if sample.alive < wanted or points:
-            points.append((round(now, 2), sample.alive))
-        if points and sample.enough == len(herd.names):
-            return points
-        if now > PATIENCE_S:
-            raise SystemExit(f"not healed after {now:.0f} s: {sample}")
-        await asyncio.sleep(CURVE_SAMPLE_S)
-
-
-async def _user(herd: _Herd, done: asyncio.Event, most_s: float) -> list[float]:
-    """Milliseconds of one user's operations, one after another: stat of a file."""
-    took: list[float] = []
-    give_up = time.perf_counter() + most_s
-    async with herd.running.client() as client:
-        while not done.is_set() and time.perf_counter() < give_up:
-            started = time.perf_counter()
-            try:
-                await client.stat(herd.names[len(took) % len(herd.names)])
-            except CheloniaError as error:
-                raise SystemExit(f"a user's request failed: {error}") from error
-            took.append(1000 * (time.perf_counter() - started))
-            await asyncio.sleep(0.005)
-    return took
-
-
 async def _herd(stack: AsyncExitStack, setup: Setup, shepherds: int, sizes: Sequence[int], copies: int) -> _Herd:
     """A fresh cluster with files of these sizes, settled."""
     running = await stack.enter_async_context(cluster.dev(setup.scratch, shepherds))
@@ -321,17 +239,6 @@ async def _herd(stack: AsyncExitStack, setup: Setup, shepherds: int, sizes: Sequ
     stack.callback(herd.stop)
     await herd.until_settled()
     return herd
-
-
-def _resident(pids: Sequence[int]) -> int:
-    """Resident memory of processes, bytes."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for pid in pids)
-
-
-def _p99(took: Sequence[float]) -> float:
-    ordered = sorted(took)
-    return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
 
 def _rate(cost: Cost) -> float:
