@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
+import json
 import os
 import sys
 from dataclasses import dataclass
@@ -76,6 +78,10 @@ def add_to(verbs: Any) -> None:
     )
     admit.add_argument("host", metavar="HOST", help="the new host's name as others reach it")
     admit.add_argument("--yes", action="store_true", help="approve without asking whoever has the token")
+    admit.add_argument(
+        "--json", action="store_true",
+        help="for programs: a line of JSON for all that is told; `y` on standard input approves, anything else refuses",
+    )  # fmt: skip
     admit.add_argument("--minutes", type=_minutes, default=MINUTES, help=f"how long to wait (default {MINUTES})")
     admit.add_argument("--listen", default="0.0.0.0", metavar="ADDRESS", help="where to wait (default: everywhere)")
     add_places(admit, new=False)
@@ -148,19 +154,27 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
             RemoteAHash(link, (home.core.ahash.id,), Patience()),
             RemoteLibrarian(link, (home.core.librarian.id,), Patience()),
         )
-        desk = _Desk(home, ports, name, approve_all=options.yes)
+        teller = _Teller(json=options.json)
+        desk = _Desk(home, ports, name, teller, approve_all=options.yes)
         await desk.look()
         door = Door(desk.secret, desk.decide)
         token = Token(door.pin, desk.secret)
         port = home.port + ADMISSION
-        await door.run(options.listen, port, options.minutes * 60, lambda: _tell_token(home, name, token, options))
-    print(f"{name} has its certificate and configuration. It starts with: systemctl enable --now chelonia@core")
-    if name not in home.hosts:
-        print(
-            f"To have the Shepherds of the earlier hosts report to it too, add {url(name, home.port, 'Librarian')} to "
-            f"`librarians` in their {home.places.shepherd}, and restart them."
-        )
+        opened = functools.partial(_tell_token, teller, home, name, token, options.minutes)
+        await door.run(options.listen, port, options.minutes * 60, opened)
+    _tell_admitted(teller, home, name)
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Teller:
+    """Tells a person, or a program."""
+
+    json: bool
+
+    def tell(self, text: str, event: str, **facts: object) -> None:
+        """Tell the text, or the event with its facts in one line."""
+        print(json.dumps({"event": event, **facts}) if self.json else text, flush=True)
 
 
 def _home(places: Places) -> _Home:
@@ -187,15 +201,31 @@ def _administrator(home: _Home) -> TlsSettings:
     return credential.settings(TlsSettings(ca_dir=Path(home.core.tls.ca_dir)))
 
 
-def _tell_token(home: _Home, name: str, token: Token, options: argparse.Namespace) -> None:
-    site = ""
+def _tell_token(teller: _Teller, home: _Home, name: str, token: Token, minutes: int) -> None:
+    site, lines = "", []
     if home.ca is None:
         site = " --site-certificate"
-        print(f"There is no CA in {home.places.grid}: {name} has to have a host certificate of the site already.")
-        print("If `cheloniad init` made a CA on another host, run `cheloniad admit` there.\n")
-    print(f"On {name}, as root, within {options.minutes} minutes:\n")
-    print(f"    cheloniad join {home.hosts[0]}:{home.port + ADMISSION} --as {name} --token {token}{site}\n")
-    print("The token is a secret, for this host and this once. Waiting ...", flush=True)
+        lines = [
+            f"There is no CA in {home.places.grid}: {name} has to have a host certificate of the site already.",
+            "If `cheloniad init` made a CA on another host, run `cheloniad admit` there.\n",
+        ]
+    command = f"cheloniad join {home.hosts[0]}:{home.port + ADMISSION} --as {name} --token {token}{site}"
+    lines += [
+        f"On {name}, as root, within {minutes} minutes:\n\n    {command}\n",
+        "The token is a secret, for this host and this once. Waiting ...",
+    ]
+    teller.tell("\n".join(lines), "waiting", host=name, token=str(token), command=command, minutes=minutes)
+
+
+def _tell_admitted(teller: _Teller, home: _Home, name: str) -> None:
+    lines = [f"{name} has its certificate and configuration. It starts with: systemctl enable --now chelonia@core"]
+    librarian = url(name, home.port, "Librarian") if name not in home.hosts else ""
+    if librarian:
+        lines.append(
+            f"To have the Shepherds of the earlier hosts report to it too, add {librarian} to `librarians` in their "
+            f"{home.places.shepherd}, and restart them."
+        )
+    teller.tell("\n".join(lines), "admitted", host=name, librarian_to_add=librarian)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +239,9 @@ class _Ports:
 class _Desk:
     """Decides about one host: what `admission` says, what the administrator says, and what the A-Hash says."""
 
-    def __init__(self, home: _Home, ports: _Ports, name: str, *, approve_all: bool) -> None:
+    def __init__(self, home: _Home, ports: _Ports, name: str, teller: _Teller, *, approve_all: bool) -> None:
         self._home, self._ahash, self._librarian = home, ports.ahash, ports.librarian
-        self._name, self._approve_all = name, approve_all
+        self._name, self._teller, self._approve_all = name, teller, approve_all
         self.secret = SystemIds().token(admission.SECRET_BYTES)
 
     async def look(self, dn: Dn | None = None) -> Expected:
@@ -259,10 +289,12 @@ class _Desk:
 
     async def _approved(self, dn: Dn, fingerprint: str, origin: str) -> None:
         """Raises: DENIED when the administrator does not want it."""
-        print(f"\n{self._name} asks to join, from {origin}\n  identity        {dn}\n  key fingerprint {fingerprint}")
+        text = f"\n{self._name} asks to join, from {origin}\n  identity        {dn}\n  key fingerprint {fingerprint}"
+        self._teller.tell(text, "asks", host=self._name, origin=origin, dn=dn, fingerprint=fingerprint)
         if self._approve_all:
             return
-        print("Approve if the new host shows the same fingerprint [y/N]: ", end="", flush=True)
+        if not self._teller.json:
+            print("Approve if the new host shows the same fingerprint [y/N]: ", end="", flush=True)
         said = await _line_of_person()
         if said.strip().lower() not in ("y", "yes"):
             raise CheloniaError(Kind.DENIED, "admit", self._name, "the administrator said no")

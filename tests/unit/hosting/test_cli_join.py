@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import io
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import ServiceRecord
 from chelonia.core.position import Position
 from chelonia.hosting import cli_join, host_files
-from chelonia.hosting.admission import SECRET_BYTES, Token
+from chelonia.hosting.admission import SECRET_BYTES, Token, parse_token
 from chelonia.hosting.admission_door import Door
 from chelonia.hosting.certificates import CertificateAuthority, KeyKind
 from chelonia.hosting.cheloniad import main
@@ -71,7 +71,8 @@ class Registry:
 class Admission:
     """`admit` for one host, at the host below `tmp_path/one`."""
 
-    def __init__(self, root: Path, group: Group | None = None) -> None:
+    def __init__(self, root: Path, group: Group | None = None, *, told_as_json: bool = False) -> None:
+        self.teller = cli_join._Teller(json=told_as_json)
         self.home = cli_join._home(places(root / "one"))
         assert self.home.core.ahash is not None
         (own,) = self.home.core.ahash.replicas
@@ -82,7 +83,7 @@ class Admission:
 
     async def __aenter__(self) -> Admission:
         ports = cli_join._Ports(self.group, self.registry)  # type: ignore[arg-type]
-        desk = cli_join._Desk(self.home, ports, NEW, approve_all=False)
+        desk = cli_join._Desk(self.home, ports, NEW, self.teller, approve_all=False)
         door = Door(desk.secret, desk.decide)
         self.port = self.home.port + ADMISSION
         self.token = str(Token(door.pin, desk.secret))
@@ -151,6 +152,31 @@ async def test_a_host_joins_with_a_key_of_its_own(
     before = tree(tmp_path / "two")
     assert await admission.join() == 0
     assert tree(tmp_path / "two") == before
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+async def test_a_program_may_admit_as_well(
+    answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(tmp_path / "one") == 0
+    say(monkeypatch, answer)
+    capsys.readouterr()
+    async with Admission(tmp_path, told_as_json=True) as admission:
+        cli_join._tell_token(admission.teller, admission.home, NEW, parse_token(admission.token), 60)
+        [waiting] = map(json.loads, capsys.readouterr().out.splitlines())
+        port = f"localhost:{admission.port}"
+        command = f"cheloniad join {port} --as {NEW} --token {admission.token}"
+        assert waiting == {"event": "waiting", "host": NEW, "token": admission.token, "command": command, "minutes": 60}
+        assert await admission.join() == (0 if answer == "y" else 1)
+        await asyncio.wait((admission.task,))
+    said = capsys.readouterr().out.splitlines()
+    [asks] = [json.loads(line) for line in said if line.startswith("{")]
+    [fingerprint] = [line.split()[-1] for line in said if line.startswith("key fingerprint")]
+    assert (asks["event"], asks["host"], asks["fingerprint"]) == ("asks", NEW, fingerprint)
+    assert asks["dn"].endswith(f"/CN=host/{NEW}")
+    cli_join._tell_admitted(admission.teller, admission.home, NEW)
+    librarian = f"https://{NEW}:{admission.home.port + 1}/Librarian"
+    assert json.loads(capsys.readouterr().out) == {"event": "admitted", "host": NEW, "librarian_to_add": librarian}
 
 
 async def test_a_secret_that_somebody_chose_arrives_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +278,8 @@ def test_who_has_no_ca_is_told_where_it_may_be(tmp_path: Path, capsys: pytest.Ca
     site(tmp_path)
     home = cli_join._home(places(tmp_path / "one"))
     capsys.readouterr()
-    cli_join._tell_token(home, NEW, Token(b"p" * 16, b"s" * 16), argparse.Namespace(minutes=60))
+    teller = cli_join._Teller(json=False)
+    cli_join._tell_token(teller, home, NEW, Token(b"p" * 16, b"s" * 16), 60)
     said = capsys.readouterr().out
     assert "run `cheloniad admit` there" in said
     assert said.splitlines()[-3].endswith("--site-certificate")
