@@ -43,9 +43,11 @@ class Beats:
         for number in range(len(self._librarians)):
             self._start(number, call, beat)
         error = CheloniaError(Kind.TIMEOUT, "heartbeat", cause="no Librarian has answered yet")
+        until_ms = self._clock.monotonic_ms() + self._interval_ms
         for step in range(len(self._librarians)):
             number = (self._current + step) % len(self._librarians)
-            if not await waiting.within(self._clock, self._running[number], 0 if step else self._interval_ms):
+            left_ms = max(0, until_ms - self._clock.monotonic_ms())
+            if not await waiting.within(self._clock, self._running[number], left_ms):
                 continue
             try:
                 answer = self._running[number].result()

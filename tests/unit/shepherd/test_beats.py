@@ -53,6 +53,16 @@ async def test_each_hears_every_beat_and_the_same_one_is_listened_to() -> None:
 
 
 @virtual
+async def test_who_is_farther_away_is_heard_when_the_nearest_refuses_at_once() -> None:
+    begun = asyncio.get_running_loop().time()
+    sent = beats(Ear(1, fails=True, takes_s=0.001), Ear(2, takes_s=0.2))
+    assert (await sent.send(Call(), BEAT)).accepted == 2
+    with pytest.raises(CheloniaError):
+        await beats(Ear(1, fails=True, takes_s=0.001), Ear(2, takes_s=60)).send(Call(), BEAT)
+    assert asyncio.get_running_loop().time() - begun == pytest.approx(0.45, abs=0.01), "no longer than an interval"
+
+
+@virtual
 async def test_a_frozen_librarian_delays_no_heartbeat_to_the_other_beyond_an_interval() -> None:
     one, two = Ear(1, takes_s=3600), Ear(2)
     sent, begun = beats(one, two), asyncio.get_running_loop().time()
