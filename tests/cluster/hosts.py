@@ -437,7 +437,7 @@ def report(trial: Trial) -> dict[str, Any]:
         for what, found in sorted(trial.figures.items())
     }
     ended = {host.name: host.ended for host in trial.hosts.hosts.values() if host.ended}
-    return {"acknowledged": trial.acknowledged, "lost": 0, "ended_by_themselves": ended, **figures}
+    return {"acknowledged_and_found": trial.acknowledged, "ended_by_themselves": ended, **figures}
 
 
 async def main(options: argparse.Namespace) -> None:
