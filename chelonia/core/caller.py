@@ -59,7 +59,10 @@ class Call:
 
     def as_service(self, dn: Dn, role: Role, service_id: ServiceId) -> Call:
         """This request carried on by a service of ours in its own name, ids and key kept."""
-        return replace(self, dn=dn, roles=(role,), service_id=service_id, attributes=(), address="")
+        return Call(
+            dn=dn, roles=(role,), service_id=service_id, request_id=self.request_id, request_key=self.request_key,
+            read_after=self.read_after, strong=self.strong,
+        )  # fmt: skip
 
     def strongly(self) -> Call:
         """This call, reading nothing but the newest acknowledged: for what cannot be taken back."""

@@ -290,34 +290,23 @@ class HealthTable:
         )
 
     def _view(self, shepherd: ServiceId, node: _Node, now: Ms, wall: Ms) -> NodeView:
-        stored = node.stored
-        view = NodeView(
+        stored, beat = node.stored, node.beat if node.stored.approved else None
+        here = self.present(shepherd, now)
+        just_noticed = stored.approved and not here and stored.state == NODE_ALIVE  # not yet written
+        return NodeView(
             shepherd=shepherd,
             dn=stored.dn,
-            state=NODE_ALIVE if self.present(shepherd, now) else NODE_OFFLINE,
-            since_ms=stored.since_ms,
-            domain=stored.domain,
+            state=_state(stored, here, wall),
+            since_ms=wall if just_noticed else stored.since_ms,
+            boot=beat.boot if beat else 0,
+            free_bytes=beat.free_bytes if beat else 0,
+            total_bytes=beat.total_bytes if beat else 0,
+            replicas=beat.replicas if beat else 0,
+            accepting=beat is not None and beat.accepting and not stored.drain_ms,
+            domain=beat.domain if beat else stored.domain,
             maintenance_until_ms=stored.excused_until_ms,
+            reclaimable_bytes=beat.reclaimable_bytes if beat else 0,
             drain=DRAINING if stored.drain_ms else "",
-        )
-        if not stored.approved:
-            return replace(view, state=NODE_WAITING)
-        if view.state == NODE_OFFLINE and stored.state == NODE_ALIVE:
-            view = replace(view, since_ms=wall)  # noticed just now, not yet written
-        if stored.excused_until_ms > wall:
-            view = replace(view, state=NODE_MAINTENANCE)
-        if node.beat is None:
-            return view
-        beat = node.beat
-        return replace(
-            view,
-            boot=beat.boot,
-            free_bytes=beat.free_bytes,
-            total_bytes=beat.total_bytes,
-            replicas=beat.replicas,
-            accepting=beat.accepting and not stored.drain_ms,
-            domain=beat.domain,
-            reclaimable_bytes=beat.reclaimable_bytes,
         )
 
     def _fresh(self, shepherd: ServiceId, node: _Node, now: Ms) -> bool:
@@ -331,6 +320,14 @@ class HealthTable:
     def _overdue(self, node: _Node, now: Ms) -> bool:
         starting = node.heard_ms is None and now < self._grace_until
         return now - self._listening_since >= self._lease_ms and not starting
+
+
+def _state(stored: StoredNode, here: bool, wall: Ms) -> str:
+    if not stored.approved:
+        return NODE_WAITING
+    if stored.excused_until_ms > wall:
+        return NODE_MAINTENANCE
+    return NODE_ALIVE if here else NODE_OFFLINE
 
 
 def _after_farewell(beat: Heartbeat, last: Heartbeat) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.ahash import Element
@@ -135,6 +136,9 @@ ALARM_KEEP_MS = 600_000
 """How long a second process of the same name is told after it was last heard: longer than anybody takes to look."""
 
 
+_NOTHING: Final = Recorded()
+
+
 @dataclass(slots=True)
 class _Voice:
     beat: Heartbeat
@@ -159,7 +163,7 @@ class Voices:
 
     def recorded(self, shepherd: ServiceId) -> Recorded:
         """What is on record."""
-        return self._recorded.get(shepherd, Recorded())
+        return self._recorded.get(shepherd, _NOTHING)
 
     def boot(self, shepherd: ServiceId, store: str) -> int:
         """The last boot of this store that was taken here, 0 for none."""

@@ -82,5 +82,6 @@ class Planning:
             fit = view.accepting and not self._spared(view.shepherd)
             present, proven = nodes.present(view.shepherd), nodes.proven(view.shepherd)
             steady = view.shepherd not in unsteady
-            out[view.shepherd] = NodeHealth(replace(view, accepting=fit), present, proven, steady, bool(view.drain))
+            seen = view if fit == view.accepting else replace(view, accepting=fit)
+            out[view.shepherd] = NodeHealth(seen, present, proven, steady, bool(view.drain))
         return out

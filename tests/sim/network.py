@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,7 +85,7 @@ class Refused(CheloniaError):
 
 
 Target = Callable[[], Any]
-Work = Callable[[], Awaitable[Any]]
+Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Network:
@@ -184,7 +184,7 @@ class Network:
             return
 
     async def _perform(self, source: Node, node: Node, what: str, work: Work, request_id: str) -> Any:
-        task = self._fly(node, _as_coroutine(work), request_id)
+        task = self._fly(node, work(), request_id)
         if not await self._loop.finished(task, (LONG_ANSWER_MS if what in LONG else ANSWER_MS) / 1000):
             self._note(source, node, what, "no answer")
             raise CheloniaError(Kind.TIMEOUT, what, node.name, "no answer")
@@ -317,7 +317,3 @@ class Channel:
 
 def _pairs(sources: Sequence[str], targets: Sequence[str]) -> list[tuple[str, str]]:
     return [(source, target) for source in sources for target in targets if source != target]
-
-
-async def _as_coroutine(work: Work) -> Any:
-    return await work()
