@@ -19,7 +19,7 @@ from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import run_virtual, this_loop
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import (
     ADMIN,
@@ -509,7 +509,7 @@ def test_a_leader_that_was_frozen_listens_for_a_lease_before_it_calls_anybody_aw
             await asyncio.sleep(4)
             for shepherd in p.shepherds.values():
                 shepherd.up = False
-            asyncio.get_running_loop()._virtual.now_s += 60  # type: ignore[attr-defined]
+            this_loop().now_s += 60
             await asyncio.sleep(0.7)
             assert [node.state for node in await p.b.service.nodes(BARTENDER)] == ["alive", "alive"]
             await asyncio.sleep(1)
