@@ -262,6 +262,7 @@ class Healer:
         now = self._on.now
         await self.heed()
         if now - self._refreshed_ms >= self._on.settings.services_interval_ms:
+            await self._on.records.refresh_position(self._on.call)
             await self._on.nodes.refresh(self._on.call)
             self._refreshed_ms = now
         if self._leading.now:

@@ -6,6 +6,7 @@ few times. Only the caller's own expectations (`elements.EXPECT`) are never retr
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class Records:
         self._identity = identity
         self._listeners: list[Applied] = []
         self._position = Position("", 0, 0)
+        self.restored = asyncio.Event()
+        """Set when older metadata have been put back since the first answer."""
 
     @property
     def position(self) -> Position:
@@ -149,7 +152,10 @@ class Records:
         raise CheloniaError(Kind.CONFLICT, cause="others keep changing the same entries; try again")
 
     def _saw(self, position: Position) -> None:
-        self._position = max(self._position, position) if position.cluster == self._position.cluster else position
+        known = self._position
+        if position.cluster == known.cluster and position.generation > known.generation:
+            self.restored.set()
+        self._position = max(known, position) if position.cluster == known.cluster else position
 
 
 def _scoped(call: Call) -> RequestKey:

@@ -1,8 +1,9 @@
 """The Librarian: one service behind `core.librarian.Librarian`.
 
 This file checks who may call, hands each operation to the part that knows it - `service_names`, `service_uploads`,
-`service_nodes`, `healer` - and keeps the background work going. Every namespace operation is one transact; what is
-decided stands in pure modules (`tree`, `uploads`, `blobs`, `reports`, `health`, `repair`).
+`service_nodes`, `healer` - and keeps the background work going, anew when older metadata have been put back. Every
+namespace operation is one transact; what is decided stands in pure modules (`tree`, `uploads`, `blobs`, `reports`,
+`health`, `repair`).
 
 A memo (`recall`) is the GUID the operation made or changed, for an upload followed by a blank and its blob.
 """
@@ -84,22 +85,15 @@ class LibrarianService:
     """
 
     def __init__(self, ahash: AHash, identity: Identity, world: World) -> None:
+        self._ahash = ahash
         self._identity = identity
         self._world = world
-        self._records = Records(ahash, identity)
-        self._nodes = Nodes(self._records, world, world.clock.monotonic_ms())
-        self._names = Names(self._records, world, self._nodes.present)
-        rechecking = Rechecking(world, identity.call(), self._nodes.table)
-        self._nodes.listen(rechecking.heard)
-        self._uploads = Uploads(self._records, world, self._names, self._nodes.table.verify_key, rechecking)
-        self._life = NodeLife(self._records, self._nodes, world)
-        self._healer = Healer(self._records, self._nodes, self._uploads, identity, world)
-        self._fsck = Fsck(self._records, world)
-        self._rebuilding: Rebuilding | None = None
-        if self._healer.keeping is not None:
-            tools = Tools(self._names, self._fsck, self._healer.keeping, self._healer.heed)
-            self._rebuilding = Rebuilding(Footing(self._records, self._nodes, world, identity.call()), tools)
+        self._parts = self._new_parts()
         self._healing: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def _new_parts(self) -> _Parts:
+        return _Parts(self._ahash, self._identity, self._world)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -108,13 +102,16 @@ class LibrarianService:
 
         Raises: BAD_CONFIG without a root owner; UNAVAILABLE while the A-Hash does not answer (start again).
         """
+        await self._start(self._parts)
+
+    async def _start(self, parts: _Parts) -> None:
         call = self._identity.call()
-        await self._records.refresh_position(call)
-        await self._ensure_cluster(call)
-        await self._ensure_root(call)
-        await self._nodes.bootstrap(call, self._world.settings.bootstrap)
-        await self._nodes.refresh(call)
-        if under_way(await self._records.one(call, REBUILD_OBJECT)):
+        await parts.records.refresh_position(call)
+        await self._ensure_cluster(parts, call)
+        await self._ensure_root(parts.names, call)
+        await parts.nodes.bootstrap(call, self._world.settings.bootstrap)
+        await parts.nodes.refresh(call)
+        if under_way(await parts.records.one(call, REBUILD_OBJECT)):
             _LOG.warning(
                 "a rebuild has broken off: give `chelonia admin rebuild` again; until then nothing is repaired"
             )
@@ -122,32 +119,64 @@ class LibrarianService:
     @property
     def record_key(self) -> str:
         """The cluster's record key (hex): to be kept where it outlives the A-Hash."""
-        return self._uploads.record_key
+        return self._parts.uploads.record_key
 
     async def run(self) -> None:
-        """Heal until cancelled or stopped."""
-        healing = self._healing = asyncio.create_task(self._healer.run())
+        """Heal until cancelled or stopped; begin anew whenever older metadata have been put back."""
+        self._stopped = False
         try:
-            await asyncio.wait((healing,))
-            if not healing.cancelled():
-                healing.result()
+            while not self._stopped and await self._heal():
+                await self._begin_anew()
         finally:
             await self.stop()
 
+    async def _heal(self) -> bool:
+        """Heal with what is remembered; returns whether that is of metadata that are no more."""
+        healing = self._healing = asyncio.create_task(self._parts.healer.run())
+        restored = asyncio.create_task(self._parts.records.restored.wait())
+        try:
+            await asyncio.wait((healing, restored), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            restored.cancel()
+        if healing.done() and not healing.cancelled():
+            healing.result()
+        return not healing.done()
+
+    async def _begin_anew(self) -> None:
+        """Read everything again, as a restart would; until that is done requests are answered as before."""
+        _LOG.info("the metadata have been restored from a backup: all that was read before is read again")
+        await self._end_work()
+        fresh = self._new_parts()
+        while not self._stopped:
+            try:
+                await self._start(fresh)
+            except CheloniaError as error:
+                if not error.meaning.retryable:
+                    raise
+                _LOG.info("the restored metadata cannot be read yet: %s", error)
+                await self._world.clock.sleep(self._world.settings.tick_ms)
+            else:
+                self._parts = fresh
+                return
+
     async def stop(self) -> None:
         """End the background work. Requests are still answered. Safe to call twice."""
-        if self._rebuilding is not None:
-            await self._rebuilding.stop()
+        self._stopped = True
+        await self._end_work()
+
+    async def _end_work(self) -> None:
+        if self._parts.rebuilding is not None:
+            await self._parts.rebuilding.stop()
         healing, self._healing = self._healing, None
         if healing is not None:
             healing.cancel()
             await asyncio.wait((healing,))
 
-    async def _ensure_cluster(self, call: Call) -> None:
+    async def _ensure_cluster(self, parts: _Parts, call: Call) -> None:
         kept = self._world.settings.record_key
-        found = await self._records.one(call, CLUSTER_OBJECT)
+        found = await parts.records.one(call, CLUSTER_OBJECT)
         if not found.exists:
-            position = self._records.position
+            position = parts.records.position
             sections = {
                 "cluster": {
                     "id": position.cluster or self._world.ids.uuid(),
@@ -157,17 +186,17 @@ class LibrarianService:
                 }
             }
             elements = [check(CLUSTER_OBJECT, version(0)), *put_all(CLUSTER_OBJECT, sections)]
-            await self._records.attempt(call, Draft(elements))
-            found = await self._records.one(call, CLUSTER_OBJECT)
+            await parts.records.attempt(call, Draft(elements))
+            found = await parts.records.one(call, CLUSTER_OBJECT)
         key = found.value("cluster", "record_key")
         if kept not in ("", key):
             cause = "the file holds the record key of another cluster: name the right one in record_key_file"
             raise CheloniaError(Kind.BAD_CONFIG, "start", "record key", cause)
-        self._uploads.seal_with(key)
+        parts.uploads.seal_with(key)
 
-    async def _ensure_root(self, call: Call) -> None:
+    async def _ensure_root(self, names: Names, call: Call) -> None:
         settings = self._world.settings
-        if (await self._names.get(call, (ROOT,), ()))[0].exists:
+        if (await names.get(call, (ROOT,), ()))[0].exists:
             return
         if not settings.root_owner:
             cause = "the root needs an owner at the first start: set root_owner to an administrator's DN"
@@ -175,7 +204,7 @@ class LibrarianService:
         sections = {"policy": settings.root_policy, "defaultPolicy": settings.root_default_policy}
         try:
             root = MakeEntry(Guid(""), "", TYPE_COLLECTION, settings.root_owner, sections)
-            await self._names.make_entry(call, root)
+            await names.make_entry(call, root)
         except CheloniaError as error:
             if error.kind is not Kind.EXISTS:
                 raise
@@ -186,210 +215,229 @@ class LibrarianService:
         """Make entry objects without names, each in one transact."""
         check_access(call, "librarian", "new")
         total = len(requests)
-        return tuple([await self._names.new(numbered(call, i, total), r) for i, r in enumerate(requests)])
+        return tuple([await self._parts.names.new(numbered(call, i, total), r) for i, r in enumerate(requests)])
 
     async def get(self, call: Call, guids: tuple[Guid, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """Return entries as readers see them; unknown and pending ones come back with version 0."""
         check_access(call, "librarian", "get")
-        return await self._names.get(call, guids, needed)
+        return await self._parts.names.get(call, guids, needed)
 
     async def traverse(self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()) -> tuple[Traversal, ...]:
         """Follow Logical Names as far as they go."""
         check_access(call, "librarian", "traverseLN")
-        return await self._names.traverse(call, names, needed)
+        return await self._parts.names.traverse(call, names, needed)
 
     async def modify_metadata(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[ModifyOutcome, ...]:
         """Change single properties of entries, each atomically."""
         check_access(call, "librarian", "modifyMetadata")
         total = len(requests)
-        return tuple([await self._names.modify(numbered(call, i, total), r) for i, r in enumerate(requests)])
+        return tuple([await self._parts.names.modify(numbered(call, i, total), r) for i, r in enumerate(requests)])
 
     async def remove(self, call: Call, requests: tuple[tuple[str, Guid], ...]) -> tuple[RemoveOutcome, ...]:
         """Remove entries with all their names and replicas."""
         check_access(call, "librarian", "remove")
         total = len(requests)
-        return tuple([await self._names.remove(numbered(call, i, total), *r) for i, r in enumerate(requests)])
+        return tuple([await self._parts.names.remove(numbered(call, i, total), *r) for i, r in enumerate(requests)])
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
         """Apply a Shepherd's report about its own replicas, once and in order."""
         check_access(call, "librarian", "report")
         own_shepherd(call, report.shepherd, "report")
-        return await self._nodes.report(call, report)
+        return await self._parts.nodes.report(call, report)
 
     # --- the transactional namespace --------------------------------------------------------------------------------
 
     async def make_entry(self, call: Call, request: MakeEntry) -> Guid:
         """Make an entry and its name at once."""
         check_access(call, "librarian", "makeEntry")
-        return await self._names.make_entry(call, request)
+        return await self._parts.names.make_entry(call, request)
 
     async def begin_put(self, call: Call, request: BeginPut) -> Begun:
         """Prepare an upload."""
         check_access(call, "librarian", "beginPut")
-        return await self._uploads.begin_put(call, request)
+        return await self._parts.uploads.begin_put(call, request)
 
     async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
         """Turn a pending upload into a file."""
         check_access(call, "librarian", "commitPut")
-        return await self._uploads.commit_put(call, guid, receipts)
+        return await self._parts.uploads.commit_put(call, guid, receipts)
 
     async def commit_file(self, call: Call, request: CommitFile) -> Committed:
         """Make the file of a bytes-first upload."""
         check_access(call, "librarian", "commitFile")
-        return await self._uploads.commit_file(call, request)
+        return await self._parts.uploads.commit_file(call, request)
 
     async def unlink(self, call: Call, request: Unlink) -> None:
         """Drop one name."""
         check_access(call, "librarian", "unlink")
-        await self._names.unlink(call, request)
+        await self._parts.names.unlink(call, request)
 
     async def delete(self, call: Call, request: Delete) -> None:
         """Remove a file or mount point."""
         check_access(call, "librarian", "delete")
-        await self._names.delete(call, request)
+        await self._parts.names.delete(call, request)
 
     async def unmake(self, call: Call, request: Unmake) -> None:
         """Remove an empty collection."""
         check_access(call, "librarian", "unmake")
-        await self._names.unmake(call, request)
+        await self._parts.names.unmake(call, request)
 
     async def move(self, call: Call, request: Move) -> None:
         """Rename, move or hard-link."""
         check_access(call, "librarian", "move")
-        await self._names.move(call, request)
+        await self._parts.names.move(call, request)
 
     async def undelete(self, call: Call, request: Undelete) -> None:
         """Bring a file back from the trash."""
         check_access(call, "librarian", "undelete")
-        await self._names.undelete(call, request)
+        await self._parts.names.undelete(call, request)
 
     async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
         """Return a page of the deleted files that are kept."""
         check_access(call, "librarian", "trash")
-        return await self._names.trash(call, under, after, limit)
+        return await self._parts.names.trash(call, under, after, limit)
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
         """Change a file's number of wanted replicas."""
         check_access(call, "librarian", "setWanted")
-        await self._names.set_wanted(call, request)
+        await self._parts.names.set_wanted(call, request)
 
     async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter = ()) -> EntryPage:
         """Return a page of a collection's children."""
         check_access(call, "librarian", "entries")
-        return await self._names.entries(call, guid, after, limit, needed)
+        return await self._parts.names.entries(call, guid, after, limit, needed)
 
     async def recall(self, call: Call) -> str | None:
         """The memo of an operation that applied under this request key, or None."""
         check_access(call, "librarian", "recall")
-        outcome = await self._records.recall(call)
+        outcome = await self._parts.records.recall(call)
         return outcome.memo if outcome is not None and outcome.applied else None
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives. Not in the access table's hands: an unknown identity is recorded as waiting."""
-        answer = await self._nodes.heartbeat(call, beat)
-        return replace(answer, copy_bytes_per_s_max=self._healer.control.bytes_per_s)
+        answer = await self._parts.nodes.heartbeat(call, beat)
+        return replace(answer, copy_bytes_per_s_max=self._parts.healer.control.bytes_per_s)
 
     def suspect(self, shepherd: ServiceId) -> None:
         """The connection that a Shepherd's heartbeats came over has closed. Told by what serves connections."""
-        self._healer.suspect(shepherd)
+        self._parts.healer.suspect(shepherd)
 
     async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
         """What this Librarian knows of Shepherds by itself."""
         check_access(call, "librarian", "hearing")
-        return await self._healer.words(shepherds)
+        return await self._parts.healer.words(shepherds)
 
     async def consider(self, call: Call, blobs: tuple[BlobId, ...]) -> None:
         """Plan these blobs: another Librarian found something to do for the repair leader."""
         check_access(call, "librarian", "consider")
-        self._healer.consider(blobs)
+        self._parts.healer.consider(blobs)
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
         """What the namespace believes to be on a Shepherd."""
         check_access(call, "librarian", "inventory")
         own_shepherd(call, shepherd, "inventory")
-        return await self._nodes.inventory(call, shepherd, after, limit)
+        return await self._parts.nodes.inventory(call, shepherd, after, limit)
 
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
         """All Shepherds known, ordered by service id."""
         check_access(call, "librarian", "nodes")
-        views = self._nodes.views()
-        return await self._life.told(call, views) if call.has(Role.ADMINISTRATOR) else views
+        views = self._parts.nodes.views()
+        return await self._parts.life.told(call, views) if call.has(Role.ADMINISTRATOR) else views
 
     async def services(self, call: Call) -> tuple[ServiceRecord, ...]:
         """All registered identities, ordered by role and id."""
         check_access(call, "librarian", "services")
-        await self._nodes.refresh(call)
-        return self._nodes.services()
+        await self._parts.nodes.refresh(call)
+        return self._parts.nodes.services()
 
     async def approve(self, call: Call, record: ServiceRecord) -> None:
         """Approve or withdraw a service identity."""
         check_access(call, "librarian", "approve")
-        await self._nodes.approve(call, record)
+        await self._parts.nodes.approve(call, record)
 
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
         """Announce planned absence."""
         check_access(call, "librarian", "maintenance")
-        await self._nodes.maintenance(call, shepherd, until_ms)
+        await self._parts.nodes.maintenance(call, shepherd, until_ms)
 
     async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
         """Have a Shepherd emptied, or no longer."""
         check_access(call, "librarian", "drain")
-        await self._life.drain(call, shepherd, on=on)
+        await self._parts.life.drain(call, shepherd, on=on)
 
     async def forget(
         self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
     ) -> ForgetPage:
         """Declare a Shepherd lost for good, a page at a time."""
         check_access(call, "librarian", "forget")
-        return await self._life.forget(call, shepherd, after, check_only=check_only, accept_loss=accept_loss)
+        return await self._parts.life.forget(call, shepherd, after, check_only=check_only, accept_loss=accept_loss)
 
     async def heal_status(self, call: Call) -> HealStatus:
         """Report how far healing is."""
         check_access(call, "librarian", "healStatus")
         if call.has(Role.LIBRARIAN):
-            return self._healer.own_status()
-        return await self._healer.status()
+            return self._parts.healer.own_status()
+        return await self._parts.healer.status()
 
     async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
         """Pause, resume or limit healing."""
         check_access(call, "librarian", "healOrder")
-        return await self._healer.order(call, order)
+        return await self._parts.healer.order(call, order)
 
     async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
         """Begin a drill, say whether one may begin, or call one off."""
         check_access(call, "librarian", "drill")
-        return await self._healer.drill(call, order)
+        return await self._parts.healer.drill(call, order)
 
     async def drill_status(self, call: Call) -> DrillStatus:
         """Report the present or last drill."""
         check_access(call, "librarian", "drillStatus")
-        return await self._healer.drill_status(own=call.has(Role.LIBRARIAN))
+        return await self._parts.healer.drill_status(own=call.has(Role.LIBRARIAN))
 
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""
         check_access(call, "librarian", "health")
-        return self._healer.summary()
+        return self._parts.healer.summary()
 
     async def fsck(self, call: Call, below: Guid, cursor: str) -> FsckPage:
         """Check a piece of the metadata."""
         check_access(call, "librarian", "fsck")
-        return await self._fsck.check(call, below, cursor)
+        return await self._parts.fsck.check(call, below, cursor)
 
     async def rebuild(self, call: Call, begin: bool) -> RebuildStatus:
         """Restore an empty namespace from the Shepherds, or tell how far that is."""
         check_access(call, "librarian", "rebuild")
-        if self._rebuilding is None:
+        if self._parts.rebuilding is None:
             raise CheloniaError(Kind.NOT_SUPPORTED, "rebuild", cause="this Librarian cannot read from Shepherds")
         if begin:
-            await self._rebuilding.begin(call.dn)
-        return await self._rebuilding.status()
+            await self._parts.rebuilding.begin(call.dn)
+        return await self._parts.rebuilding.status()
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
         """Repair what fsck has found. Raises: CONFLICT during a rebuild: what looks broken is not restored yet."""
         check_access(call, "librarian", "mend")
-        if under_way(await self._records.one(call.strongly(), REBUILD_OBJECT)):
+        if under_way(await self._parts.records.one(call.strongly(), REBUILD_OBJECT)):
             cause = "a rebuild is under way; repair when `chelonia admin rebuild` has ended"
             raise CheloniaError(Kind.CONFLICT, "fsck", cause=cause)
-        return await self._fsck.mend(call, findings)
+        return await self._parts.fsck.mend(call, findings)
+
+
+class _Parts:
+    """What one Librarian consists of, with all that it remembers of the metadata."""
+
+    def __init__(self, ahash: AHash, identity: Identity, world: World) -> None:
+        records = self.records = Records(ahash, identity)
+        nodes = self.nodes = Nodes(records, world, world.clock.monotonic_ms())
+        self.names = Names(records, world, nodes.present)
+        rechecking = Rechecking(world, identity.call(), nodes.table)
+        nodes.listen(rechecking.heard)
+        self.uploads = Uploads(records, world, self.names, nodes.table.verify_key, rechecking)
+        self.life = NodeLife(records, nodes, world)
+        self.healer = Healer(records, nodes, self.uploads, identity, world)
+        self.fsck = Fsck(records, world)
+        self.rebuilding: Rebuilding | None = None
+        if self.healer.keeping is not None:
+            tools = Tools(self.names, self.fsck, self.healer.keeping, self.healer.heed)
+            self.rebuilding = Rebuilding(Footing(records, nodes, world, identity.call()), tools)

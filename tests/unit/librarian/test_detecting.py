@@ -172,7 +172,7 @@ class Pair:
 
     @property
     def leader(self) -> ServiceId:
-        return next(n for n, one in self.librarians.items() if one._healer.summary().is_leader)
+        return next(n for n, one in self.librarians.items() if one._parts.healer.summary().is_leader)
 
     @property
     def other(self) -> ServiceId:

@@ -12,7 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, ReferenceId, RequestKey, ServiceId, blob_object, shepherd_object
 from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
-from chelonia.core.replicas import ReplicaState
+from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.shepherd import DeleteOutcome
 from chelonia.librarian.elements import drop, put
 from chelonia.librarian.records import Identity
@@ -240,6 +240,49 @@ def test_an_erasure_that_no_longer_stands_is_not_struck_off() -> None:
             await p.until(lambda: drained(p))
             await asyncio.sleep(3)
             assert (await p.b.everything())[f"{one} file"] == {f"{blob}@{one}": blob}
+
+    run_virtual(scenario())
+
+
+class Later:
+    """An A-Hash in front of another, of whatever generation it is set to."""
+
+    def __init__(self, inner: AHash) -> None:
+        self._inner = inner
+        self.generation = 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def status(self, call: Call) -> AHashStatus:
+        status = await self._inner.status(call)
+        return replace(status, position=replace(status.position, generation=self.generation))
+
+
+def test_metadata_that_were_put_back_are_gone_through_anew_by_the_leader_that_ran_on() -> None:
+    async def scenario() -> None:
+        ahash: list[Later] = []
+
+        def wrap(inner: AHash) -> AHash:
+            ahash.append(Later(inner))
+            return ahash[0]
+
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=10**9)
+        async with paper(3, settings, wrap=wrap) as p:
+            _, blob = await p.upload("f", copies=2)
+            await p.until(lambda: p.settled(blob, copies=2))
+            await asyncio.sleep(3)
+            one = p.b.shepherds[0]
+            reference = ReferenceId(f"{blob}@{one}")
+            lost = (
+                drop(blob_object(blob), "locations", str(Location(one, reference))),
+                drop(shepherd_object(one), "file", reference),
+            )
+            await p.b.ahash.transact(LIBRARIAN, RequestKey(""), lost)  # as if it had been copied after the backup
+            ahash[0].generation = 2
+            assert await p.until(lambda: p.settled(blob, copies=2)) < 10_000
+            health = await p.b.service.health(ADMIN)
+            assert (health.is_leader, health.position.generation) == (True, 2)
 
     run_virtual(scenario())
 

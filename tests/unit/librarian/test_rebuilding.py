@@ -131,7 +131,7 @@ def test_names_policies_metadata_links_trash_and_locations_come_back() -> None:
             assert await trashed(k.bench) == [("deleted", gone)]
             await k.bench.service.undelete(BARTENDER, Undelete(gone, ROOT, "deleted"))
             assert (await k.bench.stored(CLUSTER_OBJECT)).value("cluster", "generation") == "2"
-            assert k.bench.service._records.position.generation == 2
+            assert k.bench.service._parts.records.position.generation == 2
             assert status.counts["replicas found"] >= 4
             assert "files without bytes" not in status.counts
 
@@ -592,7 +592,7 @@ def test_a_snapshot_taken_after_the_loss_is_passed_over(monkeypatch: pytest.Monk
         async with k.running(BEFORE, generation=2):
             begun = k.clock.now_ms()
             late = encode_manifest(Manifest("test", 2, begun, 0, (), ()), KEY)
-            keeping = k.bench.service._healer.keeping
+            keeping = k.bench.service._parts.healer.keeping
             assert keeping is not None
             await keeping.store(late, snapshot_name("manifest", begun))
             await k.bench.service.rebuild(ADMIN, True)
@@ -685,7 +685,7 @@ def test_while_a_rebuild_has_broken_off_nothing_is_repaired_and_no_snapshot_take
 
 async def marked(k: Keepers, state: str) -> None:
     """The state of a rebuild, as a Librarian that is gone has left it."""
-    records = k.bench.service._records
+    records = k.bench.service._parts.records
     await records.attempt(LIBRARIAN, Draft([put(REBUILD_OBJECT, "rebuild", "state", state)]))
 
 
