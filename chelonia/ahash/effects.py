@@ -1,6 +1,7 @@
 """What the replication protocol asks for and tells: roles, effects, status. Plain values; `protocol.py` makes them.
 
-The shell carries effects out in their order. `OpenTerm` comes first in a term; `TermEnded` last, and always.
+The shell carries effects out in their order. `OpenTerm` comes first in a term, then `ProveTerm`, `TermOpened`;
+`TermEnded` last, and always.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from chelonia.ahash.standing import TermMark
 
 
 class Role(enum.Enum):
-    """What a replica is. `OPENING`: master of a term that no majority has joined yet."""
+    """What a replica is. `OPENING`: master of a term that is not open yet."""
 
     ALONE = "alone"
     FOLLOWER = "follower"
@@ -72,14 +73,23 @@ class Announce:
 @dataclass(frozen=True, slots=True)
 class OpenTerm:
     """Commit the first record of our term: `mark` under its key (`layout.META_TERM`), nothing else. Then nothing until
-    `TermOpened`."""
+    `ProveTerm`."""
 
     mark: TermMark
 
 
 @dataclass(frozen=True, slots=True)
+class ProveTerm:
+    """A majority has joined our term: commit its second record, `sequence`, which changes nothing. Then nothing until
+    `TermOpened`."""
+
+    term: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class TermOpened:
-    """A majority has joined our term: requests may be taken."""
+    """A majority can prove that our term was joined: requests may be taken."""
 
     term: int
 
@@ -115,8 +125,8 @@ class Trusted:
 
 
 Effect = (
-    Send | Process | AskElection | StepDown | Announce | OpenTerm | TermOpened | TermEnded | Durable | FollowerSees
-    | Trusted
+    Send | Process | AskElection | StepDown | Announce | OpenTerm | ProveTerm | TermOpened | TermEnded | Durable
+    | FollowerSees | Trusted
 )  # fmt: skip
 Effects = tuple[Effect, ...]
 

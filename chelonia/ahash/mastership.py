@@ -520,7 +520,9 @@ class Mastership:
                 self._engine.step_down()
             case effects.OpenTerm(mark):
                 self.members_at = mark.first
-                self._spawn(self._open(mark))
+                self._spawn(self._begin(mark.term, lambda store: commit_mark(store, mark)))
+            case effects.ProveTerm(term, sequence):
+                self._spawn(self._begin(term, lambda store: commit_nothing(store, sequence)))
             case effects.TermOpened(term):
                 _LOG.info("replica %d is master: term %d is open", self._own, term)
                 self._opened(term)
@@ -537,14 +539,14 @@ class Mastership:
             case _:
                 assert_never(effect)
 
-    async def _open(self, mark: TermMark) -> None:
-        """Commit the first record of our term."""
-        store = TermStore(self._engine, mark.term)
+    async def _begin(self, term: int, commit: Callable[[Store], None]) -> None:
+        """Make one of the commits that open our term."""
+        store = TermStore(self._engine, term)
         try:
-            await self._executor.run_write(lambda: commit_mark(store, mark))
+            await self._executor.run_write(lambda: commit(store))
         except CheloniaError as error:
-            _LOG.info("replica %d cannot open term %d: %s", self._own, mark.term, error)
-            if self.replica.term == mark.term:
+            _LOG.info("replica %d cannot open term %d: %s", self._own, term, error)
+            if self.replica.term == term:
                 self._do(self.replica.resign, str(error), self._clock.monotonic_ms())
 
     def _opened(self, term: int) -> None:
@@ -647,10 +649,15 @@ def read_members(store: Reader) -> Membership | None:
 
 def commit_mark(store: Store, mark: TermMark) -> None:
     """Commit the first record of a term, and nothing else."""
+    _commit_next(store, mark.first, {layout.META_TERM: standing.encode_mark(mark)})
+
+
+def commit_nothing(store: Store, sequence: int) -> None:
+    """Commit the second record of a term: it is there, that is all."""
+    _commit_next(store, sequence, {})
+
+
+def _commit_next(store: Store, sequence: int, puts: Mapping[bytes, bytes]) -> None:
     state = meta.read_state(store)
-    puts = {
-        layout.META_STATE: layout.encode_state(StoreState(mark.first, state.objects)),
-        layout.META_TERM: standing.encode_mark(mark),
-    }
-    assert state.sequence + 1 == mark.first, f"the log ends at {state.sequence}, the term begins at {mark.first}"
-    store.commit(puts, ())
+    assert state.sequence + 1 == sequence, f"the log ends at {state.sequence}, the next commit is {sequence}"
+    store.commit({layout.META_STATE: layout.encode_state(StoreState(sequence, state.objects)), **puts}, ())

@@ -3,9 +3,10 @@
 A `Replica` takes messages of its peers, events of its engine and the passing of time, and returns effects: what to
 send, what to hand to the engine, what became of terms. It never reads a clock, a socket or the store. `now_ms` is
 always the process's monotonic clock.
-Invariants: a term is open only when a majority has its first commit on stable storage, and nothing is answered before;
-a replica follows only whom `standing.may_join` and its own grant allow, and acknowledges only in the term it follows;
-leases of two open terms never overlap; a replica that lost its disk counts for nothing until it is synchronised.
+Invariants: a term is open only when a majority has its first two commits on stable storage, and nothing is answered
+before; a replica follows only whom `standing.may_join` and its own grant allow, and acknowledges only in the term it
+follows; leases of two open terms never overlap; a replica that lost its disk counts for nothing until it is
+synchronised.
 Why these suffice, whatever elections do: docs/design/009-replication.md.
 """
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from chelonia.ahash import membership as records
+from chelonia.ahash.candidacy import ballot
 from chelonia.ahash.effects import (
     Admission,
     Announce,
@@ -26,6 +28,7 @@ from chelonia.ahash.effects import (
     OpenTerm,
     PeerStatus,
     Process,
+    ProveTerm,
     ReplicaStatus,
     Role,
     Send,
@@ -71,6 +74,7 @@ class _Reign:
     watermark: Watermark
     lease: Lease
     began_ms: int
+    joined: bool = False
     opened_ms: int | None = None
     beat_due_ms: int = 0
     tell_due_ms: int = NEVER_MS
@@ -473,8 +477,8 @@ class Replica:
         reign = self._reign
         if reign is None or reign.term != event.token.term:
             return
-        first = event.sequence == reign.mark.first
-        assert first or reign.opened_ms is not None, "a commit before the term is open"
+        due = reign.mark.first + reign.joined
+        assert event.sequence <= due or reign.opened_ms is not None, "a commit before the term is open"
         reign.watermark.committed(event.sequence, event.token, now_ms)
         self._remember(reign.mark, event.sequence)
 
@@ -502,8 +506,7 @@ class Replica:
             return
         durable = reign.watermark.durable
         if reign.opened_ms is None and durable and now_ms < self._lease_until(now_ms):
-            reign.opened_ms = now_ms
-            self._effects.append(TermOpened(reign.term))
+            self._open(reign, durable, now_ms)
         if reign.opened_ms is not None and reign.told < durable:
             reign.told = durable
             self._effects.append(Durable(reign.term, durable))
@@ -513,6 +516,17 @@ class Replica:
             self._send_beats(reign, now_ms, sent_ms=now_ms)
         elif now_ms >= reign.tell_due_ms:
             self._send_beats(reign, now_ms, sent_ms=0)
+
+    def _open(self, reign: _Reign, durable: int, now_ms: int) -> None:
+        """A majority holds the first commit under our lease. Until it holds a second one too, which proves that, an
+        older log might still be followed: what it alone has must not come back after we answered without it.
+        """
+        if not reign.joined:
+            reign.joined = True
+            self._effects.append(ProveTerm(reign.term, reign.mark.first + 1))
+        elif durable > reign.mark.first:
+            reign.opened_ms = now_ms
+            self._effects.append(TermOpened(reign.term))
 
     def _agreeing(self, reign: _Reign) -> list[int]:
         return [voter for voter in self._quorum.voters() if voter not in reign.refused]
@@ -630,11 +644,12 @@ class Replica:
             found.need = found.head
 
     def _regain(self, found: _Following, now_ms: int) -> None:
-        """Count again once we hold all that the master of an open term had after we were synchronised.
+        """Count again once we hold all that the master had after we were synchronised.
 
+        All we ever acknowledged is in it: its term is open, or it began with all that we vouched for when we joined.
         Not before a lease has passed since our start: what we promised before we lost our disk has lapsed by then.
         """
-        if self._trusted or found.need is None or not found.durable or now_ms < self._trust_after_ms:
+        if self._trusted or found.need is None or now_ms < self._trust_after_ms:
             return
         if self._flushed is not None and self._flushed.sequence >= max(found.need, found.first):
             self._trusted = True
@@ -694,28 +709,11 @@ class Replica:
             self._ask_election(now_ms)
 
     def _ask_election(self, now_ms: int) -> None:
-        """An election is a proposal, so its only aim is a master whom the others may follow.
-
-        Berkeley DB elects the log with the newest term in it, proven or not. A replica with an unproven term that
-        vouches for less than another could win and would be refused: it stays away, and its vote is not asked for.
-        Somebody else's election is joined without a quorum in sight: his record may be newer than ours.
-        """
-        words = self._words(now_ms)
-        enough = self._quorum.reached(words)
-        if not enough and (self._unproven or now_ms >= self._wanted_until_ms):
-            return
-        best = max(word.vouched for word in words.values())
-        taking_part = [
-            peer for peer, word in words.items() if word.voter and (not word.unproven or word.vouched == best)
-        ]
-        if self._own not in taking_part:
-            return
-        votes = max(records.majority(len(voters)) for voters in self._quorum.sets)
-        if enough:
-            votes = min(votes, len(taking_part))
-        self._electing_until_ms = now_ms + ELECTION_MS
-        self._elect_after_ms = now_ms + self._pace.backoff_ms * (1 + self._own)
-        self._effects.append(AskElection(max(votes, len(taking_part)), votes, self._pace.mandate_ms))
+        found = ballot(self._own, self._words(now_ms), self._quorum, joining=now_ms < self._wanted_until_ms)
+        if found is not None:
+            self._electing_until_ms = now_ms + ELECTION_MS
+            self._elect_after_ms = now_ms + self._pace.backoff_ms * (1 + self._own)
+            self._effects.append(AskElection(*found, self._pace.mandate_ms))
 
     def _stale_since(self, now_ms: int) -> int:
         return now_ms - STAND_BEATS * self._pace.beat_ms

@@ -2,9 +2,9 @@
 
 Berkeley DB lets a late winner take a higher generation than the master that the group has since acknowledged writes to.
 So an election here is only a proposal. Each term's first commit carries a `TermMark`; until a majority holds it the
-master commits nothing else. A commit beyond the first therefore proves that its term was open: `LogEnd.vouched` is the
-newest commit that is proven in this way. A replica follows a master whose base reaches what it vouches for itself, or
-whose term is open already; nobody else. Why this is enough: docs/design/009-replication.md.
+master commits nothing else. A commit beyond the first therefore proves that its term was joined: `LogEnd.vouched` is
+the newest commit that is proven in this way. A replica follows a master whose base reaches what it vouches for itself,
+or whose term is open already; nobody else. Why this is enough: docs/design/009-replication.md.
 """
 
 from __future__ import annotations

@@ -38,5 +38,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ),
     ("swarm", 30_118, "the simulator's own: a new Shepherd of whom nothing was written yet was taken for called away"),
     ("swarm", 45_149, "the simulator's own: a disk replaced just before a backup that did not know of it yet"),
+    (
+        "swarm",
+        45_085,
+        "a term that had answered and committed nothing was forgotten: what an older master had written alone, and the "
+        "newer one had refused, was done after all",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -3,9 +3,10 @@
 Phase 1: clients write and read through any replica while processes crash, freeze (at chosen points too), lose unsynced
 tails or whole disks, links are cut in one or both directions, frames are late, doubled or out of order, and members
 come and go. Phase 2: faults stop, and within a bounded time all must work and be equal.
-Checked throughout: the master of every term that opens holds every acknowledged write; no two masters may answer at
-the same moment. Checked at the end against the log all replicas agree on: every acknowledged write is in it, once;
-strong reads and writes keep real time; local reads never go back.
+Checked throughout: the master of every term that opens holds every acknowledged write, and all of the log that a term
+before it told to be durable; no two masters may answer at the same moment. Checked at the end against the log all
+replicas agree on: every acknowledged write is in it, once; strong reads and writes keep real time; local reads never go
+back.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from chelonia.ahash.effects import (
     Effects,
     FollowerSees,
     OpenTerm,
+    ProveTerm,
     Role,
     Send,
     StepDown,
@@ -112,6 +114,9 @@ class Process:
                 case OpenTerm(mark):
                     self.world.point("open", self)
                     self.engine.commit(mark.term, ((f"mark {mark.term}.{mark.replica}", "mark", mark),), _nothing)
+                case ProveTerm(term, _):
+                    self.world.point("prove", self)
+                    self.engine.commit(term, ((f"proof {term}.{self.own}", "proof", term),), _nothing)
                 case TermOpened(term):
                     self.opened = term
                     self.world.opened(self, term)
@@ -119,7 +124,10 @@ class Process:
                 case TermEnded():
                     self.opened = None
                     self._wake_waiters()
-                case Durable() | FollowerSees():
+                case Durable(_, sequence):
+                    self.world.decided(self, sequence)
+                    self._wake_waiters()
+                case FollowerSees():
                     self._wake_waiters()
                 case Trusted():
                     pass
@@ -393,6 +401,7 @@ class World:
         self.traps: list[Trap] = []
         self.acknowledged: set[str] = set()
         self.terms_opened = 0
+        self._decided: list[Record] = []
         self._queue: list[tuple[int, int, Node | None, int, Callable[..., None], tuple[Any, ...]]] = []
         self._links: dict[tuple[int, int], Link] = {}
         self._parting: dict[tuple[int, int], int] = {}
@@ -558,6 +567,15 @@ class World:
         lost = self.acknowledged - process.engine.state.requests
         if lost:
             raise Broken(f"term {term} of replica {process.own} opened without {sorted(lost)[:3]} ({len(lost)} lost)")
+
+    def decided(self, process: Process, sequence: int) -> None:
+        """What an open term told to be durable: answers rest on it, also those that changed nothing, so it stays."""
+        log = process.node.disk.log
+        told = next((place for place, record in enumerate(log) if record.sequence > sequence), len(log))
+        known = min(told, len(self._decided))
+        if log[:known] != self._decided[:known]:
+            raise Broken(f"replica {process.own} is master without what was told before")
+        self._decided[known:told] = log[known:told]
 
     def check_leases(self, process: Process) -> None:
         """No two masters may answer at the same moment."""

@@ -200,7 +200,7 @@ class Engine:
 
     # ---------------------------------------------------------------------------------------------------- as a client
 
-    def _on_newmaster(self, sender: int, gen: int) -> None:
+    def _on_newmaster(self, sender: int, gen: int, end: int) -> None:
         if self.is_master:
             self._later(0, self._demote)
             return
@@ -211,6 +211,8 @@ class Engine:
             self._first_sync, self._begun = not self._begun, True
             self._end_election("")
             self._post(MasterThere(sender, gen))
+        if end > len(self._disk.log):  # what a broken connection lost is asked for
+            self._in_step = False
         if not self._in_step:
             self._send(sender, "SYNC_REQ", tuple(self._disk.log))
 
@@ -294,7 +296,7 @@ class Engine:
 
     def _on_newclient(self, sender: int, gen: int) -> None:
         if self.is_master:
-            self._send(sender, "NEWMASTER")
+            self._send(sender, "NEWMASTER", len(self._disk.log))
 
     _on_master_req = _on_newclient
 
@@ -309,7 +311,7 @@ class Engine:
         self._master = None
         self._in_step = self._ready = False
         self._disk.log.append(Record(self.gen, self.state.sequence))
-        self._send(None, "NEWMASTER")
+        self._send(None, "NEWMASTER", len(self._disk.log))
         self._send(None, "LOG", len(self._disk.log) - 1, self._disk.log[-1])
         self._post(MasterHere(self.gen))
 
@@ -366,7 +368,7 @@ class Engine:
 
     def _on_vote1(self, sender: int, gen: int, egen: int, word: tuple[int, int, int]) -> None:
         if self.is_master:
-            self._send(sender, "NEWMASTER")
+            self._send(sender, "NEWMASTER", len(self._disk.log))
             return
         if egen < self._egen:
             self._send(sender, "ALIVE", self._egen)

@@ -24,7 +24,7 @@ KEYS = ("a", "b")
 TRY_US = 350_000
 """A client waits so long for one answer."""
 TRIES = 8
-POINTS = ("vote", "vote2", "elected", "open", "commit", "sync", "flush", "demoted", "copy")
+POINTS = ("vote", "vote2", "elected", "open", "prove", "commit", "sync", "flush", "demoted", "copy")
 
 
 @dataclass(slots=True)

@@ -116,6 +116,31 @@ async def test_an_isolated_master_answers_nothing_and_its_writes_are_unknown(gro
         )
 
 
+async def test_what_a_term_refused_is_not_done_by_what_an_older_master_kept(group: Group) -> None:
+    """A master that wrote alone comes back when the one after it, which refused what it had not seen, is gone."""
+    old = group.master()
+    needs_first = (put("o", "s", "second", "2", is_value("s", "p", "1")),)
+    group.switch.isolate(old)
+    alone = [
+        asyncio.create_task(group.services[old].transact(LIBRARIAN, RequestKey(key), elements))
+        for key, elements in (("first", (put("o", "s", "p", "1"),)), ("second", needs_first))
+    ]
+    await poll_async(lambda: group.master() not in (0, old), 20, what="another master")
+    new = group.master()
+    refused = await group.services[new].transact(LIBRARIAN, RequestKey("second"), needs_first)
+    assert not refused.applied
+    assert await group.services[new].recall(LIBRARIAN, RequestKey("first")) is None
+    group.switch.heal()
+    group.switch.isolate(new)
+    (third,) = (n for n in group.services if n not in (old, new))
+    await poll_async(lambda: group.master() not in (0, new), 20, what="a master without it")
+    (found,) = await group.services[third].get(LIBRARIAN.strongly(), (OBJECT,))
+    for task in alone:
+        task.cancel()
+    assert found.value("s", "second") == ""
+    assert await group.services[third].recall(LIBRARIAN, RequestKey("second")) is None
+
+
 async def test_writers_who_wait_when_the_master_goes_apply_once(group: Group) -> None:
     old = group.master()
     others = [n for n in group.services if n != old]
