@@ -1,0 +1,165 @@
+"""The units under a systemd that has booted, in namespaces of this machine: what the sandbox lets a node do, and what
+systemd does with one that hangs. Nothing of it is left behind: files are in a layer of memory above this machine's.
+"""
+
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import ENVIRON, ROOT
+from tests.support.polling import poll
+
+pytestmark = [
+    pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300),
+    pytest.mark.capability("root", "netns", "tmpfs", "command:systemctl", "command:systemd-sysusers"),
+]  # fmt: skip
+
+NODES = ("chelonia@core", "chelonia@shepherd")
+LOUD = re.compile(r".*level=(?:WARNING|ERROR|CRITICAL).*|Traceback.*")
+BOOT = r"""
+set -e
+echo $$ > {group}/cgroup.procs
+exec unshare --cgroup --fork --pid --kill-child=KILL sh -euc '
+mount -t tmpfs tmpfs {at}
+mkdir {at}/upper {at}/work {at}/root
+mount -t overlay overlay -o lowerdir=/,upperdir={at}/upper,workdir={at}/work {at}/root
+cd {at}/root
+mkdir -p opt/python opt/source opt/site old
+mount --bind {python} opt/python
+mount --bind {source} opt/source
+mount --bind {site} opt/site
+for each in proc sysfs:sys cgroup2:sys/fs/cgroup tmpfs:run tmpfs:tmp tmpfs:dev; do
+    mount -t ${{each%%:*}} none ${{each#*:}}
+done
+for each in null:3 zero:5 full:7 random:8 urandom:9; do mknod -m 666 dev/${{each%%:*}} c 1 ${{each#*:}}; done
+mknod -m 666 dev/tty c 5 0
+mkdir dev/pts dev/shm
+mount -t devpts -o newinstance,ptmxmode=0666 none dev/pts
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
+echo /opt/python/lib > etc/ld.so.conf.d/python.conf
+for each in cheloniad:chelonia.hosting.cheloniad chelonia:chelonia_clients.cli; do
+    {{
+        echo "#!/opt/python/bin/python{version} -P"
+        echo "import sys"
+        echo "sys.path[:0] = [\"/opt/source\", \"/opt/source/clients\", \"/opt/site\"]"
+        echo "from ${{each#*:}} import main"
+        echo "sys.exit(main())"
+    }} > usr/local/bin/${{each%%:*}}
+    chmod 755 usr/local/bin/${{each%%:*}}
+done
+cp opt/source/systemd/chelonia@.service opt/source/systemd/chelonia.target etc/systemd/system/
+cp opt/source/systemd/chelonia.sysusers.conf usr/lib/sysusers.d/chelonia.conf
+rm -rf etc/systemd/system/*.wants etc/chelonia etc/grid-security var/lib/chelonia
+for each in udevd udev-trigger modules-load networkd resolved timesyncd logind sysctl; do
+    ln -sf /dev/null etc/systemd/system/systemd-$each.service
+done
+ln -sf /lib/systemd/system/basic.target etc/systemd/system/default.target
+echo "127.0.0.1 localhost one.example.org" > etc/hosts
+ip link set lo up
+pivot_root . old
+umount -l old
+ldconfig
+exec env -i container=test /lib/systemd/systemd --system
+'
+"""
+
+
+class Booted:
+    """A machine that has booted."""
+
+    def __init__(self, directory: Path) -> None:
+        mounted = subprocess.run(["findmnt", "-nt", "cgroup2", "-o", "TARGET"], capture_output=True, text=True)
+        self._group = Path(mounted.stdout.split()[0]) / f"chelonia-{directory.name}"
+        self._group.mkdir()
+        script = BOOT.format(
+            group=self._group, at=directory, python=sys.base_prefix, source=ROOT, site=sysconfig.get_path("purelib"),
+            version=f"{sys.version_info.major}.{sys.version_info.minor}",
+        )  # fmt: skip
+        self._process = subprocess.Popen(
+            ["unshare", "--mount", "--uts", "--ipc", "--net", "--propagation", "private", "sh", "-c", script],
+            stdin=subprocess.DEVNULL,
+        )
+        self.run("test", "-e", "/run/systemd/private", patient=True)
+
+    def run(self, *command: str, patient: bool = False) -> str:
+        """Run a command there; returns what it said. `patient`: again until it succeeds."""
+
+        def attempt() -> tuple[int, str]:
+            first = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+            inside = ["nsenter", "-t", first[0], "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", *command]
+            done = subprocess.run(
+                inside, env=ENVIRON | {"HOME": "/root/new"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, timeout=60,
+            )  # fmt: skip
+            if patient and done.returncode:
+                raise OSError(done.stdout)
+            return done.returncode, done.stdout
+
+        code, said = poll(attempt, 60, interval=0.3, tolerate=(OSError, IndexError)) if patient else attempt()
+        assert code == 0, f"{' '.join(command)} ended with {code}: {said}"
+        return said
+
+    def shown(self, node: str, what: str) -> str:
+        """A property of a unit."""
+        return self.run("systemctl", "show", "-P", what, node).strip()
+
+    def close(self) -> None:
+        """Switch it off."""
+        for child in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
+            subprocess.run(["kill", "-KILL", child], check=False)
+        self._process.kill()
+        self._process.wait()
+
+        def removed() -> bool:
+            for each in sorted((path for path in self._group.rglob("*") if path.is_dir()), reverse=True):
+                each.rmdir()
+            self._group.rmdir()
+            return True
+
+        poll(removed, what="its processes are gone", tolerate=OSError)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Booted]:
+    booted = Booted(tmp_path)
+    try:
+        yield booted
+    finally:
+        booted.close()
+
+
+def test_nodes_live_within_the_sandbox_of_their_unit(machine: Booted) -> None:
+    machine.run("mkdir", "/root/new")
+    machine.run("systemd-sysusers")
+    machine.run("cheloniad", "init", "one.example.org")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "enable", "--now", *NODES)
+    machine.run("sh", "-c", "chelonia admin status | grep '1 alive'", patient=True)
+    for node in NODES:
+        state = machine.run("cat", f"/proc/{machine.shown(node, 'MainPID')}/status")
+        held = dict(re.findall(r"^(CapBnd|CapEff|NoNewPrivs|Seccomp):\s*(\w+)$", state, re.MULTILINE))
+        assert held == {"CapBnd": "0" * 16, "CapEff": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
+    machine.run("sh", "-c", "echo hello > /run/sent && chelonia put /run/sent /sent 1 && chelonia get /sent /run/got")
+    assert machine.run("cat", "/run/got") == "hello\n"
+    machine.run("chelonia", "admin", "ahash", "backup", "first")
+
+    before = machine.shown(NODES[0], "MainPID")
+    machine.run("systemctl", "reload", *NODES)
+    machine.run("sh", "-c", f"journalctl -u {NODES[0]} | grep tls-reloaded", patient=True)
+    assert machine.shown(NODES[0], "MainPID") == before
+
+    machine.run("kill", f"-{signal.SIGSTOP.name.removeprefix('SIG')}", before)
+    poll(lambda: machine.shown(NODES[0], "MainPID") not in (before, "0"), 40, what="the one that hangs is replaced")
+    machine.run("sh", "-c", "rm /run/got; chelonia get /sent /run/got", patient=True)
+    assert machine.run("cat", "/run/got") == "hello\n"
+
+    machine.run("systemctl", "stop", *NODES)
+    assert [machine.shown(node, "Result") for node in NODES] == ["success"] * len(NODES)
+    assert not LOUD.findall(said := machine.run("journalctl", "-u", "chelonia@*", "-o", "cat")), said
