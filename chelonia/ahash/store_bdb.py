@@ -237,7 +237,8 @@ class BdbStore:
     def _on_event(self, env: Any, event: int, info: Any) -> None:
         del env, info
         if event == bdb.DB_EVENT_PANIC:
-            self.panic("Berkeley DB panicked: restart, recovery runs at start")
+            damaged = f"a file in {self._directory / 'db'} is damaged, restore a backup"
+            self.panic(f"Berkeley DB panicked: recovery runs at the next start; if it panics again, {damaged}")
 
     def _release(self) -> None:
         for handle in (self._db, self._env):
