@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import ENVIRON, ROOT
+from tests.support.hosts import ENVIRON, HOME, ROOT
 from tests.support.polling import poll
 
 pytestmark = [
@@ -95,7 +95,7 @@ class Booted:
             first = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
             inside = ["nsenter", "-t", first[0], "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", *command]
             done = subprocess.run(
-                inside, env=ENVIRON | {"HOME": "/root/new"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                inside, env=ENVIRON, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True, timeout=60,
             )  # fmt: skip
             if patient and done.returncode:
@@ -136,7 +136,7 @@ def machine(tmp_path: Path) -> Iterator[Booted]:
 
 
 def test_nodes_live_within_the_sandbox_of_their_unit(machine: Booted) -> None:
-    machine.run("mkdir", "/root/new")
+    machine.run("mkdir", "-p", HOME)
     machine.run("systemd-sysusers")
     machine.run("cheloniad", "init", "one.example.org")
     machine.run("systemctl", "daemon-reload")
