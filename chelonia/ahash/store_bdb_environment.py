@@ -39,7 +39,7 @@ TREE: Final = "store.db"
 @dataclass(frozen=True, slots=True)
 class BdbSettings:
     """Args:
-    cache_bytes: page cache; a quarter of the memory of a dedicated host.
+    cache_bytes: page cache; what is not in it is read through the system's, and checked.
     log_file_bytes, log_buffer_bytes: size of one log file and of the buffer before it.
     checkpoint_log_bytes, checkpoint_interval_ms: a checkpoint follows so much log, or so long after a change.
     log_kept_bytes: log that a replica keeps, so that another which was away so long need not be copied anew.
