@@ -98,9 +98,7 @@ class Erasers:
             self._backoff.failed(shepherd, now)
             self._after[shepherd] = ""
             return
-        elements = [lease, reports.still_of(shepherd, boot)]
-        for key in confirmed:
-            elements += [drop(obj, "erase", key, isset("erase", key)), drop(obj, "file", outbox_reference(key))]
+        elements = [lease, *struck_off(shepherd, boot, confirmed)]
         if confirmed and (await self._records.attempt(self._call, Draft(elements))).applied:
             self._found[shepherd] -= len(confirmed)
 
@@ -115,3 +113,17 @@ class Erasers:
             if outcome.status != DELETED:
                 _LOG.info("shepherd %s did not erase %s: %s", shepherd, outcome.request_id, outcome.status)
         return confirmed
+
+
+def struck_off(shepherd: ServiceId, boot: int, keys: Iterable[str]) -> list[Element]:
+    """Take orders that were carried out from a Shepherd's outbox, if all of them still stand there.
+
+    Args:
+        boot: the start that reported when they went out.
+        keys: of the outbox, as confirmed.
+    """
+    obj = shepherd_object(shepherd)
+    elements = [reports.still_of(shepherd, boot)]
+    for key in keys:
+        elements += [drop(obj, "erase", key, isset("erase", key)), drop(obj, "file", outbox_reference(key))]
+    return elements

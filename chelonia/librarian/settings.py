@@ -43,7 +43,8 @@ class LibrarianSettings:
         survey_interval_ms: one slow pass over all known blobs (the survey) starts this often.
         survey_page_ms: pause between two pages of that pass.
         backoff_ms: pause after a Shepherd refused or failed, doubled up to `backoff_max_ms`.
-        services_interval_ms: how often the registry and the stored node states are read again.
+        services_interval_ms: how often the registry and the stored node states are read again, and restored
+            metadata noticed at the latest.
         plan_batch: blobs read and planned together; copies_max: copies this Librarian runs at once.
         copies_per_node_max: repair copies one Shepherd sends or takes at once.
         copy_bytes_per_s_max: of repair copies one Shepherd sends, and as many that it takes; 0: no limit. An
