@@ -173,7 +173,7 @@ class LibrarianService:
             await asyncio.wait((healing,))
 
     async def _ensure_cluster(self, parts: _Parts, call: Call) -> None:
-        kept = self._world.settings.record_key
+        kept = self._world.settings.record_key or self.record_key
         found = await parts.records.one(call, CLUSTER_OBJECT)
         if not found.exists:
             position = parts.records.position

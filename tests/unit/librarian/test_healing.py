@@ -9,12 +9,21 @@ import pytest
 from chelonia.core.ahash import AHash, AHashStatus, Element, Page, TransactOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ObjectId, ReferenceId, RequestKey, ServiceId, blob_object, shepherd_object
+from chelonia.core.ids import (
+    CLUSTER_OBJECT,
+    Ms,
+    ObjectId,
+    ReferenceId,
+    RequestKey,
+    ServiceId,
+    blob_object,
+    shepherd_object,
+)
 from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.shepherd import DeleteOutcome
-from chelonia.librarian.elements import drop, put
+from chelonia.librarian.elements import drop, erase, put
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -283,6 +292,30 @@ def test_metadata_that_were_put_back_are_gone_through_anew_by_the_leader_that_ra
             assert await p.until(lambda: p.settled(blob, copies=2)) < 10_000
             health = await p.b.service.health(ADMIN)
             assert (health.is_leader, health.position.generation) == (True, 2)
+
+    run_virtual(scenario())
+
+
+def test_an_empty_store_of_the_next_generation_gets_the_key_that_a_librarian_ran_on_with() -> None:
+    """Records on disks are sealed with it: a rebuild of what was lost would believe none."""
+
+    async def scenario() -> None:
+        ahash: list[Later] = []
+
+        def wrap(inner: AHash) -> AHash:
+            ahash.append(Later(inner))
+            return ahash[0]
+
+        async with paper(1, wrap=wrap) as p:
+            key = p.b.service.record_key
+            await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (erase(CLUSTER_OBJECT),))
+            ahash[0].generation = 2
+
+            async def made() -> bool:
+                return (await p.b.stored(CLUSTER_OBJECT)).exists
+
+            await p.until(made)
+            assert (await p.b.stored(CLUSTER_OBJECT)).value("cluster", "record_key") == key
 
     run_virtual(scenario())
 
