@@ -105,7 +105,8 @@ class HealStatus:
         copies_done, bytes_done: since something was last exposed where nothing was before.
         copying: copies under way.
         copies_per_min, bytes_per_s: what was lately copied.
-        forecast_ms: from now until nothing is exposed; -1 when that cannot be told: paused, or nothing copied yet.
+        forecast_ms: from now until nothing is exposed; -1 when that cannot be told: paused, `at_rest`, nothing copied
+            yet.
         queue: those that wait, the most endangered first: the first `bounds.HEAL_QUEUE_SHOWN`.
         cursors: of every Shepherd that is being gone through.
         waits_for: what all of it waits for though nobody has paused it, in words, "" when it does not.
@@ -128,6 +129,11 @@ class HealStatus:
     queue: tuple[Endangered, ...] = ()
     cursors: tuple[NodeCursor, ...] = ()
     waits_for: str = ""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing of what is exposed can be copied now: all of it is waited for, or has no place or source."""
+        return not self.copying and self.delayed + self.stuck >= sum(found.blobs for found in self.exposed) > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,8 @@ def blob_rules(look: Look, blob: StoredObject) -> Iterator[Finding]:
     locations = locations_of(blob)
     if not any(state in GOOD for _, state in locations):
         states = ", ".join(state.value for _, state in locations) or "none at all"
-        yield _finding(blob.id, BLOB_LOST, "", f"no copy that could be good: {states}")
+        whose = f"file {file}, written as {blob.value('blob', 'name')}"
+        yield _finding(blob.id, BLOB_LOST, "", f"no copy that could be good: {states}; {whose}")
     claims = blob.sections.get("claims", {})
     for location, state in locations:
         yield from _location_rules(look, blob, location, state)

@@ -6,6 +6,8 @@ transact, at most once a leader's lease: that much is looked at again after a ch
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from chelonia.core import bounds
 from chelonia.core.healing import Exposed, HealControl, HealStatus, NodeCursor
 from chelonia.core.ids import Ms, ServiceId
@@ -81,7 +83,7 @@ class Progress:
         seen = Seen(work.copies, work.bytes, *done, self._work.unplanned, self._work.read_share)
         expected, cost = forecast.outlook(seen), None if control.paused else self._rate.cost
         until = forecast.forecast_ms(*expected, cost) if expected else forecast.UNKNOWN
-        return HealStatus(
+        status = HealStatus(
             leader=self._leading.holder,
             is_leader=self._leading.now,
             control=control,
@@ -100,3 +102,4 @@ class Progress:
             cursors=self._work.rounds(),
             waits_for=self._leading.waits_for,
         )
+        return replace(status, forecast_ms=forecast.UNKNOWN) if status.at_rest else status

@@ -89,9 +89,9 @@ async def _watch(session: Session, status: HealStatus) -> HealStatus:
     shown, told = 0, ""
     with Bar("copies", enabled=not quiet, unit="copies") as bar:
         while not (is_whole(status) or status.control.paused):
-            why = doubt(status)
+            why = _held_up(status)
             if why and why != told:
-                session.out.tell(f"not known whether all is whole: {why}; waiting")
+                session.out.tell(f"{why}; waiting")
             told = why
             bar.expect(status.copies_done + status.copies_to_go)
             bar.advance(status.copies_done - shown)
@@ -99,6 +99,17 @@ async def _watch(session: Session, status: HealStatus) -> HealStatus:
             await asyncio.sleep(WATCH_S)
             status = await session.administrator().heal_status()
     return status
+
+
+def _held_up(status: HealStatus) -> str:
+    """Why watching may take long, in words; "" while copies are made."""
+    if why := doubt(status):
+        return f"not known whether all is whole: {why}"
+    return f"nothing can be copied now: {_waiting(status)}" if status.at_rest else ""
+
+
+def _waiting(status: HealStatus) -> str:
+    return f"{status.delayed} for a Shepherd expected back, {status.stuck} for a place or a source"
 
 
 def doubt(status: HealStatus) -> str:
@@ -127,8 +138,7 @@ def lines(status: HealStatus) -> list[str]:
         f"too few copies     {_exposed(status)}",
     ]
     if status.delayed or status.stuck:
-        waits = f"{status.delayed} for a Shepherd expected back, {status.stuck} for a place or a source"
-        out.append(f"of these wait      {waits}")
+        out.append(f"of these wait      {_waiting(status)}")
     out += [
         f"to go              {status.copies_to_go} copies, {human_size(status.bytes_to_go)}",
         f"done               {status.copies_done} copies, {human_size(status.bytes_done)}; {status.copying} under way",
@@ -160,6 +170,8 @@ def forecast(status: HealStatus) -> str:
         return "never, while it is paused"
     if not status.exposed or not status.is_leader or status.waits_for:
         return f"not known: {doubt(status)}"
+    if status.at_rest:
+        return "not known: nothing can be copied now"
     if status.forecast_ms < 0:
         return "not known yet: too little has been looked at or copied"
     seconds = status.forecast_ms / 1000

@@ -117,6 +117,7 @@ DEAF = replace(WHOLE, is_leader=False)
 LEADERLESS = replace(WHOLE, is_leader=False, leader="")
 LOOKING = replace(WHOLE, cursors=(NodeCursor(ServiceId("https://s/Shepherd"), "", False),))
 REBUILT = replace(WHOLE, waits_for="a rebuild of the namespace has stopped: no room")
+LOST = replace(WHOLE, exposed=(Exposed(0, 2),), stuck=2, copies_to_go=2, forecast_ms=100)
 STUCK = replace(WHOLE, cursors=(NodeCursor(ServiceId("https://s/Shepherd"), "r1", True),))
 
 
@@ -144,6 +145,16 @@ async def test_nothing_is_called_whole_while_nobody_knows(
     assert warned.count(why) == 1
     hurt = replace(unsure, exposed=HURT.exposed)
     assert "40 with 2 left, that is known of" in (await run(Told(hurt), monkeypatch, "heal"))[0]
+
+
+async def test_what_waits_is_not_forecast_and_watching_says_why_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, _ = await run(Told(LOST), monkeypatch, "heal")
+    assert "all whole in       not known: nothing can be copied now" in said
+    said, warned = await run(Told(LOST, LOST, HURT, WHOLE), monkeypatch, "heal", "status", watch="yes")
+    assert "it is whole" in said
+    assert warned.count("0 for a Shepherd expected back, 2 for a place or a source") == 1
+    said, _ = await run(Told(replace(LOST, copying=1)), monkeypatch, "heal")
+    assert "about 0.1 s" in said
 
 
 async def test_programs_are_told_whether_all_is_known_to_be_whole(monkeypatch: pytest.MonkeyPatch) -> None:
