@@ -243,11 +243,11 @@ def _location_rules(look: Look, blob: StoredObject, location: Location, state: R
 
 
 def blob_work(blob: StoredObject) -> Iterator[Finding]:
-    """What healing has still to do about a blob."""
+    """What healing has still to do about a blob: nothing where nothing is left."""
     states = [state.value for _, state in locations_of(blob)]
     nodes = {location.shepherd for location, _ in locations_of(blob)}
     wanted = max(facts_of(blob).wanted, 1)
-    if states != ["alive"] * wanted or len(nodes) != wanted:
+    if states and (states != ["alive"] * wanted or len(nodes) != wanted):
         yield _finding(blob.id, COPIES, "", f"{states} on {len(nodes)} Shepherds, wanted {wanted}")
 
 

@@ -49,7 +49,11 @@ class Planning:
         self._unreadable: dict[ObjectId, int] = {}
 
     def plans(self, blobs: Iterable[StoredObject]) -> tuple[BlobPlan, ...]:
-        """Plan these blobs, most endangered first. One whose record makes no sense is told, and left out."""
+        """Plan these blobs, most endangered first.
+
+        One whose record makes no sense is told, and left out; so is one of which no copy is left anywhere: only a
+        report, or a person, can change that, and fsck tells of it.
+        """
         plans = repair.plan(self._views(blobs), self.nodes(), self.policy, self._on.wall)
         for plan in plans:
             self._tally.note(plan)
@@ -58,7 +62,9 @@ class Planning:
     def _views(self, blobs: Iterable[StoredObject]) -> Iterator[BlobView]:
         for stored in blobs:
             try:
-                yield repair.view_of(stored)
+                view = repair.view_of(stored)
+                if view.replicas:
+                    yield view
             except (CheloniaError, ValueError) as error:
                 if stored.version != self._unreadable.get(stored.id) and len(self._unreadable) < UNREADABLE_TOLD_MAX:
                     self._unreadable[stored.id] = stored.version

@@ -12,6 +12,7 @@ from chelonia.core.ids import BlobId, Guid, RequestKey, ServiceId
 from chelonia.core.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
 from chelonia.core.replicas import ReplicaState
 from chelonia.librarian import registry
+from chelonia.librarian.invariants import BLOB_LOST
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
@@ -116,6 +117,28 @@ def test_what_only_it_has_is_named_and_kept_until_that_is_accepted() -> None:
             assert (await p.b.service.get(BARTENDER, (guid,)))[0].exists, "its name stays, for a person to see"
 
     run_virtual(scenario())
+
+
+@pytest.mark.expect_log("is lost with")
+def test_what_was_given_up_is_fscks_to_tell_and_nothing_that_healing_waits_for() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            await p.upload("only", copies=1)
+            one = p.b.shepherds[0]
+            await away(p, one)
+            assert await exposures(p) == {0: 1}
+            await forget(p, one, accept=True)
+            for _ in range(30):  # longer than from one survey to the next
+                await asyncio.sleep(1)
+                assert await exposures(p) == {}
+            rules = {f.rule for f in (await p.b.service.fsck(ADMIN, Guid(""), "")).findings}
+            assert rules == {BLOB_LOST}
+
+    run_virtual(scenario())
+
+
+async def exposures(p: Paper) -> dict[int, int]:
+    return {found.live: found.blobs for found in (await p.b.service.heal_status(ADMIN)).exposed}
 
 
 def test_a_copy_out_of_reach_is_no_reason_to_give_up_another() -> None:
