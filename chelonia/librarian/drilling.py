@@ -59,12 +59,12 @@ class Drilling:
         if not call.has(Role.LIBRARIAN):
             order = replace(order, by=call.dn)
         drills.check_order(order, self._on.settings)
-        leader, neighbours = ServiceId(self._leading.holder), self._on.world.neighbours
+        leader = self._leading.elsewhere
         if not self._leading.now:
-            if call.has(Role.LIBRARIAN) or not leader or neighbours is None:
+            if call.has(Role.LIBRARIAN) or leader is None:
                 cause = "nobody leads repair at the moment; try again in a few seconds"
                 raise CheloniaError(Kind.UNAVAILABLE, "drill", cause=cause)
-            return await neighbours.librarian(leader).drill(self._on.call, order)
+            return await leader.drill(self._on.call, order)
         async with self._busy:
             if order.action is DrillAction.STOP:
                 return await self._stop(order)
@@ -78,11 +78,11 @@ class Drilling:
 
     async def status(self) -> DrillStatus:
         """The same, the leader's word if it can be had."""
-        leader, neighbours = ServiceId(self._leading.holder), self._on.world.neighbours
-        if self._leading.now or not leader or neighbours is None:
+        leader = self._leading.elsewhere
+        if leader is None:
             return self.own_status()
         try:
-            return await neighbours.librarian(leader).drill_status(self._on.call)
+            return await leader.drill_status(self._on.call)
         except CheloniaError as error:
             _LOG.info("the leader does not say how far a drill is: %s", error)
             return self.own_status()

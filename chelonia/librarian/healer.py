@@ -108,11 +108,11 @@ class Healer:
 
     async def status(self) -> HealStatus:
         """How far healing is: the leader's word, if it can be had."""
-        leader, neighbours = ServiceId(self._leading.holder), self._on.world.neighbours
-        if self._leading.now or not leader or neighbours is None:
+        leader = self._leading.elsewhere
+        if leader is None:
             return self._progress.status()
         try:
-            return await neighbours.librarian(leader).heal_status(self._on.call)
+            return await leader.heal_status(self._on.call)
         except CheloniaError as error:
             _LOG.info("the leader does not say how far healing is: %s", error)
             return self._progress.status()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from chelonia.core.ahash import Element, TransactOutcome
 from chelonia.core.ids import REBUILD_OBJECT, REPAIR_OBJECT, Ms, ServiceId, shepherd_object
+from chelonia.core.librarian import Librarian
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian import leader
 from chelonia.librarian.elements import LEASE, put
@@ -43,6 +44,14 @@ class Leading:
     def holder(self) -> str:
         """Who leads, as last read."""
         return self._leadership.holder
+
+    @property
+    def elsewhere(self) -> Librarian | None:
+        """The Librarian that leads, where that is another one that can be asked."""
+        neighbours = self._on.world.neighbours
+        if self.now or not self.holder or neighbours is None:
+            return None
+        return neighbours.librarian(ServiceId(self.holder))
 
     @property
     def record(self) -> StoredObject:

@@ -12,7 +12,7 @@ import logging
 from chelonia.core import bounds
 from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import BlobId, ServiceId
+from chelonia.core.ids import BlobId
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.leading import Leading
 
@@ -35,10 +35,10 @@ class Telling:
     async def step(self) -> None:
         """Tell the leader what was noted."""
         blobs, self._blobs = tuple(self._blobs), {}
-        leader, neighbours = ServiceId(self._leading.holder), self._on.world.neighbours
-        if not blobs or self._leading.now or not leader or neighbours is None:
+        leader = self._leading.elsewhere
+        if not blobs or leader is None:
             return
-        told = neighbours.librarian(leader).consider(self._on.call, blobs)
+        told = leader.consider(self._on.call, blobs)
         try:
             await within(self._on.world.clock, self._on.settings.lease_ms, told)
         except CheloniaError as error:
