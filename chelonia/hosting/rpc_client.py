@@ -68,9 +68,10 @@ AHASH_HEDGE_MS: Final = 400
 """Below this a replica of the A-Hash that is well has answered somebody; an election takes as long."""
 COMPACT_MS: Final = 60_000
 """How long an answer in the compact encoding is waited for."""
+READING_MS: Final = 15 * 60 * 1000
+"""How long the answer to what reads whole replicas is waited for."""
 COPY_MS: Final = 24 * 3_600 * 1000
-"""How long the answer to what moves or reads whole replicas is waited for here: who asks knows how large they are, and
-gives up sooner."""
+"""How long the answer to `copy` is waited for here: who asks knows how large the replica is, and gives up sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +478,7 @@ class RemoteShepherd:
     def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
         self._channel = Channel(link, SHEPHERD, urls, patience or Patience(retry_ms=0))
         self._copying = Channel(link, SHEPHERD, urls, Patience(retry_ms=0, read_ms=COPY_MS))
+        self._reading = Channel(link, SHEPHERD, urls, Patience(retry_ms=0, read_ms=READING_MS))
 
     async def get(self, call: Call, requests: tuple[shepherd.GetRequest, ...]) -> tuple[shepherd.TurlOutcome, ...]:
         """See the port."""
@@ -508,7 +510,7 @@ class RemoteShepherd:
 
     async def prove(self, call: Call, challenge: shepherd.Challenge) -> tuple[str, ...]:
         """See the port."""
-        return await self._copying.call(call, "prove", challenge)
+        return await self._reading.call(call, "prove", challenge)
 
     async def drill(self, call: Call, order: ShepherdDrill) -> int:
         """See the port."""
@@ -516,7 +518,7 @@ class RemoteShepherd:
 
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """See the port."""
-        return await self._copying.call(call, "scrub", references)
+        return await self._reading.call(call, "scrub", references)
 
     async def records(self, call: Call, after: str, limit: int) -> shepherd.RecordPage:
         """See the port."""
@@ -524,15 +526,15 @@ class RemoteShepherd:
 
     async def scrub_page(self, call: Call, order: shepherd.ScrubOrder) -> shepherd.ScrubPage:
         """See the port."""
-        return await self._copying.call(call, "scrub_page", order)
+        return await self._reading.call(call, "scrub_page", order)
 
     async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """See the port."""
-        return await self._copying.call(call, "discard", references)
+        return await self._reading.call(call, "discard", references)
 
     async def readmit(self, call: Call) -> int:
         """See the port."""
-        return await self._copying.call(call, "readmit")
+        return await self._reading.call(call, "readmit")
 
     async def status(self, call: Call) -> shepherd.ShepherdStatus:
         """See the port."""
