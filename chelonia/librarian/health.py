@@ -149,6 +149,11 @@ class HealthTable:
         """This Librarian no longer leads repair."""
         self._leading = False
 
+    def comes_back(self, beat: Heartbeat, now: Ms) -> bool:
+        """Whether this is heard of a Shepherd that was away, or has been started anew."""
+        boot = self.boot(beat.shepherd)
+        return not self.present(beat.shepherd, now) or (boot != 0 and boot != beat.boot)
+
     def beat(self, beat: Heartbeat, now: Ms) -> Heard | None:
         """Note a heartbeat. Returns None when the Shepherd is not approved or the message is of an older boot."""
         node = self._nodes.get(beat.shepherd)

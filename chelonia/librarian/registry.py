@@ -9,7 +9,7 @@ from chelonia.core.ahash import Element
 from chelonia.core.caller import Role
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import ServiceRecord
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.librarian.elements import isnot, put, unset
 
 APPROVED = "approved"
@@ -37,6 +37,16 @@ def parse(stored: StoredObject) -> tuple[ServiceRecord, ...]:
                 service_id = ServiceId("" if service == NO_SERVICE else service)
                 out.append(ServiceRecord(role, Dn(dn), service_id, value == APPROVED, value == FORGOTTEN))
     return tuple(out)
+
+
+def needed(record: ServiceRecord) -> Filter:
+    """What to read of the registry to see whether an identity still `stands`."""
+    return (Needed(record.role.value, property_of(record)),)
+
+
+def stands(stored: StoredObject, record: ServiceRecord) -> bool:
+    """Whether an identity that was approved still is, by what is stored now."""
+    return stored.value(record.role.value, property_of(record)) == APPROVED
 
 
 def set_record(record: ServiceRecord) -> Element:

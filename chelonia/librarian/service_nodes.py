@@ -178,6 +178,8 @@ class Nodes:
         found = self._registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
         if found is None:
             await self._wait_for_approval(call, beat.shepherd)
+        elif found.approved and self.table.comes_back(beat, self._world.clock.monotonic_ms()):
+            found = await self._still_approved(call, found)
         if found is not None and found.forgotten:
             lease_ms, position = self._world.settings.lease_ms, self._records.position
             return HeartbeatAnswer(lease_ms, False, 0, position, REFUSED_FORGOTTEN, BURNT)
@@ -199,6 +201,14 @@ class Nodes:
                 await self._announce(call, beat)
         accepted = await self._accepted(call, beat)
         return HeartbeatAnswer(self._world.settings.lease_ms, True, accepted, self._records.position)
+
+    async def _still_approved(self, call: Call, record: ServiceRecord) -> ServiceRecord | None:
+        """The record of an approved identity that comes back: another Librarian may have burnt it while it was away."""
+        stored = await self._records.one(call.strongly(), SERVICES_OBJECT, registry.needed(record))
+        if registry.stands(stored, record):
+            return record
+        await self.refresh(call.strongly())
+        return self._registry.find(record.role, record.service_id, record.dn)
 
     async def _identified(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer | None:
         """Whether it is this Shepherd that speaks: None, or the answer for somebody else."""

@@ -8,18 +8,45 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import Ms, RequestKey, ServiceId
 from chelonia.core.placement import DRAINED
 from tests.sim.network import Channel
-from tests.sim.world import ADMIN, World
+from tests.sim.world import ADMIN, SimShepherd, World
 
 DRAINS_MAX = 2
 """So many Shepherds drain at once at most: every site keeps one that takes copies."""
 PAUSE_MS = 12_000
 ABSENCE_MS = 15_000
 _REQUEST = "admin"
+
+ACCEPT_MS = 60_000
+"""After so long what would be lost with a Shepherd is accepted."""
+
+
+async def forget(world: World, shepherd: SimShepherd) -> None:
+    """Declare a Shepherd that is down lost for good; while it counts as alive, or what would be lost may still be
+    copied, try again."""
+    at = world.client("keeper")
+    librarian = Channel(world.librarians(ADMIN, at), at, world.ids)
+    since_ms, after = world.clock.monotonic_ms(), ""
+    while True:
+        accept = world.clock.monotonic_ms() - since_ms > ACCEPT_MS
+        call = replace(ADMIN, request_key=RequestKey(world.ids.uuid()))
+        try:
+            page = await librarian.forget(call, shepherd.service_id, after, False, accept)
+        except CheloniaError as error:
+            world.note(f"FORGET {error}")
+            if error.kind is Kind.NOT_FOUND:
+                return
+            after = ""
+        else:
+            after = page.after
+            if page.forgotten:
+                return
+        if not after:
+            await world.clock.sleep(2_000)
 
 
 class Acts:

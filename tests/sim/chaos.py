@@ -21,6 +21,10 @@ from tests.sim.process import Node
 from tests.sim.world import Host, SimShepherd, World
 
 CALM = Faults(delay_ms_max=3)
+SCARCE = 0.1
+"""The share of seeds in which space is short everywhere now and then, and bytes rot meanwhile."""
+ECHO = 0.1
+"""The share of seeds in which reports come a second time up to a minute later."""
 LARGE = 1 << 40
 
 
@@ -61,6 +65,13 @@ def with_group(mix: Mix, rng: random.Random) -> Mix:
     """The mix of a seed whose A-Hash is a group."""
     chosen = {name: rng.randint(1, 4) for name in OF_GROUPS if rng.random() < 0.5}
     return replace(mix, misfortunes=mix.misfortunes | chosen)
+
+
+def with_more(mix: Mix, rng: random.Random) -> Mix:
+    """The mix with what was added later: disks that are full all over, reports that come again much later."""
+    scarce, echo = rng.random() < SCARCE, rng.random() < ECHO
+    faults = replace(mix.faults, echo=rng.choice((0.3, 0.8))) if echo else mix.faults
+    return replace(mix, faults=faults, misfortunes=mix.misfortunes | ({"scarce": 4, "rot": 4} if scarce else {}))
 
 
 def draw(rng: random.Random) -> Mix:
@@ -144,6 +155,13 @@ class Chaos:
         host = next(host for host in self._world.hosts if "a" in host.services)
         while host.ahash is None:
             await self._world.clock.sleep(500)
+
+    def give_up(self) -> SimShepherd | None:
+        """A Shepherd that nothing is done to, nor will be from now on: it is nobody's victim."""
+        shepherd: SimShepherd | None = self._free([s for s in self._world.shepherds if s not in self.victims])
+        if shepherd is not None:
+            self._busy[shepherd.node] = None
+        return shepherd
 
     async def calm(self) -> None:
         """Nothing goes wrong any more, and everything runs."""
@@ -400,6 +418,16 @@ class Chaos:
         shepherd.disk.platter.capacity = shepherd.disk.platter.used_bytes() + self._rng.choice((0, 50, 300))
         await self._pause(3_000, 15_000)
         shepherd.disk.platter.capacity = LARGE
+
+    async def _scarce(self) -> None:
+        """No disk takes anything new for a while: what is lost now stays short."""
+        shepherds = list(self._world.shepherds)
+        for shepherd in shepherds:
+            shepherd.disk.platter.capacity = shepherd.disk.platter.used_bytes()
+        await self._rot()
+        await self._pause(10_000, 20_000)
+        for shepherd in shepherds:
+            shepherd.disk.platter.capacity = LARGE
 
     async def _slow_disk(self) -> None:
         shepherd: SimShepherd = self._rng.choice(self._world.shepherds)

@@ -20,6 +20,8 @@ NOTHING = 0
 CONFIGS_MAX = 20_000
 """Possible states kept of one group of names; beyond, what its users are told is no longer checked."""
 UPLOADS = ("put", "put_file")
+GUESSED = ("put", "put_file", "undelete")
+"""Of these a refusal may come from what the model does not know: a reservation, an order of deletion."""
 CERTAIN_REFUSALS = ("not-found", "denied")
 """Refusals that need a state to explain them; others may come from a reservation that the model does not know."""
 
@@ -66,10 +68,12 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One possible state: for each name the file it leads to (`NOTHING`: none), and the files."""
+    """One possible state: for each name the file it leads to (`NOTHING`: none), and the files. `trash`: deleted files
+    with the names they had, None where none is kept."""
 
     names: tuple[int, ...]
     files: tuple[tuple[int, File], ...] = ()
+    trash: tuple[tuple[int, File, tuple[int, ...]], ...] | None = None
 
     def file(self, fid: int) -> File | None:
         """A file, None when it does not exist."""
@@ -77,17 +81,37 @@ class Tree:
 
     def named(self, name: int, fid: int) -> Tree:
         """The tree in which `name` leads to `fid`; a file without a name is gone."""
-        names = tuple(fid if index == name else old for index, old in enumerate(self.names))
-        return Tree(names, tuple(item for item in self.files if item[0] in names))
+        return self._leading(tuple(fid if index == name else old for index, old in enumerate(self.names)))
 
     def holding(self, fid: int, file: File) -> Tree:
         """The tree with this file in this state."""
-        return Tree(self.names, tuple(sorted({**dict(self.files), fid: file}.items(), key=lambda item: item[0])))
+        files = sorted({**dict(self.files), fid: file}.items(), key=lambda item: item[0])
+        return Tree(self.names, tuple(files), self.trash)
 
     def without(self, fid: int) -> Tree:
         """The tree without a file and its names."""
-        names = tuple(NOTHING if old == fid else old for old in self.names)
-        return Tree(names, tuple(item for item in self.files if item[0] != fid))
+        return self._leading(tuple(NOTHING if old == fid else old for old in self.names))
+
+    def back(self, fid: int, name: int) -> Tree:
+        """The tree with a file from the trash under a name."""
+        [file] = [file for old, file, _ in self.trash or () if old == fid]
+        rest = tuple(item for item in self.trash or () if item[0] != fid)
+        return replace(self.holding(fid, file), trash=rest).named(name, fid)
+
+    def deleted(self, name: int, owner: int) -> list[int]:
+        """The files in the trash that this owner finds under a name."""
+        return [fid for fid, file, names in self.trash or () if file.owner == owner and name in names]
+
+    def _leading(self, names: tuple[int, ...]) -> Tree:
+        files = tuple(item for item in self.files if item[0] in names)
+        if self.trash is None or len(files) == len(self.files):
+            return Tree(names, files, self.trash)
+        gone = [
+            (fid, file, tuple(index for index, old in enumerate(self.names) if old == fid))
+            for fid, file in self.files
+            if fid not in names
+        ]
+        return Tree(names, files, tuple(sorted((*self.trash, *gone), key=lambda item: item[0])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +128,11 @@ Config = tuple[Tree, tuple[tuple[int, At], ...]]
 
 
 class Story:
-    """All that users of one group of names were told, and every tree that explains it."""
+    """All that users of one group of names were told, and every tree that explains it. `trash`: what is deleted is
+    kept for the whole run."""
 
-    def __init__(self, names: int) -> None:
-        self._configs: set[Config] = {(Tree((NOTHING,) * names), ())}
+    def __init__(self, names: int, *, trash: bool = False) -> None:
+        self._configs: set[Config] = {(Tree((NOTHING,) * names, trash=() if trash else None), ())}
         self._pending: dict[int, Op] = {}
         self._told: deque[str] = deque(maxlen=30)
         self._broken = ""
@@ -159,6 +184,13 @@ class Story:
         files = [tree.file(tree.names[name]) for tree, _ in self._configs]
         return {file.content if file else NOTHING for file in files}
 
+    def can_come_back(self, owner: int) -> list[int]:
+        """The names that certainly lead nowhere, and under which the owner certainly finds a deleted file."""
+        self._configs = self._reachable()
+        trees = [tree for tree, _ in self._configs]
+        names = range(len(trees[0].names)) if trees and self.checked else ()
+        return [name for name in names if all(not t.names[name] and t.deleted(name, owner) for t in trees)]
+
     # --- the possible states ----------------------------------------------------------------------------------------
 
     def _finish(self, op: Op, fits: Callable[[At], bool]) -> None:
@@ -186,8 +218,18 @@ class Story:
         tree, ats = config
         for index, (op_id, at) in enumerate(ats):
             if not at.result:
-                after, then = step(self._pending[op_id], at, tree)
-                yield then, (*ats[:index], (op_id, after), *ats[index + 1 :])
+                for after, then in steps(self._pending[op_id], at, tree):
+                    yield then, (*ats[:index], (op_id, after), *ats[index + 1 :])
+
+
+def steps(op: Op, at: At, tree: Tree) -> list[tuple[At, Tree]]:
+    """What the next moment of an operation may be: how far it is then, and the tree."""
+    if op.kind != "undelete":
+        return [step(op, at, tree)]
+    found = tree.deleted(op.name, op.user)
+    if tree.names[op.name] or not found:
+        return [(At(result="refused"), tree)]
+    return [(At(result=DONE), tree.back(fid, op.name)) for fid in found]
 
 
 def step(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
@@ -251,6 +293,6 @@ def _upload(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
 
 def _explains(op: Op, at: At, told: str) -> bool:
     kind = told.removeprefix("refused ")
-    if kind == told or (kind in CERTAIN_REFUSALS and op.kind not in UPLOADS):
+    if kind == told or (kind in CERTAIN_REFUSALS and op.kind not in GUESSED):
         return at.result == told
     return at.result != DONE

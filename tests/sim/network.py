@@ -33,6 +33,7 @@ BODIES = ("PUT", "GET")
 REPORTS_LATE = 6
 """Reports are few, and late ones must change nothing: they are late so many times as often."""
 LONG = ("copy", "scrub", *BODIES)
+ECHO_MS_MAX = 60_000
 KEPT_LINES = 300
 """Events kept to be shown with a failure."""
 
@@ -41,12 +42,14 @@ KEPT_LINES = 300
 class Faults:
     """How badly the network behaves: probabilities per call, delays in ms. `late`: a call between services that arrives
     long after its caller has given up, at most `late_ms_max` after; `duplicate`: a call that is carried out a second
-    time, at most `double_ms_max` after. `cut`: a body that breaks off on its way."""
+    time, at most `double_ms_max` after. `cut`: a body that breaks off on its way. `echo`: a report that comes a second
+    time, at most `ECHO_MS_MAX` after."""
 
     loss: float = 0.0
     duplicate: float = 0.0
     late: float = 0.0
     cut: float = 0.0
+    echo: float = 0.0
     late_ms_max: int = 20_000
     double_ms_max: int = 0
     delay_ms_max: int = 5
@@ -168,6 +171,9 @@ class Network:
         if faults.duplicate and whole and rng.random() < faults.duplicate:
             self._note(source, node, what, "duplicated")
             self._fly(node, self._late(node, work, faults.double_ms_max), request_id)
+        if what == "report" and faults.echo and rng.random() < faults.echo:
+            self._note(source, node, what, "comes again")
+            self._fly(node, self._late(node, work, ECHO_MS_MAX), "")
         result = await self._perform(source, node, what, work, request_id)
         await source.awake()
         if fate < faults.loss or (node.name, source.name) in self._cuts:

@@ -44,5 +44,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "a term that had answered and committed nothing was forgotten: what an older master had written alone, and the "
         "newer one had refused, was done after all",
     ),
+    (
+        "swarm",
+        28,
+        "a Shepherd forgotten through one Librarian came back, was taken by the other and given new bytes",
+    ),
 )
 """(scenario, seed, what it found)."""

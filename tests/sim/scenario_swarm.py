@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ServiceId
-from tests.sim.acts import Acts
+from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import slower
-from tests.sim.chaos import CALM, Chaos, draw, with_group
+from tests.sim.chaos import CALM, Chaos, Mix, draw, with_group, with_more
 from tests.sim.model import Op, Story, Violation
 from tests.sim.scenario import Outcome
-from tests.sim.users import NAMES_EACH, Group, User, Users, colleagues
+from tests.sim.users import KINDS, NAMES_EACH, REGRET, Group, User, Users, colleagues
 from tests.sim.watch import Watch
 from tests.sim.world import (
     ADMIN,
@@ -52,6 +52,11 @@ DEAF_MS = 15_000
 NOTICED_MS = 4_000
 """Within so long a Shepherd's coming, and the death of its process, is written down: a knock, a question to the other
 Librarian, and a tick."""
+UNDELETES = 0.12
+"""The share of seeds in which what is deleted is kept, and brought back."""
+FORGETS = 0.12
+"""The share of seeds without an administrator at work or older metadata in which a Shepherd dies and is given
+up for good."""
 RESTORES = 0.15
 """The share of the others in which older metadata are put back."""
 HEAL_WITHIN_MS = 400_000
@@ -94,17 +99,32 @@ class Swarm:
         self.users = Users(self.world, rng, more if grouped else None)
         breaking, mix = random.Random(rng.random()), draw(rng)
         mix = with_group(mix, more) if grouped else mix
+        extra = random.Random(f"extra {seed}")  # what was added last draws from it
+        mix, self.undeletes, forgets = with_more(mix, extra), extra.random() < UNDELETES, extra.random() < FORGETS
+        if self.undeletes:
+            mix = self._with_trash(mix)
         self.chaos = Chaos(self.world, breaking, mix)
         self.watch = Watch(self.world, steady_clocks=not (mix.drift or "clock_step" in mix.misfortunes))
-        self.groups = [Group(f"/g{number}") for number in range(USERS // 2)]
+        stories = [Story(NAMES_EACH, trash=self.undeletes) for _ in range(USERS // 2)]
+        self.groups = [Group(f"/g{number}", story) for number, story in enumerate(stories)]
         self.drills = rng.random() < DRILLS
         self.restores = not grouped and more.random() < RESTORES
         self.detects = more.random() < DETECTS
         self.acts = Acts(self.world, random.Random(more.random())) if more.random() < ACTS else None
+        self.forgets = forgets and self.acts is None and not self.restores
+        self._losing = random.Random(extra.random())
+        self._lost: asyncio.Task[None] | None = None
         self._backup: dict[bytes, bytes] | None = None
         self._stores_then: dict[ServiceId, str] = {}
         self._told_then: list[Story] = []
         self.people = [User(number, self.world.client(f"user{number}")) for number in range(USERS)]
+
+    def _with_trash(self, mix: Mix) -> Mix:
+        """What is deleted is kept to the end: no clock says that it is time."""
+        self.world.librarian_settings = replace(self.world.librarian_settings, trash_keep_ms=86_400_000)
+        self.users.kinds = KINDS | REGRET
+        steady = {name: weight for name, weight in mix.misfortunes.items() if name != "clock_step"}
+        return replace(mix, misfortunes=steady)
 
     async def prepare(self) -> None:
         """Start, and make what users need."""
@@ -182,6 +202,7 @@ class Swarm:
         await self.chaos.begin()
         breaking = asyncio.ensure_future(self.chaos.run())
         acting = asyncio.ensure_future(self.acts.run()) if self.acts is not None else None
+        self._lost = asyncio.ensure_future(self._lose()) if self.forgets else None
         working = [
             asyncio.ensure_future(self.users.work(self.groups[number // 2], self.people[number], colleague, ROUNDS))
             for number, colleague in colleagues(USERS)
@@ -239,17 +260,38 @@ class Swarm:
         await self.world.clock.sleep(30_000)
         self.watch.check()
 
+    async def _lose(self) -> None:
+        """A Shepherd dies and is given up for good; it may come back all the same, and must not be taken."""
+        rng, world = self._losing, self.world
+        await world.clock.sleep(rng.randint(2_000, 30_000))
+        shepherd = self.chaos.give_up()
+        if shepherd is None:
+            return
+        await world.crash(shepherd)
+        world.lose(shepherd)
+        await forget(world, shepherd)
+        world.note(f"FORGOTTEN {shepherd.node.name}")
+        if rng.random() < 0.5:
+            await world.restart(shepherd)
+            await world.clock.sleep(20_000)
+        if self.watch.state_of(shepherd) or self.watch.listed_on(shepherd.service_id):
+            raise Violation(f"{shepherd.node.name} is forgotten, and named by the metadata")
+
     async def recovery(self) -> Outcome:
         """Phase 2."""
         await self.chaos.calm()
         since_ms = self.world.clock.monotonic_ms()
         await self.users.settled()
+        if self._lost is not None:
+            await self._lost
         if self.acts is not None:
             await self._settle(self.acts, since_ms)
         await self._until_whole(since_ms)
         healed_ms = self.world.clock.monotonic_ms() - since_ms
         for group in self.groups:
             await self._read_all(group)
+        for user in self.people if self.undeletes else ():
+            await self._bring_back(self.groups[user.number // 2], user)
         self.watch.check()
         return Outcome(self.users.acknowledged, healed_ms, self.world.trace.digest())
 
@@ -306,3 +348,12 @@ class Swarm:
             told = await self.users.act(group, user, op)
             if told.startswith("refused") and not lost:
                 raise Violation(f"{group.ln(name)} cannot be read: {told}")
+
+    async def _bring_back(self, group: Group, user: User) -> None:
+        """What this user certainly finds in the trash comes back."""
+        for name in group.story.can_come_back(user.number):
+            self.users.asked += 1
+            told = await self.users.act(group, user, Op(self.users.asked, user.number, "undelete", name))
+            if told != "done":
+                raise Violation(f"{group.ln(name)} does not come back from the trash: {told}")
+            await self._read_all(group)

@@ -13,8 +13,8 @@ ANN, BOB = 0, 1
 class Teller:
     """Tells a story of two names, operation by operation."""
 
-    def __init__(self) -> None:
-        self.story = Story(2)
+    def __init__(self, *, trash: bool = False) -> None:
+        self.story = Story(2, trash=trash)
         self._count = 0
 
     def ask(self, kind: str, name: int, user: int = ANN, other: int = B, target: int = -1) -> Op:
@@ -138,3 +138,40 @@ def test_a_hard_link_is_the_same_file_until_its_last_name_goes() -> None:
     tell.do("link", B, other=A)
     tell.do("delete", A)
     tell.do("read", B, "read 0")
+
+
+def test_what_was_deleted_comes_back_to_its_owner_under_a_name_that_it_had() -> None:
+    tell = Teller(trash=True)
+    first = tell.do("put", A)
+    tell.do("note", A)
+    tell.do("link", A, other=B)
+    tell.do("delete", A)
+    assert tell.story.can_come_back(ANN) == [A, B]
+    assert tell.story.can_come_back(BOB) == []
+    tell.do("undelete", B)
+    tell.do("read", B, f"read {first.content}")
+    tell.do("stat", B, "stat 2 note 2")
+    tell.do("read", A, "read 0")
+    assert tell.story.can_come_back(ANN) == []
+
+
+@pytest.mark.parametrize("user", [ANN, BOB])
+def test_nothing_comes_back_that_is_not_kept_or_not_ones_own(user: int) -> None:
+    tell = Teller(trash=user == BOB)
+    tell.do("put", A)
+    tell.do("delete", A)
+    with pytest.raises(Violation, match="nobody can have been told this"):
+        tell.do("undelete", A, user=user)
+
+
+def test_of_several_deleted_any_may_come_back_and_none_onto_a_name_that_is_taken() -> None:
+    tell = Teller(trash=True)
+    first = tell.do("put", A)
+    tell.do("unlink", A)
+    tell.do("put", A)
+    tell.do("undelete", A, "refused exists")
+    tell.do("delete", A)
+    tell.do("undelete", A)
+    tell.do("read", A, f"read {first.content}")
+    with pytest.raises(Violation, match="nobody can have been told this"):
+        tell.do("undelete", A)

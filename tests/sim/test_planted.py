@@ -12,7 +12,7 @@ from tests.sim.planted import BUGS, hunt, planted
 from tests.sim.scenario_swarm import swarm
 from tests.sim.virtual_loop import run_virtual
 
-SEEDS = range(1, 13)
+SEEDS = range(1, 31)
 QUICK = ("wrong-domain", "no-fsync", "erase-first", "unlink-file")
 
 

@@ -23,6 +23,7 @@ from chelonia.core.bartender import (
     NameRequest,
     PutFileRequest,
     StartPutRequest,
+    UndeleteRequest,
 )
 from chelonia.core.caller import Call
 from chelonia.core.errors import TABLE, CheloniaError, Kind
@@ -47,6 +48,8 @@ KINDS = {
     "unbar": 2, "read": 6, "stat": 2,
 }  # fmt: skip
 """What users do, and how often."""
+REGRET = {"delete": 14, "unlink": 14, "undelete": 14}
+"""How often they do it where what is deleted is kept."""
 
 Send = Callable[[Any, Call], Awaitable[Any]]
 
@@ -90,10 +93,11 @@ class Contents:
 
 class Users:
     """All users of one run. `acknowledged` counts uploads that were told to be done; where the A-Hash is a group,
-    `strong` draws who reads strongly."""
+    `strong` draws who reads strongly; `kinds`: what they do, and how often."""
 
     def __init__(self, world: World, rng: random.Random, strong: random.Random | None = None) -> None:
         self.world = world
+        self.kinds = KINDS
         self.contents = Contents()
         self.acknowledged = 0
         self.asked = 0
@@ -104,7 +108,7 @@ class Users:
     def draw(self, group: Group, user: int, colleague: int) -> Op:
         """What this user does next."""
         rng = self.rng
-        [kind] = rng.choices(list(KINDS), weights=list(KINDS.values()))
+        [kind] = rng.choices(list(self.kinds), weights=list(self.kinds.values()))
         name, other = rng.sample(range(NAMES_EACH), 2)
         content = self.contents.new(rng) if kind in ("put", "put_file") else NOTHING
         self.asked += 1
@@ -220,6 +224,8 @@ class _Asking:
                 return lambda port, call: port.del_file(call, only)
             case "unlink":
                 return lambda port, call: port.unlink(call, only)
+            case "undelete":
+                return lambda port, call: port.undelete(call, (UndeleteRequest("0", name),))
             case "move" | "link":
                 moves = (MoveRequest("0", name, other, op.kind == "link"),)
                 return lambda port, call: port.move(call, moves)

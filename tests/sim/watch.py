@@ -123,7 +123,7 @@ class Watch:
         for blob in seen.blobs():
             for place, state in locations_of(blob):
                 taken = (place.shepherd, place.reference) in self._world.taken or place.reference in self._ordered_away
-                excused = place.shepherd in self._world.liars or taken
+                excused = place.shepherd in self._world.liars or taken or place.shepherd not in held
                 if state in (_S.ALIVE, _S.THIRDWHEEL) and not excused and place.reference not in held[place.shepherd]:
                     yield f"{place} of {blob.id} is {state.value}, and its disk has nothing of it"
 

@@ -181,7 +181,7 @@ class World:
     """The cluster. `start` brings everything up; `crash`/`restart` take processes down and up.
 
     `bugs` are errors that no service may raise; `harmed` says of each blob on which Shepherds a copy of it was damaged
-    by a disaster, `taken` which copies; `liars` are Shepherds that have lied.
+    by a disaster, `taken` which copies; `liars` are Shepherds that have lied, `lost` those that were given up for good.
     """
 
     def __init__(self, seed: int, shape: Shape = SINGLE) -> None:
@@ -201,6 +201,7 @@ class World:
         self.hosts = [Host(Node(name, self._unexpected), services) for name, services in shape.hosts]
         self.group = self._group(seed)
         self.shepherds = [self._shepherd(number, domain) for number, domain in enumerate(shape.domains, start=1)]
+        self.lost: list[SimShepherd] = []
         self.librarian_settings = LIBRARIAN_SETTINGS
         self.shepherd_tuning: dict[str, int] = {}
 
@@ -375,6 +376,12 @@ class World:
         if state_too:
             shepherd.state = MemoryState()
 
+    def lose(self, shepherd: SimShepherd) -> None:
+        """An administrator is about to give a Shepherd up for good: nothing on it counts any more."""
+        self.harm_all(shepherd)
+        self.shepherds.remove(shepherd)
+        self.lost.append(shepherd)
+
     def note(self, text: str) -> None:
         """Write into the trace."""
         self.trace.add(self.clock.monotonic_ms(), text)
@@ -419,17 +426,20 @@ class World:
 
     def find(self, service: ServiceId) -> SimShepherd:
         """The Shepherd with this id."""
-        return next(shepherd for shepherd in self.shepherds if shepherd.service_id == service)
+        return next(shepherd for shepherd in self._all() if shepherd.service_id == service)
+
+    def _all(self) -> list[SimShepherd]:
+        return [*self.shepherds, *self.lost] if self.lost else self.shepherds
 
     def of_turl(self, turl: str) -> tuple[SimShepherd, str]:
         """The Shepherd of a TURL, and its ticket."""
         host = turl.split("/")[2]
-        shepherd = next(s for s in self.shepherds if s.service_id.split("/")[2] == host)
+        shepherd = next(s for s in self._all() if s.service_id.split("/")[2] == host)
         return shepherd, tickets.parse_turl(turl).ticket
 
     def nodes(self) -> list[Node]:
         """All processes."""
-        return [*(host.node for host in self.hosts), *(shepherd.node for shepherd in self.shepherds)]
+        return [*(host.node for host in self.hosts), *(shepherd.node for shepherd in self._all())]
 
     def _with(self, service: str) -> list[Host]:
         return [host for host in self.hosts if service in host.services]
@@ -443,12 +453,12 @@ class World:
 
     def _erased(self, name: str, reference: ReferenceId) -> None:
         if self.on_erased is not None:
-            self.on_erased(next(s for s in self.shepherds if s.node.name == name), reference)
+            self.on_erased(next(s for s in self._all() if s.node.name == name), reference)
 
     def _librarian_world(self, host: Host) -> LibrarianWorld:
         records = [ServiceRecord(Role.BARTENDER, CORE_DN, other.bartender_id, True) for other in self._with("b")]
         records += [ServiceRecord(Role.LIBRARIAN, CORE_DN, other.librarian_id, True) for other in self._with("l")]
-        records += [ServiceRecord(Role.SHEPHERD, s.dn, s.service_id, True) for s in self.shepherds]
+        records += [ServiceRecord(Role.SHEPHERD, s.dn, s.service_id, True) for s in self._all()]
         settings = replace(self.librarian_settings, bootstrap=tuple(records))
         directory = _Directory(self, host.node, host.librarian_id, Role.LIBRARIAN)
         neighbours = _Neighbours(self, host)
@@ -491,7 +501,7 @@ class World:
 
     def closed(self, node: Node) -> None:
         """The connections of a process that is gone close: who can hear of it, does."""
-        shepherd = next((shepherd for shepherd in self.shepherds if shepherd.node is node), None)
+        shepherd = next((shepherd for shepherd in self._all() if shepherd.node is node), None)
         for host in self.hosts:
             if shepherd is not None and host.librarian is not None and self.network.reaches(node, host.node):
                 host.node.spawn(_told(host, shepherd.service_id))

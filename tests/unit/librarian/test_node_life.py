@@ -185,6 +185,22 @@ def test_an_approval_decided_before_the_identity_was_burnt_does_not_apply() -> N
     run_virtual(scenario())
 
 
+def test_one_that_another_librarian_has_burnt_is_not_taken_when_it_comes_back() -> None:
+    """The registry is read now and then; who comes back meanwhile would be given bytes that nobody would heal."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            one = p.b.shepherds[0]
+            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
+            await away(p, one)
+            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (registry.forget_record(record),))).applied
+            answer = await p.b.service.heartbeat(shepherd_call(one), beat(one))
+            assert (answer.known, answer.refused) == (False, REFUSED_FORGOTTEN)
+            assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
+
+    run_virtual(scenario())
+
+
 def test_a_living_shepherd_and_an_unknown_one_are_not_forgotten() -> None:
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
