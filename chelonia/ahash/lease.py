@@ -35,7 +35,7 @@ class Pace:
 
     beat_ms: int = 50
     dead_ms: int = 300
-    lease_ms: int = 400
+    lease_ms: int = 340
     stale_ms: int = 1000
     mandate_ms: int = 200
     backoff_ms: int = 10

@@ -560,13 +560,13 @@ class Replica:
             found = self._follow(peer, beat, now_ms)
         found.heard_ms = now_ms
         found.head = max(found.head, beat.head)
-        self._bound_until_ms = now_ms + self._pace.lease_ms
         if beat.durable > found.durable:
             found.durable = beat.durable
             self._effects.append(FollowerSees(peer, beat.term, beat.durable))
         self._count_again_at_head()
         self._regain(found, now_ms)
         if beat.sent_ms:
+            self._bound_until_ms = now_ms + self._pace.lease_ms
             self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, self._flushed if self._trusted else None))
 
     def _may_follow(self, peer: int, beat: Beat, now_ms: int) -> bool:
@@ -582,6 +582,7 @@ class Replica:
     def _follow(self, peer: int, beat: Beat, now_ms: int) -> _Following:
         found = _Following(peer, beat.term, beat.first, beat.base, now_ms, announce_ms=now_ms + self._pace.announce_ms)
         self._following = found
+        self._bound_until_ms = now_ms + self._pace.lease_ms
         if self._newest != found.key:
             self._newest, self._flushed = found.key, None
         self._electing_until_ms = None

@@ -363,6 +363,20 @@ def test_what_is_durable_is_told_soon_and_beats_keep_their_time() -> None:
     assert sent(Beat, one.tick(OPEN + PACE.beat_ms), 2) == [Beat(OPEN + PACE.beat_ms, 5, 41, END.vouched, 43, 43)]
 
 
+def test_what_is_not_echoed_does_not_bind() -> None:
+    one = follower()
+    one.received(2, beat(durable=42), OPEN + 50)
+    one.received(2, Beat(0, 5, 41, END.vouched, 43, 43), OPEN + 90)
+    one.tick(OPEN + 50 + PACE.lease_ms - 1)
+    assert one.term == 5
+    one.tick(OPEN + 50 + PACE.lease_ms)
+    assert one.term == 0, "the master's lease does not live by it either"
+    two = replica()
+    two.received(2, Beat(0, 5, 41, END.vouched, 41, 41), OPEN)
+    two.tick(OPEN + 1)
+    assert two.term == 5, "who begins to follow stays for as long as a beat takes"
+
+
 def test_an_echo_repeats_the_last_ack() -> None:
     one = follower()
     one.event(Flushed(Token(5, 1, 100), 41), OPEN)

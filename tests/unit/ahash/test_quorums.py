@@ -259,12 +259,12 @@ def test_a_lease_runs_from_the_stamps_of_a_majority() -> None:
     assert lease.until(1000) is None, "a learner's echo"
     lease.echoed(2, 1000)
     lease.echoed(2, 900)
-    assert lease.until(1200) == 1000 + 380
+    assert lease.until(1200) == 1000 + Pace().held_ms
     lease.echoed(3, 1100)
-    assert lease.until(1200) == 1100 + 380
+    assert lease.until(1200) == 1100 + Pace().held_ms
     lease.decide_by(Quorum(((1, 2, 3, 4, 5),)))
-    assert lease.until(1200) == 1000 + 380
-    assert Lease(1, Pace(), Quorum(((1,),))).until(500) == 500 + 380
+    assert lease.until(1200) == 1000 + Pace().held_ms
+    assert Lease(1, Pace(), Quorum(((1,),))).until(500) == 500 + Pace().held_ms
 
 
 def test_a_lease_ends_before_the_grants_whatever_the_rates() -> None:

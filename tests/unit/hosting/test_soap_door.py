@@ -17,6 +17,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.librarian import ServiceRecord
+from chelonia.core.metadata import StoredObject
 from chelonia.core.position import Horizon, Position
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.http_client import ClientLimits, HttpClient, Received, Sending
@@ -352,6 +353,33 @@ async def test_one_that_answers_others_is_not_silent() -> None:
         assert asked.count("recall") == 1
         slow.set()
         assert await long is None
+
+
+async def test_a_read_is_asked_of_another_sooner_than_a_change() -> None:
+    asked: list[str] = []
+    frozen = asyncio.Event()
+
+    class Instance:
+        async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: object) -> tuple[StoredObject, ...]:
+            asked.append("get")
+            if asked.count("get") == 1:
+                await frozen.wait()
+            return ()
+
+        async def recall(self, call: Call, key: RequestKey) -> None:
+            asked.append("recall")
+            await frozen.wait()
+
+    door = SoapDoor(AHASH, Instance(), "https://x/AHash", parts())
+    async with plain(door.serve) as one, plain(door.serve) as other, client_of(None) as client:
+        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
+        patience = Patience(retry_ms=0, hedge_ms=60_000, hedge_read_ms=50)
+        recalled = asyncio.create_task(RemoteAHash(link(client), urls, patience).recall(Call(), RequestKey("k1")))
+        assert await RemoteAHash(link(client), urls, patience).get(Call(), ()) == ()
+        assert asked.count("get") == 2
+        assert asked.count("recall") == 1
+        frozen.set()
+        await recalled
 
 
 async def test_without_patience_a_dead_service_is_known_at_once() -> None:
