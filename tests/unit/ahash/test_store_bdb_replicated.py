@@ -415,6 +415,17 @@ def test_a_page_damaged_while_it_runs_is_not_served_and_not_lived_with(group: Wi
     caught_up(group, 2)
 
 
+def test_who_panicked_over_good_pages_takes_part_again(group: Wired, tmp_path: Path) -> None:
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    group.close(3)
+    (tmp_path / "3" / "suspect").touch()
+    assert group.open(3).trusted()
+    assert not (tmp_path / "3" / "suspect").exists()
+    put(group.engines[1], 2)
+    caught_up(group, 2)
+
+
 @pytest.mark.expect_log("replica 3 recovered commit 8, but vouched for 9")
 def test_a_damaged_end_of_the_log_is_a_loss_and_not_a_shorter_log(group: Wired, tmp_path: Path) -> None:
     for sequence in range(1, 10):
