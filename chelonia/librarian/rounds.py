@@ -27,7 +27,7 @@ END: Final = "~"
 class _Page:
     """One with something open or left. `upto`: where it ended; `left`: the fewest verified copies of what was left."""
 
-    upto: str = END
+    upto: str = ""
     open: int = 0
     left: int | None = None
 
@@ -52,7 +52,7 @@ class Round:
     def took(self, last: str) -> None:
         """The page after `after` was read, up to `last` ("": it was the last one)."""
         if self.after in self._pages:
-            self._pages[self.after].upto = last or END
+            self._pages[self.after].upto = max(self._pages[self.after].upto, last or END)
         self.after = last or END
         self.read = self.after >= self._until
         self._whole = self._whole or self.read

@@ -204,6 +204,32 @@ def test_what_came_between_in_a_page_that_was_left_pushes_nothing_out() -> None:
     assert set(work.take(9)) == {"a", "b", "c", "d"}
 
 
+def test_what_waited_while_its_page_was_read_again_is_found_when_it_is_left_after_all() -> None:
+    work = Worklist(queue_max=4)
+    work.begin(Round(A, Ms(7), kept=True))
+    pages(work, *"aefgh", *"xyz", per_page=5)
+    for blob in "xyz":
+        work.settle(BlobId(blob))
+        work.unmark(BlobId(blob))
+    for blob in work.take(9):
+        work.park(waiting(blob, 2 if blob == "a" else 1))
+    for blob in "fgh":
+        work.settle(BlobId(blob))
+    work.refill()
+    pages(work, *"abcdefgh", *"xyz", per_page=2)  # b, c and d have come in between
+    for blob in work.take(9):
+        if blob in "fgh":
+            work.settle(blob)
+        elif blob in "abcd":
+            work.park(waiting(blob, 0))
+    assert "e" not in queue(work), "it is left for the others"
+    for blob in "abcd":
+        work.settle(BlobId(blob))
+    work.refill()
+    pages(work, *"abcdefgh", *"xyz", per_page=2)
+    assert "e" in work.take(9)
+
+
 def test_what_an_event_found_endangered_is_never_left_out() -> None:
     work = Worklist(queue_max=1)
     work.begin(Round(A, Ms(7), kept=True))
