@@ -166,6 +166,10 @@ class Users:
         port = self.world.bartender_port(user.node, user.dn_call)
         for outcome in await port.make_collection(user.call(0, "made"), requests):
             assert not outcome.kind, outcome
+        made = user.node.horizon.newest
+        if made is not None:
+            for group in groups:
+                group.horizon.saw(made)
 
 
 @dataclass(frozen=True, slots=True)
