@@ -17,6 +17,7 @@ from typing import Any
 
 import ahash
 import depth
+import floor
 import freeze
 import heal
 import multiuser
@@ -32,6 +33,7 @@ from plot import svg
 
 EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "ahash": ahash.run,
+    "floor": floor.run,
     "depth": depth.run,
     "width": width.run,
     "multiuser": multiuser.run,
