@@ -18,6 +18,7 @@ from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import slower
 from tests.sim.chaos import CALM, Chaos, Mix, draw, with_group, with_more
 from tests.sim.model import Op, Story, Violation
+from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild
 from tests.sim.scenario import Outcome
 from tests.sim.users import KINDS, NAMES_EACH, REGRET, Group, User, Users, colleagues
 from tests.sim.watch import Watch
@@ -57,6 +58,9 @@ UNDELETES = 0.12
 FORGETS = 0.12
 """The share of seeds without an administrator at work or older metadata in which a Shepherd dies and is given
 up for good."""
+REBUILDS = 0.12
+"""The share of those without a group, older metadata and a Shepherd given up in which at the end all metadata are lost
+and rebuilt."""
 RESTORES = 0.15
 """The share of the others in which older metadata are put back."""
 HEAL_WITHIN_MS = 400_000
@@ -112,7 +116,12 @@ class Swarm:
         self.detects = more.random() < DETECTS
         self.acts = Acts(self.world, random.Random(more.random())) if more.random() < ACTS else None
         self.forgets = forgets and self.acts is None and not self.restores
-        self._losing = random.Random(extra.random())
+        self._losing, rebuilds = random.Random(extra.random()), extra.random() < REBUILDS
+        self.rebuilds = rebuilds and not (grouped or self.restores or self.forgets)
+        if self.rebuilds:
+            self.world.librarian_settings = replace(
+                self.world.librarian_settings, record_key=RECORD_KEY, snapshot_interval_ms=SNAPSHOT_MS
+            )
         self._lost: asyncio.Task[None] | None = None
         self._backup: dict[bytes, bytes] | None = None
         self._stores_then: dict[ServiceId, str] = {}
@@ -290,10 +299,23 @@ class Swarm:
         healed_ms = self.world.clock.monotonic_ms() - since_ms
         for group in self.groups:
             await self._read_all(group)
+        if self.rebuilds and not self.watch.lost():
+            await self._rebuild()
         for user in self.people if self.undeletes else ():
             await self._bring_back(self.groups[user.number // 2], user)
         self.watch.check()
         return Outcome(self.users.acknowledged, healed_ms, self.world.trace.digest())
+
+    async def _rebuild(self) -> None:
+        """Nothing is different afterwards but what administrators had asked for, and ask for anew."""
+        await rebuild(self.world, self.watch, self._losing)
+        since_ms = self.world.clock.monotonic_ms()
+        if self.acts is not None:
+            self.acts.forgotten()
+            await self._settle(self.acts, since_ms)
+        await self._until_whole(since_ms)
+        for group in self.groups:
+            await self._read_all(group)
 
     async def _until_whole(self, since_ms: int) -> None:
         while True:

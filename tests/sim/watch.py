@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from chelonia.ahash import layout, meta
 from chelonia.core.ids import (
@@ -52,8 +53,18 @@ class Watch:
         self._ordered_away: set[ReferenceId] = set()
         self._gone_before: set[BlobId] = set()
         self._kept: dict[tuple[ServiceId, ReferenceId], BlobId] = {}
+        self._rebuilding = False
         world.store.watch = self._committing
         world.on_erased = self._erasing
+
+    @contextmanager
+    def not_looking(self) -> Iterator[None]:
+        """While held, a namespace comes back piece by piece: nothing that is committed counts as a decision."""
+        self._rebuilding = True
+        try:
+            yield
+        finally:
+            self._rebuilding = False
 
     # --- now and then -----------------------------------------------------------------------------------------------
 
@@ -163,7 +174,7 @@ class Watch:
 
     def _committing(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         del deletes
-        for key, value in puts.items():
+        for key, value in puts.items() if not self._rebuilding else ():
             if key.startswith(_HEADER):
                 before = self._world.store.get(key)
                 if before is None:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from chelonia.ahash import meta
+from chelonia.ahash import layout, meta
 from chelonia.ahash.replicated import ReplicatedAHash
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store_memory import InlineExecutor
@@ -24,6 +24,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, ReferenceId, ServiceId
 from chelonia.core.librarian import ServiceRecord
+from chelonia.core.replicas import Receipt
 from chelonia.core.shepherd import ByteRange, StoreIdentity, Upload, Uploaded
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
@@ -353,6 +354,23 @@ class World:
         meta.raise_generation(self.store)
         await self.restart_host(host)
 
+    async def lose_metadata(self) -> Host:
+        """Destroy the store of the only A-Hash and stop everything but the Shepherds. An A-Hash begins again as the
+        next generation, and one Librarian, whose host is returned."""
+        [host] = self._with("a")
+        with self.store.watched():
+            word = f"sim {meta.read_number(self.store, layout.META_GENERATION)}"
+        for each in self.hosts:
+            await self.crash_host(each)
+        self.note("METADATA LOST")
+        self.store = self.store.holding({})
+        meta.found_again(self.store, word)
+        await self.restart_host(host)
+        librarian = host if "l" in host.services else self._with("l")[0]
+        if librarian is not host:
+            await self.restart_host(librarian)
+        return librarian
+
     # --- disasters --------------------------------------------------------------------------------------------------
 
     def harm(self, shepherd: SimShepherd, reference: ReferenceId) -> None:
@@ -462,7 +480,11 @@ class World:
         settings = replace(self.librarian_settings, bootstrap=tuple(records))
         directory = _Directory(self, host.node, host.librarian_id, Role.LIBRARIAN)
         neighbours = _Neighbours(self, host)
-        return LibrarianWorld(directory, SimVerifier(), host.node.clock, self.ids, settings, neighbours)
+        carrier = None
+        if settings.record_key:
+            call = Call(dn=CORE_DN, roles=(Role.LIBRARIAN,), service_id=host.librarian_id)
+            carrier = _Carrier(self, call, host.node)
+        return LibrarianWorld(directory, SimVerifier(), host.node.clock, self.ids, settings, neighbours, carrier)
 
     def _ahash_of(self, host: Host) -> Any:
         if host.ahash is not None:
@@ -583,6 +605,23 @@ class _Transfers:
         if world.network.faults.cut and world.rng.random() < world.network.faults.cut:
             return _broken_off(whole, world.rng.randint(0, 2))
         return whole
+
+
+class _Carrier:
+    """`core.shepherd.Carrier` of a Librarian."""
+
+    def __init__(self, world: World, caller: Call, source: Node) -> None:
+        self._world, self._caller, self._source = world, caller, source
+
+    async def put(self, turl: str, body: bytes) -> tuple[Receipt, ...]:
+        """PUT `body`."""
+        return (await self._world.put(turl, body, self._source, self._caller)).receipts
+
+    async def get(self, turl: str, size_max: int) -> bytes:
+        """GET all."""
+        data = await self._world.get(turl, self._source, self._caller)
+        assert len(data) <= size_max
+        return data
 
 
 async def _broken_when_idle(clock: SimClock, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
