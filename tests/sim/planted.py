@@ -34,7 +34,7 @@ from chelonia.librarian.elements import outbox_reference
 from chelonia.librarian.health import HealthTable
 from chelonia.librarian.node_life import NodeLife
 from chelonia.librarian.records import Draft, Records
-from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.service import _Parts
 from chelonia.librarian.service_names import Names
 from chelonia.shepherd import authority
 from chelonia.shepherd.forwarding import Fanout
@@ -126,11 +126,11 @@ def _forget_an_fsync() -> Patches:
 
 
 def _erase_before_the_transact() -> Patches:
-    made, attempt = LibrarianService.__init__, Records.attempt
+    made, attempt = _Parts.__init__, Records.attempt
 
     def remember(self: Any, ahash: Any, identity: Any, world: Any) -> None:
         made(self, ahash, identity, world)
-        self._records.planted = (world.directory, identity.call())
+        self.records.planted = (world.directory, identity.call())
 
     async def hasty(self: Any, call: Any, draft: Draft) -> Any:
         for element in draft.elements:
@@ -138,7 +138,7 @@ def _erase_before_the_transact() -> Patches:
                 await _erase_now(self, element)
         return await attempt(self, call, draft)
 
-    return patch.object(LibrarianService, "__init__", remember), patch.object(Records, "attempt", hasty)
+    return patch.object(_Parts, "__init__", remember), patch.object(Records, "attempt", hasty)
 
 
 async def _erase_now(records: Any, element: Element) -> None:

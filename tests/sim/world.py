@@ -228,6 +228,7 @@ class World:
         for shepherd in self.shepherds:
             await self.restart(shepherd)
         while not await self._all_alive():
+            assert not self.bugs, self.bugs  # what has not started would be waited for without end
             await self.clock.sleep(100)
 
     async def _all_alive(self) -> bool:
