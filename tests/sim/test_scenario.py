@@ -5,6 +5,7 @@ A smoke of some hundred seeds; `make sim` runs as many as one likes.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -21,7 +22,7 @@ from tests.sim.regressions import REGRESSIONS
 from tests.sim.scenario import FILES, crashes_and_loss
 from tests.sim.scenario_churn import churn
 from tests.sim.scenario_swarm import swarm
-from tests.sim.virtual_loop import Deadlock, run_virtual
+from tests.sim.virtual_loop import Deadlock, Endless, run_virtual
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,12 +128,19 @@ def test_the_loop_reports_a_world_that_stands_still() -> None:
     """A cluster that waits for nothing is a bug to be shown, not a test that hangs."""
 
     async def for_ever() -> None:
-        import asyncio
-
         await asyncio.get_running_loop().create_future()
 
     with pytest.raises(Deadlock):
         run_virtual(for_ever())
+
+
+def test_a_run_in_which_everybody_waits_for_ever_ends() -> None:
+    async def waits_for_what_will_not_come() -> None:
+        while True:
+            await asyncio.sleep(60)
+
+    with pytest.raises(Endless):
+        run_virtual(waits_for_what_will_not_come())
 
 
 def _digest_under(hash_seed: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import math
 import selectors
 from collections.abc import Coroutine, Mapping
 from functools import partial
@@ -18,8 +19,16 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+ENDLESS_S = 3_600.0
+"""No run takes so much virtual time: in one that does, everybody waits for what will not come."""
+
+
 class Deadlock(RuntimeError):
     """Nothing is ready and no timer is set: the simulated world would stand still for ever."""
+
+
+class Endless(RuntimeError):
+    """The run goes on after `ENDLESS_S`. Told by the loop itself: to a callback of his nobody's timeout would pass."""
 
 
 class _NoSockets(selectors.BaseSelector):
@@ -90,7 +99,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s, self.ends_s = 0.0, ENDLESS_S
         self._due: list[_Timer] = []
         super().__init__(_NoSockets())
 
@@ -159,6 +168,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 if not due:
                     raise Deadlock("no task is ready and no timer is set")
                 self.now_s = max(self.now_s, due[0])
+                if self.now_s > self.ends_s:
+                    raise Endless(f"not at its end after {self.ends_s:.0f} virtual seconds")
             while due and due[0] <= self.now_s:
                 ready.append(heappop(due).work)
             for _ in range(len(ready)):
@@ -201,6 +212,7 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)
     finally:
+        loop.ends_s = math.inf
         leftovers = asyncio.all_tasks(loop)
         for task in leftovers:
             task.cancel()
