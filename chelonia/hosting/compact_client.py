@@ -8,6 +8,7 @@ says nothing for as long as one of them may wait, fail together. Whether to ask 
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import itertools
 import ssl
@@ -227,6 +228,7 @@ class _Connection(asyncio.Protocol):
         return CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} {how}")
 
 
+@functools.lru_cache(maxsize=1024)
 def _target(url: str) -> str:
     where = URL(url, encoded=True)
     return f"{where.scheme}://{where.raw_authority}"
