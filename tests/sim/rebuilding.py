@@ -7,7 +7,7 @@ what was deleted must stay deleted, and repair may have nothing to make up for b
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from chelonia.core.ids import SNAPSHOTS_OBJECT, ObjectId
 from chelonia.core.metadata import StoredObject
@@ -25,15 +25,22 @@ REBUILT_MS = 200_000
 ELSEWHERE = ("entries", "locations", "claims")
 """Sections that a rebuild makes up from other things."""
 
+Since = Callable[[], Awaitable[None]]
 Kept = Mapping[ObjectId, Mapping[str, Mapping[str, str]]]
 
 
-async def rebuild(world: World, watch: Watch, rng: random.Random) -> None:
-    """Lose all metadata and rebuild them, perhaps while a Shepherd is away. Raises: Violation."""
+async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since | None) -> None:
+    """Lose all metadata and rebuild them, perhaps while a Shepherd is away. Raises: Violation.
+
+    `since`: what users do when the snapshot has been taken; for what it changes they answer themselves.
+    """
     await world.clock.sleep(3 * SNAPSHOT_MS)
     before = watch.known()
     if before.get(SNAPSHOTS_OBJECT).sections.get("snapshot") is None:
         raise Violation("there is no snapshot of the namespace")
+    if since is not None:
+        await since()
+    told = _changed(_kept(before), _kept(watch.known()))
     away = rng.choice(world.shepherds) if rng.random() < 0.5 else None
     if away is not None:
         await world.crash(away)
@@ -41,7 +48,7 @@ async def rebuild(world: World, watch: Watch, rng: random.Random) -> None:
         host = await world.lose_metadata()
         await _alive(world, host, len(world.shepherds) - (away is not None))
         await _run(world, host)
-    _compare(_kept(before), _kept(watch.known()))
+    _compare(_kept(before), _kept(watch.known()), told)
     for other in world.hosts:
         if not other.node.up:
             await world.restart_host(other)
@@ -82,7 +89,11 @@ def _found(obj: ObjectId, after: Kept) -> bool:
     return entry == LOST_FOUND or any(parent.startswith(f"{LOST_FOUND}/") for parent in parents)
 
 
-def _compare(before: Kept, after: Kept) -> None:
-    for obj in sorted({*before, *after}):
-        if before.get(obj) != after.get(obj) and not (obj not in before and _found(obj, after)):
+def _changed(before: Kept, after: Kept) -> list[ObjectId]:
+    return [obj for obj in sorted({*before, *after}) if before.get(obj) != after.get(obj)]
+
+
+def _compare(before: Kept, after: Kept, told: Sequence[ObjectId]) -> None:
+    for obj in _changed(before, after):
+        if obj not in told and (obj in before or not _found(obj, after)):
             raise Violation(f"{obj} is {after.get(obj)} after the rebuild, and was {before.get(obj)}")

@@ -308,7 +308,9 @@ class Swarm:
 
     async def _rebuild(self) -> None:
         """Nothing is different afterwards but what administrators had asked for, and ask for anew."""
-        await rebuild(self.world, self.watch, self._losing)
+        steady = not (self.chaos.mix.drift or "clock_step" in self.chaos.mix.misfortunes)
+        since = self._put_since if steady and self._losing.random() < 0.5 else None
+        await rebuild(self.world, self.watch, self._losing, since)
         since_ms = self.world.clock.monotonic_ms()
         if self.acts is not None:
             self.acts.forgotten()
@@ -316,6 +318,17 @@ class Swarm:
         await self._until_whole(since_ms)
         for group in self.groups:
             await self._read_all(group)
+
+    async def _put_since(self) -> None:
+        """A file is written that no snapshot has; its Shepherds hear that it is committed."""
+        user = self._losing.choice(self.people)
+        self.users.asked += 1
+        name, content = self._losing.randrange(NAMES_EACH), self.users.contents.new(self._losing)
+        op = Op(self.users.asked, user.number, "put", name, 0, content, 2)
+        told = await self.users.act(self.groups[user.number // 2], user, op)
+        if told not in ("done", "refused denied"):
+            raise Violation(f"an upload while all is well: {told}")
+        await self.world.clock.sleep(5_000)
 
     async def _until_whole(self, since_ms: int) -> None:
         while True:
