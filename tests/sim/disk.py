@@ -21,8 +21,9 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.position import Horizon
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import ByteRange, Scanned, StoredReplica
+from chelonia.core.shepherd import ByteRange, Scanned, State, StoredReplica
 from chelonia.shepherd.blobs_memory import MemoryBlobs
+from chelonia.shepherd.store_state import MemoryState
 from tests.sim.process import check_alive
 
 T = TypeVar("T")
@@ -195,6 +196,17 @@ class SimDisk:
         self._recent[reference] = asyncio.get_running_loop().time()
         if self.forgets and self._rng.random() < self.forgets:
             self.platter.lose(reference)
+
+
+class SimState(MemoryState):
+    """A Shepherd's state file; `heard`: the newest generation that it has ever said, whatever it says now."""
+
+    heard = 0
+
+    def save(self, state: State) -> None:
+        """Keep `state`."""
+        self.heard = max(self.heard, state.generation)
+        super().save(state)
 
 
 class _Writer:

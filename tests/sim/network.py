@@ -43,13 +43,14 @@ class Faults:
     """How badly the network behaves: probabilities per call, delays in ms. `late`: a call between services that arrives
     long after its caller has given up, at most `late_ms_max` after; `duplicate`: a call that is carried out a second
     time, at most `double_ms_max` after. `cut`: a body that breaks off on its way. `echo`: a report that comes a second
-    time, at most `ECHO_MS_MAX` after."""
+    time, at most `ECHO_MS_MAX` after. `orders_late`: as `late`, of orders to erase."""
 
     loss: float = 0.0
     duplicate: float = 0.0
     late: float = 0.0
     cut: float = 0.0
     echo: float = 0.0
+    orders_late: float = 0.0
     late_ms_max: int = 20_000
     double_ms_max: int = 0
     delay_ms_max: int = 5
@@ -159,6 +160,7 @@ class Network:
             return await self._lost(source, node, what, "cut off")
         whole = what not in BODIES  # a body is sent once
         chance = faults.late * (REPORTS_LATE if what == "report" else 1)
+        chance = max(chance, faults.orders_late) if what == "delete" and node.name[0] == "s" else chance
         late = chance and whole and not source.name.startswith("user") and rng.random() < chance
         if node.up and (node.frozen or late):
             self._fly(node, self._late(node, work, faults.late_ms_max), request_id)

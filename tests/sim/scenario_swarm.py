@@ -242,7 +242,8 @@ class Swarm:
         """People delete all they have, regret it, and the administrator puts the backup back, while erasures that were
         ordered under the newer metadata are still on their way."""
         network = self.world.network
-        network.faults = replace(network.faults, late=0.4)
+        await self.chaos.pause()
+        network.faults = replace(network.faults, orders_late=1.0, late_ms_max=20_000)
         for group in self.groups:
             user = self.people[2 * self.groups.index(group)]
             for name in range(NAMES_EACH):
@@ -251,7 +252,6 @@ class Swarm:
         await self.users.settled()
         while any(network.flying(f"op{op}") for op in range(self.users.asked + 1)):
             await self.world.clock.sleep(200)  # a doubled request would be a new one to the restored metadata
-        await self.chaos.pause()
         before = self.watch.known()
         replaced = [s for s in self.world.shepherds if s.disk.store() != self._stores_then[s.service_id]]
         for shepherd in replaced:  # the metadata know another store of it again: its administrator says so once more

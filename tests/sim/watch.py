@@ -267,8 +267,7 @@ class Watch:
 
     def _has_not_heard(self, shepherd: SimShepherd) -> bool:
         """Whether a Shepherd cannot know yet that older metadata were put back: it obeys what was ordered before."""
-        state = shepherd.state.state
-        return state is not None and state.generation < _generation(self._world.store)
+        return shepherd.state.heard < _generation(self._world.store)
 
     def state_of(self, shepherd: SimShepherd) -> str:
         """What the metadata say of a Shepherd: `alive`, `offline` or ""."""

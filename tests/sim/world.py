@@ -33,10 +33,9 @@ from chelonia.librarian.world import World as LibrarianWorld
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
-from chelonia.shepherd.store_state import MemoryState
 from chelonia.wire import tickets
 from tests.sim.ahash_group import SimGroup
-from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimStore, facts_now
+from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimState, SimStore, facts_now
 from tests.sim.network import Channel, Network, Trace
 from tests.sim.process import Node, SimClock, SimIds, task_factory
 
@@ -163,7 +162,7 @@ class SimShepherd:
     dn: Dn
     disk: SimDisk
     domain: str = ""
-    state: MemoryState = field(default_factory=MemoryState)
+    state: SimState = field(default_factory=SimState)
     service: ShepherdService | None = None
     between: Callable[[Any], Any] | None = None
 
@@ -393,7 +392,7 @@ class World:
         accepted = StoreIdentity(self.ids.uuid(), shepherd.service_id, replaces=True)
         shepherd.disk.platter = type(shepherd.disk.platter)(shepherd.disk.platter.capacity, accepted)
         if state_too:
-            shepherd.state = MemoryState()
+            shepherd.state = SimState()
 
     def lose(self, shepherd: SimShepherd) -> None:
         """An administrator is about to give a Shepherd up for good: nothing on it counts any more."""
