@@ -8,9 +8,18 @@ be refused: it stays away, and its vote is not asked for. Why: docs/design/009-r
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from chelonia.ahash.membership import Quorum, majority
 from chelonia.ahash.peer_messages import Stand
+
+
+@dataclass(slots=True)
+class Stood:
+    """When a peer last said that it stands, and what it said."""
+
+    at_ms: int
+    word: Stand
 
 
 def ballot(own: int, words: Mapping[int, Stand], quorum: Quorum, *, joining: bool) -> tuple[int, int] | None:

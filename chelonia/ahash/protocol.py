@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from chelonia.ahash import membership as records
-from chelonia.ahash.candidacy import ballot
+from chelonia.ahash.candidacy import Stood, ballot
 from chelonia.ahash.effects import (
     Admission,
     Announce,
@@ -124,14 +124,6 @@ class _Held:
     size: int = 0
 
 
-@dataclass(slots=True)
-class _Stood:
-    """When a peer last said that it stands, and what it said."""
-
-    at_ms: int
-    word: Stand
-
-
 class Replica:
     """One replica of a group. Every method that takes `now_ms` may change it and returns what has to be done, in order.
 
@@ -165,11 +157,12 @@ class Replica:
         alone = membership.number == 1 and membership.replicas == (own,)
         self._bound_until_ms = now_ms if alone else now_ms + pace.lease_ms
         self._trust_after_ms = now_ms + pace.lease_ms
-        self._stood: dict[int, _Stood] = {}
+        self._stood: dict[int, Stood] = {}
         self._stand_due_ms = now_ms
         self._electing_until_ms: int | None = None
         self._elect_after_ms = now_ms
         self._wanted_until_ms = now_ms
+        self._due_ms = self._grace_until_ms = now_ms
         self._held: dict[int, _Held] = {}
         self._effects: list[Effect] = []
 
@@ -691,7 +684,7 @@ class Replica:
         before = self._stood.get(peer)
         if self._following is None and (before is None or before.at_ms <= self._stale_since(now_ms)):
             self._stand_due_ms = now_ms
-        self._stood[peer] = _Stood(now_ms, word)
+        self._stood[peer] = Stood(now_ms, word)
         if reign is not None:
             if reign.opened_ms is None and (word.vouched > reign.mark.base or word.seen > reign.key):
                 reign.refused.add(peer)
@@ -766,7 +759,8 @@ class Replica:
         if self._reign is not None:
             return [self._reign.beat_due_ms, self._reign.tell_due_ms]
         if self._following is not None:
-            return [self._bound_until_ms] if self._ready else [self._bound_until_ms, self._following.announce_ms]
+            lapse_ms = max(self._bound_until_ms, self._grace_until_ms)
+            return [lapse_ms] if self._ready else [lapse_ms, self._following.announce_ms]
         if not self._trusted or self._engine_master:
             return [NEVER_MS]
         return [max(self._bound_until_ms, self._stand_due_ms)]
@@ -774,15 +768,22 @@ class Replica:
     def _lapse(self, now_ms: int) -> None:
         """Let time end what it ends, before anything that arrives late can prolong it."""
         reign = self._reign
+        if now_ms - self._due_ms > self._pace.beat_ms:  # others may have spoken: what they said waits to be read
+            self._grace_until_ms = now_ms + self._pace.beat_ms
         if reign is not None:
             waiting_ms = reign.waiting_since()
-            if now_ms - max(reign.began_ms, self._lease_until(now_ms)) >= self._pace.dead_ms:
+            if self._is_deserted(reign, now_ms):
                 self._end_reign("no majority answers", step_down=True)
             elif waiting_ms is not None and now_ms - waiting_ms >= self._pace.stuck_ms:
                 self._end_reign("a majority answers but does not acknowledge", step_down=True)
-        elif self._following is not None and now_ms >= self._bound_until_ms:
+        elif self._following is not None and now_ms >= max(self._bound_until_ms, self._grace_until_ms):
             self._following = None
             self._stand_due_ms = now_ms
+
+    def _is_deserted(self, reign: _Reign, now_ms: int) -> bool:
+        """Whether a majority is silent. Who had no time to listen listens first, unless it has been far too long."""
+        silent_ms = now_ms - max(reign.began_ms, self._lease_until(now_ms)) - self._pace.dead_ms
+        return silent_ms >= 0 and (now_ms >= self._grace_until_ms or silent_ms >= self._pace.stale_ms)
 
     def _done(self, now_ms: int) -> Effects:
         """Let what follows from the new state happen, and hand out the effects."""
@@ -792,6 +793,7 @@ class Replica:
             self._obeying(now_ms)
         elif self._stands(now_ms):
             self._standing(now_ms)
+        self._due_ms = min(self._timers())
         effects = tuple(self._effects)
         self._effects.clear()
         return effects

@@ -112,6 +112,7 @@ class Process:
                 case Announce(peer):
                     self._to_engine(self.engine.peer_up, peer)
                 case OpenTerm(mark):
+                    self.world.terms_begun += 1
                     self.world.point("open", self)
                     self.engine.commit(mark.term, ((f"mark {mark.term}.{mark.replica}", "mark", mark),), _nothing)
                 case ProveTerm(term, _):
@@ -400,7 +401,7 @@ class World:
         self.blocked: set[tuple[int, int]] = set()
         self.traps: list[Trap] = []
         self.acknowledged: set[str] = set()
-        self.terms_opened = 0
+        self.terms_begun = self.terms_opened = 0
         self._decided: list[Record] = []
         self._queue: list[tuple[int, int, Node | None, int, Callable[..., None], tuple[Any, ...]]] = []
         self._links: dict[tuple[int, int], Link] = {}
@@ -432,6 +433,20 @@ class World:
             else:
                 node.run(epoch, step, arguments)
         self.now_us = until_us
+
+    def starve(self, low_us: int, high_us: int) -> None:
+        """From now on every process stands still for so long again and again, and has the processor only in between."""
+        for node in self.nodes.values():
+            self._deny(node, low_us, high_us)
+
+    def _deny(self, node: Node, low_us: int, high_us: int) -> None:
+        node.freeze()
+        self.at(self.now_us + self.random.randrange(low_us, high_us), None, 0, self._grant, node, low_us, high_us)
+
+    def _grant(self, node: Node, low_us: int, high_us: int) -> None:
+        node.thaw()
+        until_us = self.now_us + self.random.randrange(5_000, 60_000)
+        self.at(until_us, None, 0, self._deny, node, low_us, high_us)
 
     # --------------------------------------------------------------------------------------------------------- network
 

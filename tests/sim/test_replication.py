@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from _pytest.outcomes import Failed
 
-from tests.sim.replication import Broken
+from tests.sim.replication import Broken, World
 from tests.sim.replication_mistakes import MISTAKES, Plant
 from tests.sim.replication_scenario import Done, Scenario, check_history, run_seed
 
@@ -67,6 +67,18 @@ def test_a_planted_mistake_fails_a_unit_test(
 
 def test_every_planted_mistake_is_caught_by_something() -> None:
     assert [plant.__name__ for plant, seeds, rules in MISTAKES if not seeds and not rules] == []
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+def test_starved_replicas_keep_their_master(voters: int) -> None:
+    """Nobody is gone, all have the processor for a moment now and then: a master is not given up for that."""
+    for seed in range(1, 7):
+        world = World(seed, voters)
+        world.calm = True
+        world.starve(200_000, 500_000)
+        world.run(20_000_000)
+        assert world.terms_opened >= 1
+        assert world.terms_begun <= 3
 
 
 def test_the_checks_of_histories_can_fail() -> None:

@@ -49,6 +49,7 @@ END = LogEnd(TermMark(3, 2, 30, Vouched(2, 1, 29)), 40)
 """A log that vouches for commit 40 of term 3."""
 OPEN = PACE.lease_ms
 """When the grant that a start stands for has run out."""
+DEAD = PACE.dead_ms
 E = TypeVar("E")
 
 
@@ -58,6 +59,12 @@ def replica(own: int = 1, *, end: LogEnd = END, trusted: bool = True, group: Mem
         if peer != own:
             one.connected(peer, 0)
     return one
+
+
+def keep_time(one: Replica, since_ms: int, until_ms: int) -> None:
+    """Nothing happens, but time is looked at as often as a process does that is given the processor."""
+    for now_ms in range(since_ms, until_ms, PACE.beat_ms):
+        one.tick(now_ms)
 
 
 def beat(term: int = 5, *, base: Vouched = END.vouched, durable: int = 0, sent_ms: int = 7, head: int = 0) -> Beat:
@@ -158,8 +165,9 @@ def test_a_learner_and_an_untrusted_replica_open_nothing() -> None:
 
 def test_a_new_master_whom_nobody_joins_steps_down() -> None:
     one = master()
-    assert not of(StepDown, one.tick(OPEN + PACE.dead_ms - 1))
-    effects = one.tick(OPEN + PACE.dead_ms)
+    keep_time(one, OPEN, OPEN + DEAD)
+    assert not of(StepDown, one.tick(OPEN + DEAD - 1))
+    effects = one.tick(OPEN + DEAD)
     assert of(StepDown, effects) == [StepDown("no majority answers")]
     assert of(TermEnded, effects) == [TermEnded(5, "no majority answers")]
     assert sent(Resign, effects, 3) == [Resign(5)]
@@ -218,8 +226,9 @@ def test_strong_answers_end_with_the_lease_though_the_term_goes_on() -> None:
     last = OPEN + PACE.held_ms
     assert one.may_answer_strong(last - 1)
     assert not one.may_answer_strong(last)
+    keep_time(one, OPEN, last + DEAD)
     assert one.role is Role.MASTER
-    assert of(StepDown, one.tick(last + PACE.dead_ms))
+    assert of(StepDown, one.tick(last + DEAD))
 
 
 def test_a_lease_counts_from_when_the_beat_was_sent() -> None:
@@ -239,6 +248,19 @@ def test_what_arrives_after_a_freeze_does_not_revive_a_term() -> None:
     assert not of(Durable, effects)
     with pytest.raises(CheloniaError, match="outcome-unknown"):
         one.covers(5, 43)
+
+
+def test_a_master_that_had_no_time_reads_what_waits_before_it_gives_up() -> None:
+    one = opened()
+    late = OPEN + PACE.held_ms + DEAD + 100
+    assert not of(StepDown, one.tick(late))
+    assert not one.may_answer_strong(late)
+    one.received(2, Echo(OPEN + 350, 5, True, None), late + 1)
+    keep_time(one, late + 1, OPEN + 350 + PACE.held_ms + DEAD)
+    assert not of(StepDown, one.tick(OPEN + 350 + PACE.held_ms + DEAD - 1))
+    two = opened()
+    two.tick(late)
+    assert of(StepDown, two.tick(late + PACE.beat_ms)) == [StepDown("no majority answers")]
 
 
 def test_acks_and_echoes_of_another_term_change_nothing() -> None:
@@ -402,6 +424,24 @@ def test_reads_here_need_word_from_the_master_and_what_they_show_must_be_durable
     late = follower()
     assert late.may_read_here(OPEN + PACE.stale_ms - 1)
     assert not late.may_read_here(OPEN + PACE.stale_ms)
+
+
+def test_a_follower_that_had_no_time_reads_what_waits_before_it_gives_its_master_up() -> None:
+    one, late = follower(), OPEN + PACE.lease_ms + 100
+    one.tick(late)
+    assert one.role is Role.FOLLOWER
+    assert one.admits(3, EngineFrame(False, 6, b"vote", b""), late) is Admission.PASS, "bound it is no more"
+    assert sent(Echo, one.received(2, beat(durable=41), late + 1), 2)
+    assert one.admits(3, EngineFrame(False, 6, b"vote", b""), late + 1) is Admission.DROP
+    two = follower()
+    two.tick(late)
+    assert two.next_wake(late) == late + PACE.beat_ms
+    two.tick(late + PACE.beat_ms)
+    assert two.role is Role.ALONE
+    three = follower()
+    keep_time(three, OPEN, OPEN + PACE.lease_ms)
+    three.tick(OPEN + PACE.lease_ms)
+    assert three.role is Role.ALONE, "who listened all the time waits no longer"
 
 
 def test_a_master_that_resigns_frees_its_followers() -> None:
