@@ -2,8 +2,8 @@
 
 - A commit succeeds on whoever is master, alone or not; its record travels before it is synced.
 - A client takes any newer NEWMASTER: it cuts its log back to what it shares with that master and takes the rest.
-- Elections compare (generation of the last record, length of the log) among those who vote, with one number for the
-  election; whoever won may call `rep_start` at any later time, and then takes a generation above all others.
+- Elections compare (generation of the last record, length of the log, a random number) among those who vote, with one
+  number for the election; whoever won may call `rep_start` at any later time, and takes a generation above all others.
 - A far-behind client gives its log up before it receives a copy. A crash loses what was not synced.
 Times are microseconds of the world; every step is a callback of its own, so that a freeze or a crash falls between any
 two. Source: the study of libdb 5.3 under `src/rep` that docs/design/003-berkeley-db.md tells of.
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from chelonia.ahash.engine_port import (
     Committed,
@@ -81,12 +82,16 @@ class State:
             self.requests.add(request)
 
 
+_Word = tuple[int, int, int, int]
+"""What a vote is for: (term of the last record, length of the log, a number of this election, whose)."""
+
+
 @dataclass(slots=True)
 class _Election:
     egen: int
     sites: int
     votes: int
-    words: dict[int, tuple[int, int, int]]
+    words: dict[int, _Word]
     for_us: set[int] = field(default_factory=set)
     phase: int = 1
 
@@ -111,7 +116,7 @@ class Engine:
         self._begun = False
         self._flush_due = False
         self._election: _Election | None = None
-        self._early: dict[int, tuple[int, int, int]] = {}
+        self._early: dict[int, _Word] = {}
         self._won_at: int | None = None
         self._jobs: list[tuple[tuple[Op, ...], Callable[[int], None]]] = []
         self._busy = False
@@ -362,11 +367,13 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------------- elections
 
-    def _word(self) -> tuple[int, int, int]:
+    def _word(self) -> _Word:
+        """Equal logs are told apart by a number that every replica makes anew for each election."""
         log = self._disk.log
-        return (log[-1].term if log else 0, len(log), self._own)
+        tie = crc32(f"{self._own} {self._egen}".encode())
+        return (log[-1].term if log else 0, len(log), tie, self._own)
 
-    def _on_vote1(self, sender: int, gen: int, egen: int, word: tuple[int, int, int]) -> None:
+    def _on_vote1(self, sender: int, gen: int, egen: int, word: _Word) -> None:
         if self.is_master:
             self._send(sender, "NEWMASTER", len(self._disk.log))
             return
@@ -403,7 +410,7 @@ class Engine:
 
     def _cast(self, election: _Election) -> None:
         election.phase = 2
-        winner = max(election.words.values())[2]
+        winner = max(election.words.values())[3]
         if winner == self._own:
             election.for_us.add(self._own)
             self._win(election)
