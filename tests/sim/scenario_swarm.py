@@ -385,10 +385,10 @@ class Swarm:
                 raise Violation(f"{group.ln(name)} cannot be read: {told}")
 
     async def _bring_back(self, group: Group, user: User) -> None:
-        """What this user certainly finds in the trash comes back."""
-        for name in group.story.can_come_back(user.number):
+        """What this user certainly finds in the trash comes back; a file of several names under the first of them."""
+        while names := group.story.can_come_back(user.number):
             self.users.asked += 1
-            told = await self.users.act(group, user, Op(self.users.asked, user.number, "undelete", name))
+            told = await self.users.act(group, user, Op(self.users.asked, user.number, "undelete", names[0]))
             if told != "done":
-                raise Violation(f"{group.ln(name)} does not come back from the trash: {told}")
+                raise Violation(f"{group.ln(names[0])} does not come back from the trash: {told}")
             await self._read_all(group)
