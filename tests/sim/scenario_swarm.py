@@ -387,8 +387,19 @@ class Swarm:
     async def _bring_back(self, group: Group, user: User) -> None:
         """What this user certainly finds in the trash comes back; a file of several names under the first of them."""
         while names := group.story.can_come_back(user.number):
+            name, reserved = group.ln(names[0]), self.watch.reserved(group.ln(names[0]))
             self.users.asked += 1
             told = await self.users.act(group, user, Op(self.users.asked, user.number, "undelete", names[0]))
-            if told != "done":
-                raise Violation(f"{group.ln(names[0])} does not come back from the trash: {told}")
+            if told == "refused exists" and reserved:
+                await self._until_free(name)
+            elif told != "done":
+                raise Violation(f"{name} does not come back from the trash: {told}")
             await self._read_all(group)
+
+    async def _until_free(self, name: str) -> None:
+        """An upload that its user gave up holds its name until its reservation has expired and is swept."""
+        since_ms = self.world.clock.monotonic_ms()
+        while self.watch.reserved(name):
+            if self.world.clock.monotonic_ms() - since_ms > HEAL_WITHIN_MS:
+                raise Violation(f"{name} is still reserved after {HEAL_WITHIN_MS} ms")
+            await self.world.clock.sleep(1_000)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from chelonia.ahash import layout, meta
 from chelonia.core.ids import (
     BLOB_PREFIX,
+    ROOT,
     SHEPHERD_PREFIX,
     BlobId,
     ReferenceId,
@@ -28,6 +29,7 @@ from chelonia.librarian.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.elements import outbox_reference
 from chelonia.librarian.invariants import Snapshot
 from chelonia.librarian.repair import SURPLUS
+from chelonia.librarian.tree import names_of
 from tests.sim.disk import SimStore, facts_now, run_now
 from tests.sim.dump import snapshot
 from tests.sim.model import Violation
@@ -264,6 +266,13 @@ class Watch:
         """The Shepherds with a live copy of a file."""
         [blob] = [blob for blob in self._seen().blobs() if facts_of(blob).name == name]
         return [self._world.find(place.shepherd) for place, state in locations_of(blob) if state is _S.ALIVE]
+
+    def reserved(self, name: str) -> bool:
+        """Whether an upload that is not complete holds a Logical Name of the form `/<collection>/<name>`."""
+        _, collection, last = name.split("/")
+        entries = self._seen().entries()
+        parents = [entry.id for entry in entries if (ROOT, collection) in names_of(entry)]
+        return any(entry.value("pending", last) for entry in entries if entry.id in parents)
 
     def _has_not_heard(self, shepherd: SimShepherd) -> bool:
         """Whether a Shepherd cannot know yet that older metadata were put back: it obeys what was ordered before."""
