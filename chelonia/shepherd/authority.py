@@ -18,19 +18,28 @@ def refusal(state: State, authority: Authority | None) -> str:
     if authority is None or not authority.position.cluster:
         return "the order names no metadata position"
     position = authority.position
+    if why := revoked(state, position):
+        return why
+    if state.cluster and position.generation == state.generation and position.sequence < state.sequence:
+        return f"sequence {position.sequence} is older than {state.sequence}, which was obeyed before"
+    return ""
+
+
+def revoked(state: State, position: Position) -> str:
+    """Why an order that was begun must not go on, or "" when it may: newer orders of its own metadata do not end it."""
     if not state.cluster:
         return ""  # the first order teaches the cluster, as a first heartbeat would
     if position.cluster != state.cluster:
         return f"the order comes from cluster {position.cluster}, this Shepherd belongs to {state.cluster}"
     if position.generation < state.generation:
         return f"generation {position.generation} is older than {state.generation}, which was seen before"
-    if position.generation == state.generation and position.sequence < state.sequence:
-        return f"sequence {position.sequence} is older than {state.sequence}, which was obeyed before"
     return ""
 
 
 def obeyed(state: State, position: Position) -> State:
-    """The state after obeying an order of this position."""
+    """The state after obeying an order of this position; as it is where that would be refused by now."""
+    if refusal(state, Authority(position)):
+        return state
     return replace(state, cluster=position.cluster, generation=position.generation, sequence=position.sequence)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from chelonia.core import bounds
@@ -98,7 +99,7 @@ class Node:
             old = replace(old, cluster=self.disk.identity.cluster)
         boots = [str(old.boot), *old.extra.get(BOOTS, "").split()] if old.boot else []
         extra = {**old.extra, BOOTS: " ".join(boots[: bounds.BOOTS_KEPT])}
-        await self.save(replace(old, boot=max(old.boot + 1, clock_s), extra=extra))
+        await self.save(lambda _: replace(old, boot=max(old.boot + 1, clock_s), extra=extra))
         self.journal = Journal(self.id, self.state.boot)
         self.round = Round(self.state.extra.get(CURSOR, ""))
 
@@ -107,10 +108,11 @@ class Node:
         """The boots before this one on this disk, newest first."""
         return tuple(int(text) for text in self.state.extra.get(BOOTS, "").split())
 
-    async def save(self, state: State) -> None:
-        """Make `state` the present one, durably. Raises: UNAVAILABLE when the disk is gone or fails."""
+    async def save(self, change: Callable[[State], State]) -> None:
+        """Change the state, durably: as it is by then, for others learn while the disk is looked at. Raises:
+        UNAVAILABLE when the disk is gone or fails."""
         await self.disk.require()  # never into the directory below a disk that is not mounted
-        self.state = state
+        self.state = change(self.state)
         async with self._saving:
             latest = self.state  # whoever waited for the lock writes what is newest
             await self.ports.worker.run(lambda: self.ports.state_file.save(latest))

@@ -217,7 +217,7 @@ class Reporting:
         self._compare = self._compare or fresh or state.generation != node.state.generation
         self._linked = answer.known
         if state != node.state:
-            await node.save(state)
+            await node.save(lambda now: authority.seen(now, answer.position) or now)
         if fresh:
             node.news.set()
 

@@ -132,9 +132,9 @@ class Scrubber:
 
     async def save_cursor(self) -> None:
         """Keep durably how far the round has come."""
-        state = self._node.state
-        if state.extra.get(CURSOR, "") != self._node.round.cursor:
-            await self._node.save(replace(state, extra={**state.extra, CURSOR: self._node.round.cursor}))
+        cursor = self._node.round.cursor
+        if self._node.state.extra.get(CURSOR, "") != cursor:
+            await self._node.save(lambda now: replace(now, extra={**now.extra, CURSOR: cursor}))
 
     async def _try(self, held: Held, *, paced: bool) -> None:
         """Check a replica; trouble that says nothing about its bytes (no descriptors, no rights) decides nothing."""

@@ -18,6 +18,7 @@ from chelonia.core.caller import Call
 from chelonia.core.drills import ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
+from chelonia.core.position import Position
 from chelonia.core.replicas import Receipt
 from chelonia.core.shepherd import (
     Authority,
@@ -170,7 +171,7 @@ class ShepherdService:
             return
         if READMITTED in node.state.extra and await self._readmit() >= bounds.READMITTED_MAX:
             return  # there is more
-        await node.save(replace(node.state, extra={**node.state.extra, READMITTED: generation}))
+        await node.save(lambda now: replace(now, extra={**now.extra, READMITTED: generation}))
 
     async def _count_aside(self) -> None:
         node = self._node
@@ -234,10 +235,10 @@ class ShepherdService:
             log.warning("erasure refused replicas=%d by=%s: %s", len(references), call.dn, refusal)
             return tuple(DeleteOutcome(request_id, f"nosuchfile: {refusal}") for request_id, _ in references)
         await node.disk.require()  # what is not there to be erased is not erased
-        state = authorities.obeyed(node.state, authority.position)
-        if state != node.state:
-            await node.save(state)
-        outcomes = tuple([await self._delete_one(request_id, reference) for request_id, reference in references])
+        position = authority.position
+        if authorities.obeyed(node.state, position) != node.state:
+            await node.save(lambda now: authorities.obeyed(now, position))
+        outcomes = tuple([await self._delete_one(request, reference, position) for request, reference in references])
         await node.disk.require(hard=True)  # a disk that has gone meanwhile answered like one that held nothing
         return outcomes
 
@@ -395,7 +396,10 @@ class ShepherdService:
             size=facts.size, guid=facts.guid, local_id=reference,
         )  # fmt: skip
 
-    async def _delete_one(self, request_id: str, reference: ReferenceId) -> DeleteOutcome:
+    async def _delete_one(self, request_id: str, reference: ReferenceId, position: Position) -> DeleteOutcome:
+        if revoked := authorities.revoked(self._node.state, position):  # older metadata were put back meanwhile
+            log.warning("erasure refused reference=%s: %s", reference, revoked)
+            return DeleteOutcome(request_id, f"nosuchfile: {revoked}")
         self._uploads.withdraw(reference)
         try:
             await self._node.erase(reference)

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -96,6 +96,75 @@ async def test_the_first_heartbeat_teaches_the_cluster() -> None:
     assert "cluster-2" in await order(world, reference, Position("cluster-2", 9, 9))
     assert "generation" in await order(world, reference, Position(CLUSTER, 2, 9))
     assert await order(world, reference, Position(CLUSTER, 3, 1)) == "deleted"
+
+
+@pytest.fixture
+def restored_within(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Older metadata are put back, and heard of by a heartbeat, within a call of an operation of the disk: the next, or
+    after so many more."""
+
+    def arrange(world: World, operation: str, after: int = 0) -> None:
+        inner = getattr(world.blobs, operation)
+        calls = itertools.count()
+
+        async def hears(*args: Any) -> Any:
+            if next(calls) < after:
+                return await inner(*args)
+            monkeypatch.setattr(world.blobs, operation, inner)
+            world.librarian.position = Position(CLUSTER, 2, 1)
+            await world.service.beat()
+            return await inner(*args)
+
+        monkeypatch.setattr(world.blobs, operation, hears)
+
+    return arrange
+
+
+def generation_of(world: World) -> int:
+    """Which generation of the metadata a Shepherd has heard of, durably."""
+    assert world.state.state is not None
+    return world.state.state.generation
+
+
+@pytest.mark.expect_log("erasure refused")
+@virtual
+async def test_an_order_of_older_metadata_is_not_begun_once_newer_are_heard_of(
+    restored_within: Callable[..., None],
+) -> None:
+    world = await World().start()
+    await world.service.beat()
+    reference = await world.store(DATA)
+    restored_within(world, "identity")
+    assert "generation 1 is older than 2" in await order(world, reference, Position(CLUSTER, 1, 99))
+    assert world.blobs.data(reference) == DATA
+    assert generation_of(world) == 2
+
+
+@pytest.mark.expect_log("erasure refused")
+@virtual
+async def test_an_order_of_older_metadata_does_not_go_on_once_newer_are_heard_of(
+    restored_within: Callable[..., None],
+) -> None:
+    world = await World().start()
+    await world.service.beat()
+    references = [await world.store(DATA, number) for number in range(1, 4)]
+    asked = tuple((str(number), reference) for number, reference in enumerate(references))
+    restored_within(world, "erase")
+    outcomes = await world.service.delete(LIBRARIAN, asked, Authority(Position(CLUSTER, 1, 99)))
+    assert outcomes[0].status == "deleted"  # it was on its way to the disk
+    assert all("generation 1 is older than 2" in outcome.status for outcome in outcomes[1:])
+    assert world.blobs.references() == tuple(sorted(references[1:]))
+
+
+@virtual
+async def test_what_else_is_saved_meanwhile_does_not_take_back_that_newer_metadata_were_heard_of(
+    restored_within: Callable[..., None],
+) -> None:
+    world = await World().start()
+    await world.service.beat()
+    restored_within(world, "identity", after=1)  # it looks whether the disk is there, then before it saves
+    await world.service.tidy()
+    assert generation_of(world) == 2
 
 
 @virtual
