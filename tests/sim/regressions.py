@@ -60,5 +60,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         28,
         "a Shepherd forgotten through one Librarian came back, was taken by the other and given new bytes",
     ),
+    (
+        "swarm",
+        102_595,
+        "the simulator's own: an order given before a restore, obeyed by a Shepherd that could not know of it",
+    ),
 )
 """(scenario, seed, what it found)."""

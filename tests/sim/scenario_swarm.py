@@ -252,11 +252,11 @@ class Swarm:
         await self.users.settled()
         while any(network.flying(f"op{op}") for op in range(self.users.asked + 1)):
             await self.world.clock.sleep(200)  # a doubled request would be a new one to the restored metadata
-        before = self.watch.known()
         replaced = [s for s in self.world.shepherds if s.disk.store() != self._stores_then[s.service_id]]
         for shepherd in replaced:  # the metadata know another store of it again: its administrator says so once more
             await self.world.crash(shepherd)
             shepherd.disk.accept()
+        before = self.watch.known()
         await self.world.restore(backup)
         for shepherd in replaced:
             await self.world.restart(shepherd)

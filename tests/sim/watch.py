@@ -55,6 +55,7 @@ class Watch:
         self._ordered_away: set[ReferenceId] = set()
         self._gone_before: set[BlobId] = set()
         self._kept: dict[tuple[ServiceId, ReferenceId], BlobId] = {}
+        self._ordered_then: set[Location] = set()
         self._rebuilding = False
         world.store.watch = self._committing
         world.on_erased = self._erasing
@@ -87,7 +88,7 @@ class Watch:
 
     def restored(self, before: Snapshot) -> None:
         """Older metadata were put back. What they name and no disk has any more is excused; what only the metadata
-        `before` knew must not be erased."""
+        `before` knew must not be erased, but by an order of theirs whose Shepherd cannot know better."""
         seen = self._seen()
         known = {blob_of(blob) for blob in seen.blobs()}
         self._gone_before = {blob_of(blob) for blob in self._without_copy(seen)}
@@ -97,6 +98,11 @@ class Watch:
             for shepherd in self._world.shepherds
             for stored in shepherd.disk.held()
             if stored.committed and stored.facts is not None and stored.facts.blob in newer
+        }
+        self._ordered_then = {
+            Location(ServiceId(shepherd.id.removeprefix(SHEPHERD_PREFIX)), outbox_reference(key))
+            for shepherd in before.shepherds()
+            for key in shepherd.sections.get("erase", {})
         }
 
     def known(self) -> Snapshot:
@@ -307,14 +313,16 @@ class Watch:
         with self._world.store.watched():
             header = self._world.store.get(layout.header_key(blob_object(facts.blob)))
         self._ordered_away.add(reference)
+        place = Location(shepherd.service_id, reference)
+        unheard = self._has_not_heard(shepherd)
+        if unheard and place in self._ordered_then:
+            self._kept.pop((shepherd.service_id, reference), None)
         if header is None:
             return
-        if self._has_not_heard(shepherd):
+        if unheard:
             self._gone_before.add(facts.blob)
             return
-        state = _blob(b"H\0" + blob_object(facts.blob).encode(), header).value(
-            "locations", str(Location(shepherd.service_id, reference))
-        )
+        state = _blob(b"H\0" + blob_object(facts.blob).encode(), header).value("locations", str(place))
         if state == _S.ALIVE.value and _is_good(shepherd, reference):
             self._found.append(f"{shepherd.node.name} erases {reference} of {facts.blob}, which is listed as alive")
 
