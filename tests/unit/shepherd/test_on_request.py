@@ -99,7 +99,7 @@ async def test_quarantine_is_counted_and_discarded_only_by_an_administrators_wor
     expect_log: Callable[..., None],
 ) -> None:
     expect_log("replica set aside")
-    world = await World().start(run=True)
+    world = await World(quarantine_keep_ms=60_000).start(run=True)
     first, second = await forgotten(world, 2)
     assert (await world.service.status(ADMINISTRATOR)).quarantined_bytes == 2 * len(DATA)
     assert world.librarian.beats[-1].reclaimable_bytes == 2 * len(DATA)
