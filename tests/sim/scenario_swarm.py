@@ -385,11 +385,12 @@ class Swarm:
                 raise Violation(f"{group.ln(name)} cannot be read: {told}")
 
     async def _bring_back(self, group: Group, user: User) -> None:
-        """What this user certainly finds in the trash comes back; a file of several names under the first of them."""
+        """What this user certainly finds in the trash comes back; a file of several names under any one of them."""
         while names := group.story.can_come_back(user.number):
-            name, reserved = group.ln(names[0]), self.watch.reserved(group.ln(names[0]))
+            index = self.users.rng.choice(names)
+            name, reserved = group.ln(index), self.watch.reserved(group.ln(index))
             self.users.asked += 1
-            told = await self.users.act(group, user, Op(self.users.asked, user.number, "undelete", names[0]))
+            told = await self.users.act(group, user, Op(self.users.asked, user.number, "undelete", index))
             if told == "refused exists" and reserved:
                 await self._until_free(name)
             elif told != "done":
