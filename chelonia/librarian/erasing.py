@@ -50,8 +50,8 @@ class Erasers:
 
     @property
     def waiting(self) -> int:
-        """Erasures found in the outboxes when they were last looked at."""
-        return sum(self._found.values())
+        """Erasures found in the outboxes of registered Shepherds when they were last looked at."""
+        return sum(self._found.get(shepherd, 0) for shepherd in self._nodes.table.shepherds())
 
     def flag(self, elements: Iterable[Element]) -> None:
         """A transact has applied: look soon at the outboxes it filled."""

@@ -34,6 +34,7 @@ from chelonia.librarian.expiring import Expiring
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.leading import Leading
+from chelonia.librarian.node_life import NodeLife
 from chelonia.librarian.planning import Planning, policy_of
 from chelonia.librarian.progress import Progress
 from chelonia.librarian.records import Draft, Identity, Records
@@ -74,6 +75,7 @@ class Healer:
         self._surveying = Surveying(on, planning, self._leading, self._tally, self.consider)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
+        self._life = NodeLife(records, nodes, world)
         self.keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
         self._snapshotting = Snapshotting(on, self._leading, self.keeping) if self.keeping else None
         self._held = False
@@ -219,6 +221,7 @@ class Healer:
             self._detecting.run(),
             self._every(self._on.settings.tick_ms, self._trim),
             self._every(self._on.settings.tick_ms, self._erase),
+            self._every(self._on.settings.services_interval_ms, self._sweep_forgotten),
             self._every(self._on.settings.tick_ms, self._telling.step),
             self._surveying.run(self._tolerant),
             self._every(self._on.settings.tick_ms, self._balance),
@@ -312,3 +315,7 @@ class Healer:
     async def _erase(self) -> None:
         if self._leading.now:
             await self._erasers.dispatch(self._on.now, self._leading.check())
+
+    async def _sweep_forgotten(self) -> None:
+        if self._leading.now:
+            await self._life.sweep(self._on.call, self._leading.check())

@@ -2,26 +2,38 @@
 
 Forgetting goes page by page, each in bounded transacts on what was read, so it can be interrupted and begun again; the
 identity is burnt last, when nothing in the metadata names the Shepherd any more. What would be lost by it stays,
-and the Shepherd with it, unless that was accepted.
+and the Shepherd with it, unless that was accepted. A Librarian that has not heard of it may still write of the
+Shepherd, so the repair leader looks again, and `sweep`s.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from chelonia.core import bounds
 from chelonia.core.ahash import Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, Loss
-from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, RequestKey, ServiceId, blob_object, shepherd_object
+from chelonia.core.ids import (
+    SERVICES_OBJECT,
+    BlobId,
+    Dn,
+    Ms,
+    ReferenceId,
+    RequestKey,
+    ServiceId,
+    blob_object,
+    shepherd_object,
+)
 from chelonia.core.librarian import NodeView
+from chelonia.core.metadata import Needed
 from chelonia.core.placement import DRAINED
 from chelonia.librarian import registry
 from chelonia.librarian.blobs import blob_of
-from chelonia.librarian.elements import check, drop, empty, erase, put
+from chelonia.librarian.elements import check, drop, empty, erase, outbox_reference, put, version
 from chelonia.librarian.forgetting import part, records_dropped
 from chelonia.librarian.health import StoredNode
 from chelonia.librarian.records import Draft, Records
@@ -32,6 +44,16 @@ _LOG = logging.getLogger(__name__)
 
 PART = 100
 """Blobs whose locations go in one transact: few enough that others seldom get in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leave:
+    """How a Shepherd leaves: whether anything is changed, losses are accepted, and what must `still` hold then."""
+
+    shepherd: ServiceId
+    change: bool
+    accept_loss: bool
+    still: tuple[Element, ...] = ()
 
 
 class NodeLife:
@@ -78,21 +100,45 @@ class NodeLife:
         if self._nodes.present(shepherd):
             cause = "it is alive; stop it first, and to lose nothing drain it before (admin node drain)"
             raise CheloniaError(Kind.CONFLICT, "forget", shepherd, cause)
-        page = await self._records.scan(call, shepherd_object(shepherd), "file", after, bounds.REFERENCES_PAGE)
+        leave = _Leave(shepherd, change=not check_only, accept_loss=accept_loss)
+        page = await self._page(call, leave, after)
+        forgotten = not page.after and not check_only and await self._burn(call, shepherd, known.dn)
+        return replace(page, forgotten=forgotten)
+
+    async def sweep(self, call: Call, lease: Element) -> None:
+        """Take away what was written of forgotten Shepherds by Librarians that had not heard of it yet.
+
+        Nothing is swept for an identity that older metadata, put back meanwhile, know as approved.
+        """
+        gone = self._nodes.registry.forgotten()
+        stored = await self._records.get(call, [shepherd_object(shepherd) for shepherd in gone], (Needed("node"),))
+        for shepherd in (shepherd for shepherd, obj in zip(gone, stored, strict=True) if obj.exists):
+            await self._sweep_one(call.strongly(), shepherd, lease)
+
+    async def _sweep_one(self, call: Call, shepherd: ServiceId, lease: Element) -> None:
+        services = await self._records.one(call, SERVICES_OBJECT)
+        if shepherd not in registry.read(services).forgotten():
+            return
+        still = (lease, check(SERVICES_OBJECT, version(services.version)))
+        leave = _Leave(shepherd, change=True, accept_loss=False, still=still)
+        after = (await self._page(call, leave, "")).after
+        while after:
+            after = (await self._page(call, leave, after)).after
+        if await self._end(call, shepherd, still, ()):
+            _LOG.info("shepherd %s: what was written of it after it was forgotten is gone", shepherd)
+
+    async def _page(self, call: Call, leave: _Leave, after: str) -> ForgetPage:
+        """Part the Shepherd from a page of its blobs."""
+        page = await self._records.scan(call, shepherd_object(leave.shepherd), "file", after, bounds.REFERENCES_PAGE)
         losses: list[Loss] = []
         for start in range(0, len(page.items), PART):
-            items = page.items[start : start + PART]
-            losses += await self._part(call, shepherd, items, change=not check_only, accept_loss=accept_loss)
-        forgotten = False
-        if not page.more and not check_only:
-            forgotten = await self._burn(call, shepherd, known.dn)
+            losses += await self._part(call, leave, page.items[start : start + PART])
         last = page.items[-1][0] if page.more and page.items else ""
-        return ForgetPage(len(page.items), tuple(losses), last, forgotten)
+        return ForgetPage(len(page.items), tuple(losses), last, forgotten=False)
 
-    async def _part(
-        self, call: Call, shepherd: ServiceId, items: Sequence[tuple[str, str]], *, change: bool, accept_loss: bool
-    ) -> list[Loss]:
+    async def _part(self, call: Call, leave: _Leave, items: Sequence[tuple[str, str]]) -> list[Loss]:
         """Part the Shepherd from some of its blobs. Returns what is or would be lost."""
+        shepherd = leave.shepherd
         losses: list[Loss] = []
 
         async def build() -> Draft:
@@ -104,38 +150,42 @@ class NodeLife:
                 parting = part(blob, shepherd, self._nodes.present)
                 if parting.loss is not None:
                     losses.append(parting.loss)
-                if parting.loss is not None and not accept_loss:
+                if parting.loss is not None and not leave.accept_loss:
                     kept.add(blob_of(blob))
                 else:
                     elements += parting.elements
             gone = [ReferenceId(reference) for reference, blob in items if BlobId(blob) not in kept]
-            return Draft([*elements, *records_dropped(shepherd, gone)] if change else ())
+            elements += records_dropped(shepherd, gone)
+            return Draft([*elements, *leave.still] if leave.change and elements else ())
 
         await self._records.apply(call, build)
-        for loss in losses if change and accept_loss else ():
+        for loss in losses if leave.change and leave.accept_loss else ():
             _LOG.warning("file %s (%s) is lost with %s", loss.name, loss.guid, shepherd)
         return losses
 
     async def _burn(self, call: Call, shepherd: ServiceId, dn: Dn) -> bool:
-        """The Shepherd is no more, if nothing names it: its outbox, its object, its identity. Returns whether it is."""
-        obj = shepherd_object(shepherd)
-        while True:
-            page = await self._records.scan(call, obj, "erase", "", bounds.REFERENCES_PAGE)
-            if not page.items:
-                break
-            dropped = [drop(obj, "erase", key) for key, _ in page.items]
-            await self._records.attempt(call, Draft(dropped))
+        """The Shepherd is no more, if nothing names it. Returns whether it is."""
         burnt = [
             registry.forget_record(record)
             for record in self._nodes.registry.records
             if record.role is Role.SHEPHERD and record.service_id == shepherd and (record.approved or record.dn == dn)
         ]
-        draft = Draft([check(obj, empty("file"), empty("erase")), erase(obj), *burnt])
-        if not (await self._records.attempt(call, draft)).applied:
+        if not await self._end(call, shepherd, (), burnt):
             return False
         _LOG.info("shepherd %s is forgotten; its identity is never accepted again", shepherd)
         await self._nodes.refresh(call)
         return True
+
+    async def _end(self, call: Call, shepherd: ServiceId, still: Sequence[Element], burnt: Sequence[Element]) -> bool:
+        """Empty the Shepherd's outbox, then take its object away with what is `burnt`, if nothing names it."""
+        obj = shepherd_object(shepherd)
+        while (page := await self._records.scan(call, obj, "erase", "", bounds.REFERENCES_PAGE)).items:
+            dropped = [drop(obj, "erase", key) for key, _ in page.items]
+            dropped += [drop(obj, "file", outbox_reference(key)) for key, _ in page.items]
+            if not (await self._records.attempt(call, Draft([*dropped, *still]))).applied:
+                return False
+        draft = Draft([check(obj, empty("file"), empty("erase")), erase(obj), *burnt, *still])
+        return (await self._records.attempt(call, draft)).applied
 
     def _known(self, op: str, shepherd: ServiceId) -> StoredNode:
         stored = self._nodes.table.stored(shepherd)

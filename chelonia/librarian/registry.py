@@ -90,6 +90,12 @@ class Registry:
                 out[record.service_id] = record
         return dict(sorted(out.items()))
 
+    def forgotten(self) -> tuple[ServiceId, ...]:
+        """Shepherds declared lost for good whose service id nobody else has been registered under since."""
+        known = self.shepherds()
+        burnt = (r.service_id for r in self.records if r.role is Role.SHEPHERD and r.forgotten)
+        return tuple(dict.fromkeys(shepherd for shepherd in burnt if shepherd not in known))
+
     def refused(self, dn: Dn) -> int:
         """How many identities of this DN wait or were withdrawn."""
         return sum(record.dn == dn and not record.approved and not record.forgotten for record in self.records)

@@ -65,5 +65,16 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         102_595,
         "the simulator's own: an order given before a restore, obeyed by a Shepherd that could not know of it",
     ),
+    (
+        "swarm",
+        61_076,
+        "a copy claimed by a Librarian that had not heard that its target was forgotten was to be erased, for ever",
+    ),
+    (
+        "swarm",
+        102_644,
+        "an upload that a Shepherd had taken before it was forgotten was committed after, and listed there",
+    ),
+    ("swarm", 102_609, "the erasures of a forgotten Shepherd were counted for ever"),
 )
 """(scenario, seed, what it found)."""

@@ -270,7 +270,8 @@ class Swarm:
         self.watch.check()
 
     async def _lose(self) -> None:
-        """A Shepherd dies and is given up for good; it may come back all the same, and must not be taken."""
+        """A Shepherd dies and is given up for good; it may come back all the same, and must not be taken. What others
+        had under way of it may still be written, and goes by itself."""
         rng, world = self._losing, self.world
         await world.clock.sleep(rng.randint(2_000, 30_000))
         shepherd = self.chaos.give_up()
@@ -280,11 +281,12 @@ class Swarm:
         world.lose(shepherd)
         await forget(world, shepherd)
         world.note(f"FORGOTTEN {shepherd.node.name}")
+        held = set(shepherd.disk.platter.references())
         if rng.random() < 0.5:
             await world.restart(shepherd)
             await world.clock.sleep(20_000)
-        if self.watch.state_of(shepherd) or self.watch.listed_on(shepherd.service_id):
-            raise Violation(f"{shepherd.node.name} is forgotten, and named by the metadata")
+        if self.watch.state_of(shepherd) == "alive" or not held.issuperset(shepherd.disk.platter.references()):
+            raise Violation(f"{shepherd.node.name} is forgotten, and taken again")
 
     async def recovery(self) -> Outcome:
         """Phase 2."""
@@ -334,7 +336,7 @@ class Swarm:
         while True:
             await self.world.clock.sleep(8_000)
             self.watch.check()
-            left = await self._not_empty() or self.watch.left() or await self._unhealthy()
+            left = await self._not_empty() or self.watch.named() or self.watch.left() or await self._unhealthy()
             if not left:
                 return
             if self.world.clock.monotonic_ms() - since_ms > HEAL_WITHIN_MS:

@@ -300,6 +300,14 @@ class Watch:
         listed = (place for blob in self._seen().blobs() for place, _ in locations_of(blob))
         return [place.reference for place in listed if place.shepherd == shepherd]
 
+    def named(self) -> str:
+        """What the metadata still say of Shepherds that were forgotten."""
+        for shepherd in self._world.lost:
+            listed = self.listed_on(shepherd.service_id)
+            if listed or self._seen().get(shepherd_object(shepherd.service_id)).exists:
+                return f"{shepherd.node.name} is forgotten, and named by the metadata with {len(listed)} copies"
+        return ""
+
     def _heard_lately(self, shepherd: ServiceId) -> bool:
         heard_ms = self._world.network.heard_ms.get(self._world.find(shepherd).node.name, 0)
         return self._world.clock.monotonic_ms() - heard_ms <= STALE_MS

@@ -5,13 +5,25 @@ from dataclasses import replace
 
 import pytest
 
+from chelonia.core.ahash import Element
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, Loss
-from chelonia.core.ids import BlobId, Guid, RequestKey, ServiceId
+from chelonia.core.ids import (
+    SERVICES_OBJECT,
+    BlobId,
+    Guid,
+    Ms,
+    ReferenceId,
+    RequestKey,
+    ServiceId,
+    blob_object,
+    shepherd_object,
+)
 from chelonia.core.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
-from chelonia.core.replicas import ReplicaState
+from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import registry
+from chelonia.librarian.elements import check, file_record, outbox_record, put
 from chelonia.librarian.invariants import BLOB_LOST
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
@@ -197,6 +209,82 @@ def test_one_that_another_librarian_has_burnt_is_not_taken_when_it_comes_back() 
             answer = await p.b.service.heartbeat(shepherd_call(one), beat(one))
             assert (answer.known, answer.refused) == (False, REFUSED_FORGOTTEN)
             assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
+
+    run_virtual(scenario())
+
+
+def late(p: Paper, shepherd: ServiceId, blob: BlobId) -> list[Element]:
+    """What a Librarian that has not read the registry since writes of a Shepherd: a claim, an order, a transition."""
+    at, old = Location(shepherd, ReferenceId("late")), Location(shepherd, ReferenceId("old"))
+    obj = blob_object(blob)
+    return [
+        put(obj, "locations", str(at), S.CREATING.value),
+        put(obj, "claims", str(at), "0"),
+        file_record(at, blob),
+        file_record(old, blob),
+        outbox_record(old, blob, "expired", Ms(1)),
+        put(shepherd_object(shepherd), "node", "state", "offline"),
+    ]
+
+
+def test_what_is_written_of_a_forgotten_shepherd_by_who_has_not_heard_of_it_goes() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            _, blob = await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            await away(p, one)
+            await p.until(lambda: healed(p, blob, 2))
+            assert (await forget(p, one))[-1].forgotten
+            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(late(p, one, blob)))).applied
+
+            async def gone() -> bool:
+                return not (await p.b.stored(f"sys:shepherd:{one}")).exists
+
+            await p.until(gone)
+            assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
+            assert [f for f in (await p.b.service.fsck(ADMIN, Guid(""), "")).findings if one in str(f)] == []
+
+    run_virtual(scenario())
+
+
+def test_nothing_goes_of_a_shepherd_that_metadata_put_back_since_know_as_approved() -> None:
+    """What the leader remembers of the registry may be newer than the metadata."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            _, blob = await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            await away(p, one)
+            await p.until(lambda: healed(p, blob, 2))
+            life = p.b.service._parts.life
+            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
+            assert (await forget(p, one))[-1].forgotten
+            prop = registry.property_of(record)
+            back = [put(SERVICES_OBJECT, Role.SHEPHERD.value, prop, registry.APPROVED), *late(p, one, blob)]
+            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(back))).applied
+            lease = check(SERVICES_OBJECT)
+            await life.sweep(LIBRARIAN, lease)
+            assert one in await p.b.locations(blob)
+            assert await p.b.outbox(one)
+
+    run_virtual(scenario())
+
+
+def test_erasures_of_a_forgotten_shepherd_are_waited_for_no_longer() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            gone, _ = await p.upload("gone", copies=3)
+            one = p.b.shepherds[0]
+            p.shepherds[one].broken = "delete"
+            await p.b.service.delete(BARTENDER, Delete(gone))
+
+            async def counted() -> bool:
+                return (await p.b.service.health(ADMIN)).erasing == 1
+
+            await p.until(counted)
+            await away(p, one)
+            assert (await forget(p, one))[-1].forgotten
+            assert (await p.b.service.health(ADMIN)).erasing == 0
 
     run_virtual(scenario())
 
