@@ -75,6 +75,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         102_644,
         "an upload that a Shepherd had taken before it was forgotten was committed after, and listed there",
     ),
+    (
+        "swarm",
+        1_654,
+        "the simulator's own: the repair leader heard a Shepherd, late, before it was forgotten, and wrote so after",
+    ),
     ("swarm", 102_609, "the erasures of a forgotten Shepherd were counted for ever"),
 )
 """(scenario, seed, what it found)."""

@@ -285,8 +285,8 @@ class Swarm:
         if rng.random() < 0.5:
             await world.restart(shepherd)
             await world.clock.sleep(20_000)
-        if self.watch.state_of(shepherd) == "alive" or not held.issuperset(shepherd.disk.platter.references()):
-            raise Violation(f"{shepherd.node.name} is forgotten, and taken again")
+            if self.watch.state_of(shepherd) == "alive" or not held.issuperset(shepherd.disk.platter.references()):
+                raise Violation(f"{shepherd.node.name} is forgotten, and taken again")
 
     async def recovery(self) -> Outcome:
         """Phase 2."""
