@@ -22,7 +22,7 @@ from tests.sim.regressions import REGRESSIONS
 from tests.sim.scenario import FILES, crashes_and_loss
 from tests.sim.scenario_churn import churn
 from tests.sim.scenario_swarm import swarm
-from tests.sim.virtual_loop import Deadlock, Endless, run_virtual
+from tests.sim.virtual_loop import ENDLESS_S, Deadlock, Endless, run_virtual, this_loop
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,6 +136,7 @@ def test_the_loop_reports_a_world_that_stands_still() -> None:
 
 def test_a_run_in_which_everybody_waits_for_ever_ends() -> None:
     async def waits_for_what_will_not_come() -> None:
+        this_loop().ends_s = ENDLESS_S
         while True:
             await asyncio.sleep(60)
 

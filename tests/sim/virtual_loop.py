@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 ENDLESS_S = 3_600.0
-"""No run takes so much virtual time: in one that does, everybody waits for what will not come."""
+"""No scenario takes so much virtual time: in one that does, everybody waits for what will not come."""
 
 
 class Deadlock(RuntimeError):
@@ -28,7 +28,7 @@ class Deadlock(RuntimeError):
 
 
 class Endless(RuntimeError):
-    """The run goes on after `ENDLESS_S`. Told by the loop itself: to a callback of his nobody's timeout would pass."""
+    """The run goes on after `ends_s`. The loop itself says so: a test's time limit, raised in a callback, is lost."""
 
 
 class _NoSockets(selectors.BaseSelector):
@@ -99,7 +99,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self) -> None:
-        self.now_s, self.ends_s = 0.0, ENDLESS_S
+        self.now_s, self.ends_s = 0.0, math.inf
         self._due: list[_Timer] = []
         super().__init__(_NoSockets())
 
