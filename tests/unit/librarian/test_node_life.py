@@ -227,14 +227,20 @@ def late(p: Paper, shepherd: ServiceId, blob: BlobId) -> list[Element]:
     ]
 
 
+async def forgotten(p: Paper) -> tuple[ServiceId, BlobId]:
+    """A Shepherd that is no more, and a blob that was on it."""
+    _, blob = await p.upload("f", copies=2)
+    one = p.b.shepherds[0]
+    await away(p, one)
+    await p.until(lambda: healed(p, blob, 2))
+    assert (await forget(p, one))[-1].forgotten
+    return one, blob
+
+
 def test_what_is_written_of_a_forgotten_shepherd_by_who_has_not_heard_of_it_goes() -> None:
     async def scenario() -> None:
         async with paper(shepherds=3) as p:
-            _, blob = await p.upload("f", copies=2)
-            one = p.b.shepherds[0]
-            await away(p, one)
-            await p.until(lambda: healed(p, blob, 2))
-            assert (await forget(p, one))[-1].forgotten
+            one, blob = await forgotten(p)
             assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(late(p, one, blob)))).applied
 
             async def gone() -> bool:
@@ -252,13 +258,9 @@ def test_nothing_goes_of_a_shepherd_that_metadata_put_back_since_know_as_approve
 
     async def scenario() -> None:
         async with paper(shepherds=3) as p:
-            _, blob = await p.upload("f", copies=2)
-            one = p.b.shepherds[0]
-            await away(p, one)
-            await p.until(lambda: healed(p, blob, 2))
             life = p.b.service._parts.life
-            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
-            assert (await forget(p, one))[-1].forgotten
+            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == p.b.shepherds[0])
+            one, blob = await forgotten(p)
             prop = registry.property_of(record)
             back = [put(SERVICES_OBJECT, Role.SHEPHERD.value, prop, registry.APPROVED), *late(p, one, blob)]
             assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(back))).applied
