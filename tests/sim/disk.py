@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from chelonia.ahash.store_memory import MemoryStore
 from chelonia.core.ahash import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ReferenceId
+from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.position import Horizon
 from chelonia.core.replicas import ReplicaFacts
 from chelonia.core.shepherd import ByteRange, Scanned, State, StoredReplica
@@ -36,13 +36,15 @@ class SimDisk:
     """`core.shepherd.BlobStore` of one Shepherd; `platter` is what survives its crashes.
 
     `slow_ms`: how long a write may take at most. `forgets`: of a lying Shepherd, the share of commits whose bytes it
-    throws away. `unsynced_ms`: how long what was committed may still be lost by a crash; 0 for a disk that syncs.
+    throws away, and `thrown` the blobs of those. `unsynced_ms`: how long what was committed may still be lost by a
+    crash; 0 for a disk that syncs.
     """
 
     def __init__(self, rng: random.Random, erased: Erased) -> None:
         self.platter = MemoryBlobs()
         self.slow_ms = 0
         self.forgets = 0.0
+        self.thrown: set[BlobId] = set()
         self.unsynced_ms = 0
         self._rng = rng
         self._erased = erased
@@ -195,6 +197,7 @@ class SimDisk:
             self._committing.pop(reference, None)
         self._recent[reference] = asyncio.get_running_loop().time()
         if self.forgets and self._rng.random() < self.forgets:
+            self.thrown.add(facts.blob)
             self.platter.lose(reference)
 
 

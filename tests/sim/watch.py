@@ -154,8 +154,10 @@ class Watch:
         return len(self._world.harmed.get(blob_of(blob), ()))
 
     def _may_be_lost(self, blob: StoredObject) -> bool:
-        """Whether disasters met as many copies of it as there were for certain."""
-        return blob_of(blob) in self._gone_before or self._harmed(blob) >= min(2, facts_of(blob).wanted)
+        """Whether disasters met as many copies of it as there were for certain, or liars threw them away."""
+        taken = self._world.harmed.get(blob_of(blob), set())
+        thrown = {shepherd.service_id for shepherd in self._world.shepherds if blob_of(blob) in shepherd.disk.thrown}
+        return blob_of(blob) in self._gone_before or len(taken | thrown) >= min(2, facts_of(blob).wanted)
 
     def _disk_left(self, shepherd: SimShepherd, seen: Snapshot, lost: set[BlobId]) -> str:
         """What a disk holds besides its locations, or lacks of them; quarantine is for people to look at."""
