@@ -23,6 +23,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import plain_copy
 import uvloop
 from experiment import Outcome, Setup
 from intervals import median_interval
@@ -42,13 +43,8 @@ SLICE_S, QUICK_SLICE_S = 0.3, 0.1
 def contexts(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Of a server and of a client: each shows a certificate and demands one."""
     tls = load_config(directory / "conf" / "core.toml").tls
-    made = []
-    for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH):
-        context = ssl.create_default_context(purpose, capath=str(tls.ca_dir))
-        context.load_cert_chain(tls.cert, tls.key)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
-        made.append(context)
-    return made[0], made[1]
+    paths = str(tls.cert), str(tls.key), str(tls.ca_dir)
+    return plain_copy.context(ssl.Purpose.CLIENT_AUTH, *paths), plain_copy.context(ssl.Purpose.SERVER_AUTH, *paths)
 
 
 class Peer(asyncio.Protocol):

@@ -56,21 +56,22 @@ def copy(credentials: Credentials, sources: Sequence[Path], target: Path) -> Cos
     return Cost(size / GIB, wall_s, usage.ru_utime + usage.ru_stime, 0.0)
 
 
-def _context(side: ssl.Purpose, cert: str, key: str, ca_dir: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(side, capath=ca_dir)
-    context.load_cert_chain(cert, key)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
+def context(side: ssl.Purpose, cert: str, key: str, ca_dir: str) -> ssl.SSLContext:
+    """Of one end that shows a certificate and demands one."""
+    made = ssl.create_default_context(side, capath=ca_dir)
+    made.load_cert_chain(cert, key)
+    made.check_hostname = False
+    made.verify_mode = ssl.CERT_REQUIRED
+    return made
 
 
 def _receive(cert: str, key: str, ca_dir: str, target: str) -> None:
-    context = _context(ssl.Purpose.CLIENT_AUTH, cert, key, ca_dir)
+    tls = context(ssl.Purpose.CLIENT_AUTH, cert, key, ca_dir)
     buffer = memoryview(bytearray(CHUNK))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         plain, _ = listener.accept()
-        with context.wrap_socket(plain, server_side=True) as connection:
+        with tls.wrap_socket(plain, server_side=True) as connection:
             number = 0
             while size := int.from_bytes(_exactly(connection, 8)):
                 _store(connection, Path(target, f"copy{number}"), size, buffer)
@@ -100,11 +101,11 @@ def _store(connection: ssl.SSLSocket, path: Path, size: int, buffer: memoryview)
 
 
 def _send(cert: str, key: str, ca_dir: str, port: str, *names: str) -> None:
-    context = _context(ssl.Purpose.SERVER_AUTH, cert, key, ca_dir)
+    tls = context(ssl.Purpose.SERVER_AUTH, cert, key, ca_dir)
     buffer = memoryview(bytearray(CHUNK))
     with (
         socket.create_connection(("127.0.0.1", int(port))) as plain,
-        context.wrap_socket(plain, server_hostname="localhost") as connection,
+        tls.wrap_socket(plain, server_hostname="localhost") as connection,
     ):
         print("connected", flush=True)
         sys.stdin.readline()

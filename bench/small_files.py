@@ -19,6 +19,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ async def _measured(setup: Setup, whole: Whole, files: int, quiet_s: float) -> d
         await working
     took = marks[-1]["s"]
     spent = {name: round(1000 * (now - used[name]) / files, 2) for name, now in _cpu(whole).items()}
-    parts = list(zip([{"s": 0.0, "copies": 0, "cpu_s": sum(used.values())}, *marks], marks, strict=False))
+    steps = pairwise([{"s": 0.0, "copies": 0, "cpu_s": sum(used.values())}, *marks])
+    parts = [(before, after) for before, after in steps if after["copies"] > before["copies"]]  # a look may pass two
     rates = [(after["copies"] - before["copies"]) / max(after["s"] - before["s"], 1e-9) for before, after in parts]
     dear = [(after["cpu_s"] - before["cpu_s"]) / (after["copies"] - before["copies"]) for before, after in parts]
     results |= {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.racing import Race, many
+from chelonia.core.racing import Race
 from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.http_client import HttpClient, Sending, Streaming, raise_for_status, target_of
 
@@ -61,17 +61,15 @@ async def _race(http: HttpClient, choice: Choice, offset: int) -> _Opened:
 
 
 async def _first(http: HttpClient, choice: Choice, offset: int, race: Race[str, _Opened]) -> _Opened:
-    more = 1
     while True:
-        for turl in choice.turls[:more]:
+        if choice.turls:
+            turl = choice.turls.pop(0)
             race.begin(turl, _open(http, turl, offset, choice.patience_ms))
-        del choice.turls[:more]
         ended = await race.ended(HEDGE_MS if choice.turls else choice.patience_ms)
         if ended is not None and ended[1].exception() is None:
             return ended[1].result()
         if not choice.turls and not (ended and race.running):
             raise _failure(ended[1].exception() if ended else None, race.running.values())
-        more = many(silent=ended is None, of_use=False)
 
 
 def _failure(error: BaseException | None, silent: Collection[str]) -> BaseException:

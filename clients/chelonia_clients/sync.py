@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 
 class _Sync:
-    """Connections, and a thread of its own with the event loop that drives them. Use as a context manager, or close."""
+    """Connections, and a thread of its own with the event loop that drives them. Use as a context manager, or close.
+
+    A base class, against the house style: two context managers would be written twice.
+    """
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http

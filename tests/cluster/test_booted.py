@@ -86,7 +86,6 @@ class Booted:
             ["unshare", "--mount", "--uts", "--ipc", "--net", "--propagation", "private", "sh", "-c", script],
             stdin=subprocess.DEVNULL,
         )
-        self.run("test", "-e", "/run/systemd/private", patient=True)
 
     def run(self, *command: str, patient: bool = False) -> str:
         """Run a command there; returns what it said. `patient`: again until it succeeds."""
@@ -130,6 +129,7 @@ class Booted:
 def machine(tmp_path: Path) -> Iterator[Booted]:
     booted = Booted(tmp_path)
     try:
+        booted.run("test", "-e", "/run/systemd/private", patient=True)
         yield booted
     finally:
         booted.close()

@@ -44,6 +44,11 @@ class Mix:
     unsure: float = 0.0
     slow_ms: int = 0
 
+    @property
+    def steady_clocks(self) -> bool:
+        """Whether no clock is wrong."""
+        return not (self.drift or "clock_step" in self.misfortunes)
+
     def __str__(self) -> str:
         """One line."""
         kinds = ", ".join(sorted(self.misfortunes))

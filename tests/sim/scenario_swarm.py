@@ -108,7 +108,7 @@ class Swarm:
         if self.undeletes:
             mix = self._with_trash(mix)
         self.chaos = Chaos(self.world, breaking, mix)
-        self.watch = Watch(self.world, steady_clocks=not (mix.drift or "clock_step" in mix.misfortunes))
+        self.watch = Watch(self.world, steady_clocks=mix.steady_clocks)
         stories = [Story(NAMES_EACH, trash=self.undeletes) for _ in range(USERS // 2)]
         self.groups = [Group(f"/g{number}", story) for number, story in enumerate(stories)]
         self.drills = rng.random() < DRILLS
@@ -310,8 +310,7 @@ class Swarm:
 
     async def _rebuild(self) -> None:
         """Nothing is different afterwards but what administrators had asked for, and ask for anew."""
-        steady = not (self.chaos.mix.drift or "clock_step" in self.chaos.mix.misfortunes)
-        since = self._put_since if steady and self._losing.random() < 0.5 else None
+        since = self._put_since if self.chaos.mix.steady_clocks and self._losing.random() < 0.5 else None
         await rebuild(self.world, self.watch, self._losing, since)
         since_ms = self.world.clock.monotonic_ms()
         if self.acts is not None:
