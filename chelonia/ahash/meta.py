@@ -18,6 +18,8 @@ from chelonia.core.position import Position
 Migration = Callable[[Reader], Mapping[bytes, bytes | None]]
 """Reads a store of one format and returns the writes (None deletes) that make it the next."""
 
+FOUNDED: Final = (1, 0)
+"""Generation and sequence of a store that was just founded."""
 MIGRATIONS: Final[Mapping[int, Migration]] = {}
 """From format n to n + 1. Format 1 is the first."""
 
@@ -48,6 +50,14 @@ def prepare(
         cause = f"the store belongs to cluster {position.cluster}, not to {cluster}: point it at its own directory"
         raise CheloniaError(Kind.WRONG_CLUSTER, "ahash", "store", cause)
     return position
+
+
+def unused(store: Reader) -> str:
+    """The cluster of a store that was founded and holds nothing else; empty when it was ever used."""
+    if any(store.get(key) is not None for key in (layout.META_TERM, layout.META_MEMBERS)):
+        return ""
+    position = read_position(store)
+    return position.cluster if (position.generation, position.sequence) == FOUNDED else ""
 
 
 def check_format(store: Reader, *, target: int = layout.FORMAT) -> None:

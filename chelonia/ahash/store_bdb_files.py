@@ -65,6 +65,12 @@ class CommitCounter:
             self._file = -1
 
 
+def last_counted(path: Path) -> tuple[int, int]:
+    """What a counter says, read from outside: nothing is opened or changed. (0, 0) when it says nothing."""
+    slots = (path.read_bytes()[n * CommitCounter.SECTOR_BYTES :][: CommitCounter.SLOT_BYTES] for n in (0, 1))
+    return max((value for value in map(parse_slot, slots) if value is not None), default=(0, 0))
+
+
 def format_slot(generation: int, sequence: int) -> bytes:
     """One slot of the counter, padded with blanks to 64 bytes."""
     text = f"chelonia-commits 1 {generation} {sequence} "

@@ -21,7 +21,7 @@ from chelonia.ahash.replicated import Parts, ReplicatedAHash
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import BdbSettings
-from chelonia.ahash.store_bdb_files import ReplicaIdentity
+from chelonia.ahash.store_bdb_files import ReplicaIdentity, last_counted
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.ahash.transport_replication import LinkIdentity, Links, LinkTrust
@@ -117,6 +117,22 @@ def found_store(section: AHashSection, settings: AHashSettings) -> None:
     store = BdbStore(directory, BdbSettings(), _cannot_go_on)
     try:
         meta.prepare(store, settings.cluster)
+    finally:
+        store.close()
+
+
+def founded_only(directory: Path) -> str:
+    """The cluster of a store that was founded and never used since; empty for anything else, which is not opened.
+
+    Raises: UNAVAILABLE when a process has it open; INTERNAL when it is damaged.
+    """
+    if (directory / "replica").exists() or not (directory / "commits").exists():
+        return ""
+    if last_counted(directory / "commits") != meta.FOUNDED:
+        return ""
+    store = BdbStore(directory, BdbSettings(), _cannot_go_on)
+    try:
+        return meta.unused(store)
     finally:
         store.close()
 

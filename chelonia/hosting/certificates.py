@@ -106,23 +106,37 @@ class CertificateAuthority:
 
     @classmethod
     def create(
-        cls, directory: Path, subject: str, now_ms: Ms, *, kind: KeyKind = KeyKind.RSA, namespace: Sequence[str] = ()
+        cls,
+        directory: Path,
+        subject: str,
+        now_ms: Ms,
+        *,
+        kind: KeyKind = KeyKind.RSA,
+        namespace: Sequence[str] = (),
+        crl_lifetime_s: int = CRL_LIFETIME_S,
     ) -> CertificateAuthority:
         """Make a self-signed CA, publish it with an empty CRL and its signing policy.
 
         Args:
-            directory: the grid-security root, made if missing; must hold no CA yet.
+            directory: the grid-security root, made if missing; must hold no CA yet. A key without certificate, which
+                a process that was killed here leaves behind, becomes the CA's.
             subject: DN in slash form.
             namespace: signing policy patterns (`/O=Grid/*`); by default all below the subject without its last RDN.
         Raises: BAD_CONFIG if a CA is there already; BAD_REQUEST if `subject` is no DN.
         """
-        if (directory / "ca" / "cakey.pem").exists():
+        if cls.is_in(directory):
             raise CheloniaError(Kind.BAD_CONFIG, "make CA", str(directory), "there is a CA in this directory already")
-        key = make_key(kind)
         name = name_from_dn(subject)
+        (directory / "ca").mkdir(parents=True, exist_ok=True, mode=0o700)
+        key = key_at(directory / "ca" / "cakey.pem", kind)
         builder = _builder(name, name, key.public_key(), now_ms, CA_LIFETIME_S)
         cert = _as_ca(builder, key.public_key(), key).sign(key, hashes.SHA256())
-        return cls(directory, Issued((cert,), key), kind)._install(now_ms, namespace)
+        return cls(directory, Issued((cert,), key), kind)._install(now_ms, crl_lifetime_s, namespace)
+
+    @classmethod
+    def is_in(cls, directory: Path) -> bool:
+        """Whether a CA was made in `directory`."""
+        return (directory / "ca" / "cacert.pem").exists()
 
     @classmethod
     def load(cls, directory: Path) -> CertificateAuthority:
@@ -130,11 +144,9 @@ class CertificateAuthority:
         folder = directory / "ca"
         try:
             chain = x509.load_pem_x509_certificates((folder / "cacert.pem").read_bytes())
-            key = serialization.load_pem_private_key((folder / "cakey.pem").read_bytes(), None)
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise CheloniaError(Kind.BAD_CONFIG, "load CA", str(folder), str(error)) from error
-        if not isinstance(key, PrivateKey):
-            raise CheloniaError(Kind.BAD_CONFIG, "load CA", str(folder), "the key is neither RSA nor elliptic curve")
+        key = load_key(folder / "cakey.pem")
         kind = KeyKind.RSA if isinstance(key, rsa.RSAPrivateKey) else KeyKind.P256
         return cls(directory, Issued(tuple(chain), key), kind)
 
@@ -156,7 +168,9 @@ class CertificateAuthority:
         builder = _builder(name_from_dn(subject), self.certificate.subject, key.public_key(), now_ms, CA_LIFETIME_S)
         cert = _as_ca(builder, key.public_key(), self.issued.key).sign(self.issued.key, hashes.SHA256())
         made = CertificateAuthority(directory, Issued((cert, *self.issued.chain), key), self.kind)
-        made._install(now_ms, namespace)
+        (directory / "ca").mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_file(directory / "ca" / "cakey.pem", key_pem(key), 0o400)
+        made._install(now_ms, CRL_LIFETIME_S, namespace)
         publish(self.trust_dir, made.certificate)
         return made
 
@@ -256,13 +270,20 @@ class CertificateAuthority:
         publish_crl(trust_dir, self.certificate, (self.directory / "ca" / "crl.pem").read_bytes())
         publish_policy(trust_dir, self.certificate, namespace or (_default_namespace(self.certificate),))
 
-    def _install(self, now_ms: Ms, namespace: Sequence[str]) -> CertificateAuthority:
-        """Write a new CA's own files and publish it."""
-        folder = self.directory / "ca"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_file(folder / "cakey.pem", key_pem(self.issued.key), 0o400)
-        write_file(folder / "cacert.pem", chain_pem(self.issued.chain), 0o444)
-        self.write_crl(now_ms)
+    def finish(self, now_ms: Ms, crl_lifetime_s: int = CRL_LIFETIME_S, namespace: Sequence[str] = ()) -> None:
+        """Make and publish what is not there yet, after whoever made the CA was killed; what is there stays."""
+        if not (self.directory / "ca" / "crl.pem").exists():
+            self.write_crl(now_ms, lifetime_s=crl_lifetime_s)
+        published = publish(self.trust_dir, self.certificate)
+        if not all(_crl_of(path).exists() for path in published):
+            publish_crl(self.trust_dir, self.certificate, (self.directory / "ca" / "crl.pem").read_bytes())
+        if not all(path.with_suffix(".signing_policy").exists() for path in published):
+            publish_policy(self.trust_dir, self.certificate, namespace or (_default_namespace(self.certificate),))
+
+    def _install(self, now_ms: Ms, crl_lifetime_s: int, namespace: Sequence[str]) -> CertificateAuthority:
+        """Write the certificate of a new CA, whose key is there, and publish it."""
+        write_file(self.directory / "ca" / "cacert.pem", chain_pem(self.issued.chain), 0o444)
+        self.write_crl(now_ms, lifetime_s=crl_lifetime_s)
         self.publish_to(self.trust_dir, namespace)
         return self
 
@@ -367,7 +388,7 @@ def publish(trust_dir: Path, cert: x509.Certificate) -> tuple[Path, ...]:
 def publish_crl(trust_dir: Path, cert: x509.Certificate, crl: bytes) -> None:
     """Put a CA's CRL (PEM) beside the CA's certificate in a trust directory, both hash styles."""
     for path in publish(trust_dir, cert):
-        write_file(path.with_suffix(f".r{path.suffix[1:]}"), crl, 0o444)
+        write_file(_crl_of(path), crl, 0o444)
 
 
 def publish_policy(trust_dir: Path, cert: x509.Certificate, namespace: Sequence[str]) -> None:
@@ -411,8 +432,35 @@ def key_pem(key: PrivateKey, password: bytes | None = None) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
 
 
-def write_file(path: Path, data: bytes, mode: int) -> None:
-    """Replace `path` whole, with exactly `mode`, never readable by more on the way; folders are made (0755)."""
+def load_key(path: Path) -> PrivateKey:
+    """Read a private key that no password closes. Raises: BAD_CONFIG with what is wrong."""
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise CheloniaError(Kind.BAD_CONFIG, "read key", str(path), str(error)) from error
+    if not isinstance(key, PrivateKey):
+        raise CheloniaError(Kind.BAD_CONFIG, "read key", str(path), "the key is neither RSA nor elliptic curve")
+    return key
+
+
+def key_at(path: Path, kind: KeyKind) -> PrivateKey:
+    """The key that is in a file; a new one is written there (0400) when there is none. Raises: BAD_CONFIG."""
+    if path.exists():
+        try:
+            return load_key(path)
+        except CheloniaError as error:
+            cause = f"there is a key without its certificate, and it cannot be used ({error.cause}): move it away"
+            raise CheloniaError(error.kind, "make certificate", str(path), cause) from error
+    key = make_key(kind)
+    write_file(path, key_pem(key), 0o400)
+    return key
+
+
+def write_file(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
+    """Replace `path` whole, with exactly `mode`, never readable by more on the way; folders are made (0755).
+
+    Args: `owner`: user and group ids that the file has from its first moment; None: those of this process.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
@@ -420,6 +468,8 @@ def write_file(path: Path, data: bytes, mode: int) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
+        if owner is not None:
+            os.fchown(descriptor, *owner)
         os.fchmod(descriptor, mode)
         os.fsync(descriptor)
     temporary.replace(path)
@@ -520,6 +570,11 @@ def _der(tag: int, content: bytes) -> bytes:
     """One short DER element."""
     assert len(content) < 0x80, "short form only: what we write is under 128 bytes"
     return bytes([tag, len(content)]) + content
+
+
+def _crl_of(published: Path) -> Path:
+    """Where the CRL of a published CA stands."""
+    return published.with_suffix(f".r{published.suffix[1:]}")
 
 
 def _place(trust_dir: Path, stem: str, pem: bytes) -> Path:

@@ -1,6 +1,8 @@
 """`cheloniad init`: makes a cluster of one host; `cheloniad admit` and `join` make it one of three.
 
-Each step is done only where it was not done before, so that an interrupted `init` can be given again.
+Each step is done only where it was not done before, so that an `init` that was killed, wherever, can be given again:
+a key without certificate is certified, a store that was founded and never used is taken, and the configuration of the
+core is the last thing written.
 """
 
 from __future__ import annotations
@@ -11,9 +13,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn
+from chelonia.core.ids import Dn, Ms
 from chelonia.hosting import host_files
-from chelonia.hosting.certificates import CERTIFICATE_LIFETIME_S, CertificateAuthority, KeyKind, write_file
+from chelonia.hosting.certificates import (
+    CERTIFICATE_LIFETIME_S,
+    CertificateAuthority,
+    KeyKind,
+    chain_pem,
+    key_at,
+    write_file,
+)
 from chelonia.hosting.cli_ca import base_of
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.config import ReplicaEntry
@@ -96,36 +105,45 @@ def _init(options: argparse.Namespace) -> int:
     host_files.make_data(places, owner)
     replicas = (ReplicaEntry(1, name, options.port + REPLICA, dn),)
     hosts = tuple(dict.fromkeys((name, *others)))
-    cluster = ClusterFacts(SystemIds().uuid(), options.port, (administrator,), hosts, replicas)
+    begun = host_files.founded_before(places, owner)
+    cluster = ClusterFacts(begun or SystemIds().uuid(), options.port, (administrator,), hosts, replicas)
     host = HostFacts(name, dn, 1, options.domain)
-    _found(host, cluster, places, owner)
-    host_files.write_configs(host, cluster, places, owner, "init")
+    host_files.check_free_of_shepherd(host, cluster, places, "init")
+    if not begun:
+        _found(host, cluster, places, owner)
     _write_client_settings(hosts, options.port)
+    host_files.write_configs(host, cluster, places, owner, "init")
     _tell(name, others, cluster)
     return 0
 
 
 def _own_certificates(places: Places, name: str, options: argparse.Namespace) -> Dn:
     """Make a CA and this host's certificate, where they are not there. Raises: EXISTS for another's certificate."""
-    now, has_ca = SystemClock().now_ms(), (places.grid / "ca" / "cakey.pem").exists()
-    base = render_dn_of(options.organization)
-    if places.cert.exists() and not has_ca:
+    if places.cert.exists() and not CertificateAuthority.is_in(places.grid):
         cause = "there is a host certificate of another CA: use it with --site-certificate, or move it away"
         raise CheloniaError(Kind.EXISTS, "init", str(places.cert), cause)
-    if has_ca:
-        ca = CertificateAuthority.load(places.grid)
-    else:
-        ca = CertificateAuthority.create(places.grid, f"{base}/CN=Chelonia CA", now, kind=CA_KEY)
-        # Nobody signs it again every month here: it lasts as long as the certificates that have to be renewed anyway.
-        ca.write_crl(now, lifetime_s=CERTIFICATE_LIFETIME_S)
-        host_files.readers([places.grid, places.ca_dir, *places.ca_dir.iterdir()])
-        print(f"CA            {ca.issued.dn}; its key is in {places.grid / 'ca'}: keep a copy of it elsewhere")
+    now = SystemClock().now_ms()
+    ca = _authority(places, f"{render_dn_of(options.organization)}/CN=Chelonia CA", now)
     if not places.cert.exists():
-        issued = ca.issue_host(f"{base_of(ca)}/CN=host/{name}", [name], now, key=None)
-        issued.write(places.cert, places.key)
+        issued = ca.issue_host(f"{base_of(ca)}/CN=host/{name}", [name], now, key=key_at(places.key, CA_KEY))
+        write_file(places.cert, chain_pem(issued.chain), 0o444)
     dn = dn_of(places.cert, places.key)
     print(f"certificate   {dn}")
     return dn
+
+
+def _authority(places: Places, subject: str, now: Ms) -> CertificateAuthority:
+    """The CA that is there, whole; a new one when there is none."""
+    # Nobody signs its CRL every month here: it lasts as long as the certificates that have to be renewed anyway.
+    lifetime = CERTIFICATE_LIFETIME_S
+    if CertificateAuthority.is_in(places.grid):
+        ca = CertificateAuthority.load(places.grid)
+        ca.finish(now, lifetime)
+    else:
+        ca = CertificateAuthority.create(places.grid, subject, now, kind=CA_KEY, crl_lifetime_s=lifetime)
+        print(f"CA            {ca.issued.dn}; its key is in {places.grid / 'ca'}: keep a copy of it elsewhere")
+    host_files.readers([places.grid, places.ca_dir, *places.ca_dir.iterdir()])
+    return ca
 
 
 def _site_certificate(places: Places) -> Dn:
@@ -155,19 +173,18 @@ def _administrator(options: argparse.Namespace, places: Places) -> Dn:
     if options.site_certificate:
         cause = "who administers? Give the DN of somebody who has a certificate: --administrator /DC=org/.../CN=Name"
         raise CheloniaError(Kind.BAD_REQUEST, "init", cause=cause)
-    ca = CertificateAuthority.load(places.grid)
-    issued = ca.issue_user(f"{base_of(ca)}/CN={wanted or 'Administrator'}", SystemClock().now_ms())
+    ca, now = CertificateAuthority.load(places.grid), SystemClock().now_ms()
     folder.mkdir(mode=0o700, exist_ok=True)
-    issued.write(cert, key)
+    issued = ca.issue_user(f"{base_of(ca)}/CN={wanted or 'Administrator'}", now, key=key_at(key, ca.kind))
+    write_file(cert, chain_pem(issued.chain), 0o444)
     print(f"administrator {issued.dn}; {cert} and userkey.pem were made")
     return issued.dn
 
 
 def _found(host: HostFacts, cluster: ClusterFacts, places: Places, owner: host_files.Account) -> None:
-    """Begin the A-Hash. Raises: EXISTS when there is one."""
+    """Begin the A-Hash."""
     section = core_config(host, cluster, places).ahash
     assert section is not None
-    host_files.check_free_of_data(places)
     host_files.found(section, owner)
     print(f"A-Hash        founded in {places.ahash}, cluster {cluster.cluster}")
 

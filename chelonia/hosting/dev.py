@@ -29,8 +29,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography.hazmat.primitives import serialization
-
 from chelonia.ahash.service import AHashSettings
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -40,7 +38,7 @@ from chelonia.hosting.certificates import (
     CertificateAuthority,
     Issued,
     KeyKind,
-    PrivateKey,
+    load_key,
     make_key,
     make_proxy,
     write_file,
@@ -458,10 +456,7 @@ async def _all_serve(link: Link, places: list[Place]) -> bool:
 def load_issued(cert: Path, key: Path) -> Issued:
     """Read a certificate with its chain and key. Raises: BAD_CONFIG when they do not fit or cannot be used."""
     chain = load_own_chain(TlsSettings(cert, key), SystemClock().now_ms())
-    private = serialization.load_pem_private_key(key.read_bytes(), None)
-    if not isinstance(private, PrivateKey):
-        raise CheloniaError(Kind.BAD_CONFIG, "read key", str(key), "the key is neither RSA nor elliptic curve")
-    return Issued(tuple(chain), private)
+    return Issued(tuple(chain), load_key(key))
 
 
 def dn_of(cert: Path, key: Path) -> Dn:

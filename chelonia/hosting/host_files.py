@@ -17,7 +17,7 @@ from typing import Final
 
 from chelonia.ahash.service import AHashSettings
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.ahash_replica import found_store
+from chelonia.hosting.ahash_replica import found_store, founded_only
 from chelonia.hosting.certificates import write_file
 from chelonia.hosting.config import AHashSection, NodeConfig, load_config, render_config
 from chelonia.hosting.first_config import LISTENING, ClusterFacts, HostFacts, Places, core_config, shepherd_config
@@ -82,6 +82,19 @@ def check_free_of_data(places: Places) -> None:
         raise CheloniaError(Kind.EXISTS, "set up", str(places.ahash), cause)
 
 
+def founded_before(places: Places, owner: Account) -> str:
+    """The cluster whose store an `init` that was killed has founded, and nobody has used; empty when there is none.
+
+    Raises: EXISTS when there is any other.
+    """
+    cluster = founded_only(places.ahash)
+    if not cluster:
+        check_free_of_data(places)
+        return ""
+    give_all(places.ahash, owner)  # looked at by root: it may have got a new log
+    return cluster
+
+
 def check_ports(first: int) -> None:
     """Raises: UNAVAILABLE when a port of the host's nodes is taken."""
     taken = [port for port in (first + offset for offset in LISTENING) if not _is_free(port)]
@@ -108,17 +121,24 @@ def write_secret(places: Places, owner: Account, secret: str) -> None:
     give(places.secret, owner)
 
 
+def check_free_of_shepherd(host: HostFacts, cluster: ClusterFacts, places: Places, verb: str) -> None:
+    """Raises: EXISTS when a Shepherd is configured otherwise than it is going to be."""
+    if places.shepherd.exists() and load_config(places.shepherd) != shepherd_config(host, cluster, places):
+        cause = f"it is not what `{verb}` writes: move it away, or give `{verb}` again as it was given before"
+        raise CheloniaError(Kind.EXISTS, verb, str(places.shepherd), cause)
+
+
 def write_configs(host: HostFacts, cluster: ClusterFacts, places: Places, owner: Account, verb: str) -> None:
-    """Write both configurations, the core's last."""
+    """Write both configurations, the core's last. Raises: EXISTS when another Shepherd is configured."""
     make_directory(places.conf, owner, 0o750, of_root=True)
+    check_free_of_shepherd(host, cluster, places, verb)
     _write_config(places.shepherd, shepherd_config(host, cluster, places), owner, verb)
     _write_config(places.core, core_config(host, cluster, places), owner, verb)
 
 
 def _write_config(path: Path, config: NodeConfig, owner: Account, verb: str) -> None:
     text = HEAD.format(verb=verb) + render_config(config, brief=True)
-    write_file(path, text.encode(), 0o640)
-    give(path, owner, of_root=True)
+    write_file(path, text.encode(), 0o640, (0, owner.gid) if os.geteuid() == 0 else None)
 
 
 def make_data(places: Places, owner: Account) -> None:
@@ -134,8 +154,7 @@ def found(section: AHashSection, owner: Account) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     settings = AHashSettings(**section.tuning)
     found_store(AHashSection(section.id, str(partial), replica_id=1, replicas=section.replicas), settings)
-    for path in (partial, *sorted(partial.rglob("*"))):
-        give(path, owner)
+    give_all(partial, owner)
     partial.rename(final)
 
 
@@ -145,14 +164,21 @@ def give(path: Path, owner: Account, *, of_root: bool = False) -> None:
         os.chown(path, 0 if of_root else owner.uid, owner.gid)
 
 
+def give_all(directory: Path, owner: Account) -> None:
+    """Make `owner` the owner of a directory and all that is in it."""
+    for path in (directory, *sorted(directory.rglob("*"))):
+        give(path, owner)
+
+
 def make_directory(path: Path, owner: Account, mode: int, *, of_root: bool = False) -> None:
-    """Make a directory, and its parents with the usual mode; one that is there stays as it is."""
+    """Make a directory, whole or not at all, and its parents with the usual mode; one that is there stays as it is."""
     if path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=0o700)
-    give(path, owner, of_root=of_root)
-    path.chmod(mode)
+    partial = path.with_name(path.name + ".partial")
+    partial.mkdir(mode=0o700, parents=True, exist_ok=True)
+    give(partial, owner, of_root=of_root)
+    partial.chmod(mode)
+    partial.rename(path)
 
 
 def readers(paths: Iterable[Path]) -> None:

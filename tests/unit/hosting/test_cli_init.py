@@ -13,10 +13,14 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from chelonia.ahash import layout
+from chelonia.ahash.layout import StoreState
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.hosting import host_files
-from chelonia.hosting.certificates import CertificateAuthority, KeyKind
+from chelonia.hosting.certificates import CertificateAuthority, KeyKind, key_pem, make_key, write_file
 from chelonia.hosting.cheloniad import main
 from chelonia.hosting.config import ReplicaEntry, load_config, parse_config, render_config
 from chelonia.hosting.dev import dn_of
@@ -129,16 +133,61 @@ def test_the_administrator_can_begin_at_once(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_init_goes_on(tmp_path: Path) -> None:
-    """What was made stays; the store, which is whole or not there, is the last but the configurations."""
+    """What was made stays, the store too; the configuration of the core is the last. Killed anywhere:
+    test_cli_init_killed.py."""
     at = places(tmp_path)
     assert init(tmp_path) == 0
-    kept = {path: path.read_bytes() for path in (at.cert, at.key, at.secret, at.grid / "ca" / "cakey.pem")}
-    for path in (at.core, at.shepherd):
-        path.unlink()
-    assert init(tmp_path) == 1, "a store that nobody configures is somebody's"
-    (at.ahash).rename(at.ahash.with_name("ahash.partial"))
+    kept = {path: path.read_bytes() for path in (at.cert, at.key, at.secret, at.grid / "ca" / "cakey.pem", at.core)}
+    at.core.unlink()
     assert init(tmp_path) == 0
-    assert {path: path.read_bytes() for path in kept} == kept
+    assert {path: path.read_bytes() for path in kept} == kept, "the cluster is the one that was founded"
+
+
+def test_a_store_in_use_is_not_taken_for_one_of_an_interrupted_init(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = places(tmp_path)
+    assert init(tmp_path) == 0
+    at.core.unlink()
+    (at.ahash / "replica").write_text("of a group")
+    assert init(tmp_path) == 1
+    assert "move it away, or put the configuration back" in capsys.readouterr().err
+    (at.ahash / "replica").unlink()
+    store = BdbStore(at.ahash, BdbSettings(), pytest.fail)
+    store.commit({layout.META_STATE: layout.encode_state(StoreState(1, 0))}, ())
+    store.close()
+    before = tree(at.ahash)
+    assert init(tmp_path) == 1
+    assert tree(at.ahash) == before
+
+
+def test_keys_that_wait_for_their_certificates_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Made for a CA that has not answered yet, or by an `init` that was killed: nobody can make them again."""
+    at, user = places(tmp_path), tmp_path / "home" / ".globus" / "userkey.pem"
+    keys = {path: key_pem(make_key(KeyKind.RSA)) for path in (at.key, user, at.grid / "ca" / "cakey.pem")}
+    for path, pem in keys.items():
+        write_file(path, pem, 0o400)
+    assert init(tmp_path) == 0
+    assert {path: path.read_bytes() for path in keys} == keys
+    for path in (user.with_name("usercert.pem"), at.core):
+        path.unlink()
+    write_file(user, key_pem(make_key(KeyKind.P256), b"a word"), 0o400)
+    assert init(tmp_path) == 2
+    assert "move it away" in capsys.readouterr().err
+
+
+def test_a_shepherd_that_is_configured_already_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(tmp_path) == 0
+    at = places(tmp_path)
+    at.core.unlink()
+    text = at.shepherd.read_text() + '\n[log]\nlevel = "DEBUG"\n'
+    at.shepherd.write_text(text)
+    assert init(tmp_path) == 1
+    assert f"{at.shepherd}: exists" in capsys.readouterr().err
+    assert at.shepherd.read_text() == text
+    assert not at.core.exists()
 
 
 def test_a_site_with_certificates_of_its_own_keeps_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
