@@ -22,7 +22,8 @@ class Pace:
 
     Args:
         beat_ms: between a master's beats, and between the words of a replica that stands for election.
-        dead_ms: a master without the echoes of a majority for so long steps down.
+        dead_ms: a master steps down so long after its lease, or after its term began without one; later when it had
+            no time to listen.
         lease_ms: how long an echo binds a follower.
         stale_ms: without word from the master for so long a follower answers no reads.
         mandate_ms: an election won longer ago is void.
@@ -44,7 +45,7 @@ class Pace:
     announce_ms: int = 2000
 
     def __post_init__(self) -> None:
-        """A master is gone before a replica that lost its disk, or forgot its grants, counts again."""
+        """A master's lease is over before a replica that lost its disk, or forgot its grants, counts again."""
         assert self.beat_ms < self.dead_ms < self.held_ms, "beat_ms < dead_ms < lease_ms less its margin"
 
     @property

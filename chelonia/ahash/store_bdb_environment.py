@@ -125,20 +125,13 @@ def write(tree: Any, txn: Any, puts: Mapping[bytes, bytes], deletes: Iterable[by
 
 
 def copy_environment(env: Any, target: Path) -> None:
-    """Write a copy that recovers to at least the present into `target`, marked as restored, all of it synced.
-
-    Raises: INTERNAL when it does not recover: pages are copied as the disk has them, damaged ones too.
-    """
+    """Copy into `target` what recovers to at least the present; `write_backup` has it recover."""
     make_private(target)
     env.backup(str(target / "db"), bdb.DB_CREATE | bdb.DB_EXCL)
-    _recover(target / "db")
-    (target / "restored").touch(mode=0o600)
-    for path in (*sorted((target / "db").iterdir()), target / "db", target):
-        sync_path(path)
 
 
 def _recover(home: Path) -> None:
-    """Have a copy recover, and read all of it. Raises: INTERNAL."""
+    """Have a copy recover, and read all of it. Raises: NO_SPACE, INTERNAL."""
     env = make_environment(BdbSettings(cache_bytes=COPY_CACHE_BYTES), lambda env, event, info: None)
     flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK | bdb.DB_THREAD
     tree = None
@@ -147,7 +140,9 @@ def _recover(home: Path) -> None:
         tree = new_tree(env)
         tree.open(TREE, dbtype=bdb.DB_BTREE, flags=bdb.DB_RDONLY)
         tree.stat()  # reads, and so checks, every page
-    except bdb.DBError as error:
+    except (bdb.DBError, MemoryError) as error:
+        if _is_full(home, error):
+            raise CheloniaError(Kind.NO_SPACE, "backup", str(home), f"no space left for the copy ({error})") from error
         cause = f"the copy cannot be read, as files of this A-Hash are damaged: look at its disk ({error})"
         raise CheloniaError(Kind.INTERNAL, "backup", str(home), cause) from error
     finally:
@@ -158,7 +153,11 @@ def _recover(home: Path) -> None:
 
 
 def write_backup(target: str, copy: Callable[[Path], None]) -> None:
-    """Have `copy` fill a directory beside `target` and give it its name when it is whole. See `Store.backup`."""
+    """Have `copy` fill a directory beside `target`, have it recover, mark it as restored, and give it its name.
+
+    Pages are copied as the disk has them, damaged ones too. See `Store.backup`.
+    Raises: EXISTS, NO_SPACE, INTERNAL when it does not recover, what `copy` raises.
+    """
     final = Path(target)
     partial = final.with_name(final.name + ".partial")
     if final.exists() or partial.exists():
@@ -166,6 +165,10 @@ def write_backup(target: str, copy: Callable[[Path], None]) -> None:
         raise CheloniaError(Kind.EXISTS, "backup", target, cause)
     try:
         copy(partial)
+        _recover(partial / "db")
+        (partial / "restored").touch(mode=0o600)
+        for path in (*sorted((partial / "db").iterdir()), partial / "db", partial):
+            sync_path(path)
         partial.rename(final)
         sync_path(final.parent)
     except (CheloniaError, OSError) as error:
@@ -190,18 +193,20 @@ def clear_suspicion(directory: Path, tree: Any) -> None:
         (directory / "suspect").unlink()
 
 
+def _is_full(directory: Path, error: Exception) -> bool:
+    """Whether it is for want of space that recovery failed: the library does not tell, so the disk is asked."""
+    space = os.statvfs(directory)
+    return isinstance(error, bdb.DBNoSpaceError) or space.f_bavail * space.f_frsize < RECOVERY_FREE_BYTES
+
+
 @contextmanager
 def opening(directory: Path, cure: str) -> Iterator[None]:
-    """Say what a failure to open means, and what to do about damage. Raises: NO_SPACE, INTERNAL.
-
-    Recovery on a full disk panics like that of a damaged file and names neither, so the disk is asked.
-    """
+    """Say what a failure to open means, and what to do about damage. Raises: NO_SPACE, INTERNAL."""
     try:
         yield
     except (bdb.DBError, MemoryError) as error:
         kind, cause = Kind.INTERNAL, f"recovery failed, a file in {directory / 'db'} is damaged: {cure} ({error})"
-        space = os.statvfs(directory)
-        if isinstance(error, bdb.DBNoSpaceError) or space.f_bavail * space.f_frsize < RECOVERY_FREE_BYTES:
+        if _is_full(directory, error):
             kind, cause = Kind.NO_SPACE, f"no space left on the metadata disk: free some and start again ({error})"
         raise CheloniaError(kind, "ahash", str(directory), cause) from error
 

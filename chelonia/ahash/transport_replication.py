@@ -44,8 +44,8 @@ _PORT: Final = re.compile(r":\d+\b")
 SAME_LINE_S: Final = 10.0
 """The same refusal is written to the log again only after so long."""
 LENGTH_BYTES: Final = 4
-_HELLO: Final = peer_messages.encode(Hello(0, "", 0, bytes(16), 0))[:1]
-_GOODBYE: Final = peer_messages.encode(Goodbye(""))[:1]
+_HELLO: Final = bytes((peer_messages.number(Hello),))
+_GOODBYE: Final = bytes((peer_messages.number(Goodbye),))
 _GATHERED: Final = frozenset(peer_messages.number(kind) for kind in (CallFrame, AnswerFrame, Beat))
 
 

@@ -1,7 +1,7 @@
 """Several asked for the same, one beside the other: who keeps silent, or fails, holds up nobody.
 
 A caller begins some, and after each word of `ended` so `many` more. Whom it asks next, what counts as an answer and
-when it has enough are its own. Nothing runs on when it leaves.
+when it has enough are its own. What still runs when it leaves is cancelled, not waited for.
 """
 
 from __future__ import annotations

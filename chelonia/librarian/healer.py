@@ -3,7 +3,7 @@
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
 blobs. This file hears of events and keeps the loops going; its parts each have one duty: `leading` (lease, who is
 away), `repairing` (plan and act), `copies` (what runs), `trimming`, `erasing` (outboxes), `expiring` (trash),
-`surveying`, `balancing`, `drilling`, `tally`.
+`surveying`, `balancing`, `drilling`, `tally`, `node_life` (what is written late of forgotten Shepherds).
 
 Invariants: no byte moves and nothing is erased without a transact before it; the erasure outbox is the only thing
 that erases; whatever fails is planned again from what is stored, never from memory.
@@ -75,7 +75,7 @@ class Healer:
         self._surveying = Surveying(on, planning, self._leading, self._tally, self.consider)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
-        self._life = NodeLife(records, nodes, world)
+        self.life = NodeLife(records, nodes, world)
         self.keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
         self._snapshotting = Snapshotting(on, self._leading, self.keeping) if self.keeping else None
         self._held = False
@@ -284,8 +284,10 @@ class Healer:
             self._began()
         control = self.control
         before = self._copies.paused
-        self._planning.policy = policy_of(self._on.settings, control.bytes_per_s)
-        self._copies.steer(control, self._planning.policy)
+        policy = policy_of(self._on.settings, control.bytes_per_s)
+        # claims made at a slower rate still run: only what a wrong clock wrote lies farther ahead than the slowest's
+        self._planning.policy = min(self._planning.policy, policy, key=lambda each: each.claim_bytes_per_s_min)
+        self._copies.steer(control, policy)
         if control.paused != before:
             if control.paused:
                 _LOG.warning(
@@ -318,4 +320,4 @@ class Healer:
 
     async def _sweep_forgotten(self) -> None:
         if self._leading.now:
-            await self._life.sweep(self._on.call, self._leading.check())
+            await self.life.sweep(self._on.call, self._leading.check())

@@ -36,8 +36,7 @@ class Leading:
         self._led = False
         self._term = ""
         self._record = StoredObject(REPAIR_OBJECT, 0)
-        self._rebuild = StoredObject(REBUILD_OBJECT, 0)
-        self._rebuilding = True
+        self._rebuild: StoredObject | None = None
         self._writing = asyncio.Lock()
 
     @property
@@ -61,12 +60,12 @@ class Leading:
     @property
     def rebuilding(self) -> bool:
         """Whether a rebuild of the namespace has begun and not ended well, as last read; True until it is read."""
-        return self._rebuilding
+        return self._rebuild is None or under_way(self._rebuild)
 
     @property
     def waits_for(self) -> str:
         """What all healing waits for though nobody has paused it, in words; "" when it does not."""
-        return waiting(self._rebuild)
+        return waiting(self._rebuild) if self._rebuild is not None else ""
 
     @property
     def now(self) -> bool:
@@ -95,8 +94,7 @@ class Leading:
     async def keep(self, now: Ms) -> None:
         """Take, keep or notice the loss of the lease."""
         records, call = self._on.records, self._on.call
-        self._record, rebuild = await records.get(call.strongly(), (REPAIR_OBJECT, REBUILD_OBJECT))
-        self._rebuild, self._rebuilding = rebuild, under_way(rebuild)
+        self._record, self._rebuild = await records.get(call.strongly(), (REPAIR_OBJECT, REBUILD_OBJECT))
         self._leadership.observe(leader.parse(self._record), now)
         bid = self._leadership.bid(now, self._on.wall)
         if bid is not None and (await records.attempt(call, Draft(bid.elements()))).applied:

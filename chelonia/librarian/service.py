@@ -62,7 +62,6 @@ from chelonia.librarian.elements import check, put_all, version
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.healer import Healer
-from chelonia.librarian.node_life import NodeLife
 from chelonia.librarian.rebuild import under_way
 from chelonia.librarian.rebuilding import Rebuilding, Tools
 from chelonia.librarian.rechecking import Rechecking
@@ -434,8 +433,8 @@ class _Parts:
         rechecking = Rechecking(world, identity.call(), nodes.table)
         nodes.listen(rechecking.heard)
         self.uploads = Uploads(records, world, self.names, nodes.table.verify_key, rechecking)
-        self.life = NodeLife(records, nodes, world)
         self.healer = Healer(records, nodes, self.uploads, identity, world)
+        self.life = self.healer.life
         self.fsck = Fsck(records, world)
         self.rebuilding: Rebuilding | None = None
         if self.healer.keeping is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -76,21 +75,19 @@ async def _push_from(node: Node, turl: str, held: Held, offset: int, *, paced: b
 async def _paced(node: Node, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The same bytes, all such bodies together no faster than `node.copying` says at each moment."""
     async for chunk in body:
-        start = 0
-        while start < len(chunk):
-            part = chunk[start : start + _part_bytes(node.copying.per_s_max)]
-            start += len(part)
-            if node.copying.per_s_max:
-                node.copying.spend(len(part), node.ports.clock.monotonic_ms())
+        rest = chunk
+        while rest and (rate := node.copying.per_s_max):
+            part, rest = rest[: _part_bytes(rate)], rest[_part_bytes(rate) :]
+            node.copying.spend(len(part), node.ports.clock.monotonic_ms())
             yield part
-            pause_ms = node.copying.wait_ms(node.ports.clock.monotonic_ms())
-            if pause_ms and node.copying.per_s_max:
-                await node.ports.clock.sleep(pause_ms)
+            await node.ports.clock.sleep(node.copying.wait_ms(node.ports.clock.monotonic_ms()))
+        if rest:
+            yield rest
 
 
 def _part_bytes(bytes_per_s_max: float) -> int:
-    """How much goes at once: all there is without a limit, otherwise no more than `PART_MS` of it."""
-    return max(1, int(bytes_per_s_max) * PART_MS // 1000) if bytes_per_s_max else sys.maxsize
+    """How much goes at once: no more than `PART_MS` of it."""
+    return max(1, int(bytes_per_s_max) * PART_MS // 1000)
 
 
 async def ended_alive(node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1) -> bool:

@@ -146,14 +146,12 @@ def encode_failure(number: int, error: CheloniaError, position: Position | None)
 
 def decode_asked(frame: bytes) -> Asked:
     """Read a call. Raises: BAD_REQUEST when it is none: the other end does not speak this."""
-    asked: Asked = decode(_ASKED, frame, "a call")
-    return asked
+    return decode(_ASKED, frame, "a call")
 
 
 def decode_answered(frame: bytes) -> Answered:
     """Read an answer. Raises: BAD_REQUEST."""
-    answered: Answered = decode(_ANSWERED, frame, "an answer")
-    return answered
+    return decode(_ANSWERED, frame, "an answer")
 
 
 def decode_args(method: Method, raw: msgspec.Raw) -> tuple[Any, ...]:

@@ -45,6 +45,7 @@ class PaperShepherd:
     authorities: list[Position] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
+    copy_s: float = 0.05
     put_calls: int = 0
     asked_for: int = 0
     """Replicas that `stat` was asked of."""
@@ -119,7 +120,7 @@ class PaperShepherd:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(self.copy_s)
         finally:
             self.in_flight -= 1
         self._check(call)

@@ -115,8 +115,12 @@ async def test_a_backup_made_across_a_change_of_master_is_refused(
         copied(env, target)
         engine._refills += 1  # as when the library asks for the whole store anew
 
+    def mixed(home: Path) -> None:
+        raise CheloniaError(Kind.INTERNAL, "backup", str(home), "pages of one history with the log of another")
+
     monkeypatch.setattr(environment, "copy_environment", slowly)
+    monkeypatch.setattr(environment, "_recover", mixed)
     with pytest.raises(CheloniaError) as caught:
         await asyncio.to_thread(engine.backup, str(tmp_path / "backup"))
-    assert caught.value.kind is Kind.UNAVAILABLE
+    assert caught.value.kind is Kind.UNAVAILABLE, "not the fault of its disk"
     assert not (tmp_path / "backup").exists()

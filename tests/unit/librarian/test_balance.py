@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
-from chelonia.core.pacing import Pace
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.balance import Balance, Move, move, sources
 from chelonia.librarian.guard import Relief
@@ -173,19 +172,6 @@ def test_moving_ends_and_no_file_ever_has_fewer_copies(seed: int) -> None:
     for f in files:
         homes = {domains[int(r.location.shepherd[1:])][0] for r in f.replicas}
         assert len(homes) == min(wanted, len(sites))
-
-
-def test_a_pace_spreads_bytes_over_time() -> None:
-    pace = Pace(1_000)
-    assert pace.wait_ms(Ms(0)) == 0
-    pace.spend(2_000, Ms(0))
-    assert pace.wait_ms(Ms(500)) == 1_500
-    assert pace.wait_ms(Ms(2_000)) == 0
-    pace.spend(100, Ms(10_000))
-    assert pace.wait_ms(Ms(10_000)) == 100, "a pause is not made up for"
-    slow = Pace(0.5)
-    slow.spend(1, Ms(0))
-    assert slow.wait_ms(Ms(0)) == 2_000
 
 
 def test_relief_is_counted_for_its_time() -> None:

@@ -415,7 +415,7 @@ async def test_large_copies_together_keep_within_the_rate_and_never_stand_still(
 
 
 @virtual
-async def test_a_rate_that_is_lifted_or_set_holds_for_a_copy_under_way() -> None:
+async def test_a_rate_that_is_lifted_is_lifted_for_a_copy_under_way() -> None:
     first, second = await two()
     first.librarian.copy_bytes_per_s_max = RATE
     await first.service.beat()
