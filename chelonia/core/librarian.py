@@ -653,6 +653,7 @@ class Librarian(Protocol):
             check_only: change nothing, only say what would be lost.
             accept_loss: go on with files of which it has the only verified copy within reach; without it they are
                 kept, and the Shepherd with them.
+        Asked of a Shepherd that is forgotten, it goes through what was written of it since.
         Raises: NOT_FOUND; CONFLICT while it is alive.
         """
         ...

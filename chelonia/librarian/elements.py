@@ -17,7 +17,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location
 
 EXPECT: Final = "expect"
-"""Change id of the elements that carry the caller's expectations: unmet means CONFLICT, never a silent retry."""
+"""Change id of the elements that carry what the caller rests on: unmet means CONFLICT, never a silent retry."""
 LEASE: Final = "lease"
 """Change id of the element that carries the repair leader's lease: unmet means that somebody else leads."""
 

@@ -3,7 +3,8 @@
 Forgetting goes page by page, each in bounded transacts on what was read, so it can be interrupted and begun again; the
 identity is burnt last, when nothing in the metadata names the Shepherd any more. What would be lost by it stays,
 and the Shepherd with it, unless that was accepted. A Librarian that has not heard of it may still write of the
-Shepherd, so the repair leader looks again, and `sweep`s.
+Shepherd, so the repair leader looks again, and `sweep`s. That gives nothing up either: what only the forgotten Shepherd
+has is told, and goes when forgetting is asked for once more and the loss accepted.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class NodeLife:
         self._records = records
         self._nodes = nodes
         self._world = world
+        self._told: dict[ServiceId, int] = {}
 
     # --- draining ---------------------------------------------------------------------------------------------------
 
@@ -94,9 +96,16 @@ class NodeLife:
     async def forget(
         self, call: Call, shepherd: ServiceId, after: str, *, check_only: bool, accept_loss: bool
     ) -> ForgetPage:
-        """One page of forgetting a Shepherd. Raises: NOT_FOUND; CONFLICT while it is alive."""
-        known = self._known("forget", shepherd)
+        """One page of forgetting a Shepherd, or what was written of it since. Raises: NOT_FOUND; CONFLICT while it is
+        alive."""
         call = replace(call, request_key=RequestKey(""))  # several transacts; a repeated step does no harm
+        still = await self._gone(call.strongly(), shepherd) if self._nodes.table.stored(shepherd) is None else ()
+        if still:
+            leave = _Leave(shepherd, change=not check_only, accept_loss=accept_loss, still=still)
+            page = await self._page(call.strongly(), leave, after)
+            forgotten = not page.after and not check_only and await self._end(call, shepherd, still, ())
+            return replace(page, forgotten=forgotten)
+        known = self._known("forget", shepherd)
         if self._nodes.present(shepherd):
             cause = "it is alive; stop it first, and to lose nothing drain it before (admin node drain)"
             raise CheloniaError(Kind.CONFLICT, "forget", shepherd, cause)
@@ -115,17 +124,37 @@ class NodeLife:
         for shepherd in (shepherd for shepherd, obj in zip(gone, stored, strict=True) if obj.exists):
             await self._sweep_one(call.strongly(), shepherd, lease)
 
-    async def _sweep_one(self, call: Call, shepherd: ServiceId, lease: Element) -> None:
+    async def _gone(self, call: Call, shepherd: ServiceId) -> tuple[Element, ...]:
+        """What must hold while anything is taken away of a forgotten Shepherd; empty when it is not forgotten."""
         services = await self._records.one(call, SERVICES_OBJECT)
         if shepherd not in registry.read(services).forgotten():
+            return ()
+        return (check(SERVICES_OBJECT, version(services.version)),)
+
+    async def _sweep_one(self, call: Call, shepherd: ServiceId, lease: Element) -> None:
+        gone = await self._gone(call, shepherd)
+        if not gone:
             return
-        still = (lease, check(SERVICES_OBJECT, version(services.version)))
-        leave = _Leave(shepherd, change=True, accept_loss=False, still=still)
-        after = (await self._page(call, leave, "")).after
-        while after:
-            after = (await self._page(call, leave, after)).after
-        if await self._end(call, shepherd, still, ()):
+        leave = _Leave(shepherd, change=True, accept_loss=False, still=(lease, *gone))
+        page = await self._page(call, leave, "")
+        losses = list(page.losses)
+        while page.after:
+            page = await self._page(call, leave, page.after)
+            losses += page.losses
+        self._tell_losses(shepherd, losses)
+        if await self._end(call, shepherd, leave.still, ()):
             _LOG.info("shepherd %s: what was written of it after it was forgotten is gone", shepherd)
+
+    def _tell_losses(self, shepherd: ServiceId, losses: Sequence[Loss]) -> None:
+        """Warn of what a sweep must leave, whenever there is more or less of it."""
+        if losses and len(losses) != self._told.get(shepherd):
+            _LOG.warning(
+                "shepherd %s is forgotten, and only it has a verified copy within reach of %d files that were written "
+                "since, %s the first of them: bring the others back that have one, or give them up: "
+                "chelonia admin node forget %s --accept-loss",
+                shepherd, len(losses), losses[0].name, shepherd,
+            )  # fmt: skip
+        self._told[shepherd] = len(losses)
 
     async def _page(self, call: Call, leave: _Leave, after: str) -> ForgetPage:
         """Part the Shepherd from a page of its blobs."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, shepherd_object
 from chelonia.core.librarian import (
     TYPE_FILE,
     TYPE_PENDING,
@@ -24,7 +24,20 @@ from chelonia.core.librarian import (
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
 from chelonia.librarian.blobs import FIRST_ORDINAL, NewBlob, agreed, file_states, make_blob, measured, swap_blobs
-from chelonia.librarian.elements import check, drop, erase, expectations, is_, put, put_all, seconds, unset, version
+from chelonia.librarian.elements import (
+    EXPECT,
+    check,
+    drop,
+    erase,
+    expectations,
+    is_,
+    isset,
+    put,
+    put_all,
+    seconds,
+    unset,
+    version,
+)
 from chelonia.librarian.trash import drop_reservation, expect_upload
 from chelonia.librarian.tree import (
     Slot,
@@ -162,7 +175,19 @@ def commit_new(pending: Pending, slot: Slot, new: NewBlob, now: Ms) -> list[Elem
     elements += [*content_change(slot.parent), *drop_reservation(slot.parent.id, slot.name, slot.reservation)]
     free = (unset("entries", slot.name), unset("entries", slot.name + "/"))
     elements.append(put(slot.parent.id, "entries", slot.name, entry.id, *free))
-    return elements + make_blob(new)
+    return elements + taken_blob(new)
+
+
+def taken_blob(new: NewBlob) -> list[Element]:
+    """Make the blob of an upload, where its receipts say that it is."""
+    return [*still_known(new), *make_blob(new)]
+
+
+def still_known(new: NewBlob) -> list[Element]:
+    """Nobody is told that bytes are safe for a copy on a Shepherd that another Librarian has forgotten meanwhile: with
+    that, the key went by which its receipt was checked."""
+    known = isset("node", "verify_key")
+    return [check(shepherd_object(location.shepherd), known, change_id=EXPECT) for location in new.locations]
 
 
 def commit_over(pending: Pending, slot: Slot, over: Overwritten, new: NewBlob, now: Ms) -> list[Element]:
@@ -178,7 +203,7 @@ def overwrite(over: Overwritten, new: NewBlob, given: Mapping[str, Mapping[str, 
     if type_of(over.file) != TYPE_FILE:
         kind = Kind.NOT_A_FILE if visible(over.file) else Kind.NOT_FOUND
         raise CheloniaError(kind, "commitPut", new.facts.name, "the file to overwrite is not there any more")
-    elements = swap_blobs(over.file, over.blobs, new, now)
+    elements = [*still_known(new), *swap_blobs(over.file, over.blobs, new, now)]
     times = {"modified": seconds(now), **given.get("timestamps", {})}
     states = file_states(given.get("states", {}), new)
     sections = {"states": states, "timestamps": times, "metadata": given.get("metadata", {})}
@@ -198,7 +223,7 @@ def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[
     sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
     sections["states"] = file_states(sections.get("states", {}), new)
     sections["blobs"] = {FIRST_ORDINAL: new.facts.blob}
-    return [*elements, check(obj, version(0)), *put_all(obj, sections), *make_blob(new)]
+    return [*elements, check(obj, version(0)), *put_all(obj, sections), *taken_blob(new)]
 
 
 def begun_blob(request: CommitFile, now: Ms) -> NewBlob:

@@ -144,8 +144,9 @@ async def undrain(session: Session, shepherd: str) -> None:
 
 async def forget(session: Session, arguments: Arguments, shepherd: str) -> None:
     """`node forget`: look at all first, and change nothing when that names a file that would be lost."""
-    await _known(session, "forget", shepherd)
     administrator, accepted = session.administrator(), arguments.has("--accept-loss")
+    if not any(record.service_id == shepherd and record.forgotten for record in await administrator.services()):
+        await _known(session, "forget", shepherd)
     losses: list[Loss] = []
     async for page in administrator.forget(shepherd, check_only=True, accept_loss=accepted):
         losses += page.losses

@@ -20,10 +20,10 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
+from chelonia.core.librarian import REFUSED_FORGOTTEN, CommitFile, Delete, Heartbeat, ServiceRecord, Severity
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import registry
-from chelonia.librarian.elements import check, file_record, outbox_record, put
+from chelonia.librarian.elements import check, drop, erase, file_record, outbox_record, put
 from chelonia.librarian.invariants import BLOB_LOST
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
@@ -268,6 +268,85 @@ def test_nothing_goes_of_a_shepherd_that_metadata_put_back_since_know_as_approve
             await life.sweep(LIBRARIAN, lease)
             assert one in await p.b.locations(blob)
             assert await p.b.outbox(one)
+
+    run_virtual(scenario())
+
+
+async def only_there(p: Paper, shepherd: ServiceId) -> Loss:
+    """A file whose one good copy is on a forgotten Shepherd: a report of it was carried out late."""
+    begin = p.b.begin("late", wanted=1)
+    begun = await p.b.service.begin_put(BARTENDER, begin)
+    taken, guid, blob = p.b.receipt(begun.blob, p.b.shepherds[1]), begun.guid, begun.blob
+    await p.b.service.commit_file(BARTENDER, CommitFile(begin, begun, (taken,)))
+    at, obj = Location(shepherd, ReferenceId("late")), blob_object(blob)
+    elements = [drop(obj, "locations", str(taken.location)), put(obj, "locations", str(at), S.ALIVE.value)]
+    elements += [
+        drop(shepherd_object(taken.location.shepherd), "file", taken.location.reference),
+        file_record(at, blob),
+    ]
+    assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(elements))).applied
+    return Loss(guid, "/late", blob)
+
+
+@pytest.mark.expect_log("only it has")
+@pytest.mark.expect_log("is lost with")
+def test_what_only_a_forgotten_shepherd_has_is_told_and_goes_by_an_administrators_word_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            one, _ = await forgotten(p)
+            lost = await only_there(p, one)
+            await asyncio.sleep(30)
+            assert await p.b.locations(lost.blob) == {one: "alive"}, "it is nobody's to give up"
+            (told,) = [record for record in caplog.records if "only it has" in record.message]
+            assert "/late" in told.message
+            assert "admin node forget" in told.message
+            assert losses(await forget(p, one, check=True)) == [lost]
+            refused = await forget(p, one)
+            assert (losses(refused), refused[-1].forgotten) == ([lost], False)
+            assert await p.b.locations(lost.blob) == {one: "alive"}
+            done = await forget(p, one, accept=True)
+            assert (losses(done), done[-1].forgotten) == ([lost], True)
+            assert await p.b.locations(lost.blob) == {}
+            assert not (await p.b.stored(f"sys:shepherd:{one}")).exists
+            assert [page.forgotten for page in await forget(p, one)] == [True], "asked once more, nothing is left"
+
+    run_virtual(scenario())
+
+
+def test_forgetting_again_takes_nothing_of_an_identity_that_metadata_put_back_since_know_as_approved() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            life = p.b.service._parts.life
+            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == p.b.shepherds[0])
+            one, blob = await forgotten(p)
+            back = [put(SERVICES_OBJECT, Role.SHEPHERD.value, registry.property_of(record), registry.APPROVED)]
+            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (*back, *late(p, one, blob)))).applied
+            with pytest.raises(CheloniaError) as error:
+                await life.forget(ADMIN, one, "", check_only=False, accept_loss=True)
+            assert error.value.kind is Kind.NOT_FOUND
+            assert one in await p.b.locations(blob)
+
+    run_virtual(scenario())
+
+
+def test_an_upload_is_not_committed_for_a_copy_on_a_shepherd_that_another_librarian_has_forgotten() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            one = p.b.shepherds[0]
+            record = next(r for r in await p.b.service.services(ADMIN) if r.service_id == one)
+            p.shepherds[one].up = False
+            burnt = (registry.forget_record(record), erase(shepherd_object(one)))
+            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), burnt)).applied
+            with pytest.raises(CheloniaError) as error:
+                await p.b.file("late", copies=1)
+            assert error.value.kind is Kind.CONFLICT
+            assert "late" not in await p.b.names()
+            await asyncio.sleep(p.b.settings.services_interval_ms / 1000)
+            with pytest.raises(CheloniaError, match="no approved Shepherd") as error:
+                await p.b.file("late", copies=1)
+            assert error.value.kind is Kind.UNTRUSTED
 
     run_virtual(scenario())
 
