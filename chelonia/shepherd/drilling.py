@@ -3,8 +3,9 @@
 Silent, it sends no heartbeats and no reports, and refuses every call but the one that ends it; transfers that had begun
 go on. The silence is in memory alone and bounded here, whoever ordered it: it ends with its time, with this process,
 or on order, and needs nobody else alive for that.
-Only the repair leader orders, in the name of an administrator and with the authority that an erasure needs. Whether a
-copy can be spared was decided there; here it must be whole, committed, and of the blob that was named.
+Only the repair leader orders, in the name of an administrator and with the authority that an erasure needs; to damage a
+copy it is needed still when the disk has been waited for, and no older order is obeyed after. Whether a copy can be
+spared was decided there; here it must be whole, committed, and of the blob that was named.
 """
 
 from __future__ import annotations
@@ -32,10 +33,7 @@ class Drilling:
     async def obey(self, call: Call, order: ShepherdDrill) -> int:
         """Do what is ordered; returns for how many more milliseconds this Shepherd is silent."""
         node = self._node
-        refusal = authorities.refusal(node.state, Authority(order.position))
-        if refusal:
-            log.warning("drill refused drill=%s by=%s: %s", order.drill, call.dn, refusal)
-            raise CheloniaError(Kind.DENIED, "drill", node.id, refusal)
+        self._require_authority(call, order, authorities.refusal(node.state, Authority(order.position)))
         match order.action:
             case DrillAction.STOP:
                 self._speak(order)
@@ -44,7 +42,7 @@ class Drilling:
             case DrillAction.SILENCE:
                 self._hush(order)
             case DrillAction.CORRUPT:
-                await self._corrupt(order)
+                await self._corrupt(call, order)
         return node.silent_ms
 
     def require_answering(self, operation: str) -> None:
@@ -75,9 +73,20 @@ class Drilling:
             self._node.news.set()
             log.warning("DRILL %s: this Shepherd answers again, by order", order.drill)
 
-    async def _corrupt(self, order: ShepherdDrill) -> None:
-        node = self._node
+    def _require_authority(self, call: Call, order: ShepherdDrill, refusal: str) -> None:
+        """Raises: DENIED when there is a reason not to obey."""
+        if refusal:
+            log.warning("drill refused drill=%s by=%s: %s", order.drill, call.dn, refusal)
+            raise CheloniaError(Kind.DENIED, "drill", self._node.id, refusal)
+
+    async def _corrupt(self, call: Call, order: ShepherdDrill) -> None:
+        node, position = self._node, order.position
         await node.disk.require()
+        if authorities.obeyed(node.state, position) != node.state:
+            await node.save(lambda now: authorities.obeyed(now, position))
+        self._require_authority(call, order, authorities.revoked(node.state, position))
+        if order.drill == self._drill:
+            return  # a repeat has overtaken it
         held = node.index.get(order.reference)
         if held is None or not held.alive or not held.committed or held.blob != order.blob or held.size < 1:
             raise CheloniaError(Kind.NOT_ALIVE, "drill", order.reference, "no such copy is here, whole and committed")

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
@@ -363,3 +364,26 @@ async def read_all(world: World, ticket: str, call: Call = JOE) -> bytes:
     chunks = [chunk async for chunk in download.reader.read(ByteRange(0, download.size))]
     await download.reader.close(complete=True)
     return b"".join(chunks)
+
+
+def within(world: World, operation: str, meanwhile: Callable[[], Coroutine[Any, Any, object]], after: int = 0) -> None:
+    """Have something happen within a call of an operation of the disk: the next one, or after so many more."""
+    inner, calls = getattr(world.blobs, operation), itertools.count()
+
+    async def hears(*args: Any) -> Any:
+        if next(calls) == after:
+            setattr(world.blobs, operation, inner)
+            await meanwhile()
+        return await inner(*args)
+
+    setattr(world.blobs, operation, hears)
+
+
+def restored_within(world: World, operation: str, after: int = 0) -> None:
+    """Older metadata are put back, and heard of by a heartbeat, within a call of an operation of the disk."""
+
+    async def restored() -> None:
+        world.librarian.position = Position(CLUSTER, 2, 1)
+        await world.service.beat()
+
+    within(world, operation, restored, after)

@@ -21,7 +21,9 @@ from tests.support.shepherd import (
     World,
     numbered,
     read_all,
+    restored_within,
     virtual,
+    within,
 )
 
 DATA = b"x" * 100_000
@@ -122,6 +124,58 @@ async def test_only_a_whole_committed_copy_of_the_named_blob_is_damaged() -> Non
     assert await refusal(world.service.drill(LIBRARIAN, order)) is Kind.NOT_ALIVE
     assert world.blobs.data(reference) == DATA
     await world.stop()
+
+
+CORRUPT = replace(SILENCE, action=DrillAction.CORRUPT, blob=BlobId(numbered("b", 1)))
+
+
+@pytest.mark.expect_log("drill refused")
+@pytest.mark.parametrize("after", [0, 1])
+def test_an_order_of_older_metadata_damages_nothing_once_newer_are_heard_of(after: int) -> None:
+    """While the disk is looked at, or while it is written down what is obeyed."""
+
+    @virtual
+    async def scenario() -> None:
+        world = await World().start(run=True)
+        reference = await world.store(DATA)
+        await world.pass_ms(2_000)
+        await world.stop()
+        restored_within(world, "identity", after)
+        assert await refusal(world.service.drill(LIBRARIAN, replace(CORRUPT, reference=reference))) is Kind.DENIED
+        assert world.blobs.data(reference) == DATA
+        assert world.state.state is not None
+        assert world.state.state.generation == 2
+
+    scenario()
+
+
+@pytest.mark.expect_log("DRILL d1")
+@virtual
+async def test_an_order_that_comes_twice_at_once_is_obeyed_once() -> None:
+    world = await World().start(run=True)
+    reference = await world.store(DATA)
+    await world.pass_ms(2_000)
+    await world.stop()
+    order = replace(CORRUPT, reference=reference)
+    within(world, "identity", lambda: world.service.drill(LIBRARIAN, order))
+    await world.service.drill(LIBRARIAN, order)
+    assert world.blobs.data(reference) != DATA
+
+
+@pytest.mark.expect_log("DRILL d1")
+@pytest.mark.expect_log("drill refused")
+@virtual
+async def test_what_was_damaged_by_order_is_not_damaged_by_an_older_order() -> None:
+    world = await World().start(run=True)
+    first, second = await world.store(DATA, 1), await world.store(DATA, 2)
+    await world.pass_ms(2_000)
+    await world.stop()
+    await world.service.drill(LIBRARIAN, replace(CORRUPT, reference=first))
+    older = replace(CORRUPT, drill="d0", position=Position(CLUSTER, 1, 4), reference=second)
+    older = replace(older, blob=BlobId(numbered("b", 2)))
+    await world.restart()
+    assert await refusal(world.service.drill(LIBRARIAN, older)) is Kind.DENIED
+    assert world.blobs.data(second) == DATA
 
 
 @pytest.mark.parametrize("position", [Position("other", 1, 5), Position(CLUSTER, 0, 5), Position("", 0, 0)])

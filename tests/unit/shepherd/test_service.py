@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from tests.support.shepherd import (
     checksums,
     numbered,
     request,
+    restored_within,
     virtual,
 )
 
@@ -98,28 +99,6 @@ async def test_the_first_heartbeat_teaches_the_cluster() -> None:
     assert await order(world, reference, Position(CLUSTER, 3, 1)) == "deleted"
 
 
-@pytest.fixture
-def restored_within(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Older metadata are put back, and heard of by a heartbeat, within a call of an operation of the disk: the next, or
-    after so many more."""
-
-    def arrange(world: World, operation: str, after: int = 0) -> None:
-        inner = getattr(world.blobs, operation)
-        calls = itertools.count()
-
-        async def hears(*args: Any) -> Any:
-            if next(calls) < after:
-                return await inner(*args)
-            monkeypatch.setattr(world.blobs, operation, inner)
-            world.librarian.position = Position(CLUSTER, 2, 1)
-            await world.service.beat()
-            return await inner(*args)
-
-        monkeypatch.setattr(world.blobs, operation, hears)
-
-    return arrange
-
-
 def generation_of(world: World) -> int:
     """Which generation of the metadata a Shepherd has heard of, durably."""
     assert world.state.state is not None
@@ -128,9 +107,7 @@ def generation_of(world: World) -> int:
 
 @pytest.mark.expect_log("erasure refused")
 @virtual
-async def test_an_order_of_older_metadata_is_not_begun_once_newer_are_heard_of(
-    restored_within: Callable[..., None],
-) -> None:
+async def test_an_order_of_older_metadata_is_not_begun_once_newer_are_heard_of() -> None:
     world = await World().start()
     await world.service.beat()
     reference = await world.store(DATA)
@@ -142,9 +119,7 @@ async def test_an_order_of_older_metadata_is_not_begun_once_newer_are_heard_of(
 
 @pytest.mark.expect_log("erasure refused")
 @virtual
-async def test_an_order_of_older_metadata_does_not_go_on_once_newer_are_heard_of(
-    restored_within: Callable[..., None],
-) -> None:
+async def test_an_order_of_older_metadata_does_not_go_on_once_newer_are_heard_of() -> None:
     world = await World().start()
     await world.service.beat()
     references = [await world.store(DATA, number) for number in range(1, 4)]
@@ -157,9 +132,7 @@ async def test_an_order_of_older_metadata_does_not_go_on_once_newer_are_heard_of
 
 
 @virtual
-async def test_what_else_is_saved_meanwhile_does_not_take_back_that_newer_metadata_were_heard_of(
-    restored_within: Callable[..., None],
-) -> None:
+async def test_what_else_is_saved_meanwhile_does_not_take_back_that_newer_metadata_were_heard_of() -> None:
     world = await World().start()
     await world.service.beat()
     restored_within(world, "identity", after=1)  # it looks whether the disk is there, then before it saves
