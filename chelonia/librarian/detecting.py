@@ -124,7 +124,10 @@ class Detecting:
             found = verdict(own, others)
             if Word.HEARD in others:
                 self._table.doubts.vouched(shepherd, now)
-            elif own is Word.GONE and found is Verdict.AWAY:
+                continue
+            if None not in others:
+                self._table.doubts.unvouched(shepherd)
+            if own is Word.GONE and found is Verdict.AWAY:
                 self._table.doubts.away(shepherd, now)
 
     async def _ask(self, shepherds: Sequence[ServiceId]) -> list[tuple[Word, ...] | None]:

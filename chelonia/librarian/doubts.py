@@ -46,6 +46,10 @@ class Doubts:
         self._away.pop(shepherd, None)
         self._vouched[shepherd] = now
 
+    def unvouched(self, shepherd: ServiceId) -> None:
+        """No other Librarian hears it any more: all have said so."""
+        self._vouched.pop(shepherd, None)
+
     def is_gone(self, shepherd: ServiceId) -> bool:
         """Whether it was found gone here."""
         return shepherd in self._gone

@@ -281,6 +281,37 @@ def test_a_connection_cut_to_the_leader_alone_is_not_a_dead_node() -> None:
     run_virtual(scenario())
 
 
+@pytest.mark.parametrize("phase", [0.0, 0.05, 0.1, 0.15])
+def test_a_frozen_shepherd_is_away_within_a_lease_though_the_others_had_heard_it_when_they_were_asked(
+    phase: float,
+) -> None:
+    async def scenario() -> None:
+        async with two_librarians() as pair:
+            await asyncio.sleep(phase)
+            pair.up.discard(A)
+            await asyncio.sleep(0.7)
+            assert await pair.state(pair.leader) == "alive"
+            await asyncio.sleep(0.5)
+            assert await pair.state(pair.leader) == "offline", "a lease and a tick of 200 ms after it was last heard"
+            assert await pair.state(pair.leader, B) == "alive"
+
+    run_virtual(scenario())
+
+
+def test_a_librarian_that_does_not_answer_takes_back_nothing_it_said() -> None:
+    async def scenario() -> None:
+        async with two_librarians() as pair:
+            pair.deaf.add((pair.leader, A))
+            await asyncio.sleep(1.5)
+            pair.silent.add(pair.other)
+            await asyncio.sleep(0.5)
+            assert await pair.state(pair.leader) == "alive", "its word counts for a lease"
+            await asyncio.sleep(1.5)
+            assert await pair.state(pair.leader) == "offline"
+
+    run_virtual(scenario())
+
+
 def test_a_librarian_that_is_gone_has_no_say_and_one_that_is_silent_has() -> None:
     async def scenario() -> None:
         async with two_librarians() as pair:
