@@ -89,6 +89,11 @@ class Acts:
         self.drained.clear()
         self._undecided = dict.fromkeys(shepherd.service_id for shepherd in self._world.shepherds)
 
+    def given_up(self, shepherd: ServiceId) -> None:
+        """A Shepherd is lost for good: nothing more is asked of it."""
+        self.drained.pop(shepherd, None)
+        self._undecided.pop(shepherd, None)
+
     async def left(self) -> str:
         """What is not empty yet though it drains; "" when all are, and are told so."""
         views = {view.shepherd: view for view in await self._librarian().nodes(self._call().strongly())}
@@ -115,9 +120,9 @@ class Acts:
         self._undecided[shepherd] = None
         self._world.note(f"ADMIN drain {shepherd} {on}")
         await self._librarian().drain(self._call(), shepherd, on)
-        del self._undecided[shepherd]
-        if on:
-            self.drained[shepherd] = None
+        if shepherd in self._undecided:  # else it was given up meanwhile
+            del self._undecided[shepherd]
+            self.drained.update({shepherd: None} if on else {})
 
     async def _maintenance(self) -> None:
         shepherd = self._rng.choice(self._world.shepherds)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chelonia.core.ids import ReferenceId
+from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.librarian import Report, ReportedReplica
 from chelonia.core.replicas import Checksums, ReplicaState
 from tests.sim.network import Faults
@@ -24,7 +24,8 @@ CALM = Faults(delay_ms_max=3)
 SCARCE = 0.1
 """The share of seeds in which space is short everywhere now and then, and bytes rot meanwhile."""
 ECHO = 0.1
-"""The share of seeds in which reports come a second time up to a minute later."""
+ECHO_MORE = 0.4
+"""The share of seeds in which reports come a second time up to a minute later, and of the others in which most do."""
 LARGE = 1 << 40
 
 
@@ -77,6 +78,12 @@ def with_more(mix: Mix, rng: random.Random) -> Mix:
     scarce, echo = rng.random() < SCARCE, rng.random() < ECHO
     faults = replace(mix.faults, echo=rng.choice((0.3, 0.8))) if echo else mix.faults
     return replace(mix, faults=faults, misfortunes=mix.misfortunes | ({"scarce": 4, "rot": 4} if scarce else {}))
+
+
+def with_echo(mix: Mix, rng: random.Random) -> Mix:
+    """The mix, in more seeds with reports that come again."""
+    more = rng.random() < ECHO_MORE and not mix.faults.echo
+    return replace(mix, faults=replace(mix.faults, echo=0.8)) if more else mix
 
 
 def draw(rng: random.Random) -> Mix:
@@ -161,9 +168,12 @@ class Chaos:
         while host.ahash is None:
             await self._world.clock.sleep(500)
 
-    def give_up(self) -> SimShepherd | None:
-        """A Shepherd that nothing is done to, nor will be from now on: it is nobody's victim."""
-        shepherd: SimShepherd | None = self._free([s for s in self._world.shepherds if s not in self.victims])
+    def give_up(self, rather: Collection[ServiceId]) -> SimShepherd | None:
+        """A Shepherd that nothing is done to, nor will be from now on: it is nobody's victim; if it can be, one of
+        these."""
+        fit = [shepherd for shepherd in self._world.shepherds if shepherd not in self.victims]
+        chosen = [shepherd for shepherd in fit if shepherd.service_id in rather]
+        shepherd: SimShepherd | None = self._free(chosen) or self._free(fit)
         if shepherd is not None:
             self._busy[shepherd.node] = None
         return shepherd

@@ -16,7 +16,7 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ServiceId
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import slower
-from tests.sim.chaos import CALM, Chaos, Mix, draw, with_group, with_more
+from tests.sim.chaos import CALM, Chaos, Mix, draw, with_echo, with_group, with_more
 from tests.sim.model import Op, Story, Violation
 from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild
 from tests.sim.scenario import Outcome
@@ -47,6 +47,8 @@ DRILLS = 0.3
 """The share of seeds that begin with a drill."""
 DETECTS = 0.2
 """The share of seeds that begin with a Shepherd whom one Librarian cannot hear, and one whose process dies."""
+SILENT = 0.15
+"""The share of seeds that begin with a Shepherd that stands still or that nobody hears, though its process runs."""
 ACTS = 0.3
 """The share of seeds in which an administrator is at work."""
 DEAF_MS = 15_000
@@ -56,8 +58,9 @@ Librarian, and a tick."""
 UNDELETES = 0.12
 """The share of seeds in which what is deleted is kept, and brought back."""
 FORGETS = 0.12
-"""The share of seeds without an administrator at work or older metadata in which a Shepherd dies and is given
-up for good."""
+"""The share of seeds without older metadata in which a Shepherd dies and is given up for good."""
+FORGETS_DRAINING = 0.2
+"""The same of the others in which an administrator is at work: then it may be one that drains."""
 REBUILDS = 0.12
 """The share of those without a group, older metadata and a Shepherd given up in which at the end all metadata are lost
 and rebuilt."""
@@ -105,6 +108,8 @@ class Swarm:
         mix = with_group(mix, more) if grouped else mix
         extra = random.Random(f"extra {seed}")  # what was added last draws from it
         mix, self.undeletes, forgets = with_more(mix, extra), extra.random() < UNDELETES, extra.random() < FORGETS
+        later = random.Random(f"later {seed}")  # and what was added after that from it
+        mix, self.silent = with_echo(mix, later), later.random() < SILENT
         if self.undeletes:
             mix = self._with_trash(mix)
         self.chaos = Chaos(self.world, breaking, mix)
@@ -115,7 +120,8 @@ class Swarm:
         self.restores = not grouped and more.random() < RESTORES
         self.detects = more.random() < DETECTS
         self.acts = Acts(self.world, random.Random(more.random())) if more.random() < ACTS else None
-        self.forgets = forgets and self.acts is None and not self.restores
+        forgets = forgets or (self.acts is not None and later.random() < FORGETS_DRAINING)
+        self.forgets = forgets and not self.restores
         self._losing, rebuilds = random.Random(extra.random()), extra.random() < REBUILDS
         self.rebuilds = rebuilds and not (grouped or self.restores or self.forgets)
         if self.rebuilds:
@@ -144,6 +150,8 @@ class Swarm:
             await self._drill()
         if self.detects:
             await self._detect()
+        if self.silent:
+            await self._fall_silent()
 
     async def _detect(self) -> None:
         """A Shepherd that the leader alone cannot hear stays; one whose process has died is away at once."""
@@ -166,11 +174,24 @@ class Swarm:
         await world.restart(shepherd)
         await self._until_whole(world.clock.monotonic_ms())
 
-    async def _until_state(self, shepherd: SimShepherd, state: str) -> None:
+    async def _fall_silent(self) -> None:
+        """A Shepherd that stands still, or that nobody hears, is away when its lease is over, until it is heard."""
+        world, rng = self.world, self.world.rng
+        shepherd, librarians = rng.choice(world.shepherds), [host.node.name for host in world.hosts if host.librarian]
+        await self._until_state(shepherd, "alive")
+        frozen, cut = rng.random() < 0.5, ([shepherd.node.name], librarians)
+        world.note(f"SILENT {shepherd.node.name} frozen={frozen}")
+        shepherd.node.freeze() if frozen else world.network.cut(*cut)
+        await self._until_state(shepherd, "offline", SETTINGS.lease_ms + NOTICED_MS)
+        shepherd.node.thaw() if frozen else world.network.mend(*cut)
+        await self._until_state(shepherd, "alive", SETTINGS.lease_ms + NOTICED_MS)
+        await self._until_whole(world.clock.monotonic_ms())
+
+    async def _until_state(self, shepherd: SimShepherd, state: str, within_ms: int = NOTICED_MS) -> None:
         clock, since_ms = self.world.clock, self.world.clock.monotonic_ms()
         while (now := self.watch.state_of(shepherd)) != state:
-            if clock.monotonic_ms() - since_ms > NOTICED_MS:
-                raise Violation(f"{shepherd.node.name} is {now or 'unknown'} after {NOTICED_MS} ms, not {state}")
+            if clock.monotonic_ms() - since_ms > within_ms:
+                raise Violation(f"{shepherd.node.name} is {now or 'unknown'} after {within_ms} ms, not {state}")
             await clock.sleep(100)
 
     async def _leader(self) -> Host:
@@ -274,11 +295,14 @@ class Swarm:
         had under way of it may still be written, and goes by itself."""
         rng, world = self._losing, self.world
         await world.clock.sleep(rng.randint(2_000, 30_000))
-        shepherd = self.chaos.give_up()
+        draining = self.acts.drained if self.acts is not None and rng.random() < 0.5 else {}
+        shepherd = self.chaos.give_up(draining)
         if shepherd is None:
             return
         await world.crash(shepherd)
         world.lose(shepherd)
+        if self.acts is not None:
+            self.acts.given_up(shepherd.service_id)
         await forget(world, shepherd)
         world.note(f"FORGOTTEN {shepherd.node.name}")
         held = set(shepherd.disk.platter.references())

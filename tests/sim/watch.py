@@ -82,6 +82,7 @@ class Watch:
             if not self._may_be_lost(blob):
                 self._found.append(f"{blob.id} is lost: {blob.sections.get('locations')}, {self._harmed(blob)} harmed")
         self._found += self._listed_without_bytes(seen)
+        self._found += self._told_otherwise(seen)
         self._found += self._erased_though_newer()
         if self._found:
             raise Violation("; ".join(self._found[:4]))
@@ -145,6 +146,20 @@ class Watch:
                 excused = place.shepherd in self._world.liars or taken or place.shepherd not in held
                 if state in (_S.ALIVE, _S.THIRDWHEEL) and not excused and place.reference not in held[place.shepherd]:
                     yield f"{place} of {blob.id} is {state.value}, and its disk has nothing of it"
+
+    def _told_otherwise(self, seen: Snapshot) -> Iterator[str]:
+        """Copies that the metadata vouch for, and of which their Shepherd has told that they are gone or damaged. What
+        it still has to report, a comparison of its disk too, is not told."""
+        generation, liars = _generation(self._world.store), self._world.liars
+        heard = {
+            s.service_id: s for s in self._world.shepherds if s.compared == generation and s.service_id not in liars
+        }
+        for blob in seen.blobs():
+            for place, state in locations_of(blob):
+                vouched = state in (_S.ALIVE, _S.THIRDWHEEL) and place.shepherd in heard
+                told = heard[place.shepherd].told(place.reference) if vouched else None
+                if told not in (None, _S.ALIVE):
+                    yield f"{place} of {blob.id} is {state.value}, though its Shepherd has told that it is {told.value}"
 
     def _without_copy(self, seen: Snapshot) -> Iterator[StoredObject]:
         good = {blob for shepherd in self._world.shepherds for blob in _good(shepherd)}

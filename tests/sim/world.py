@@ -24,7 +24,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, ReferenceId, ServiceId
 from chelonia.core.librarian import ServiceRecord
-from chelonia.core.replicas import Receipt
+from chelonia.core.replicas import Receipt, ReplicaState
 from chelonia.core.shepherd import ByteRange, StoreIdentity, Upload, Uploaded
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
@@ -176,6 +176,22 @@ class SimShepherd:
     def clock(self) -> SimClock:
         """The clocks of its process."""
         return self.node.clock
+
+    @property
+    def compared(self) -> int:
+        """With metadata of which generation the running service has compared its disk, and all that came of it is
+        taken; 0 for none."""
+        return self.service._reporting._proven_generation() if self.service is not None else 0
+
+    def told(self, reference: ReferenceId) -> ReplicaState | None:
+        """What the running service knows of a replica (`deleted`: it is gone), None while that is to be reported."""
+        assert self.service is not None
+        node = self.service._node
+        flying = node.journal._flight.replicas if node.journal._flight is not None else ()
+        if reference in node.journal._due or any(replica.reference == reference for replica in flying):
+            return None
+        held = node.index.get(reference)
+        return held.state if held is not None else ReplicaState.DELETED
 
 
 class World:
