@@ -37,7 +37,7 @@ from chelonia.ahash.peer_messages import AnswerFrame, CallFrame, EngineFrame, Me
 from chelonia.ahash.protocol import Replica
 from chelonia.ahash.standing import LogEnd, TermMark
 from chelonia.ahash.store import Executor, Reader, Store
-from chelonia.core.clock import Clock
+from chelonia.core.clock import Clock, either
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.position import Horizon, Position
@@ -369,7 +369,7 @@ class Mastership:
 
     async def _doze(self, duration_ms: int) -> None:
         """Until woken, or for so long."""
-        timer = asyncio.ensure_future(self._clock.sleep(duration_ms))
+        timer = asyncio.create_task(self._clock.sleep(duration_ms))
         timer.add_done_callback(lambda ended: None if ended.cancelled() else self._woken.set())
         try:
             await self._woken.wait()
@@ -378,10 +378,10 @@ class Mastership:
 
     async def _sleep(self, event: asyncio.Event, duration_ms: int) -> None:
         """Until `event`, or for so long."""
-        timer = asyncio.ensure_future(self._clock.sleep(duration_ms))
-        waiting = asyncio.ensure_future(event.wait())
+        timer = asyncio.create_task(self._clock.sleep(duration_ms))
+        waiting = asyncio.create_task(event.wait())
         try:
-            await asyncio.wait((timer, waiting), return_when=asyncio.FIRST_COMPLETED)
+            await either(timer, waiting)
         finally:
             timer.cancel()
             waiting.cancel()

@@ -6,7 +6,7 @@ Roles are granted by the registry of approved services (`ids.SERVICES_OBJECT`), 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chelonia.core.ids import ANONYMOUS, Dn, RequestKey, ServiceId
 from chelonia.core.position import Position
@@ -66,4 +66,9 @@ class Call:
 
     def strongly(self) -> Call:
         """This call, reading nothing but the newest acknowledged: for what cannot be taken back."""
-        return self if self.strong else replace(self, strong=True)
+        if self.strong:
+            return self
+        return Call(
+            self.dn, self.roles, self.service_id, self.attributes, self.address, self.request_id, self.request_key,
+            self.read_after, strong=True,
+        )  # fmt: skip

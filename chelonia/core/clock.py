@@ -44,11 +44,28 @@ class Ids(Protocol):
         ...
 
 
+async def either(one: asyncio.Future[Any], other: asyncio.Future[Any]) -> None:
+    """Wait until one of two has ended; neither is cancelled. `asyncio.wait`, without what that does for any number."""
+    over = asyncio.get_running_loop().create_future()
+
+    def ended(_: object) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    one.add_done_callback(ended)
+    other.add_done_callback(ended)
+    try:
+        await over
+    finally:
+        one.remove_done_callback(ended)
+        other.remove_done_callback(ended)
+
+
 async def within(clock: Clock, duration_ms: int, work: Coroutine[Any, Any, T]) -> T:
     """Await `work` for at most `duration_ms` milliseconds, then cancel it. Raises: TIMEOUT, and what `work` raises."""
-    task, timer = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(duration_ms))
+    task, timer = asyncio.create_task(work), asyncio.create_task(clock.sleep(duration_ms))
     try:
-        await asyncio.wait((task, timer), return_when=asyncio.FIRST_COMPLETED)
+        await either(task, timer)
         if task.done():
             return task.result()
         raise CheloniaError(Kind.TIMEOUT, cause=f"no answer in {duration_ms} ms")

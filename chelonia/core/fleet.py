@@ -21,18 +21,23 @@ from chelonia.core.placement import Crowding, Demand, Place, host_of, place_of, 
 class Fleet:
     """All nodes of one moment, made ready for many choices."""
 
-    __slots__ = ("_leaves", "_places", "_root")
+    __slots__ = ("_leaves", "_nodes", "_places", "_root")
 
     def __init__(self, nodes: Iterable[NodeView]) -> None:
-        self._root = _Domain(0, None)
-        self._places: dict[ServiceId, Place] = {}
+        self._nodes = sorted(nodes, key=lambda node: node.shepherd)
+        self._places = {node.shepherd: place_of(node) for node in self._nodes}
         self._leaves: dict[ServiceId, _Leaf] = {}
-        for node in sorted(nodes, key=lambda node: node.shepherd):
-            place = self._places[node.shepherd] = place_of(node)
-            leaf = _Leaf(node.shepherd, node.free_bytes if takes(node, 0) else 0)
-            self._leaves[node.shepherd] = leaf
-            self._root.plant(place, leaf)
-        self._root.grow()
+        self._root: _Domain | None = None  # most fleets are out of date before anything is chosen
+
+    def _tree(self) -> _Domain:
+        """The tree, from the first choice on."""
+        if self._root is None:
+            self._root = _Domain(0, None)
+            for node in self._nodes:
+                leaf = self._leaves[node.shepherd] = _Leaf(node.shepherd, node.free_bytes if takes(node, 0) else 0)
+                self._root.plant(self._places[node.shepherd], leaf)
+            self._root.grow()
+        return self._root
 
     def place(self, shepherd: ServiceId) -> Place:
         """Where a Shepherd stands; one that is not known stands for itself."""
@@ -58,7 +63,7 @@ class Fleet:
         """Choose until there are enough, or nothing is left."""
         if len(chosen) >= demand.count:
             return
-        taken = _Taken(self._root)
+        taken = _Taken(self._tree())
         holders = {*demand.holders, *chosen}
         for shepherd in sorted(holders):
             if shepherd in self._leaves:

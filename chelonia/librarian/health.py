@@ -13,8 +13,9 @@ Shepherd that comes and goes takes nothing new until it has been steady for a wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from chelonia.core.healing import Word
 from chelonia.core.ids import Dn, Ms, ServiceId
@@ -67,6 +68,13 @@ class Transition:
     state: str
     before: str
     left: bool = False
+
+
+class Told(NamedTuple):
+    """What a view of a Shepherd says that the table does not know: its store on record, and its trouble."""
+
+    store: str = ""
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,18 +291,20 @@ class HealthTable:
                 out.append(Transition(shepherd, NODE_OFFLINE, stored, left))
         return tuple(out)
 
-    def views(self, now: Ms, wall: Ms) -> tuple[NodeView, ...]:
-        """All Shepherds, ordered by service id."""
+    def views(self, now: Ms, wall: Ms, told: Callable[[ServiceId], Told] = lambda _: Told()) -> tuple[NodeView, ...]:
+        """All Shepherds, ordered by service id. `told`: what else is said of one; its trouble comes first."""
         shaky = self.unsteady(now)
-        views = (self._view(shepherd, node, now, wall) for shepherd, node in self._nodes.items())
+        views = (self._view(shepherd, now, wall, told(shepherd)) for shepherd in self._nodes)
         trouble = (
             f"it comes and goes: nothing new is given to it until it has been steady for {self._rule.window_ms} ms"
         )
         return tuple(
-            replace(view, accepting=False, trouble=trouble) if view.shepherd in shaky else view for view in views
+            replace(view, accepting=False, trouble=view.trouble or trouble) if view.shepherd in shaky else view
+            for view in views
         )
 
-    def _view(self, shepherd: ServiceId, node: _Node, now: Ms, wall: Ms) -> NodeView:
+    def _view(self, shepherd: ServiceId, now: Ms, wall: Ms, told: Told) -> NodeView:
+        node = self._nodes[shepherd]
         stored, beat = node.stored, node.beat if node.stored.approved else None
         here = self.present(shepherd, now)
         just_noticed = stored.approved and not here and stored.state == NODE_ALIVE  # not yet written
@@ -310,7 +320,9 @@ class HealthTable:
             accepting=beat is not None and beat.accepting and not stored.drain_ms,
             domain=beat.domain if beat else stored.domain,
             maintenance_until_ms=stored.excused_until_ms,
+            store=told.store,
             reclaimable_bytes=beat.reclaimable_bytes if beat else 0,
+            trouble=told.trouble,
             drain=DRAINING if stored.drain_ms else "",
         )
 

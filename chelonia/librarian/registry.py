@@ -77,8 +77,10 @@ class Registry:
 
     def find(self, role: Role, service_id: ServiceId, dn: Dn) -> ServiceRecord | None:
         """The record of exactly this identity."""
-        wanted = (role, service_id, dn)
-        return next((r for r in self.records if (r.role, r.service_id, r.dn) == wanted), None)
+        for record in self.records:
+            if record.service_id == service_id and record.dn == dn and record.role is role:
+                return record
+        return None
 
     def shepherds(self) -> Mapping[ServiceId, ServiceRecord]:
         """Shepherds by service id, without those forgotten; an approved record counts before a waiting one."""

@@ -317,7 +317,8 @@ class LibrarianService:
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives. Not in the access table's hands: an unknown identity is recorded as waiting."""
         answer = await self._parts.nodes.heartbeat(call, beat)
-        return replace(answer, copy_bytes_per_s_max=self._parts.healer.control.bytes_per_s)
+        limit = self._parts.healer.control.bytes_per_s
+        return replace(answer, copy_bytes_per_s_max=limit) if limit else answer
 
     def suspect(self, shepherd: ServiceId) -> None:
         """The connection that a Shepherd's heartbeats came over has closed. Told by what serves connections."""

@@ -39,7 +39,7 @@ from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import identity, registry, reports
 from chelonia.librarian.elements import put
-from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Transition
+from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Told, Transition
 from chelonia.librarian.identity import Recorded, Voices
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.registry import Registry
@@ -92,14 +92,11 @@ class Nodes:
     def views(self) -> tuple[NodeView, ...]:
         """All Shepherds, ordered by service id."""
         now, voices = self._world.clock.monotonic_ms(), self._voices
-        return tuple(
-            replace(
-                view,
-                store=voices.recorded(view.shepherd).store,
-                trouble=voices.trouble(view.shepherd, now) or view.trouble,
-            )
-            for view in self.table.views(now, self._world.clock.now_ms())
-        )
+
+        def told(shepherd: ServiceId) -> Told:
+            return Told(voices.recorded(shepherd).store, voices.trouble(shepherd, now))
+
+        return self.table.views(now, self._world.clock.now_ms(), told)
 
     # --- the registry -----------------------------------------------------------------------------------------------
 

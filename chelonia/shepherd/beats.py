@@ -75,7 +75,7 @@ class Beats:
         if before is None or before.done():
             limit_ms = max(self._interval_ms, GIVE_UP_MS)
             work = within(self._clock, limit_ms, self._librarians[number].heartbeat(call, beat))
-            task = self._running[number] = asyncio.ensure_future(work)
+            task = self._running[number] = asyncio.create_task(work)
             task.add_done_callback(_looked_at)
 
 

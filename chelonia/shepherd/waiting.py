@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
-from chelonia.core.clock import Clock
+from chelonia.core.clock import Clock, either
 from chelonia.core.errors import CheloniaError
 
 log = logging.getLogger(__name__)
@@ -18,9 +18,9 @@ async def within(clock: Clock, task: asyncio.Task[T], limit_ms: int) -> bool:
     """Wait for `task` at most `limit_ms`; returns whether it is done. It is not cancelled, its result not taken."""
     if task.done():
         return True
-    timer = asyncio.ensure_future(clock.sleep(limit_ms))
+    timer = asyncio.create_task(clock.sleep(limit_ms))
     try:
-        await asyncio.wait((task, timer), return_when=asyncio.FIRST_COMPLETED)
+        await either(task, timer)
     finally:
         timer.cancel()
     return task.done()
@@ -28,7 +28,7 @@ async def within(clock: Clock, task: asyncio.Task[T], limit_ms: int) -> bool:
 
 async def wake_or_sleep(clock: Clock, wake: asyncio.Event, limit_ms: int) -> None:
     """Return when `wake` is set (it is cleared) or after `limit_ms`."""
-    waiter = asyncio.ensure_future(wake.wait())
+    waiter = asyncio.create_task(wake.wait())
     try:
         await within(clock, waiter, limit_ms)
     finally:
@@ -52,7 +52,7 @@ class Background:
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `work` to its end even if the caller goes away."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task

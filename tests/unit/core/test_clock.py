@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from chelonia.core.clock import within
+from chelonia.core.clock import either, within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 
@@ -55,3 +55,29 @@ async def test_what_does_not_answer_is_ended() -> None:
     assert (caught.value.kind, caught.value.cause) == (Kind.TIMEOUT, "no answer in 5 ms")
     async with asyncio.timeout(5):
         await ended.wait()
+
+
+async def test_of_two_the_first_to_end_is_enough_and_the_other_goes_on() -> None:
+    loop = asyncio.get_running_loop()
+    one, other = loop.create_future(), loop.create_future()
+    loop.call_soon(other.set_exception, ValueError("it ended so"))
+    async with asyncio.timeout(5):
+        await either(one, other)
+        assert not one.done()
+        await either(one, other)
+    assert isinstance(other.exception(), ValueError)
+
+
+async def test_who_stops_waiting_for_two_leaves_both_alone() -> None:
+    loop = asyncio.get_running_loop()
+    one, other = loop.create_future(), loop.create_future()
+    waiting = asyncio.create_task(either(one, other))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not one.done()
+    assert not other.done()
+    one.set_result(None)
+    other.set_result(None)
+    await asyncio.sleep(0)

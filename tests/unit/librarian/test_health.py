@@ -7,7 +7,7 @@ import pytest
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat
 from chelonia.librarian.guard import Backoff, RateGuard, Slots, Throttle
-from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Transition, steady_from, unsteady
+from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Told, Transition, steady_from, unsteady
 from chelonia.librarian.leader import Leadership, Lease
 
 A, B = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
@@ -181,6 +181,11 @@ def test_a_shepherd_that_comes_and_goes_takes_nothing_new_until_it_is_steady() -
     assert made.unsteady(Ms(50)) == {A}, "three new boots after the first contact"
     assert [view.accepting for view in made.views(Ms(50), Ms(50))] == [False, True]
     assert ["comes and goes" in view.trouble for view in made.views(Ms(50), Ms(50))] == [True, False]
+    worse = made.views(Ms(50), Ms(50), lambda shepherd: Told("store", "its disk is gone" if shepherd == A else ""))
+    assert [(view.store, view.trouble, view.accepting) for view in worse] == [
+        ("store", "its disk is gone", False),
+        ("store", "", True),
+    ]
     assert made.present(A, Ms(50)), "it is read from"
     steady = made.steady_from(A)
     assert steady == 20 + FlapRule().window_ms
