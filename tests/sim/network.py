@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from chelonia.core.caller import Call
@@ -34,8 +34,6 @@ REPORTS_LATE = 6
 """Reports are few, and late ones must change nothing: they are late so many times as often."""
 LONG = ("copy", "scrub", *BODIES)
 ECHO_MS_MAX = 60_000
-KEPT_LINES = 300
-"""Events kept to be shown with a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +61,22 @@ class Faults:
 
 
 class Trace:
-    """What happened, in order; `digest` identifies the run, `lines` are the last events."""
+    """What happened, in order; `digest` identifies the run."""
 
     def __init__(self) -> None:
-        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._hash = hashlib.sha256()
+        self._lines: list[str] = []
 
     def add(self, now_ms: int, text: str) -> None:
         """Append one event."""
-        line = f"{now_ms:>8} {text}"
-        self.lines.append(line)
-        self._hash.update(line.encode())
+        self._lines.append(f"{now_ms:>8} {text}")
 
     def tail(self, count: int) -> str:
         """The last events."""
-        return "\n".join(list(self.lines)[-count:])
+        return "\n".join(self._lines[-count:])
 
     def digest(self) -> str:
         """SHA-256 over all lines."""
-        return self._hash.hexdigest()
+        return hashlib.sha256("".join(self._lines).encode()).hexdigest()
 
 
 class Refused(CheloniaError):
@@ -201,13 +196,16 @@ class Network:
             raise CheloniaError(Kind.NETWORK, what, node.name, "connection lost")
         error = task.exception()
         self._note(source, node, what, f"error {error!s}" if error else "ok")
-        if what == "heartbeat" and error is None:
-            self.heard_ms[source.name] = round(self._loop.now_s * 1000)
-        if isinstance(error, CheloniaError):
-            raise error
-        if error is not None:
+        if error is None:
+            if what == "heartbeat":
+                self.heard_ms[source.name] = self._loop.now_ms
+            return task.result()
+        try:
+            if isinstance(error, CheloniaError):
+                raise error
             raise CheloniaError(Kind.INTERNAL, what, node.name, repr(error))
-        return task.result()
+        finally:
+            del error
 
     async def _lost(self, source: Node, node: Node, what: str, how: str) -> Any:
         self._note(source, node, what, how)
@@ -215,8 +213,7 @@ class Network:
         raise CheloniaError(Kind.TIMEOUT, what, node.name, how)
 
     def _note(self, source: Node, node: Node, what: str, outcome: str) -> None:
-        now_ms = round(self._loop.now_s * 1000)
-        self.trace.add(now_ms, f"{source.name} -> {node.name} {what}: {outcome}")
+        self.trace.add(self._loop.now_ms, f"{source.name} -> {node.name} {what}: {outcome}")
 
     # --- what is under way ------------------------------------------------------------------------------------------
 
@@ -239,47 +236,50 @@ class Network:
 
 
 class _Port:
-    """Forwards every method call of a port through the network."""
+    """Forwards every method call of a port through the network. Of what has failed nothing is kept: an error that is
+    held by what it went through is memory that only a collection gives back."""
 
     def __init__(self, network: Network, target: Target, node: Node, caller: Call, source: Node) -> None:
         self._network, self._target, self._node = network, target, node
         self._caller, self._source = caller, source
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
-        async def call(context: Call, *args: Any, **kwargs: Any) -> Any:
-            mine = self._source.horizon
-            arriving = Call(
-                dn=self._caller.dn, roles=self._caller.roles, service_id=self._caller.service_id,
-                request_id=context.request_id, request_key=context.request_key, address=self._source.name,
-                read_after=later(context.read_after, mine.newest), strong=context.strong,
-            )  # fmt: skip
-            said: list[tuple[CheloniaError | None, Position | None]] = []
+        return partial(self._call, method)
 
-            async def work() -> Any:
-                service = self._target()
-                if service is None:
-                    raise CheloniaError(Kind.UNAVAILABLE, method, self._node.name, "it is starting")
-                theirs = self._node.horizon
-                try:
-                    answer = await getattr(service, method)(arriving, *args, **kwargs)
-                except CheloniaError as error:
-                    said.append((error, theirs.newest))
-                    raise
-                said.append((None, theirs.newest))
-                return answer
+    async def _call(self, method: str, context: Call, *args: Any, **kwargs: Any) -> Any:
+        mine = self._source.horizon
+        arriving = Call(
+            dn=self._caller.dn, roles=self._caller.roles, service_id=self._caller.service_id,
+            request_id=context.request_id, request_key=context.request_key, address=self._source.name,
+            read_after=later(context.read_after, mine.newest), strong=context.strong,
+        )  # fmt: skip
+        said: list[tuple[CheloniaError | None, Position | None]] = []
 
-            failed: CheloniaError | None = None
+        async def work() -> Any:
+            service = self._target()
+            if service is None:
+                raise CheloniaError(Kind.UNAVAILABLE, method, self._node.name, "it is starting")
+            theirs = self._node.horizon
             try:
-                return await self._network.carry(self._source, self._node, method, work, context.request_id)
+                answer = await getattr(service, method)(arriving, *args, **kwargs)
             except CheloniaError as error:
-                failed = error
+                said.append((error, theirs.newest))
                 raise
-            finally:
-                for error, position in said:
-                    if error is failed and position is not None:
-                        mine.saw(position)
+            said.append((None, theirs.newest))
+            return answer
 
-        return call
+        failed: CheloniaError | None = None
+        try:
+            return await self._network.carry(self._source, self._node, method, work, context.request_id)
+        except CheloniaError as error:
+            failed = error
+            raise
+        finally:
+            for error, position in said:
+                if error is failed and position is not None:
+                    mine.saw(position)
+            said.clear()
+            failed = error = None
 
 
 class Channel:

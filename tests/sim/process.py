@@ -16,7 +16,7 @@ from typing import Any
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms
 from chelonia.core.position import Horizon
-from tests.sim.virtual_loop import this_loop
+from tests.sim.virtual_loop import VirtualLoop, this_loop
 
 EPOCH_MS = 1_700_000_000_000
 
@@ -33,12 +33,8 @@ class Life:
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self._unexpected = unexpected
 
-    def adopt(self, task: asyncio.Task[Any]) -> None:
-        """Make `task` part of this life."""
-        self.tasks[task] = None
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def ended(self, task: asyncio.Task[Any]) -> None:
+        """Look at how a task has ended, which is no part of this life any more."""
         self.tasks.pop(task, None)
         if task.cancelled():
             return
@@ -57,13 +53,13 @@ def check_alive() -> None:
         raise asyncio.CancelledError
 
 
-def task_factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    """Make a task of the process in whose context it runs."""
-    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
-    context = options.get("context")
+def make_task(loop: VirtualLoop, work: Any, context: contextvars.Context | None) -> asyncio.Task[Any]:
+    """Make a task of the process in whose context it runs: the `make_task` of a loop with processes."""
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, name="", context=context)
     life = _LIFE.get() if context is None else context.get(_LIFE)
     if life is not None:
-        life.adopt(task)
+        life.tasks[task] = None
+        task.add_done_callback(life.ended)
     return task
 
 
@@ -138,14 +134,25 @@ class SimClock:
 
     def __init__(self, node: Node | None = None) -> None:
         self.offset_ms = 0
-        self.pace = 1.0
+        self._pace = 1.0
         self._origin_ms = 0.0
+        self._even = True  # goes as the loop does
         self._node = node
         self._loop = this_loop()
 
+    @property
+    def pace(self) -> float:
+        """How fast both clocks go."""
+        return self._pace
+
+    @pace.setter
+    def pace(self, pace: float) -> None:
+        self._pace = pace
+        self._even = pace == 1.0 and not self._origin_ms
+
     def drift(self, pace: float) -> None:
         """Go at another pace from now on."""
-        self._origin_ms += self._loop.now_s * 1000 * (self.pace - pace)
+        self._origin_ms += self._loop.now_s * 1000 * (self._pace - pace)
         self.pace = pace
 
     def now_ms(self) -> Ms:
@@ -154,11 +161,13 @@ class SimClock:
 
     def monotonic_ms(self) -> Ms:
         """Milliseconds since the start of the run, as this process counts them."""
-        return Ms(round(self._origin_ms + self._loop.now_s * 1000 * self.pace))
+        if self._even:
+            return self._loop.now_ms  # type: ignore[return-value]
+        return Ms(round(self._origin_ms + self._loop.now_s * 1000 * self._pace))
 
     async def sleep(self, duration_ms: int) -> None:
         """Let virtual time pass; a frozen process wakes when it is thawed."""
-        await self._loop.sleep(duration_ms / 1000 / self.pace)
+        await self._loop.sleep(duration_ms / 1000 if self._even else duration_ms / 1000 / self._pace)
         if self._node is not None and self._node.thawed is not None:
             await self._node.awake()
 

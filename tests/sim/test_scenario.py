@@ -134,6 +134,17 @@ def test_the_loop_reports_a_world_that_stands_still() -> None:
         run_virtual(for_ever())
 
 
+def test_a_timer_is_cancelled_even_when_its_time_has_come() -> None:
+    async def two_at_once() -> list[str]:
+        loop, called = this_loop(), list[str]()
+        loop.call_at(1.0, lambda: (called.append("first"), second.cancel()))
+        second = loop.call_at(1.0, called.append, "second")
+        await loop.sleep(2)
+        return called
+
+    assert run_virtual(two_at_once()) == ["first"]
+
+
 def test_a_run_in_which_everybody_waits_for_ever_ends() -> None:
     async def waits_for_what_will_not_come() -> None:
         this_loop().ends_s = ENDLESS_S

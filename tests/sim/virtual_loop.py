@@ -11,8 +11,10 @@ import contextvars
 import gc
 import math
 import selectors
-from collections.abc import Coroutine, Mapping
-from functools import partial
+from asyncio import Task
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
@@ -52,30 +54,19 @@ class _NoSockets(selectors.BaseSelector):
         return self._keys
 
 
-class _Ready(partial[object]):
-    """What the loop does next, as `asyncio.Handle`: called, it does it."""
-
-    gone = False
-
-    def cancel(self) -> None:
-        """Not to be done any more."""
-        self.gone = True
-
-    def cancelled(self) -> bool:
-        """Whether it was cancelled."""
-        return self.gone
-
-
-_NOTHING = _Ready(int)
+_Work = tuple[contextvars.Context, Callable[..., object], tuple[Any, ...]]
+"""What the loop does next: call this with these arguments in this context."""
 
 
 class _Timer(float):
-    """What the loop does later, as `asyncio.TimerHandle`; its value is when, in virtual seconds."""
+    """What the loop does later, as `asyncio.TimerHandle`; its value is when, in virtual seconds. `gone`: it need not be
+    waited for any more; `calls`: what it calls, when it can be cancelled after its time has come."""
 
-    __slots__ = ("gone", "work")
+    __slots__ = ("calls", "gone", "work")
 
+    calls: list[Any]
     gone: bool
-    work: _Ready
+    work: _Work
 
     def when(self) -> float:
         """Virtual seconds."""
@@ -83,8 +74,8 @@ class _Timer(float):
 
     def cancel(self) -> None:
         """Not to be done any more; what it would have done is let go."""
-        self.gone = self.work.gone = True
-        self.work = _NOTHING
+        self.gone = True
+        self.calls.clear()
 
     def cancelled(self) -> bool:
         """Whether it was cancelled."""
@@ -94,32 +85,37 @@ class _Timer(float):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """The loop; `time()` is virtual seconds since the start of the run.
 
-    A simulated second is thousands of callbacks: handles and timers are as light as can be, timers are compared as the
-    numbers they are, and nothing is asked of them that one thread makes certain.
+    A simulated second is thousands of callbacks: what is ready is a tuple, timers are compared as the numbers they are,
+    and nothing is asked of them that one thread makes certain. Only timers can be cancelled.
     """
 
     def __init__(self) -> None:
-        self.now_s, self.ends_s = 0.0, math.inf
+        self.now_s, self.now_ms, self.ends_s = 0.0, 0, math.inf
         self._due: list[_Timer] = []
+        self._own = contextvars.Context()
         super().__init__(_NoSockets())
+        self._ready: deque[_Work] = deque()
+        self.make_task: Callable[..., Task[Any]] = _plain_task
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self.now_s
 
+    def jump(self, now_s: float) -> None:
+        """Let it be so late."""
+        self.now_s, self.now_ms = now_s, round(now_s * 1000)
+
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
-        """See `asyncio.AbstractEventLoop`."""
-        ready = _Ready((contextvars.copy_context() if context is None else context).run, callback, *args)
-        self._ready.append(ready)  # type: ignore[attr-defined]
-        return ready
+        """See `asyncio.AbstractEventLoop`. Returns: nothing to cancel it by."""
+        self._ready.append((copy_context() if context is None else context, callback, args))
 
     call_soon_threadsafe = call_soon
 
     def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
         """See `asyncio.AbstractEventLoop`."""
         timer = _Timer(when)
-        timer.gone = False
-        timer.work = _Ready((contextvars.copy_context() if context is None else context).run, callback, *args)
+        timer.gone, timer.calls = False, [callback, *args]
+        timer.work = (copy_context() if context is None else context, _call, (timer.calls,))
         heappush(self._due, timer)
         return timer
 
@@ -127,20 +123,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """See `asyncio.AbstractEventLoop`."""
         return self.call_at(self.now_s + delay, callback, *args, context=context)
 
+    def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> Any:
+        """See `asyncio.AbstractEventLoop`; tasks have no names."""
+        del name
+        return self.make_task(self, coro, context)
+
     async def finished(self, task: asyncio.Future[Any], limit: float) -> bool:
         """Whether `task` ends within `limit` virtual seconds; waits so long: `asyncio.wait` for one."""
         over = self.create_future()
-        timer = self.call_later(limit, _wake, over)
+        timer = self._wake_after(limit, over)
 
         def ended(_: object) -> None:
-            timer.cancel()
+            timer.gone = True
             _wake(over)
 
         task.add_done_callback(ended)
         try:
             await over
         finally:
-            timer.cancel()
+            timer.gone = True
             task.remove_done_callback(ended)
         return task.done()
 
@@ -149,46 +150,62 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if delay <= 0:
             return await asyncio.sleep(0)
         future = self.create_future()
-        timer = self.call_later(delay, _wake, future)
+        timer = self._wake_after(delay, future)
         try:
             await future
         finally:
-            timer.cancel()
+            timer.gone = True
+
+    def _wake_after(self, delay: float, future: asyncio.Future[None]) -> _Timer:
+        """A timer for a future that somebody waits for: fired too late it does nothing."""
+        timer = _Timer(self.now_s + delay)
+        timer.gone = False
+        timer.work = (self._own, _wake, (future,))
+        heappush(self._due, timer)
+        return timer
 
     def _write_to_self(self) -> None:
         """There is one thread: nobody has to be woken."""
 
     def _run_once(self) -> None:
         """Until the loop is stopped: run all that is ready, jump to the next timer when nothing is."""
-        due, ready = self._due, self._ready  # type: ignore[attr-defined]
+        due, ready = self._due, self._ready
         while True:
             while due and due[0].gone:
                 heappop(due)
             if not ready and not self._stopping:  # type: ignore[attr-defined]
                 if not due:
                     raise Deadlock("no task is ready and no timer is set")
-                self.now_s = max(self.now_s, due[0])
+                if due[0] > self.now_s:
+                    self.jump(float(due[0]))
                 if self.now_s > self.ends_s:
                     raise Endless(f"not at its end after {self.ends_s:.0f} virtual seconds")
             while due and due[0] <= self.now_s:
                 ready.append(heappop(due).work)
             for _ in range(len(ready)):
-                work = ready.popleft()
-                if work.gone:
-                    continue
+                context, callback, args = ready.popleft()
                 try:
-                    work()
+                    context.run(callback, *args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    self.call_exception_handler({"message": f"a callback failed: {work}", "exception": error})
+                    self.call_exception_handler({"message": f"a callback failed: {callback}", "exception": error})
             if self._stopping:  # type: ignore[attr-defined]
                 return
+
+
+def _call(calls: list[Any]) -> None:
+    if calls:
+        calls[0](*calls[1:])
 
 
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _plain_task(loop: VirtualLoop, work: Any, context: contextvars.Context | None) -> Task[Any]:
+    return Task(work, loop=loop, name="", context=context)
 
 
 def this_loop() -> VirtualLoop:

@@ -37,7 +37,7 @@ from chelonia.wire import tickets
 from tests.sim.ahash_group import SimGroup
 from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimState, SimStore, facts_now
 from tests.sim.network import Channel, Network, Trace
-from tests.sim.process import Node, SimClock, SimIds, task_factory
+from tests.sim.process import Node, SimClock, SimIds, make_task
 from tests.sim.virtual_loop import ENDLESS_S, this_loop
 
 T = TypeVar("T")
@@ -237,7 +237,7 @@ class World:
     async def start(self) -> None:
         """Start all services and wait until every Shepherd is alive."""
         loop = this_loop()
-        loop.set_task_factory(task_factory)
+        loop.make_task = make_task
         loop.ends_s = ENDLESS_S
         if self.group is not None:
             self._connecting = asyncio.ensure_future(self.group.connect())
