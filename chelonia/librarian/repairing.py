@@ -66,9 +66,9 @@ class Repairing:
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to plan, or to read and then plan. While the queue is full a round is only
-        looked through, a page a tick."""
-        return bool(self._work.dirty or (self._work.next_page() and not (self._work.full and self._looked)))
+        """Whether there is something to plan, or to read and then plan. While enough waits a round is only looked
+        through, a page a tick."""
+        return bool(self._work.dirty or (self._work.next_page() and not (self._work.ample and self._looked)))
 
     def tick(self) -> None:
         """A tick has passed."""

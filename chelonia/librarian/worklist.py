@@ -71,6 +71,11 @@ class Worklist:
         """Whether as many wait as are remembered: what is found from now on is mostly counted."""
         return len(self._queue) >= self._queue_max
 
+    @property
+    def ample(self) -> bool:
+        """Whether more than half of that wait: one that is taken off is no reason to look for more at once."""
+        return 2 * len(self._queue) > self._queue_max
+
     # --- blobs ------------------------------------------------------------------------------------------------------
 
     def mark(self, blobs: Iterable[BlobId]) -> None:

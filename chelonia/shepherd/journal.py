@@ -43,6 +43,7 @@ class Journal:
         self._heap: list[tuple[int, ReferenceId]] = []
         self._gone: dict[ReferenceId, ReportedReplica] = {}
         self._flight: Report | None = None
+        self._flight_due = 0
         self._tries = 0
         self.accepted = 0
         self.rejected = 0
@@ -81,23 +82,26 @@ class Journal:
 
     def next_due(self) -> int | None:
         """When the next report should be sent (monotonic; in the past when one is in flight), None when never."""
-        if self._flight is not None:
-            return 0
+        return 0 if self._flight is not None else self._earliest()
+
+    def _earliest(self) -> int | None:
         while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def told(self, until_ms: int) -> bool:
-        """Whether all that was to be reported by `until_ms` (monotonic) has been accepted, the first report too."""
-        if self._flight is not None or not self.accepted:
+        """Whether all that was to be reported by `until_ms` (monotonic) has been accepted, the first report too. What
+        became due later, and may be on its way, does not matter."""
+        if not self.accepted or (self._flight is not None and self._flight_due <= until_ms):
             return False
-        due = self.next_due()
+        due = self._earliest()
         return due is None or due > until_ms
 
     def take(self, now_ms: int, limit: int, describe: Describe) -> Report | None:
         """The report to send now: the one in flight, else a new one of at most `limit` due replicas (the first of a
         boot may have none), else None."""
         if self._flight is None:
+            self._flight_due = self._earliest() or 0
             replicas = self._gather(now_ms, limit, describe)
             if not replicas and self.accepted:
                 return None

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from chelonia.core.ahash import AHash, Page
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealAction, HealOrder, HealStatus
-from chelonia.core.ids import ObjectId, ServiceId
+from chelonia.core.ids import Ms, ObjectId, ServiceId
 from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
+from chelonia.librarian.worklist import Worklist
 from chelonia.librarian.world import World
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
@@ -212,6 +214,32 @@ def test_a_new_leader_goes_on_where_the_old_one_was() -> None:
             assert sum(len(p.shepherds[s].replicas) for s in p.b.shepherds if s != lost) == 2_400
             await other.stop()
             await asyncio.gather(running, return_exceptions=True)
+
+    run_virtual(scenario())
+
+
+def test_while_enough_waits_a_shepherd_is_gone_through_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.core.bounds.REFERENCES_PAGE", 8)
+    monkeypatch.setattr("chelonia.librarian.healer.Worklist", partial(Worklist, 120))
+    read: list[tuple[ObjectId, str]] = []
+
+    async def scenario() -> None:
+        settings = replace(QUICK, survey_page_ms=10**7)
+        async with paper(shepherds=3, settings=settings, wrap=lambda a: Watched(a, read)) as p:  # type: ignore[arg-type,return-value]
+            await asyncio.sleep(1)
+            for number in range(400):
+                await p.upload(f"f{number}", copies=2)
+            for shepherd in p.shepherds.values():
+                shepherd.copy_s = 0.8
+            p.shepherds[p.b.shepherds[0]].up = False
+            await p.until(lambda: noticed(p))
+            await asyncio.sleep(9)
+            read.clear()
+            done = (await p.b.service.heal_status(ADMIN)).copies_done
+            await p.b.service.maintenance(ADMIN, p.b.shepherds[1], Ms(0))
+            await asyncio.sleep(3)
+            assert (await p.b.service.heal_status(ADMIN)).copies_done >= done + 12
+            assert 10 <= len(read) <= 3_000 / settings.tick_ms + 4, "a page a tick, not one for each copy"
 
     run_virtual(scenario())
 

@@ -144,6 +144,11 @@ async def test_heartbeats_say_when_every_difference_has_been_taken() -> None:
     await world.pass_ms(3_000)
     assert (lost, "deleted") in world.librarian.states()
     assert world.librarian.beats[-1].compared == world.librarian.position.generation
+    beats = len(world.librarian.beats)
+    world.librarian.failures["report"] = [Kind.UNAVAILABLE] * 4
+    await world.store(DATA)
+    await world.pass_ms(3_000)
+    assert {beat.compared for beat in world.librarian.beats[beats:]} == {1}, "what changes later is another matter"
     world.librarian.position = Position(CLUSTER, 2, 1)
     world.librarian.failures["inventory"] = [Kind.UNAVAILABLE] * 8
     await world.pass_ms(1_000)

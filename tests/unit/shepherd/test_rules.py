@@ -115,6 +115,21 @@ def test_a_report_not_accepted_is_repeated_and_a_repeats_answer_says_so() -> Non
     assert book.take(2, 10, alive) is None
 
 
+def test_what_is_told_stays_so_while_later_changes_are_on_their_way() -> None:
+    book = journal()
+    book.note(A, 5)
+    assert not book.told(5)
+    book.take(5, 10, alive)
+    assert not book.told(5), "on its way, not accepted"
+    book.answered(1)
+    assert book.told(5)
+    book.note(B, 6)
+    assert book.told(5)
+    book.take(6, 10, alive)
+    assert book.told(5)
+    assert not book.told(6)
+
+
 @pytest.mark.parametrize("accepted", [0, 57])
 def test_a_number_from_another_past_renumbers_the_content(accepted: int) -> None:
     book = journal()
