@@ -22,8 +22,8 @@ SNAPSHOT_MS = 15_000
 RECORD_KEY = "5a" * 32
 REBUILT_MS = 200_000
 """Virtual time in which a rebuild has to be through."""
-ELSEWHERE = ("entries", "locations", "claims")
-"""Sections that a rebuild makes up from other things."""
+ELSEWHERE = ("entries", "locations", "claims", "pending")
+"""Sections that a rebuild makes up from other things, and the names that uploads under way have taken."""
 
 Since = Callable[[], Awaitable[None]]
 Kept = Mapping[ObjectId, Mapping[str, Mapping[str, str]]]
