@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from chelonia.core.ahash import (
     GroupChange,
     ObjectPage,
     Page,
+    PagesSeen,
     ReplicaView,
     TransactOutcome,
     Walk,
@@ -62,13 +64,15 @@ _AGAIN: Final = frozenset({Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN})
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a replica is made of. `horizon`: the process's, told of every position answered here."""
+    """What a replica is made of. `horizon`: the process's, told of every position answered here; `pages_seen`: what the
+    scrub of its pages tells."""
 
     engine: ReplicatedEngine
     executor: Executor
     clock: Clock
     settings: AHashSettings
     horizon: Horizon
+    pages_seen: Callable[[], PagesSeen | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,7 @@ class ReplicatedAHash:
             elected_ms=mastership.elected_ms,
             membership=found.membership,
             replicas=self._views(found),
+            pages=parts.pages_seen(),
         )
 
     def _views(self, found: ReplicaStatus) -> tuple[ReplicaView, ...]:

@@ -29,6 +29,7 @@ from chelonia.core.ahash import (
     GroupChange,
     ObjectPage,
     Page,
+    PagesSeen,
     TransactOutcome,
     Walk,
     WalkOutcome,
@@ -58,6 +59,8 @@ class AHashSettings:
         It has to cover what is written but not yet in the tree: the dirty part of the cache, and some logs.
     key_keep_ms: how long outcomes are kept under their request keys.
     upkeep_interval_ms: how often an idle store is looked after.
+    page_scrub_interval_ms, page_scrub_bytes_per_s_max: how often all pages of the store are read to find damaged ones
+        (0: never), and how fast at most.
     batch_max, batch_elements_max, queue_max: see `core.bounds`.
     """
 
@@ -66,6 +69,8 @@ class AHashSettings:
     min_free_bytes: int = 128 * 1024 * 1024
     key_keep_ms: int = bounds.REQUEST_KEY_KEEP_MS
     upkeep_interval_ms: int = 5000
+    page_scrub_interval_ms: int = 86_400_000
+    page_scrub_bytes_per_s_max: int = 1024 * 1024
     batch_max: int = bounds.COMMIT_BATCH_MAX
     batch_elements_max: int = bounds.COMMIT_BATCH_ELEMENTS_MAX
     queue_max: int = bounds.COMMIT_QUEUE_MAX
@@ -118,6 +123,8 @@ class AHashService:
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._was_writable = True
+        self.pages_seen: Callable[[], PagesSeen | None] = lambda: None
+        """What the scrub of the store's pages tells; set by whoever runs one."""
         self._hand_over_until_ms = 0
 
     async def start(self) -> None:
@@ -265,7 +272,8 @@ class AHashService:
 
         def look() -> AHashStatus:
             writable = self._store.free_bytes() >= self._settings.min_free_bytes
-            return AHashStatus(committer.position, "master", writable, committer.objects, self._store.free_bytes())
+            free = self._store.free_bytes()
+            return AHashStatus(committer.position, "master", writable, committer.objects, free, pages=self.pages_seen())
 
         return await self._read(look)
 

@@ -176,6 +176,17 @@ class ReplicaView:
 
 
 @dataclass(frozen=True, slots=True)
+class PagesSeen:
+    """The scrub of a store's pages: how many there are, how many the present or last round has checked, when the last
+    whole round ended (0: none yet), and how many are damaged."""
+
+    pages: int
+    checked: int
+    ended_ms: Ms
+    damaged: int
+
+
+@dataclass(frozen=True, slots=True)
 class AHashStatus:
     """The state of one A-Hash.
 
@@ -183,6 +194,7 @@ class AHashStatus:
     knows of no master); `writable`: it is master, sure of its majority, and the disk is not nearly full.
     Of a group: `replica` its id, `term` of mastership, `lease_ms` left of a master's lease, `elected_ms` when this
     replica last became master (0: never in this process), `membership` the number of the record in force.
+    `pages`: the scrub of this one's pages; None when there is none.
     """
 
     position: Position
@@ -196,6 +208,7 @@ class AHashStatus:
     elected_ms: Ms = Ms(0)
     membership: int = 0
     replicas: tuple[ReplicaView, ...] = ()
+    pages: PagesSeen | None = None
 
 
 class GroupStep(enum.Enum):

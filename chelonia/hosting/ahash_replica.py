@@ -17,11 +17,13 @@ from chelonia.ahash import meta
 from chelonia.ahash.lease import Pace
 from chelonia.ahash.mastership import Mastership
 from chelonia.ahash.membership import Member, Membership
+from chelonia.ahash.page_scrub import PageScrub, ScrubPace
 from chelonia.ahash.replicated import Parts, ReplicatedAHash
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_bdb_files import ReplicaIdentity, last_counted
+from chelonia.ahash.store_bdb_pages import PageFile
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.ahash.transport_replication import LinkIdentity, Links, LinkTrust
@@ -35,17 +37,20 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.tls import ClientCertificate, TlsStore
 
 NONCE_BYTES = 16
+REPLACE = "Replace this replica: stop it, move its directory away, start it on an empty one, and the others fill it"
+RESTORE = "Put a backup in its place (cheloniad restore-ahash), and look at the disk"
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a replica needs of its node. `tls`: for its links alone, as it wants TLS 1.3."""
+    """What a replica needs of its node. `tls`: for its links alone, as it wants TLS 1.3; `scrub`: of its pages."""
 
     dn: Dn
     tls: TlsStore
     clock: Clock
     ids: Ids
     horizon: Horizon
+    scrub: PageScrub
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
     engine = await asyncio.to_thread(ReplicatedStore, Path(section.data_dir), BdbSettings(), identity)
     executor = ThreadExecutor()
     mastership = Mastership(own.id, engine, executor, around.clock, Pace())
-    parts = Parts(engine, executor, around.clock, settings, around.horizon)
+    parts = Parts(engine, executor, around.clock, settings, around.horizon, around.scrub.seen)
     ahash = ReplicatedAHash(mastership, parts)
     members = configured(section)
     link_identity = LinkIdentity(own.id, settings.cluster, around.ids.token(NONCE_BYTES))
@@ -92,6 +97,13 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
 def settings_of(section: AHashSection) -> AHashSettings:
     """The A-Hash's settings."""
     return AHashSettings(backup_dir=section.backup_dir, **section.tuning)
+
+
+def page_scrub(section: AHashSection, clock: Clock) -> PageScrub:
+    """The scrub of the pages of an A-Hash's store; to be run, unless it is not on."""
+    settings = settings_of(section)
+    pace = ScrubPace(settings.page_scrub_interval_ms, settings.page_scrub_bytes_per_s_max)
+    return PageScrub(PageFile(Path(section.data_dir)), clock, pace, asyncio.to_thread)
 
 
 def configured(section: AHashSection) -> Membership:
@@ -165,6 +177,12 @@ def tell(metrics: Metrics, status: AHashStatus) -> None:
     metrics.gauge("ahash_term", "The mastership that this replica holds or follows (0: none).", status.term)
     metrics.gauge("ahash_lease_seconds", "What is left of this master's lease.", status.lease_ms / 1000)
     metrics.gauge("ahash_elected_seconds", "When this replica last became master, Unix time.", status.elected_ms / 1000)
+    if status.pages is not None:
+        seen = status.pages
+        metrics.gauge("ahash_pages", "Pages of the A-Hash's store.", seen.pages)
+        metrics.gauge("ahash_pages_checked", "Of these checked in the present or last round.", seen.checked)
+        metrics.gauge("ahash_pages_checked_seconds", "When all were last checked, Unix time.", seen.ended_ms / 1000)
+        metrics.gauge("ahash_pages_damaged", "Damaged pages: replace this replica.", seen.damaged)
     for view in status.replicas:
         if view.lag >= 0:
             metrics.lag(view.replica, view.lag)

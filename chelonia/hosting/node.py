@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from chelonia.ahash.page_scrub import PageScrub
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store import LocalDurability
 from chelonia.ahash.store_bdb import BdbStore
@@ -29,7 +30,17 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.core.position import Horizon
-from chelonia.hosting.ahash_replica import Surroundings, host_replica, leave_group, settings_of, tell, unready
+from chelonia.hosting.ahash_replica import (
+    REPLACE,
+    RESTORE,
+    Surroundings,
+    host_replica,
+    leave_group,
+    page_scrub,
+    settings_of,
+    tell,
+    unready,
+)
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.compact_client import CompactClient
 from chelonia.hosting.compact_server import CompactDoor, CompactParts, Offered, offer
@@ -165,10 +176,13 @@ class Node:
         section = self._config.ahash
         if section is None:
             return
+        scrub = page_scrub(section, self._clock)
         if section.replica_id:
-            ahash = await self._host_replica(section)
+            ahash = await self._host_replica(section, scrub)
         else:
-            ahash = await self._host_alone(section)
+            ahash = await self._host_alone(section, scrub)
+        if scrub.on:
+            self._keep("page scrub", scrub.run(REPLACE if section.replica_id else RESTORE, self._ids.uniform()))
         self._ahash = ahash
         self._doors["ahash"] = SoapDoor(AHASH, ahash, section.id, self._parts).serve
         self._offered |= offer(AHASH, ahash)
@@ -185,16 +199,17 @@ class Node:
 
         self._watch("ahash", check)
 
-    async def _host_alone(self, section: AHashSection) -> AHash:
+    async def _host_alone(self, section: AHashSection, scrub: PageScrub) -> AHash:
         leave_group(Path(section.data_dir))
         store = await asyncio.to_thread(BdbStore, Path(section.data_dir), BdbSettings(), self._panicked)
         ahash = await self._started_ahash(store, settings_of(section))
+        ahash.pages_seen = scrub.seen
         self._closers.append(ahash.close)
         self._keep("ahash", ahash.run())
         return ahash
 
-    async def _host_replica(self, section: AHashSection) -> AHash:
-        around = Surroundings(self._dn, self._replica_tls, self._clock, self._ids, self._horizon)
+    async def _host_replica(self, section: AHashSection, scrub: PageScrub) -> AHash:
+        around = Surroundings(self._dn, self._replica_tls, self._clock, self._ids, self._horizon, scrub)
         replica = await host_replica(section, settings_of(section), around)
         self._closers.append(replica.close)
         self._keep("ahash", replica.run())

@@ -18,6 +18,7 @@ from chelonia.core.ahash import (
     GroupStep,
     ObjectPage,
     Page,
+    PagesSeen,
     ReplicaView,
     TransactOutcome,
     Unmet,
@@ -115,6 +116,13 @@ _GROUP_CHANGE = record(
     extra("DN", "dn"),
     extra("address", "address"),
 )
+_PAGES_SEEN = record(
+    PagesSeen,
+    Text("pages", "pages", INT),
+    Text("checked", "checked", INT),
+    Text("endedMs", "ended_ms", INT),
+    Text("damaged", "damaged", INT),
+)
 _STATUS = record(
     AHashStatus,
     Child("position", "position", POSITION),
@@ -128,6 +136,7 @@ _STATUS = record(
     extra("electedMs", "elected_ms", 0, form=INT),
     extra("membership", "membership", 0, form=INT),
     Listed("replicaList", Children("replica", "replicas", _REPLICA), omit=True),
+    Child("pages", "pages", _PAGES_SEEN, default=None),
 )
 
 AHASH: Final = service(

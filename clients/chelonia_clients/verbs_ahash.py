@@ -35,6 +35,8 @@ async def status(session: Session) -> None:
         session.out.result(url=url, answers=True, **_facts(found))
     best = next((found for found in told.values() if found.role == "master"), next(iter(told.values())))
     _show(session, best)
+    for url, found in told.items():
+        _show_pages(session, url, found)
 
 
 async def backup(session: Session, name: str) -> None:
@@ -169,6 +171,23 @@ def _show(session: Session, found: AHashStatus) -> None:
         say(line)
 
 
+def _show_pages(session: Session, url: str, found: AHashStatus) -> None:
+    """How far the scrub of one A-Hash's pages is, and what to do about damage."""
+    seen = found.pages
+    if seen is None:
+        session.out.say(f"{url}: its pages are not scrubbed (ahash.tuning.page_scrub_interval_ms)")
+        return
+    ended = f"all checked at {stamp(seen.ended_ms)}" if seen.ended_ms else "no whole round yet"
+    session.out.say(f"{url}: {seen.checked} of {seen.pages} pages scrubbed in this round, {ended}; {_damage(found)}")
+
+
+def _damage(found: AHashStatus) -> str:
+    if found.pages is None or not found.pages.damaged:
+        return "none damaged"
+    page = "ahash-replicas.md, Replace a replica" if found.replica else "backup-and-restore.md"
+    return f"{found.pages.damaged} DAMAGED: see docs/operate/{page}"
+
+
 def _facts(found: AHashStatus) -> dict[str, object]:
     return {
         "role": found.role,
@@ -185,6 +204,13 @@ def _facts(found: AHashStatus) -> dict[str, object]:
         "membership": found.membership,
         "objects": found.objects_estimate,
         "free_bytes": found.free_bytes,
+        "pages": found.pages
+        and {
+            "pages": found.pages.pages,
+            "checked": found.pages.checked,
+            "ended_ms": found.pages.ended_ms,
+            "damaged": found.pages.damaged,
+        },
         "replicas": [
             {"replica": v.replica, "role": v.role, "lag": v.lag, "address": v.address, "dn": v.dn}
             for v in found.replicas

@@ -5,7 +5,7 @@ from io import StringIO
 
 import pytest
 
-from chelonia.core.ahash import AHashStatus, GroupChange, GroupStep, ReplicaView
+from chelonia.core.ahash import AHashStatus, GroupChange, GroupStep, PagesSeen, ReplicaView
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
@@ -112,6 +112,23 @@ async def test_without_a_master_what_a_follower_sees_is_shown() -> None:
     session = PaperSession(a=PaperAHash(FOLLOWER))
     await verbs_ahash.status(session)  # type: ignore[arg-type]
     assert "none answers; seen by replica 1" in session.said.getvalue()
+
+
+async def test_the_scrub_of_each_replicas_pages_is_told_and_what_to_do_about_damage() -> None:
+    sound = replace(FOLLOWER, pages=PagesSeen(413, 8, Ms(1_700_000_000_000), 0))
+    damaged = replace(MASTER, pages=PagesSeen(413, 413, Ms(1_700_000_000_000), 2))
+    alone = AHashStatus(Position("c", 1, 3), "master", True, 5, 9, pages=PagesSeen(413, 413, Ms(0), 1))
+    session = PaperSession(a=PaperAHash(sound), b=PaperAHash(damaged), c=PaperAHash(FOLLOWER), d=PaperAHash(alone))
+    await verbs_ahash.status(session)  # type: ignore[arg-type]
+    said = {line.split(": ")[0]: line for line in session.said.getvalue().splitlines() if "pages" in line}
+    assert "8 of 413 pages scrubbed in this round, all checked at 2023-11-14" in said["https://a/AHash"]
+    assert said["https://a/AHash"].endswith("none damaged")
+    assert "2 DAMAGED: see docs/operate/ahash-replicas.md, Replace a replica" in said["https://b/AHash"]
+    assert "not scrubbed" in said["https://c/AHash"]
+    assert "no whole round yet; 1 DAMAGED: see docs/operate/backup-and-restore.md" in said["https://d/AHash"]
+    told = {result["url"]: result["pages"] for result in session.results}
+    assert told["https://b/AHash"] == {"pages": 413, "checked": 413, "ended_ms": 1_700_000_000_000, "damaged": 2}
+    assert told["https://c/AHash"] is None
 
 
 async def test_an_a_hash_alone_says_so() -> None:

@@ -1,16 +1,23 @@
 """A replica in a node: which directories it takes, and what it says of itself."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from chelonia.core.ahash import AHashStatus, ReplicaView
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import PAGE_BYTES, BdbSettings
+from chelonia.ahash.store_bdb_pages import PageFile
+from chelonia.core.ahash import AHashStatus, PagesSeen, ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn
+from chelonia.core.ids import Dn, Ms
 from chelonia.core.position import Position
-from chelonia.hosting.ahash_replica import leave_group, tell, unready
+from chelonia.hosting.ahash_replica import leave_group, page_scrub, tell, unready
+from chelonia.hosting.clock import SystemClock
+from chelonia.hosting.config import AHashSection
 from chelonia.hosting.metrics import Metrics
+from tests.support.ahash import LIBRARIAN, serving
 
 VIEWS = (
     ReplicaView(1, Dn("/CN=1"), "h1:7", "follower", 3),
@@ -38,6 +45,39 @@ def test_a_replica_without_a_master_is_not_ready_and_says_whom_it_does_not_see()
         unready(lost)
     assert caught.value.kind is Kind.UNAVAILABLE
     assert "1, 2, 3" in caught.value.cause
+
+
+async def test_gauges_of_the_scrub_of_pages() -> None:
+    metrics = Metrics()
+    tell(metrics, replace(STATUS, pages=PagesSeen(413, 40, Ms(1_700_000_000_000), 2)))
+    told = (await metrics.expose()).decode()
+    for line in (
+        "chelonia_ahash_pages 413.0",
+        "chelonia_ahash_pages_checked 40.0",
+        "chelonia_ahash_pages_checked_seconds 1.7e+09",
+        "chelonia_ahash_pages_damaged 2.0",
+    ):
+        assert line in told
+
+
+@pytest.mark.expect_log("page 1 of the A-Hash's store is damaged")
+async def test_an_a_hash_tells_of_a_damaged_page_in_its_status_and_serves_on(tmp_path: Path) -> None:
+    tuning = {"page_scrub_interval_ms": 1, "page_scrub_bytes_per_s_max": 1 << 40}
+    scrub = page_scrub(AHashSection("https://a/AHash", str(tmp_path), tuning=tuning), SystemClock())
+    store = BdbStore(tmp_path, BdbSettings(), pytest.fail)
+    async with serving(store) as ahash:
+        ahash.pages_seen = scrub.seen
+        store.upkeep()
+        with PageFile(tmp_path).path.open("r+b") as file:
+            file.seek(PAGE_BYTES + 100)
+            file.write(b"damage")
+        task = asyncio.create_task(scrub.run("", 0.0))
+        while (seen := (await ahash.status(LIBRARIAN)).pages) is not None and not seen.ended_ms:
+            assert not task.done()
+            await asyncio.sleep(0.01)
+        task.cancel()
+        assert seen is not None
+        assert seen.damaged == 1
 
 
 async def test_gauges_of_a_master() -> None:

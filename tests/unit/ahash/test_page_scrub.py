@@ -1,0 +1,231 @@
+"""The scrub of a store's pages: what is damaged is found, what is being written is not, and nobody is held up."""
+
+import asyncio
+import itertools
+import os
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.ahash.page_scrub import AGAIN_MAX, AGAIN_MS, SPREAD, STEP_PAGES, PageScrub, ScrubPace
+from chelonia.ahash.pages import checksum, flaw
+from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_environment import PAGE_BYTES
+from chelonia.ahash.store_bdb_pages import Look, PageFile
+from chelonia.core.ahash import PagesSeen
+from chelonia.core.ids import Ms
+from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import SMALL, no_panic
+from tests.support.paper import LoopClock
+
+DAY_MS = 86_400_000
+LEAF, OVERFLOW, FREED = 5, 7, 0
+
+
+def filled(directory: Path, records: int = 3_000) -> Path:
+    """A closed store with pages of every kind; returns its database file."""
+    store, draw = BdbStore(directory, SMALL, no_panic), random.Random(1)
+    for start in range(0, records, 500):
+        keys = range(start, min(start + 500, records))
+        store.commit({b"W%d" % draw.randrange(1 << 30): draw.randbytes(draw.randrange(10, 400)) for _ in keys}, ())
+    store.commit({b"long": draw.randbytes(30_000), b"gone": draw.randbytes(50_000)}, ())
+    store.commit({}, (b"gone",))
+    store.close()
+    return PageFile(directory).path
+
+
+def pages_of(path: Path) -> list[bytes]:
+    data = path.read_bytes()
+    return [data[start : start + PAGE_BYTES] for start in range(0, len(data), PAGE_BYTES)]
+
+
+def flip(path: Path, page: int, at: int = 4_000) -> None:
+    with path.open("r+b") as file:
+        file.seek(page * PAGE_BYTES + at)
+        byte = file.read(1)[0]
+        file.seek(page * PAGE_BYTES + at)
+        file.write(bytes([byte ^ 0x10]))
+        os.fsync(file.fileno())
+
+
+# --- one page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_checksum_is_that_of_berkeley_db() -> None:
+    """`__ham_func4` of some bytes, by hand: h = 33 h + byte, in 32 bits."""
+    assert checksum(b"") == 0
+    assert checksum(b"ab") == 33 * 97 + 98
+    long = 0
+    for byte in b"chelonia" * 100:
+        long = (33 * long + byte) & 0xFFFF_FFFF
+    assert checksum(b"chelonia" * 100) == long
+
+
+def test_pages_that_the_engine_wrote_are_sound_and_a_changed_bit_of_any_kind_of_page_is_found(tmp_path: Path) -> None:
+    pages = pages_of(filled(tmp_path / "store"))
+    assert [flaw(page, number) for number, page in enumerate(pages)] == [""] * len(pages)
+    kinds = {page[25]: number for number, page in enumerate(pages) if number and any(page)}
+    assert kinds.keys() >= {LEAF, OVERFLOW, FREED}
+    draw = random.Random(2)
+    for number in kinds.values():
+        for at in [0, 8, 28, 31, PAGE_BYTES - 1, *(draw.randrange(PAGE_BYTES) for _ in range(20))]:
+            changed = bytearray(pages[number])
+            changed[at] ^= 1 << draw.randrange(8)
+            assert flaw(bytes(changed), number), (number, at)
+    for at in (0, 12, 72, 492, 511):
+        assert "checksum" in flaw(pages[0][:at] + bytes([pages[0][at] ^ 4]) + pages[0][at + 1 :], 0)
+
+
+def test_a_page_in_the_wrong_place_is_found_and_one_that_was_never_written_is_none(tmp_path: Path) -> None:
+    pages = pages_of(filled(tmp_path / "store"))
+    assert flaw(pages[7], 8) == "it is page 7, written to the wrong place"
+    assert flaw(bytes(PAGE_BYTES), 8) == ""
+    assert "checksum" in flaw(bytes(100) + pages[7][100:], 7)
+
+
+# --- a file that is written meanwhile --------------------------------------------------------------------------------
+
+
+async def scrubbed(pages: Any, rounds: int = 1) -> PagesSeen:
+    """What a scrub at full speed has seen after so many rounds."""
+    scrub = PageScrub(pages, LoopClock(), ScrubPace(1, 1 << 40), asyncio.to_thread)
+    task = asyncio.create_task(scrub.run("the cure", 0.0))
+    ended = 0
+    last = Ms(0)
+    while ended < rounds and not task.done():
+        await asyncio.sleep(0.002)
+        seen = scrub.seen()
+        assert seen is not None
+        ended, last = ended + (seen.ended_ms != last), seen.ended_ms
+    assert not task.done(), task.exception()
+    task.cancel()
+    return seen
+
+
+async def test_a_store_that_is_written_all_the_time_shows_no_damage(tmp_path: Path) -> None:
+    store, over = BdbStore(tmp_path, SMALL, no_panic), threading.Event()
+    draw = random.Random(3)
+
+    def write() -> None:
+        while not over.is_set():
+            store.commit({b"W%04d" % draw.randrange(2_000): draw.randbytes(300) for _ in range(100)}, ())
+            store.upkeep()  # a checkpoint: pages go to the disk
+
+    store.commit({b"W%04d" % number: bytes(300) for number in range(2_000)}, ())
+    store.upkeep()
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = await scrubbed(PageFile(tmp_path), rounds=5)
+    finally:
+        over.set()
+        writer.join()
+        store.close()
+    assert seen.damaged == 0
+    assert seen.pages > 50
+
+
+@pytest.mark.expect_log("is damaged")
+async def test_a_damaged_page_that_nobody_reads_is_found_and_the_store_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = filled(tmp_path)
+    store = BdbStore(tmp_path, SMALL, no_panic)
+    leaf = next(number for number, page in enumerate(pages_of(path)) if number > 20 and page[25] == LEAF)
+    flip(path, leaf)
+    try:
+        assert (await scrubbed(PageFile(tmp_path))).damaged == 1
+        store.commit({b"A": b"goes on"}, ())
+        assert store.get(b"A") == b"goes on"
+    finally:
+        store.close()
+    told = next(record.message for record in caplog.records if "is damaged" in record.message)
+    assert told.startswith(f"page {leaf} of the A-Hash's store is damaged: its checksum")
+    assert told.endswith("the cure")
+
+
+# --- when, and how fast ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class PaperPages:
+    """Pages of paper: which have a flaw, for how many looks."""
+
+    clock: LoopClock
+    count: int = 64
+    flaws: dict[int, int] = field(default_factory=dict)
+    looks: list[tuple[int, int, int]] = field(default_factory=list)
+    gone: bool = False
+
+    page_bytes = 8_192
+
+    def look(self, first: int, count: int) -> Look:
+        if self.gone:
+            raise FileNotFoundError("store.db")
+        self.looks.append((self.clock.monotonic_ms(), first, count))
+        flawed = [number for number in range(first, first + count) if self.flaws.get(number, 0) > 0]
+        for number in flawed:
+            self.flaws[number] -= 1
+        return Look(self.count, dict.fromkeys(flawed, "torn"))
+
+
+async def inline(work: Callable[..., Any], *arguments: Any) -> Any:
+    return work(*arguments)
+
+
+def over_days(days: int, rate: int, begin: float = 0.5, **facts: Any) -> tuple[PaperPages, PageScrub]:
+    async def scenario() -> tuple[PaperPages, PageScrub]:
+        pages = PaperPages(LoopClock(), **facts)
+        scrub = PageScrub(pages, pages.clock, ScrubPace(DAY_MS, rate), inline)
+        task = asyncio.create_task(scrub.run("the cure", begin))
+        await asyncio.sleep(days * DAY_MS / 1000)
+        assert not task.done()
+        task.cancel()
+        return pages, scrub
+
+    return run_virtual(scenario())
+
+
+def test_it_begins_daily_some_time_after_the_start_and_keeps_to_its_rate() -> None:
+    pages, scrub = over_days(3, rate=8_192)
+    begins = [at for at, first, _ in pages.looks if first == 0]
+    assert [at - begins[0] for at in begins] == [0, DAY_MS, 2 * DAY_MS]
+    assert begins[0] - DAY_MS // SPREAD // 2 in range(-1, 100_000)
+    first_round = [at for at, _, _ in pages.looks[: 64 // STEP_PAGES]]
+    assert [later - at for at, later in itertools.pairwise(first_round)] == [STEP_PAGES * 1000] * 7
+    assert scrub.seen() == PagesSeen(64, 64, scrub.seen().ended_ms, 0)  # type: ignore[union-attr]
+
+
+def test_a_page_that_was_being_written_is_looked_at_again_and_is_none() -> None:
+    pages, scrub = over_days(1, rate=1 << 20, flaws={9: AGAIN_MAX})
+    assert scrub.seen().damaged == 0  # type: ignore[union-attr]
+    again = [at for at, first, count in pages.looks if (first, count) == (9, 1)]
+    assert len(again) == AGAIN_MAX
+    assert again[-1] - again[0] == AGAIN_MS * (AGAIN_MAX - 1)
+
+
+@pytest.mark.expect_log("page 9 .* is damaged")
+def test_what_is_damaged_is_told_in_every_round_until_it_is_whole_again() -> None:
+    pages, scrub = over_days(1, rate=1 << 20, flaws={9: 1 << 30})
+    assert scrub.seen().damaged == 1  # type: ignore[union-attr]
+    pages, scrub = over_days(2, rate=1 << 20, flaws={9: 1 + AGAIN_MAX})
+    assert scrub.seen().damaged == 0  # type: ignore[union-attr]
+    assert len([first for _, first, count in pages.looks if first == 0]) == 2
+
+
+@pytest.mark.expect_log("cannot be read")
+def test_a_file_that_is_away_costs_a_round_and_no_more() -> None:
+    _, scrub = over_days(2, rate=1 << 20, gone=True)
+    assert scrub.seen() == PagesSeen(0, 0, Ms(0), 0)
+
+
+@pytest.mark.parametrize("pace", [ScrubPace(0, 1), ScrubPace(1, 0)])
+def test_it_can_be_switched_off(pace: ScrubPace) -> None:
+    scrub = PageScrub(PaperPages(LoopClock()), LoopClock(), pace, inline)
+    assert not scrub.on
+    assert scrub.seen() is None
