@@ -6,7 +6,7 @@ events below. Frames between engines are opaque here but for the term and the re
 Words: `replica` a number > 0, the same on every host, never reused; `term` one mastership (Berkeley DB's replication
 generation); `sequence` the count of commits (`core.ahash.Position.sequence`). A term has nothing to do with
 `Position.generation`, which rises when a backup is restored.
-Invariants: events arrive on the event loop, in the order in which the engine did what they tell; `Committed` is posted
+Invariants: events are told in the order in which the engine did what they tell; `Committed` is posted
 before any later change of role, and before `commit` returns; `Flushed` only after the replica's own log is synced.
 """
 
@@ -122,7 +122,7 @@ class ReplicatedEngine(Store, Protocol):
     """
 
     def start(self, events: Callable[[Event], None], send: Send) -> None:
-        """Begin as a follower. Called on the event loop, once; `events` is called there."""
+        """Begin as a follower. Called once; `events` and `send` are called on any thread."""
         ...
 
     def found(self) -> None:

@@ -2,7 +2,7 @@
 
 `protocol.Replica` decides, here is only done what it says, in its order. Events of the engine are handed to it one by
 one; while the end of the log is read for a new mastership, those behind it wait. All of it runs on the event loop; the
-engine's own threads reach it through `call_soon_threadsafe`.
+engine's own threads reach it through `Executor.hand_back`.
 Invariants: nothing is told to be durable but by `Replica.covers`, asked anew after every wait; a batch reaches the
 engine only in the term it was decided in (`TermStore`); what nobody expected ends the process, never an answer.
 """
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, assert_never
 
 from chelonia.ahash import effects, layout, membership, meta, peer_messages, standing
@@ -222,7 +223,7 @@ class Mastership:
         trusted = found or self._engine.trusted()
         self._replica = Replica(self._own, record, self._pace, now, end=end, trusted=trusted)
         self.go_by(record)
-        self._engine.start(self._event, self._engine_sends)
+        self._engine.start(self._engine_tells, self._engine_sends)
         if found:
             self._engine.found()
 
@@ -425,13 +426,7 @@ class Mastership:
         self._frames.append((peer, peer_messages.encode(frame)))
         if not self._sending:  # looked at after the append, cleared before the frames are taken: none is left behind
             self._sending = True
-            self._loop_soon(self._send_frames)
-
-    def _loop_soon(self, work: Callable[[], None]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(work)
-        except RuntimeError:  # the loop is closed: nobody is left to send to
-            _LOG.info("a frame came after the end")
+            self._executor.hand_back(self._send_frames)
 
     def _send_frames(self) -> None:
         assert self._links is not None
@@ -443,6 +438,10 @@ class Mastership:
                 self._links.send(each, data)
 
     # --- the engine -------------------------------------------------------------------------------------------------
+
+    def _engine_tells(self, event: Event) -> None:
+        """On any thread: take note of an event. Of a commit the committer brings word itself, just after."""
+        self._executor.hand_back(partial(self._event, event), at_once=not isinstance(event, Committed))
 
     def _event(self, event: Event) -> None:
         self._events.append(event)

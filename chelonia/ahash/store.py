@@ -101,6 +101,13 @@ class Executor(Protocol):
         """Run `work` beside the writer; order against other work is not promised."""
         ...
 
+    def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
+        """On any thread: have `work` called on the event loop, in one order with all that is handed back, results too.
+
+        Args: `at_once` False: what is run on the writer just now has something to tell; with its result is soon enough.
+        """
+        ...
+
     async def close(self) -> None:
         """Finish what was handed over, then stop."""
         ...

@@ -16,7 +16,6 @@ Invariants, each of which has cost acknowledged commits where it was broken:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import queue
@@ -54,6 +53,7 @@ from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
 from chelonia.ahash.store_bdb_frames import BUNDLED, SYNCHRONISING, FrameKind, TokenMark, bundle, frame_kind, unbundle
 from chelonia.ahash.store_bdb_gate import Gate, OneState
+from chelonia.ahash.store_waking import Inbox
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
@@ -107,7 +107,7 @@ class ReplicatedStore:
         self._logs_kept = threading.Lock()
         self._gate = Gate()
         self._mark = TokenMark()
-        self._work: queue.SimpleQueue[_Frame | Callable[[], None] | None] = queue.SimpleQueue()
+        self._work: Inbox[_Frame | Callable[[], None] | None] = Inbox()
         self._bytes_queued = self._bytes_taken = 0  # each written by one thread only
         self._thread: threading.Thread | None = None
         self._post: Callable[[Event], None] = lambda event: None
@@ -150,13 +150,7 @@ class ReplicatedStore:
 
     def start(self, events: Callable[[Event], None], send: Send) -> None:
         """Begin as a follower. See `ReplicatedEngine.start`."""
-        loop = asyncio.get_running_loop()
-
-        def post(event: Event) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                loop.call_soon_threadsafe(events, event)
-
-        self._post, self._send = post, send
+        self._post, self._send = events, send
         self._work.put(self._follow)
         self._thread = threading.Thread(target=self._replicate, name="ahash-replication", daemon=True)
         self._thread.start()
@@ -174,9 +168,7 @@ class ReplicatedStore:
     def process(self, sender: int, control: bytes, record: bytes) -> None:
         """Take a frame; dropped when too many wait, the library asks again."""
         waiting = self._bytes_queued - self._bytes_taken
-        full = waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or (
-            self._work.qsize() >= bounds.REPLICA_FRAMES_QUEUED_MAX
-        )
+        full = waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or (len(self._work) >= bounds.REPLICA_FRAMES_QUEUED_MAX)
         if not full and frame_kind(control) != FrameKind.DUPMASTER:
             self._bytes_queued += len(record)
             self._work.put(_Frame(sender, control, record))
@@ -511,7 +503,7 @@ class ReplicatedStore:
     def _drain(self) -> None:
         """Take what waits, and as much again as comes meanwhile, but not without end."""
         try:
-            item = self._work.get(timeout=ANNOUNCE_MS / 1000)
+            item = self._work.get(ANNOUNCE_MS)
         except queue.Empty:
             if not self._ready or time.monotonic() < self._new_until_s:
                 self._carry_out(self._announce)
@@ -521,7 +513,7 @@ class ReplicatedStore:
                 return
             self._carry_out(item)
             self._carry_out(self._take_office_if_won)
-            if not left or self._work.empty():
+            if not left or not self._work:
                 return
             item = self._work.get()
 

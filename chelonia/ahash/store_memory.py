@@ -103,6 +103,11 @@ class InlineExecutor:
         """Run `work` now."""
         return _run(work)
 
+    def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
+        """Do it now."""
+        del at_once
+        work()
+
     async def close(self) -> None:
         """Nothing to stop."""
 

@@ -1,7 +1,7 @@
 """The executor on real threads: one for the writer, a few for readers.
 
 Reads handed over in one turn of the event loop travel to a reader together and come back together, so that a thread
-hop is paid per turn and not per read. Results return through `call_soon_threadsafe`, once per group.
+hop is paid per turn and not per read. Results return in one order with all else that threads hand back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
+
+from chelonia.ahash.store_waking import Inbox, LoopInbox
 
 T = TypeVar("T")
 
@@ -39,11 +42,12 @@ class ThreadExecutor:
 
     def __init__(self, readers: int = READERS) -> None:
         self._loop = asyncio.get_running_loop()
-        self._writes: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
+        self._back = LoopInbox()
+        self._writes: Inbox[_Group | None] = Inbox()
         self._reads: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._gathered: _Group = []
-        self._threads = [_start("ahash-committer", self._loop, self._writes)]
-        self._threads += [_start(f"ahash-reader-{n}", self._loop, self._reads) for n in range(readers)]
+        self._threads = [_start("ahash-committer", self._writes.get, self._back)]
+        self._threads += [_start(f"ahash-reader-{n}", self._reads.get, self._back) for n in range(readers)]
 
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` on the committer thread, after all write work handed over before."""
@@ -59,6 +63,10 @@ class ThreadExecutor:
         self._gathered.append(_Work(work, future))
         return future
 
+    def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
+        """See `Executor.hand_back`."""
+        self._back.put(work, at_once=at_once)
+
     async def close(self) -> None:
         """Finish what was handed over and join the threads."""
         self._send_reads()
@@ -67,6 +75,8 @@ class ThreadExecutor:
             self._reads.put(None)
         threads, self._threads = self._threads, []
         await self._loop.run_in_executor(None, _join, threads)
+        if threads:
+            self._back.close()
 
     def _send_reads(self) -> None:
         gathered, self._gathered = self._gathered, []
@@ -74,20 +84,20 @@ class ThreadExecutor:
             self._reads.put(gathered[start : start + READ_GROUP_MAX])
 
 
-def _start(name: str, loop: asyncio.AbstractEventLoop, work: queue.SimpleQueue[_Group | None]) -> threading.Thread:
-    thread = threading.Thread(target=_serve, args=(loop, work), name=name, daemon=True)
+def _start(name: str, take: Callable[[], _Group | None], back: LoopInbox) -> threading.Thread:
+    thread = threading.Thread(target=_serve, args=(take, back), name=name, daemon=True)
     thread.start()
     return thread
 
 
-def _serve(loop: asyncio.AbstractEventLoop, work: queue.SimpleQueue[_Group | None]) -> None:
-    while (group := work.get()) is not None:
+def _serve(take: Callable[[], _Group | None], back: LoopInbox) -> None:
+    while (group := take()) is not None:
         for item in group:
             try:
                 item.result = item.run()
             except BaseException as error:  # noqa: BLE001 - raised again where the future is awaited
                 item.error = error
-        loop.call_soon_threadsafe(_deliver, group)
+        back.put(partial(_deliver, group))
 
 
 def _deliver(group: _Group) -> None:

@@ -332,6 +332,11 @@ class SimExecutor:
         if not future.done():
             future.set_result(result)
 
+    def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
+        """Do it in the next turn of the loop."""
+        del at_once
+        asyncio.get_running_loop().call_soon(work)
+
     async def close(self) -> None:
         """Nothing."""
 
