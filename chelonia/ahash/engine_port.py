@@ -172,9 +172,7 @@ class ReplicatedEngine(Store, Protocol):
         ...
 
 
-BUNDLE: Final = 1000
-"""Kind of a frame of ours that carries several of the engine's (`store_bdb_frames.py`)."""
-_OF_MASTERS: Final = frozenset({4, 5, 6, 11, 12, 16, 17, 19, 20, 21, 24, 25, 27, 28, BUNDLE})
+_OF_MASTERS: Final = frozenset({4, 5, 6, 11, 12, 16, 17, 19, 20, 21, 24, 25, 27, 28})
 """Kinds of frame that only a master sends, or who is becoming one: records, pages, claims and answers to requests."""
 
 

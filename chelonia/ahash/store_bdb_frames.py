@@ -2,9 +2,11 @@
 
 A frame is a control buffer and a record. The control buffer is nine u32, big-endian: replication version, log version,
 LSN (file, offset), kind, generation, seconds, nanoseconds, flags.
-The log records of one commit travel as one frame of ours, a bundle: its control buffer is that of the first record up
-to the generation, with the kind BUNDLE; its record is, for each of them, the lengths of its two parts (u32) and they.
-Source: Berkeley DB 5.3, `src/dbinc/rep.h` (kinds), `src/rep/rep_automsg.c` (`__rep_control`).
+The log records of one commit travel as one frame, a bundle: what the library sends where DB_REP_CONF_BULK is on, but
+for the flag that would have it sync at every record. Its record is, for each of them, its length, its LSN (file,
+offset), its length again, each u32, big-endian, and it.
+Source: Berkeley DB 5.3, `src/dbinc/rep.h` (kinds, flags), `src/rep/rep_automsg.c` (`__rep_control`, `__rep_bulk`),
+`src/rep/rep_util.c` (`__rep_bulk_message`), `src/rep/rep_log.c` (`__rep_log_split`).
 """
 
 from __future__ import annotations
@@ -12,15 +14,15 @@ from __future__ import annotations
 import enum
 import struct
 import threading
-from collections.abc import Iterator, Sequence
 from typing import Final
 
-from chelonia.ahash.engine_port import BUNDLE, Token
+from chelonia.ahash.engine_port import Token
 
 
 class FrameKind(enum.IntEnum):
     """The kinds of frame that mean something to us."""
 
+    BULK_LOG = 4
     BULK_PAGE = 5
     DUPMASTER = 6
     FILE_FAIL = 8
@@ -64,49 +66,68 @@ def frame_kind(control: bytes) -> int:
     return int.from_bytes(control[16:20], "big") if len(control) >= 24 else 0
 
 
+LOG: Final = FrameKind.LOG.to_bytes(4, "big")
+"""The kind of a frame that carries one record of the log, as it stands in `control[16:20]`."""
+_BULK_LOG: Final = FrameKind.BULK_LOG.to_bytes(4, "big")
+_FLUSH: Final = 0x02
+"""Flag of a control buffer: sync when it is applied. In a bundle every record would be; who vouches syncs before."""
+_HEAD: Final = struct.Struct(">I8sI")
+
+
+class Bundle:
+    """Log records of one term, in order, gathered to travel together."""
+
+    __slots__ = ("_first", "_last", "_parts", "size")
+
+    def __init__(self) -> None:
+        self._first = self._last = b""
+        self._parts: list[bytes] = []
+        self.size = 0
+        """Bytes of the records gathered so far."""
+
+    def add(self, control: bytes, record: bytes) -> None:
+        """Gather one more."""
+        size = len(record)
+        self._first = self._first or control
+        self._last = control
+        self._parts += (_HEAD.pack(size, control[8:16], size), record)
+        self.size += size
+
+    def take(self) -> tuple[bytes, bytes] | None:
+        """What is gathered, as one frame (control, record); None: nothing is. One record alone stays as it was."""
+        first, last, parts = self._first, self._last, self._parts
+        if not parts:
+            return None
+        self._first, self._parts, self.size = b"", [], 0
+        if len(parts) == 2:
+            return first, parts[1]
+        flags = int.from_bytes(last[32:36], "big") & ~_FLUSH
+        return b"".join((first[:16], _BULK_LOG, first[20:32], flags.to_bytes(4, "big"))), b"".join(parts)
+
+
+def is_whole(control: bytes, record: bytes) -> bool:
+    """Whether a bundle holds whole records, as far as their lengths tell; of other frames nothing is known."""
+    at, end = 0, len(record)
+    if control[16:20] == _BULK_LOG:
+        while at < end:
+            if at + _HEAD.size > end:
+                return False
+            size, _, again = _HEAD.unpack_from(record, at)
+            at += _HEAD.size + size
+            if at > end or size != again:
+                return False
+    return True
+
+
 class TokenMark(threading.local):
     """What the transport callback leaves for the thread that called into the library."""
 
     token: Token | None = None
     """Of the last record sent that asks to be made permanent: our own commit's."""
-    gathered: list[tuple[bytes, bytes]] | None = None
+    gathered: Bundle | None = None
     """Records of the commit that this thread makes, which travel together; None: it makes none."""
-    gathered_bytes: int = 0
 
     def take(self) -> Token | None:
         """Read the token and forget it: none is ever told twice."""
         token, self.token = self.token, None
         return token
-
-
-BUNDLED: Final = frozenset({FrameKind.LOG, FrameKind.NEWFILE})
-"""What is sent in bundles: what a commit writes to the log."""
-_LENGTHS: Final = struct.Struct(">II")
-
-
-def bundle(frames: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
-    """One frame that carries at least one (control, record), all of one term, in order."""
-    if len(frames) == 1:
-        return frames[0]
-    first = frames[0][0]
-    control = b"".join((first[:16], BUNDLE.to_bytes(4, "big"), first[20:24]))
-    parts = (part for frame in frames for part in (_LENGTHS.pack(len(frame[0]), len(frame[1])), *frame))
-    return control, b"".join(parts)
-
-
-def unbundle(control: bytes, record: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The frames in a frame: itself, unless it is a bundle. Raises: ValueError where it is none that `bundle` made."""
-    if frame_kind(control) != BUNDLE:
-        yield control, record
-        return
-    at = 0
-    while at < len(record):
-        if at + _LENGTHS.size > len(record):
-            raise ValueError("a bundle is cut short")
-        control_bytes, record_bytes = _LENGTHS.unpack_from(record, at)
-        middle = at + _LENGTHS.size + control_bytes
-        at = middle + record_bytes
-        inner = record[middle - control_bytes : middle]
-        if at > len(record) or frame_kind(inner) not in BUNDLED or inner[20:24] != control[20:24]:
-            raise ValueError("a bundle holds what is no record of its term")
-        yield inner, record[middle:at]

@@ -51,7 +51,7 @@ from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_elections import Elections
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
-from chelonia.ahash.store_bdb_frames import BUNDLED, SYNCHRONISING, FrameKind, TokenMark, bundle, frame_kind, unbundle
+from chelonia.ahash.store_bdb_frames import LOG, SYNCHRONISING, Bundle, FrameKind, TokenMark, frame_kind, is_whole
 from chelonia.ahash.store_bdb_gate import Gate, OneState
 from chelonia.ahash.store_waking import Inbox
 from chelonia.core import bounds
@@ -278,7 +278,7 @@ class ReplicatedStore:
     @contextmanager
     def _gathering(self) -> Iterator[None]:
         """What this thread's commit writes to the log travels together, when the commit record is written."""
-        self._mark.gathered = []
+        self._mark.gathered = Bundle()
         try:
             yield
         finally:
@@ -286,10 +286,10 @@ class ReplicatedStore:
             self._mark.gathered = None
 
     def _send_gathered(self) -> None:
-        mark = self._mark
-        if mark.gathered:
-            frames, mark.gathered, mark.gathered_bytes = mark.gathered, [], 0
-            self._send(None, *bundle(frames))
+        gathered = self._mark.gathered
+        frame = gathered.take() if gathered is not None else None
+        if frame is not None:
+            self._send(None, *frame)
 
     def upkeep_due(self) -> bool:
         """Whether a checkpoint is due; only a master writes them, followers take them from its log."""
@@ -534,46 +534,35 @@ class ReplicatedStore:
         self._bytes_taken += len(frame.record)
         self._frame_term = frame_term(frame.control)
         was_ready = self._ready
-        try:
-            frames = list(unbundle(frame.control, frame.record))
-        except ValueError as error:
-            _LOG.error("ahash replication: replica %d sent what is no frame: %s", frame.sender, error)
+        if not is_whole(frame.control, frame.record):
+            _LOG.error("ahash replication: replica %d sent half a bundle", frame.sender)
             return
         with self._elections.turn:
             if self._master == self._own:
-                answers = [self._apply(frame.sender, *each) for each in frames]
+                answer = self._apply(frame)
             else:
                 with self._state.changing():
-                    answers = self._follow_frames(frame.sender, frames)
-        for answer in answers:
-            self._obey(answer)
+                    answer = self._follow_frame(frame)
+        self._obey(answer)
         if self._copied:
             self._copied = False
             self._ready = self._ready or bool(self._env.rep_stat()["startup_complete"])
         if self._ready and not was_ready:
             self._synchronised()
 
-    def _follow_frames(self, sender: int, frames: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, Any]]:
-        """Apply what came together; once we are elected, nothing more: what is left out is asked for again."""
-        answers: list[tuple[Any, Any]] = []
-        alone = len(frames) == 1
-        for control, record in frames:
-            if answers and self._elections.mandated:
-                break
-            if self._ready and not (alone and self._may_roll_back(sender, control)):  # records of a bundle never do
-                answers.append(self._apply(sender, control, record))
-            else:
-                with self._gate.exclusive():
-                    self._drop_tree()
-                    answers.append(self._apply(sender, control, record))
-        return answers
+    def _follow_frame(self, frame: _Frame) -> tuple[Any, Any]:
+        if self._ready and not self._may_roll_back(frame.sender, frame.control):
+            return self._apply(frame)
+        with self._gate.exclusive():
+            self._drop_tree()
+            return self._apply(frame)
 
     def _may_roll_back(self, sender: int, control: bytes) -> bool:
         kind = frame_kind(control)
         return kind in SYNCHRONISING or (kind == FrameKind.NEWCLIENT and sender == self._master)
 
-    def _apply(self, sender: int, control: bytes, record: bytes) -> tuple[Any, Any]:
-        answer: tuple[Any, Any] = self._env.rep_process_message(control, record, sender)
+    def _apply(self, frame: _Frame) -> tuple[Any, Any]:
+        answer: tuple[Any, Any] = self._env.rep_process_message(frame.control, frame.record, frame.sender)
         return answer
 
     def _obey(self, answer: tuple[Any, Any]) -> None:
@@ -728,10 +717,17 @@ class ReplicatedStore:
     def _transport(self, env: Any, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> int:
         """Pass a frame on. Returns 0 always: whether a majority has a commit is not this callback's to say."""
         del env
-        self._elections.frame_sent()
-        kind = frame_kind(control)
         if flags & bdb.DB_REP_PERMANENT:
             self._mark.token = Token(frame_term(control), lsn[0], lsn[1])
+        gathered = self._mark.gathered
+        if gathered is not None and control[16:20] == LOG and peer == bdb.DB_EID_BROADCAST:
+            gathered.add(control, record)
+            # the library asks for haste where a delay would matter
+            if flags & (bdb.DB_REP_PERMANENT | bdb.DB_REP_NOBUFFER) or gathered.size >= bounds.REPLICA_BUNDLE_BYTES:
+                self._send_gathered()
+            return 0
+        self._elections.frame_sent()
+        kind = frame_kind(control)
         if kind == FrameKind.UPDATE_REQ:
             self._initialising, self._ready, self._readable = True, False, False
             self._refills += 1
@@ -739,20 +735,9 @@ class ReplicatedStore:
             self._trusted = False
             self._post(Refilling())
         if kind != FrameKind.DUPMASTER:  # it would depose every master, also the newer one of the two
-            self._pass_on(None if peer == bdb.DB_EID_BROADCAST else peer, control, record, flags)
+            self._send_gathered()
+            self._send(None if peer == bdb.DB_EID_BROADCAST else peer, control, record)
         return 0
-
-    def _pass_on(self, peer: int | None, control: bytes, record: bytes, flags: int) -> None:
-        """Send a frame, or gather it: the library asks for haste (NOBUFFER, PERMANENT) where a delay would matter."""
-        mark = self._mark
-        if mark.gathered is None or peer is not None or frame_kind(control) not in BUNDLED:
-            self._send_gathered()
-            self._send(peer, control, record)
-            return
-        mark.gathered.append((control, record))
-        mark.gathered_bytes += len(record)
-        if flags & (bdb.DB_REP_PERMANENT | bdb.DB_REP_NOBUFFER) or mark.gathered_bytes >= bounds.REPLICA_BUNDLE_BYTES:
-            self._send_gathered()
 
     def _on_event(self, env: Any, event: int, info: Any) -> None:
         del env

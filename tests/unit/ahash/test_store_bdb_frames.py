@@ -6,45 +6,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.ahash.engine_port import BUNDLE, frame_of_master, frame_term
-from chelonia.ahash.store_bdb_frames import FrameKind, bundle, frame_kind, unbundle
+from chelonia.ahash.engine_port import frame_of_master, frame_term
+from chelonia.ahash.store_bdb_frames import Bundle, FrameKind, frame_kind, is_whole
+
+PERM, FLUSH, ESTABLISHED = 0x20, 0x02, 0x04
 
 
-def control(kind: int = FrameKind.LOG, term: int = 7) -> bytes:
-    return struct.pack(">9I", 6, 19, 1, 4711, kind, term, 0, 0, 0)
+def control(offset: int, flags: int = ESTABLISHED) -> bytes:
+    return struct.pack(">9I", 7, 19, 1, offset, FrameKind.LOG, 5, 8, 9, flags)
 
 
-frames = st.lists(
-    st.tuples(st.sampled_from([control(), control(FrameKind.NEWFILE)]), st.binary(max_size=90)), min_size=1, max_size=9
-)
+def bundled(records: list[bytes]) -> tuple[bytes, bytes]:
+    gathered = Bundle()
+    for offset, record in enumerate(records[:-1]):
+        gathered.add(control(offset), record)
+    gathered.add(control(len(records) - 1, PERM | FLUSH | ESTABLISHED), records[-1])
+    assert gathered.size == sum(map(len, records))
+    frame = gathered.take()
+    assert frame is not None
+    assert (gathered.take(), gathered.size) == (None, 0)
+    return frame
 
 
-@given(frames)
-def test_what_is_bundled_comes_out_again(parts: list[tuple[bytes, bytes]]) -> None:
-    outer = bundle(parts)
-    assert list(unbundle(*outer)) == parts
-    assert frame_term(outer[0]) == 7
-    assert frame_of_master(outer[0])
+def test_a_bundle_is_a_frame_that_the_library_reads() -> None:
+    outer, record = bundled([b"one", b"", b"three"])
+    assert struct.unpack(">9I", outer) == (7, 19, 1, 0, 4, 5, 8, 9, PERM | ESTABLISHED)  # the library syncs at none
+    heads = [(3, 1, 0, 3), (0, 1, 1, 0), (5, 1, 2, 5)]
+    one, two, three = (struct.pack(">4I", *head) for head in heads)
+    assert record == one + b"one" + two + three + b"three"
+    assert (frame_kind(outer), frame_term(outer), frame_of_master(outer)) == (FrameKind.BULK_LOG, 5, True)
 
 
 def test_a_frame_alone_travels_as_it_is() -> None:
-    assert bundle([(control(), b"x")]) == (control(), b"x")
+    assert bundled([b"x"]) == (control(0, PERM | FLUSH | ESTABLISHED), b"x")
 
 
-@given(frames.filter(lambda parts: len(parts) > 1), st.data())
-def test_half_a_bundle_is_refused(parts: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
-    outer, record = bundle(parts)
+records = st.lists(st.binary(max_size=90), min_size=2, max_size=9)
+
+
+@given(records, st.data())
+def test_half_a_bundle_is_told_from_a_whole_one(parts: list[bytes], data: st.DataObject) -> None:
+    outer, record = bundled(parts)
+    assert is_whole(outer, record)
     ends = {0}
-    for inner, body in parts:
-        ends.add(max(ends) + 8 + len(inner) + len(body))
+    for part in parts:
+        ends.add(max(ends) + 16 + len(part))
     cut = data.draw(st.integers(1, len(record) - 1).filter(lambda at: at not in ends))
-    with pytest.raises(ValueError, match="bundle"):
-        list(unbundle(outer, record[:cut]))
+    assert not is_whole(outer, record[:cut])
 
 
-@pytest.mark.parametrize("inner", [control(FrameKind.VOTE1), control(term=8), b"short"])
-def test_only_records_of_its_term_are_in_a_bundle(inner: bytes) -> None:
-    outer, record = bundle([(control(), b"a"), (inner, b"b")])
-    with pytest.raises(ValueError, match="bundle"):
-        list(unbundle(outer, record))
-    assert frame_kind(outer) == BUNDLE
+@pytest.mark.parametrize("head", [(2**32 - 1, 1, 0, 2**32 - 1), (1, 1, 0, 0), (0, 1, 0, 1)])
+def test_lengths_that_do_not_add_up_are_no_bundle(head: tuple[int, ...]) -> None:
+    outer, _ = bundled([b"a", b"b"])
+    assert not is_whole(outer, struct.pack(">4I", *head) + b"a")
