@@ -1,8 +1,8 @@
 """The A-Hash service: takes requests in the event loop, queues changes for one committer, sends reads to readers.
 
 It decides nothing about meaning and waits for the store nowhere in the event loop. Changes wait in one queue; whatever
-is in it when the committer is free becomes one transaction (group commit). Every answer passes the `Durability` gate
-outside all queues, so that waiting for it never holds up the next batch.
+is in it when the committer is free becomes one transaction (group commit). Its answers pass the `Durability` gate
+together, outside all queues, so that waiting for it never holds up the next batch.
 Reads run beside the committer and see only committed state, one state per call. Brief ones are made at once while no
 commit is being made.
 """
@@ -36,6 +36,7 @@ from chelonia.core.ahash import (
 )
 from chelonia.core.caller import Call, Role
 from chelonia.core.clock import Clock
+from chelonia.core.eager import begin
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
 from chelonia.core.metadata import Filter, StoredObject
@@ -82,7 +83,7 @@ class _Waiting:
 
     job: Job
     weight: int
-    answer: asyncio.Future[tuple[Outcome, Position]]
+    answer: asyncio.Future[Outcome]
 
 
 @dataclass(slots=True)
@@ -122,6 +123,7 @@ class AHashService:
         self._queue = _Queue()
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._telling: set[asyncio.Task[None]] = set()
         self._was_writable = True
         self.pages_seen: Callable[[], PagesSeen | None] = lambda: None
         """What the scrub of the store's pages tells; set by whoever runs one."""
@@ -345,8 +347,7 @@ class AHashService:
         waiting = _Waiting(job, weight, asyncio.get_running_loop().create_future())
         self._queue.waiting.append(waiting)
         self._queue.wake.set()
-        outcome, position = await waiting.answer
-        await self._durability.wait(position)
+        outcome = await waiting.answer
         if isinstance(outcome, CheloniaError):
             # A fresh one for each caller: a traceback must not grow over a shared error.
             raise CheloniaError(outcome.kind, outcome.op, outcome.subject, outcome.cause)
@@ -402,11 +403,25 @@ class AHashService:
         try:
             following = None if self._store.upkeep_due() else self._take_off()
         finally:
-            for item, outcome in zip(flight.batch, outcomes, strict=True):
-                if not item.answer.done():
-                    item.answer.set_result((outcome, position))
+            telling = begin(self._tell(flight.batch, outcomes, position))
+            if telling is not None:
+                self._telling.add(telling)
+                telling.add_done_callback(self._telling.discard)
         self._note_writable(self._started().writable)
         return following
+
+    async def _tell(self, batch: list[_Waiting], outcomes: list[Outcome], position: Position) -> None:
+        """Answer a batch once what it came to may be told: one wait for all of them."""
+        try:
+            await self._durability.wait(position)
+        except CheloniaError as error:
+            outcomes = [error] * len(batch)
+        except BaseException:
+            _refuse(deque(batch))
+            raise
+        for item, outcome in zip(batch, outcomes, strict=True):
+            if not item.answer.done():
+                item.answer.set_result(outcome)
 
     async def _upkeep(self) -> None:
         if self._store.upkeep_due():
