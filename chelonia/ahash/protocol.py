@@ -163,6 +163,7 @@ class Replica:
         self._elect_after_ms = now_ms
         self._wanted_until_ms = now_ms
         self._due_ms = self._grace_until_ms = now_ms
+        self._look_ms = NEVER_MS
         self._held: dict[int, _Held] = {}
         self._effects: list[Effect] = []
 
@@ -256,6 +257,10 @@ class Replica:
     def next_wake(self, now_ms: int) -> int:
         """When `tick` has to be called at the latest; never in the past."""
         return max(now_ms, min(self._timers()))
+
+    def looks_again(self, at_ms: int) -> None:
+        """Who keeps time means to come then, earlier perhaps than any timer: to come much later is to be starved."""
+        self._look_ms = at_ms
 
     def status(self, now_ms: int) -> ReplicaStatus:
         """All this at a glance."""
@@ -768,7 +773,9 @@ class Replica:
     def _lapse(self, now_ms: int) -> None:
         """Let time end what it ends, before anything that arrives late can prolong it."""
         reign = self._reign
-        if now_ms - self._due_ms > self._pace.beat_ms:  # others may have spoken: what they said waits to be read
+        if (
+            now_ms - min(self._due_ms, self._look_ms) > self._pace.beat_ms
+        ):  # others may have spoken: what they said waits to be read
             self._grace_until_ms = now_ms + self._pace.beat_ms
         if reign is not None:
             waiting_ms = reign.waiting_since()

@@ -444,6 +444,17 @@ def test_a_follower_that_had_no_time_reads_what_waits_before_it_gives_its_master
     assert three.role is Role.ALONE, "who listened all the time waits no longer"
 
 
+@pytest.mark.parametrize("stalled_ms", [PACE.lease_ms - 1, PACE.lease_ms, PACE.lease_ms + PACE.beat_ms + 1])
+def test_who_meant_to_look_each_beat_and_could_not_listens_first(stalled_ms: int) -> None:
+    one = follower()
+    one.looks_again(OPEN + PACE.beat_ms)
+    one.tick(OPEN + stalled_ms)
+    assert one.role is Role.FOLLOWER
+    one.looks_again(OPEN + stalled_ms + PACE.beat_ms)
+    one.tick(OPEN + stalled_ms + PACE.beat_ms)
+    assert one.role is Role.ALONE
+
+
 def test_a_master_that_resigns_frees_its_followers() -> None:
     one = follower()
     effects = one.received(2, Resign(5), OPEN + 1)
