@@ -56,6 +56,7 @@ class AHashSettings:
     """Args:
     cluster: id of the cluster; a fresh store takes it, another cluster's store is refused; empty: the store's own.
     backup_dir: the existing directory in which backups are made; empty: none are.
+    cache_bytes: page cache of the store, from `bounds.CACHE_BYTES_MIN` to `CACHE_BYTES_MAX`.
     min_free_bytes: below this much free space every change is refused (0: never); taken again when it is back.
         It has to cover what is written but not yet in the tree: the dirty part of the cache, and some logs.
     key_keep_ms: how long outcomes are kept under their request keys.
@@ -67,6 +68,7 @@ class AHashSettings:
 
     cluster: str = ""
     backup_dir: str = ""
+    cache_bytes: int = bounds.CACHE_BYTES
     min_free_bytes: int = 128 * 1024 * 1024
     key_keep_ms: int = bounds.REQUEST_KEY_KEEP_MS
     upkeep_interval_ms: int = 5000

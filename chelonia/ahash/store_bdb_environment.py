@@ -20,6 +20,7 @@ from berkeleydb import db as bdb
 
 from chelonia.ahash.store_bdb_elections import TIMEOUT_US
 from chelonia.ahash.store_bdb_files import make_private, sync_path
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
 _LOG = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class BdbSettings:
     log_kept_bytes: log that a replica keeps, so that another which was away so long need not be copied anew.
     """
 
-    cache_bytes: int = 256 * 1024 * 1024
+    cache_bytes: int = bounds.CACHE_BYTES
     log_file_bytes: int = 16 * 1024 * 1024
     log_buffer_bytes: int = 2 * 1024 * 1024
     checkpoint_log_bytes: int = 4 * 1024 * 1024

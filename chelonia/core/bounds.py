@@ -73,6 +73,12 @@ COMPACT_STRANGER_BYTES_MAX: Final = 64 * 1024
 # --- A-Hash ---
 TRANSACT_ELEMENTS_MAX: Final = 2000
 """Elements of one transact: a transaction's locks stay far under the environment's limit."""
+CACHE_BYTES: Final = 256 * 1024 * 1024
+"""Page cache of a store for which nothing is said: every host has so much."""
+CACHE_BYTES_MIN: Final = 16 * 1024 * 1024
+"""The smallest that is set: the pages of one large batch, which else would be written to make room for its others."""
+CACHE_BYTES_MAX: Final = 1 << 40
+"""The largest: more than hosts have, and what a size that was mistyped exceeds."""
 COMMIT_BATCH_MAX: Final = 256
 """Requests sharing one transaction and one fsync."""
 COMMIT_BATCH_ELEMENTS_MAX: Final = 5000

@@ -32,7 +32,7 @@ from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.position import Horizon
-from chelonia.hosting.config import AHashSection
+from chelonia.hosting.config import AHashSection, cache_problems
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.tls import ClientCertificate, TlsStore
 
@@ -72,7 +72,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
         cause = f"this node's certificate is {around.dn}, ahash.replicas says {own.dn}"
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {own.id}", cause)
     identity = ReplicaIdentity(own.id, settings.cluster, around.dn)
-    engine = await asyncio.to_thread(ReplicatedStore, Path(section.data_dir), BdbSettings(), identity)
+    engine = await asyncio.to_thread(ReplicatedStore, Path(section.data_dir), store_settings(section), identity)
     executor = ThreadExecutor()
     mastership = Mastership(own.id, engine, executor, around.clock, Pace())
     parts = Parts(engine, executor, around.clock, settings, around.horizon, around.scrub.seen)
@@ -97,6 +97,13 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
 def settings_of(section: AHashSection) -> AHashSettings:
     """The A-Hash's settings."""
     return AHashSettings(backup_dir=section.backup_dir, **section.tuning)
+
+
+def store_settings(section: AHashSection) -> BdbSettings:
+    """The store's settings. Raises: BAD_CONFIG where this host cannot have them."""
+    for problem in cache_problems(section):
+        raise problem
+    return BdbSettings(cache_bytes=settings_of(section).cache_bytes)
 
 
 def page_scrub(section: AHashSection, clock: Clock) -> PageScrub:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 import tomllib
 import types
 import typing
@@ -200,7 +201,7 @@ def problems_of(path: Path) -> tuple[CheloniaError, ...]:
     except CheloniaError as error:
         config, problems = None, [error]
     if config is not None:
-        problems = list(_missing_files(config))
+        problems = [*_missing_files(config), *(cache_problems(config.ahash) if config.ahash else ())]
     return tuple(_in_file(problem, path) for problem in problems)
 
 
@@ -278,6 +279,7 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
     yield from _listener_problems(config.listen, hosted)
     if config.ahash:
         yield from _replica_problems(config.ahash, config.listen)
+        yield from _cache_limits(config.ahash)
     if config.librarian and not config.librarian.ahash and not config.ahash:
         yield _bad("librarian.ahash", "no A-Hash is hosted here: name the URLs of the A-Hash")
     for name in ("bartender", "shepherd"):
@@ -341,6 +343,26 @@ def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]
             yield _bad(f"listen[{index}].client_certificate", "it is 'required' or 'optional'")
         if listener.client_certificate == "optional" and {"ahash", "librarian"} & set(listener.serves):
             yield _bad(f"listen[{index}].client_certificate", "an A-Hash or Librarian demands certificates: 'required'")
+
+
+def _cache_limits(section: AHashSection) -> Iterator[CheloniaError]:
+    least, most = bounds.CACHE_BYTES_MIN, bounds.CACHE_BYTES_MAX
+    if not least <= section.tuning.get("cache_bytes", bounds.CACHE_BYTES) <= most:
+        cause = f"a page cache has from {least} ({least >> 20} MiB) to {most} ({most >> 30} GiB) bytes"
+        yield _bad("ahash.tuning.cache_bytes", f"{cause}; a quarter of a dedicated host's memory is a good size")
+
+
+def cache_problems(section: AHashSection) -> Iterator[CheloniaError]:
+    """What this host says to the page cache that is configured, if one is."""
+    most = memory_bytes() // 4 * 3
+    if section.tuning.get("cache_bytes", 0) > most:
+        cause = f"three quarters of this host's memory are {most} ({most >> 20} MiB), and no page cache is larger"
+        yield _bad("ahash.tuning.cache_bytes", f"{cause}; a quarter of a dedicated host's memory is a good size")
+
+
+def memory_bytes() -> int:
+    """Of this host."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:

@@ -20,7 +20,6 @@ from chelonia.ahash.page_scrub import PageScrub
 from chelonia.ahash.service import AHashService, AHashSettings
 from chelonia.ahash.store import LocalDurability
 from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
@@ -38,6 +37,7 @@ from chelonia.hosting.ahash_replica import (
     leave_group,
     page_scrub,
     settings_of,
+    store_settings,
     tell,
     unready,
 )
@@ -201,7 +201,7 @@ class Node:
 
     async def _host_alone(self, section: AHashSection, scrub: PageScrub) -> AHash:
         leave_group(Path(section.data_dir))
-        store = await asyncio.to_thread(BdbStore, Path(section.data_dir), BdbSettings(), self._panicked)
+        store = await asyncio.to_thread(BdbStore, Path(section.data_dir), store_settings(section), self._panicked)
         ahash = await self._started_ahash(store, settings_of(section))
         ahash.pages_seen = scrub.seen
         self._closers.append(ahash.close)

@@ -13,9 +13,9 @@ from chelonia.core.ahash import AHashStatus, PagesSeen, ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.position import Position
-from chelonia.hosting.ahash_replica import leave_group, page_scrub, tell, unready
+from chelonia.hosting.ahash_replica import leave_group, page_scrub, store_settings, tell, unready
 from chelonia.hosting.clock import SystemClock
-from chelonia.hosting.config import AHashSection
+from chelonia.hosting.config import AHashSection, problems_of
 from chelonia.hosting.metrics import Metrics
 from tests.support.ahash import LIBRARIAN, serving
 
@@ -47,6 +47,41 @@ def test_a_replica_without_a_master_is_not_ready_and_says_whom_it_does_not_see()
     assert "1, 2, 3" in caught.value.cause
 
 
+def section(tmp_path: Path, **tuning: object) -> AHashSection:
+    return AHashSection("https://a/AHash", str(tmp_path), tuning=tuning)
+
+
+def test_a_store_has_the_page_cache_that_is_configured(tmp_path: Path) -> None:
+    """Berkeley DB adds a quarter to a small one, for its own use."""
+    for given, tuning in ((256 << 20, {}), (64 << 20, {"cache_bytes": 64 << 20}), (1 << 30, {"cache_bytes": 1 << 30})):
+        store = BdbStore(tmp_path, store_settings(section(tmp_path, **tuning)), pytest.fail)
+        gigabytes, more, _ = store._env.get_cachesize()
+        store.close()
+        assert given <= (gigabytes << 30) + more < given * 1.3
+
+
+def test_a_page_cache_that_does_not_fit_into_memory_is_refused_before_the_store_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chelonia.hosting.config.memory_bytes", lambda: 4 << 30)
+    assert store_settings(section(tmp_path, cache_bytes=3 << 30)).cache_bytes == 3 << 30
+    with pytest.raises(CheloniaError) as caught:
+        store_settings(section(tmp_path, cache_bytes=(3 << 30) + 1))
+    assert caught.value.kind is Kind.BAD_CONFIG
+    assert "3221225472 (3072 MiB)" in caught.value.cause
+    store_settings(section(tmp_path))
+    monkeypatch.setattr("chelonia.hosting.config.memory_bytes", lambda: 100 << 20)
+    assert store_settings(section(tmp_path)).cache_bytes == 256 << 20, "the default is nobody's mistake"
+
+
+def test_check_config_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.hosting.config.memory_bytes", lambda: 4 << 30)
+    text = (Path(__file__).parents[3] / "conf" / "ahash.toml").read_text()
+    path = tmp_path / "ahash.toml"
+    path.write_text(text.replace("cache_bytes = 268435456", "cache_bytes = 4294967296"))
+    assert [f"{path}: ahash.tuning.cache_bytes"] == [p.subject for p in problems_of(path) if "cache" in p.subject]
+
+
 async def test_gauges_of_the_scrub_of_pages() -> None:
     metrics = Metrics()
     tell(metrics, replace(STATUS, pages=PagesSeen(413, 40, Ms(1_700_000_000_000), 2)))
@@ -63,7 +98,7 @@ async def test_gauges_of_the_scrub_of_pages() -> None:
 @pytest.mark.expect_log("page 1 of the A-Hash's store is damaged")
 async def test_an_a_hash_tells_of_a_damaged_page_in_its_status_and_serves_on(tmp_path: Path) -> None:
     tuning = {"page_scrub_interval_ms": 1, "page_scrub_bytes_per_s_max": 1 << 40}
-    scrub = page_scrub(AHashSection("https://a/AHash", str(tmp_path), tuning=tuning), SystemClock())
+    scrub = page_scrub(section(tmp_path, **tuning), SystemClock())
     store = BdbStore(tmp_path, BdbSettings(), pytest.fail)
     async with serving(store) as ahash:
         ahash.pages_seen = scrub.seen

@@ -132,6 +132,9 @@ def test_a_small_configuration_is_enough() -> None:
         (("[node]", '[librarian]\nid = "x"\nahash = []\n[node]'), "", ""),
         (("[node]", '[bartender]\nid = "x"\ntoken_key_file = "k"\n[node]'), "bartender.librarians", "no Librarian"),
         (("[node]", '[log]\nformat = "xml"\n[node]'), "log.format", "text"),
+        (("[ahash]", "[ahash]\ntuning.cache_bytes = 256"), "ahash.tuning.cache_bytes", "from 16777216 (16 MiB)"),
+        (("[ahash]", f"[ahash]\ntuning.cache_bytes = {1 << 41}"), "ahash.tuning.cache_bytes", "(1024 GiB)"),
+        (("[ahash]", '[ahash]\ntuning.cache_bytes = "1 GB"'), "ahash.tuning.cache_bytes", "a whole number"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_key(change: tuple[str, str], key: str, says: str) -> None:
