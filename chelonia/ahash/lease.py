@@ -12,6 +12,8 @@ from typing import Final
 
 from chelonia.ahash.membership import Quorum
 
+NEVER_MS: Final = 1 << 62
+"""No timer runs."""
 MARGIN_PER_MILLE: Final = 50
 """By how much a master's lease is shorter than the grants: two clocks may differ in rate by almost 5 %."""
 

@@ -248,7 +248,7 @@ class Mastership:
             self._do(self.replica.tick, now)
             self._expire(now)
             self._wake_ms = max(now + 1, min(self.replica.next_wake(now), now + self._pace.beat_ms))
-            self.replica.looks_again(self._wake_ms)
+            self.replica.attention.look_ms = self._wake_ms
             self._woken.clear()
             await self._doze(self._wake_ms - now)
         if self._stopping:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from chelonia.ahash import membership as records
+from chelonia.ahash.attention import Attention
 from chelonia.ahash.candidacy import Stood, ballot
 from chelonia.ahash.effects import (
     Admission,
@@ -50,7 +51,7 @@ from chelonia.ahash.engine_port import (
     Refilling,
     WantElection,
 )
-from chelonia.ahash.lease import Lease, Pace
+from chelonia.ahash.lease import NEVER_MS, Lease, Pace
 from chelonia.ahash.membership import Membership, Quorum
 from chelonia.ahash.peer_messages import Ack, Beat, Echo, EngineFrame, Message, Resign, Stand
 from chelonia.ahash.standing import LogEnd, TermMark, Vouched, may_join
@@ -62,8 +63,6 @@ STAND_BEATS: Final = 3
 """For how many beats the word of a replica that stands for election counts."""
 ELECTION_MS: Final = 1000
 """An election that the engine tells nothing about for so long is taken for lost."""
-NEVER_MS: Final = 1 << 62
-"""No timer runs."""
 
 
 @dataclass(slots=True)
@@ -162,8 +161,7 @@ class Replica:
         self._electing_until_ms: int | None = None
         self._elect_after_ms = now_ms
         self._wanted_until_ms = now_ms
-        self._due_ms = self._grace_until_ms = now_ms
-        self._look_ms = NEVER_MS
+        self.attention = Attention(pace.beat_ms, now_ms, now_ms)
         self._held: dict[int, _Held] = {}
         self._effects: list[Effect] = []
 
@@ -257,10 +255,6 @@ class Replica:
     def next_wake(self, now_ms: int) -> int:
         """When `tick` has to be called at the latest; never in the past."""
         return max(now_ms, min(self._timers()))
-
-    def looks_again(self, at_ms: int) -> None:
-        """Who keeps time means to come then, earlier perhaps than any timer: to come much later is to be starved."""
-        self._look_ms = at_ms
 
     def status(self, now_ms: int) -> ReplicaStatus:
         """All this at a glance."""
@@ -764,7 +758,7 @@ class Replica:
         if self._reign is not None:
             return [self._reign.beat_due_ms, self._reign.tell_due_ms]
         if self._following is not None:
-            lapse_ms = max(self._bound_until_ms, self._grace_until_ms)
+            lapse_ms = max(self._bound_until_ms, self.attention.grace_until_ms)
             return [lapse_ms] if self._ready else [lapse_ms, self._following.announce_ms]
         if not self._trusted or self._engine_master:
             return [NEVER_MS]
@@ -773,24 +767,21 @@ class Replica:
     def _lapse(self, now_ms: int) -> None:
         """Let time end what it ends, before anything that arrives late can prolong it."""
         reign = self._reign
-        if (
-            now_ms - min(self._due_ms, self._look_ms) > self._pace.beat_ms
-        ):  # others may have spoken: what they said waits to be read
-            self._grace_until_ms = now_ms + self._pace.beat_ms
+        self.attention.comes(now_ms)
         if reign is not None:
             waiting_ms = reign.waiting_since()
             if self._is_deserted(reign, now_ms):
                 self._end_reign("no majority answers", step_down=True)
             elif waiting_ms is not None and now_ms - waiting_ms >= self._pace.stuck_ms:
                 self._end_reign("a majority answers but does not acknowledge", step_down=True)
-        elif self._following is not None and now_ms >= max(self._bound_until_ms, self._grace_until_ms):
+        elif self._following is not None and now_ms >= max(self._bound_until_ms, self.attention.grace_until_ms):
             self._following = None
             self._stand_due_ms = now_ms
 
     def _is_deserted(self, reign: _Reign, now_ms: int) -> bool:
         """Whether a majority is silent. Who had no time to listen listens first, unless it has been far too long."""
         silent_ms = now_ms - max(reign.began_ms, self._lease_until(now_ms)) - self._pace.dead_ms
-        return silent_ms >= 0 and (now_ms >= self._grace_until_ms or silent_ms >= self._pace.stale_ms)
+        return silent_ms >= 0 and (now_ms >= self.attention.grace_until_ms or silent_ms >= self._pace.stale_ms)
 
     def _done(self, now_ms: int) -> Effects:
         """Let what follows from the new state happen, and hand out the effects."""
@@ -800,7 +791,7 @@ class Replica:
             self._obeying(now_ms)
         elif self._stands(now_ms):
             self._standing(now_ms)
-        self._due_ms = min(self._timers())
+        self.attention.due_ms = min(self._timers())
         effects = tuple(self._effects)
         self._effects.clear()
         return effects

@@ -36,10 +36,10 @@ from chelonia.ahash.effects import (
     Process as ProcessFrame,
 )
 from chelonia.ahash.engine_port import Event, Failed, MasterHere
-from chelonia.ahash.lease import Pace
+from chelonia.ahash.lease import NEVER_MS, Pace
 from chelonia.ahash.membership import Member, Membership
 from chelonia.ahash.peer_messages import EngineFrame, Message
-from chelonia.ahash.protocol import NEVER_MS, Replica
+from chelonia.ahash.protocol import Replica
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
 from tests.sim.replication_engine import Disk, Engine, Op, Record

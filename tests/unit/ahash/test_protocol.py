@@ -447,10 +447,10 @@ def test_a_follower_that_had_no_time_reads_what_waits_before_it_gives_its_master
 @pytest.mark.parametrize("stalled_ms", [PACE.lease_ms - 1, PACE.lease_ms, PACE.lease_ms + PACE.beat_ms + 1])
 def test_who_meant_to_look_each_beat_and_could_not_listens_first(stalled_ms: int) -> None:
     one = follower()
-    one.looks_again(OPEN + PACE.beat_ms)
+    one.attention.look_ms = OPEN + PACE.beat_ms
     one.tick(OPEN + stalled_ms)
     assert one.role is Role.FOLLOWER
-    one.looks_again(OPEN + stalled_ms + PACE.beat_ms)
+    one.attention.look_ms = OPEN + stalled_ms + PACE.beat_ms
     one.tick(OPEN + stalled_ms + PACE.beat_ms)
     assert one.role is Role.ALONE
 
