@@ -7,9 +7,15 @@ unwatched node does no work for them; one that cannot be read is left out of tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from chelonia.core.drills import Drill, DrillStage
 from chelonia.core.errors import CheloniaError
@@ -26,6 +32,49 @@ Reader = Callable[[], Awaitable[None]]
 """Brings some gauges up to date. May raise CheloniaError."""
 
 
+@dataclass(slots=True)
+class _Served:
+    """One operation: how often with which outcome, how many within each of `_SECONDS` (and later), how long in all."""
+
+    outcomes: dict[str, int] = field(default_factory=dict)
+    within: list[int] = field(default_factory=lambda: [0] * (len(_SECONDS) + 1))
+    took_s: float = 0.0
+
+
+class _Operations(Collector):
+    """What every operation passes, so it only adds: the library's own counters cost a tenth of a read."""
+
+    def __init__(self) -> None:
+        self._served: dict[tuple[str, str], _Served] = {}
+
+    def count(self, service: str, operation: str, kind: str, took_s: float) -> None:
+        """Count one operation; on the event loop only."""
+        served = self._served.get((service, operation))
+        if served is None:
+            served = self._served[service, operation] = _Served()
+        served.outcomes[kind] = served.outcomes.get(kind, 0) + 1
+        served.within[bisect_left(_SECONDS, took_s)] += 1
+        served.took_s += took_s
+
+    def collect(self) -> Iterator[Metric]:
+        """As the library's counter and histogram."""
+        requests = CounterMetricFamily(
+            "chelonia_requests", "Operations served, by outcome (ok or the kind of error).",
+            labels=("service", "operation", "outcome"),
+        )  # fmt: skip
+        latency = HistogramMetricFamily(
+            "chelonia_request_seconds", "Time from the first byte of an operation to its answer.",
+            labels=("service", "operation"),
+        )  # fmt: skip
+        bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
+        for names, served in sorted(self._served.items()):
+            for kind, count in sorted(served.outcomes.items()):
+                requests.add_metric((*names, kind or "ok"), count)
+            latency.add_metric(names, list(zip(bounds, accumulate(served.within), strict=True)), served.took_s)
+        yield requests
+        yield latency
+
+
 class Metrics:
     """The metrics of one node."""
 
@@ -33,14 +82,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._readers: list[Reader] = []
         r = self.registry
-        self._requests = Counter(
-            "chelonia_requests", "Operations served, by outcome (ok or the kind of error).",
-            ("service", "operation", "outcome"), registry=r,
-        )  # fmt: skip
-        self._latency = Histogram(
-            "chelonia_request_seconds", "Time from the first byte of an operation to its answer.",
-            ("service", "operation"), registry=r, buckets=_SECONDS,
-        )  # fmt: skip
+        self._operations = _Operations()
+        r.register(self._operations)
         self._bytes = Counter("chelonia_data_bytes", "File bytes moved, by direction.", ("direction",), registry=r)
         self._http = Counter("chelonia_http_responses", "HTTP answers by status class.", ("status",), registry=r)
         self._replicas = Gauge(
@@ -50,7 +93,6 @@ class Metrics:
             "chelonia_heal_exposed", "Files with fewer verified copies than wanted, by copies left.", ("left",),
             registry=r,
         )  # fmt: skip
-        self._operations: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self._lives: set[int] = set()
         self._gauges: dict[str, Gauge] = {}
         self._lag = Gauge(
@@ -60,12 +102,7 @@ class Metrics:
 
     def operation(self, service: str, operation: str, kind: str, took_s: float) -> None:
         """Count one operation; `kind` empty: it succeeded."""
-        found = self._operations.get((service, operation, kind))
-        if found is None:  # looked up once: the library's own way costs more than many a read
-            found = self._requests.labels(service, operation, kind or "ok"), self._latency.labels(service, operation)
-            self._operations[service, operation, kind] = found
-        found[0].inc()
-        found[1].observe(took_s)
+        self._operations.count(service, operation, kind, took_s)
 
     def data(self, direction: str, count: int) -> None:
         """Count file bytes; `direction` is `in` or `out`."""
