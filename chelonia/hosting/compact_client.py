@@ -12,8 +12,8 @@ import functools
 import heapq
 import itertools
 import ssl
-from dataclasses import dataclass
-from typing import Final, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, cast
 
 import msgspec
 from yarl import URL
@@ -47,9 +47,16 @@ class CompactClient:
         return self._clock.monotonic_ms() >= self._soap_until.get(_target(url), 0)
 
     async def ask(self, url: str, asking: Asking) -> compact.Answered:
-        """Make one call. Raises: NOT_SUPPORTED (to be asked by SOAP), NETWORK, TIMEOUT, UNTRUSTED."""
-        connection = await self._connected(url)
+        """Make one call.
+
+        Raises: NOT_SUPPORTED (to be asked by SOAP), NETWORK, TIMEOUT, UNTRUSTED; `Silent` if that is to be told.
+        """
+        connection = self._standing(url) or await self._connected(url)
         return await connection.ask(asking)
+
+    def stands(self, url: str) -> bool:
+        """Whether there is a connection, so that a call may be sent at once."""
+        return self._standing(url) is not None
 
     def by_soap(self, url: str) -> None:
         """Note that a target does not speak this, or not of that service."""
@@ -63,6 +70,14 @@ class CompactClient:
             if task.done() and not task.cancelled() and task.exception() is None:
                 task.result().close()
         await asyncio.gather(*opening, return_exceptions=True)
+
+    def _standing(self, url: str) -> _Connection | None:
+        """The connection that stands; None: there is none yet, or it broke."""
+        task = self._open.get(_target(url))
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        connection = task.result()
+        return None if connection.broken else connection
 
     async def _connected(self, url: str) -> _Connection:
         target = _target(url)
@@ -91,28 +106,37 @@ class CompactClient:
         return connection
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """What is asked, but for its number: `service` and `args` of a call, how fresh its reads must be, and how long an
-    answer is waited for; `service_id` is the caller's own, where its certificate serves several."""
+class Asking(msgspec.Struct, frozen=True):
+    """What is asked, but for its number: `service`, `method` and `args` of a call, how fresh its reads must be, and how
+    long an answer is waited for; `service_id` is the caller's own, where its certificate serves several; `silent_ms`:
+    after so long without an answer `Silent` is raised (0: it is not)."""
 
     service: str
-    method: compact.Method
+    method: str
     call: Call
-    args: msgspec.Raw
+    args: tuple[Any, ...]
     read_after: Position | None
     service_id: ServiceId
     read_ms: int
+    silent_ms: int = 0
 
     def frame(self, number: int) -> bytes:
-        """The call under a number."""
+        """The call under a number. Raises: TOO_LARGE; BAD_REQUEST for text that is not UTF-8."""
         call = self.call
         return compact.encode_asked(
-            compact.Asked(
-                number, self.service, self.method.name, call.request_id, call.request_key, self.service_id,
+            compact.Asking(
+                number, self.service, self.method, call.request_id, call.request_key, self.service_id,
                 self.read_after, call.strong, self.args,
             )
         )  # fmt: skip
+
+
+class Silent(Exception):
+    """A call has no answer yet. It goes on: `rest` waits for it, and has to be called."""
+
+    def __init__(self, rest: Callable[[], Coroutine[Any, Any, compact.Answered]]) -> None:
+        super().__init__()
+        self.rest = rest
 
 
 class _Connection(asyncio.Protocol):
@@ -123,8 +147,8 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[compact.Answered]] = {}
-        self._due: list[tuple[float, int, float]] = []
-        """When an answer is overdue, to which number, and since when it is waited for."""
+        self._due: list[tuple[float, int, float, float]] = []
+        """When who waits is told that it takes long, its number, since when he waits, and when next (0: never)."""
         self._heard_s = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._splitter = compact.Splitter(compact.ANSWER_BYTES_MAX)
@@ -133,23 +157,36 @@ class _Connection(asyncio.Protocol):
         self.broken = False
 
     async def ask(self, asking: Asking) -> compact.Answered:
-        """Send a call and wait for its answer. Raises: NETWORK, TIMEOUT, TOO_LARGE."""
+        """Send a call and wait for its answer. Raises: NETWORK, TIMEOUT, TOO_LARGE, `Silent`."""
         if self.broken:
             raise self._failure("broke")
         number = next(self._numbers)
         frame = asking.frame(number)
-        answer: asyncio.Future[compact.Answered] = self._loop.create_future()
-        self._waiting[number] = answer
-        self._expect(number, asking.read_ms / 1000)
+        self._waiting[number] = self._loop.create_future()
+        now_s = self._loop.time()
+        read_s, silent_s = now_s + asking.read_ms / 1000, now_s + asking.silent_ms / 1000
+        if asking.silent_ms and silent_s < read_s:
+            self._expect(silent_s, number, now_s, read_s)
+        else:
+            self._expect(read_s, number, now_s, 0)
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(frame)
+        return await self._answer(number)
+
+    async def _answer(self, number: int) -> compact.Answered:
+        """Wait for an answer. Raises: NETWORK, TIMEOUT, `Silent`."""
+        goes_on = False
         try:
-            return await answer
+            return await self._waiting[number]
+        except Silent:
+            goes_on = True
+            raise
         finally:
-            self._waiting.pop(number, None)
-            while self._due and self._due[0][1] not in self._waiting:
-                heapq.heappop(self._due)
+            if not goes_on:
+                self._waiting.pop(number, None)
+                while self._due and self._due[0][1] not in self._waiting:
+                    heapq.heappop(self._due)
 
     def close(self) -> None:
         """End it."""
@@ -182,11 +219,9 @@ class _Connection(asyncio.Protocol):
             self._transport.write(b"".join(self._out))
         self._out.clear()
 
-    def _expect(self, number: int, patience_s: float) -> None:
-        """Watch one deadline; one timer, for the earliest."""
-        now_s = self._loop.time()
-        due_s = now_s + patience_s
-        heapq.heappush(self._due, (due_s, number, now_s))
+    def _expect(self, due_s: float, number: int, since_s: float, then_s: float) -> None:
+        """Watch one deadline, and another `then`; one timer, for the earliest."""
+        heapq.heappush(self._due, (due_s, number, since_s, then_s))
         if self._watch is None or due_s < self._watch.when():
             if self._watch is not None:
                 self._watch.cancel()
@@ -197,12 +232,16 @@ class _Connection(asyncio.Protocol):
         connection is of no use, its peer is frozen or gone."""
         self._watch = None
         while self._due:
-            due_s, number, since_s = self._due[0]
+            due_s, number, since_s, then_s = self._due[0]
             waiting = self._waiting.get(number)
             if waiting is not None and due_s > self._loop.time():
                 self._watch = self._loop.call_at(due_s, self._overdue)
                 return
             heapq.heappop(self._due)
+            if then_s:
+                self._tell_silence(number, waiting)
+                heapq.heappush(self._due, (then_s, number, since_s, 0))
+                continue
             error = CheloniaError(
                 Kind.TIMEOUT, cause=f"{self._target} did not answer in time; is it overloaded or cut off?"
             )
@@ -211,6 +250,12 @@ class _Connection(asyncio.Protocol):
                 return
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)
+
+    def _tell_silence(self, number: int, waiting: asyncio.Future[compact.Answered] | None) -> None:
+        """Whoever waits hears that it takes long; what answers him comes to another future."""
+        if waiting is not None and not waiting.done():
+            self._waiting[number] = self._loop.create_future()
+            waiting.set_exception(Silent(functools.partial(self._answer, number)))
 
     def _break(self, error: CheloniaError) -> None:
         if self.broken:

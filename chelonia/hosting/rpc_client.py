@@ -10,7 +10,7 @@ arrive as they left the other side; those of the transport name target and cure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -26,7 +26,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.position import Horizon, Position, later
 from chelonia.core.racing import Race
 from chelonia.core.replicas import Receipt
-from chelonia.hosting.compact_client import Asking, CompactClient
+from chelonia.hosting.compact_client import Asking, CompactClient, Silent
 from chelonia.hosting.http_client import HttpClient, Received, Sending, Unreachable, raise_for_status, target_of
 from chelonia.wire import compact, positions, soap
 from chelonia.wire.headers import (
@@ -171,31 +171,60 @@ class Channel:
     async def _ask(self, first: int, call: Call, method: str, args: tuple[Any, ...]) -> Any:
         """Ask one instance, and the next beside it for as long as the last one asked is silent; the first to answer
         is the one to stay with."""
+
+        def trying(number: int, silent_ms: int = 0) -> Coroutine[Any, Any, Any]:
+            url = self._urls[number]
+            return self._heed(url, self._once(url, call, method, args, silent_ms))
+
         if len(self._urls) == 1 or method in ONCE:
-            return await self._heed(self._urls[first], call, method, args)
+            return await trying(first)
         hedge_ms = (self._patience.hedge_read_ms if method in READS else 0) or self._patience.hedge_ms
+        url = self._urls[first]
+        if not self._goes_at_once(url, method):
+            return await self._race(first, trying(first), trying, (hedge_ms, hedge_ms))
+        try:  # what is answered soon needs no task and no timer of its own
+            answer = await trying(first, hedge_ms)
+        except Silent as silent:
+            begun = self._heed(url, self._packed(silent.rest(), url, call, method, args))
+            return await self._race(first, begun, trying, (0, hedge_ms))
+        self._current = first
+        return answer
+
+    def _goes_at_once(self, url: str, method: str) -> bool:
+        """Whether a call is sent in the compact encoding, on a connection that stands."""
+        client = self._link.compact
+        return client is not None and method in self._compact and client.speaks(url) and client.stands(url)
+
+    async def _race(
+        self, first: int, begun: Coroutine[Any, Any, Any], trying: Callable[[int], Coroutine[Any, Any, Any]],
+        pauses_ms: tuple[int, int],
+    ) -> Any:  # fmt: skip
+        """Wait for what was `begun` with one instance, `trying` others beside it: after the first pause if it has been
+        silent, after the second each further one."""
+        pause_ms, hedge_ms = pauses_ms
         left = [(first + step) % len(self._urls) for step in range(1, len(self._urls))]
         async with Race[int, Any](self._link.clock) as race:
-            race.begin(first, self._heed(self._urls[first], call, method, args))
+            race.begin(first, begun)
             last = first
             while True:
-                ended = await race.ended(hedge_ms if left else None)
+                ended = await race.ended(pause_ms if left else None)
+                pause_ms = hedge_ms
                 if ended is not None and (not race.running or _is_answer(ended[1].exception())):
                     self._current = ended[0]
                     return ended[1].result()
                 if left and (last not in race.running.values() or self._silent(self._urls[last], hedge_ms)):
                     last = left.pop(0)
-                    race.begin(last, self._heed(self._urls[last], call, method, args))
+                    race.begin(last, trying(last))
 
     def _silent(self, url: str, hedge_ms: int) -> bool:
         """Whether an instance has answered nobody for a while: one call that takes long is no sign of trouble."""
         heard = self._heard.get(url)
         return heard is None or self._link.clock.monotonic_ms() - heard >= hedge_ms
 
-    async def _heed(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+    async def _heed(self, url: str, tried: Coroutine[Any, Any, Any]) -> Any:
         """Make one try, and note when the instance answered, be it with a failure."""
         try:
-            answer = await self._once(url, call, method, args)
+            answer = await tried
         except CheloniaError as error:
             if error.kind not in _UNHEARD:
                 self._heard[url] = self._link.clock.monotonic_ms()
@@ -203,24 +232,31 @@ class Channel:
         self._heard[url] = self._link.clock.monotonic_ms()
         return answer
 
-    async def _once(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
-        client, known = self._link.compact, self._compact.get(method)
-        if client is None or known is None or not client.speaks(url):
+    async def _once(self, url: str, call: Call, method: str, args: tuple[Any, ...], silent_ms: int = 0) -> Any:
+        """Ask one instance. Raises: `Silent` in the compact encoding, after `silent_ms` if they are given."""
+        client = self._link.compact
+        if client is None or method not in self._compact or not client.speaks(url):
             return await self._by_soap(url, call, method, args)
         after = later(call.read_after, self._link.horizon.newest)
         read_ms = self._patience.read_ms or COMPACT_MS
-        packed = compact.encode_args(args)
-        asking = Asking(self._service.name, known, call, packed, after, self._link.service_id, read_ms)
+        asking = Asking(self._service.name, method, call, args, after, self._link.service_id, read_ms, silent_ms)
+        return await self._packed(client.ask(url, asking), url, call, method, args)
+
+    async def _packed(
+        self, answer: Coroutine[Any, Any, compact.Answered], url: str, call: Call, method: str, args: tuple[Any, ...]
+    ) -> Any:
+        """What came of asking in the compact encoding; by SOAP where it is not spoken."""
         try:
-            answered = await client.ask(url, asking)
+            answered = await answer
             if answered.position is not None:
                 self._saw(answered.position)
-            return compact.decode_result(known, answered)
+            return compact.decode_result(self._compact[method], answered)
         except CheloniaError as error:
             if error.kind is not Kind.NOT_SUPPORTED or error.op != "compact":
                 raise
-            client.by_soap(url)
-            return await self._by_soap(url, call, method, args)
+        assert self._link.compact is not None
+        self._link.compact.by_soap(url)
+        return await self._by_soap(url, call, method, args)
 
     async def _by_soap(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
         body = soap.encode_request(self._service, method, args)

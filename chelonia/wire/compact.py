@@ -15,6 +15,7 @@ passed over, what is missing has its default, so that one version of skew is har
 from __future__ import annotations
 
 import inspect
+import struct
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ T = TypeVar("T")
 PROTOCOL: Final = "chelonia-compact/1"
 """The name under which both ends agree on this encoding (RFC 7301)."""
 LENGTH_BYTES: Final = 4
+_LENGTH: Final = struct.Struct(">I")
 NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
@@ -46,6 +48,20 @@ class Asked(msgspec.Struct, array_like=True, frozen=True):
     read_after: Position | None
     strong: bool
     args: msgspec.Raw
+
+
+class Asking(msgspec.Struct, array_like=True, frozen=True):
+    """The same on its way out, encoded in one pass."""
+
+    number: int
+    service: str
+    method: str
+    request_id: str
+    request_key: str
+    service_id: str
+    read_after: Position | None
+    strong: bool
+    args: tuple[Any, ...]
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
@@ -67,10 +83,19 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Answered(msgspec.Struct, array_like=True, frozen=True):
-    """What came of a call."""
+    """What came of a call; `result` is decoded when it is known whose it is."""
 
     number: int
     result: msgspec.Raw
+    failure: Failure | None
+    position: Position | None
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True):
+    """The same on its way out, encoded in one pass."""
+
+    number: int
+    result: Any
     failure: Failure | None
     position: Position | None
 
@@ -89,20 +114,29 @@ class Splitter:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the frames that are whole now. Raises: TOO_LARGE; the connection is then of no more use."""
-        self._kept += data
+        if self._kept:
+            self._kept += data
+            if self._end(self._kept, 0) is None:
+                return  # nothing is copied before its frame is whole: large ones come in many parts
+            data = bytes(self._kept)
+            self._kept.clear()
         at = 0
         try:
-            while len(self._kept) - at >= LENGTH_BYTES:
-                size = int.from_bytes(self._kept[at : at + LENGTH_BYTES])
-                if size > self.bytes_max:
-                    raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"a frame has at most {self.bytes_max} bytes")
-                end = at + LENGTH_BYTES + size
-                if end > len(self._kept):
-                    return
-                yield bytes(self._kept[at + LENGTH_BYTES : end])
+            while (end := self._end(data, at)) is not None:
+                yield data[at + LENGTH_BYTES : end]
                 at = end
         finally:
-            del self._kept[:at]
+            self._kept += data[at:]
+
+    def _end(self, data: bytes | bytearray, at: int) -> int | None:
+        """Where the frame ends that begins `at`; None: it is not whole."""
+        have = len(data) - at
+        if have < LENGTH_BYTES:
+            return None
+        size: int = _LENGTH.unpack_from(data, at)[0]
+        if size > self.bytes_max:
+            raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"a frame has at most {self.bytes_max} bytes")
+        return at + LENGTH_BYTES + size if have >= LENGTH_BYTES + size else None
 
     @property
     def waits(self) -> bool:
@@ -124,9 +158,9 @@ def methods(service: Service) -> dict[str, Method]:
     return {operation.method: _method(operation.spec.method) for operation in service.operations}
 
 
-def encode_asked(asked: Asked) -> bytes:
+def encode_asked(asked: Asked | Asking) -> bytes:
     """The frame of a call. Raises: TOO_LARGE; BAD_REQUEST for text that is not UTF-8."""
-    return _frame(encode(asked), CALL_BYTES_MAX)
+    return _frame(asked, CALL_BYTES_MAX)
 
 
 def encode_args(args: tuple[Any, ...]) -> msgspec.Raw:
@@ -136,12 +170,12 @@ def encode_args(args: tuple[Any, ...]) -> msgspec.Raw:
 
 def encode_result(number: int, result: Any, position: Position | None) -> bytes:
     """The frame of an answer; `position`: where it stands, if that is known. Raises: TOO_LARGE."""
-    return _frame(encode(Answered(number, msgspec.Raw(encode(result)), None, position)), ANSWER_BYTES_MAX)
+    return _frame(Answer(number, result, None, position), ANSWER_BYTES_MAX)
 
 
 def encode_failure(number: int, error: CheloniaError, position: Position | None) -> bytes:
     """The frame of a failure."""
-    return _frame(encode(Answered(number, NOTHING, Failure.of(error), position)), ANSWER_BYTES_MAX)
+    return _frame(Answer(number, None, Failure.of(error), position), ANSWER_BYTES_MAX)
 
 
 def decode_asked(frame: bytes) -> Asked:
@@ -195,7 +229,8 @@ def _method(function: Callable[..., Any]) -> Method:
     return Method(function.__name__, msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(hints["return"]))
 
 
-def _frame(body: bytes, bytes_max: int) -> bytes:
+def _frame(value: Asked | Asking | Answer, bytes_max: int) -> bytes:
+    body = encode(value)
     if len(body) > bytes_max:
         raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"{len(body)} bytes, at most {bytes_max}: ask for less")
-    return len(body).to_bytes(LENGTH_BYTES) + body
+    return _LENGTH.pack(len(body)) + body

@@ -83,14 +83,17 @@ async def door(
 
 
 @asynccontextmanager
-async def stub(grid: Grid, server: HttpServer, who: str = LIBRARIAN, **patience: int) -> AsyncIterator[RemoteAHash]:
+async def stub(
+    grid: Grid, server: HttpServer, *others: HttpServer, who: str = LIBRARIAN, **patience: int
+) -> AsyncIterator[RemoteAHash]:
     """A stub that asks in the compact encoding where it may."""
     store = grid.client(grid.user(who))
     packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
     async with client_of(store) as client:
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
         try:
-            yield RemoteAHash(link, (f"https://localhost:{server.port}/AHash",), Patience(**patience))
+            urls = [f"https://localhost:{each.port}/AHash" for each in (server, *others)]
+            yield RemoteAHash(link, urls, Patience(**patience))
         finally:
             await packed.close()
 
@@ -223,6 +226,77 @@ async def test_who_gets_no_answer_in_time_says_so(grid: Grid) -> None:
         assert caught.value.kind is Kind.TIMEOUT
         for connection in tuple(server.compact_connections):
             connection.cut()
+
+
+class Freezing(Port):
+    """A port whose `status` answers until it is frozen, and after that when it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__(self._when_it_goes)
+        self.goes = asyncio.Event()
+        self.goes.set()
+
+    async def _when_it_goes(self, call: Call) -> AHashStatus:
+        await self.goes.wait()
+        return STATUS
+
+
+async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left(grid: Grid) -> None:
+    one, other = Freezing(), Freezing()
+    async with (
+        door(grid, one) as first,
+        door(grid, other) as second,
+        stub(grid, first, second, retry_ms=0, hedge_ms=50) as ahash,
+    ):
+        assert await ahash.status(Call()) == STATUS
+        frozen, well = (one, other) if one.asked else (other, one)
+        frozen.goes.clear()
+        assert await ahash.status(Call()) == STATUS
+        assert (frozen.asked, well.asked) == (2, 1)
+        assert await ahash.status(Call()) == STATUS
+        assert (frozen.asked, well.asked) == (2, 2), "it stays with who answered"
+        frozen.goes.set()
+
+
+async def test_who_takes_long_and_answers_others_is_waited_for(grid: Grid) -> None:
+    one, other, slow = Port(answered), Port(answered), asyncio.Event()
+
+    async def slow_for_some(call: Call) -> AHashStatus:
+        if call.request_id == "slow":
+            await slow.wait()
+        return STATUS
+
+    one._status = other._status = slow_for_some
+    async with (
+        door(grid, one) as first,
+        door(grid, other) as second,
+        stub(grid, first, second, retry_ms=0, hedge_ms=100) as ahash,
+    ):
+        assert await ahash.status(Call()) == STATUS
+        long = asyncio.create_task(ahash.status(Call(request_id="slow")))
+        for _ in range(30):
+            assert await ahash.status(Call()) == STATUS
+            await asyncio.sleep(0.01)
+        assert 0 in (one.asked, other.asked), "one was never asked"
+        slow.set()
+        assert await long == STATUS
+
+
+async def test_both_silent_are_waited_for_until_one_answers(grid: Grid) -> None:
+    one, other = Freezing(), Freezing()
+    async with (
+        door(grid, one) as first,
+        door(grid, other) as second,
+        stub(grid, first, second, retry_ms=0, hedge_ms=20) as ahash,
+    ):
+        assert await ahash.status(Call()) == STATUS
+        one.goes.clear()
+        other.goes.clear()
+        asking = asyncio.create_task(ahash.status(Call()))
+        await until(lambda: one.asked > 0 and other.asked > 0)
+        one.goes.set()
+        assert await asking == STATUS
+        other.goes.set()
 
 
 async def test_one_slow_call_fails_alone_while_others_are_answered(grid: Grid) -> None:
