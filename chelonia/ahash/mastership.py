@@ -37,7 +37,7 @@ from chelonia.ahash.membership import Membership
 from chelonia.ahash.peer_messages import AnswerFrame, CallFrame, EngineFrame, Message
 from chelonia.ahash.protocol import Replica
 from chelonia.ahash.standing import LogEnd, TermMark
-from chelonia.ahash.store import Executor, Reader, Store
+from chelonia.ahash.store import Executor, Reader, State, Store
 from chelonia.core.clock import Clock, either
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
@@ -113,7 +113,7 @@ class TermStore:
         """See `Store`."""
         return self._engine.reading()
 
-    def at_once(self, work: Callable[[], T]) -> T | None:
+    def at_once(self, work: Callable[[State], T]) -> T | None:
         """See `Store`."""
         return self._engine.at_once(work)
 
@@ -154,6 +154,13 @@ class TermDurability:
         """See `Durability`."""
         await self._mastership.covered(self._term, position.sequence, self._patience_ms)
         self._horizon.saw(position)
+
+    def holds(self, position: Position) -> bool:
+        """See `Durability`."""
+        if not self._mastership.covers(self._term, position.sequence):
+            return False
+        self._horizon.saw(position)
+        return True
 
 
 @dataclass(slots=True)
@@ -342,12 +349,13 @@ class Mastership:
         Raises: OUTCOME_UNKNOWN when that cannot be said any more; TIMEOUT after `patience_ms` (0: never).
         """
         until = self._clock.monotonic_ms() + patience_ms if patience_ms else 0
-        while not self._check(term, sequence):
+        while not self.covers(term, sequence):
             future: asyncio.Future[None] = self._loop.create_future()
             self._waits.append(_Wait(term, sequence, until, future))
             await future
 
-    def _check(self, term: int, sequence: int) -> bool:
+    def covers(self, term: int, sequence: int) -> bool:
+        """Whether what was read or committed here is durable, as `covered` waits for. Raises: OUTCOME_UNKNOWN."""
         if self._failure:
             raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(sequence), f"this replica ends: {self._failure}")
         return self.replica.covers(term, sequence)

@@ -12,7 +12,7 @@ from chelonia.core import bounds
 from chelonia.core.ahash import ObjectPage, Page, Walk, WalkOutcome, WalkStep
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
-from chelonia.core.metadata import WIDE_SECTIONS, Filter, StoredObject, selects
+from chelonia.core.metadata import WIDE_SECTIONS, Filter, StoredObject
 
 
 def read_object(reader: Reader, object_id: ObjectId, needed: Filter) -> StoredObject:
@@ -72,10 +72,16 @@ def read_ids(reader: Reader, after: str, limit: int) -> ObjectPage:
 
 def _select(sections: layout.MutableSections, needed: Filter) -> layout.MutableSections:
     chosen: layout.MutableSections = {}
-    for section, properties in sections.items():
-        kept = {prop: value for prop, value in properties.items() if selects(needed, section, prop)}
-        if kept:
-            chosen[section] = kept
+    for need in needed:
+        properties = sections.get(need.section, {})
+        if not need.property:
+            found = properties
+        elif need.property in properties:
+            found = {need.property: properties[need.property]}
+        else:
+            continue
+        if found:
+            chosen.setdefault(need.section, {}).update(found)
     return chosen
 
 

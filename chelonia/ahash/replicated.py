@@ -125,12 +125,12 @@ class ReplicatedAHash:
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """See `core.ahash.AHash.get`."""
-        found: tuple[StoredObject, ...] = await self._read(Asked("get", call, (ids, needed)))
+        found: tuple[StoredObject, ...] = await self._read_soon("get", call, (ids, needed))
         return found
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
         """See `core.ahash.AHash.walk`."""
-        found: tuple[WalkOutcome, ...] = await self._read(Asked("walk", call, (walks, needed)))
+        found: tuple[WalkOutcome, ...] = await self._read_soon("walk", call, (walks, needed))
         return found
 
     async def scan(
@@ -242,6 +242,28 @@ class ReplicatedAHash:
 
     # --- reads from the copy ----------------------------------------------------------------------------------------
 
+    async def _read_soon(self, method: str, call: Call, arguments: tuple[Any, ...]) -> Any:
+        found = self._read_now(method, call, arguments)
+        return found if found is not None else await self._read(Asked(method, call, arguments))
+
+    def _read_now(self, method: str, call: Call, arguments: tuple[Any, ...]) -> Any:
+        """Answer a brief read here, by the rules of `_here` and `_from_copy`, if nothing has to be waited for.
+
+        Returns: None: it has to wait, be asked elsewhere, or is refused: `_read` does so and says why.
+        """
+        serving = self._reign or (None if call.strong else self._copy)
+        if serving is None:
+            return None
+        as_master = serving is self._reign
+        if not as_master and not self._has_reached(serving, later(call.read_after, self._parts.horizon.newest)):
+            return None
+        try:
+            found = serving.service.at_once(call, method, arguments)
+        except CheloniaError:
+            return None
+        sure = self._mastership.may_answer() if as_master else self._is_fresh(serving.term)
+        return found if sure else None
+
     async def _read(self, asked: Asked) -> Any:
         check_access(asked.call, "ahash", asked.method)
         if not asked.call.strong and self._reign is None:
@@ -289,14 +311,20 @@ class ReplicatedAHash:
             self._copy = _Serving(term, service)
         return self._copy
 
-    async def _reach(self, copy: _Serving, wanted: Position | None) -> None:
-        """Wait until our copy holds `wanted`. One of another cluster, or of before a restore, says nothing here."""
+    def _has_reached(self, copy: _Serving, wanted: Position | None) -> bool:
+        """Whether our copy holds `wanted`. One of another cluster, or of before a restore, says nothing here."""
         if wanted is None:
-            return
+            return True
         here = copy.service.position
-        if wanted.cluster != here.cluster or wanted.generation < here.generation:
+        if wanted.cluster != here.cluster or wanted.generation != here.generation:
+            return wanted.cluster != here.cluster or wanted.generation < here.generation
+        return self._parts.engine.applied() >= wanted.sequence
+
+    async def _reach(self, copy: _Serving, wanted: Position | None) -> None:
+        """Wait until our copy holds `wanted`."""
+        if wanted is None or self._has_reached(copy, wanted):
             return
-        if wanted.generation > here.generation:
+        if wanted.generation > copy.service.position.generation:
             raise _Elsewhere
         try:
             await self._mastership.applied(copy.term, wanted.sequence, BEHIND_MS)

@@ -13,13 +13,13 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 from chelonia.ahash import engine, meta, reads
 from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, RecordJob, TransactJob
-from chelonia.ahash.store import Durability, Executor, LocalDurability, Store
+from chelonia.ahash.store import Durability, Executor, LocalDurability, Reader, State, Store
 from chelonia.core import bounds
 from chelonia.core.access import check_access
 from chelonia.core.ahash import (
@@ -46,6 +46,8 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 BRIEF_MS: Final = 8
 """A read in the event loop may take so long before the next ones are made elsewhere."""
+BRIEF_OBJECTS: Final = 200
+"""No more of them, or walks, are read in the event loop in one call: some milliseconds."""
 HAND_OVER_FACTOR: Final = 10
 """For how long they are, in terms of what that read took."""
 _BACKUP_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
@@ -130,6 +132,7 @@ class AHashService:
         self.pages_seen: Callable[[], PagesSeen | None] = lambda: None
         """What the scrub of the store's pages tells; set by whoever runs one."""
         self._hand_over_until_ms = 0
+        self._stood = (-1, Position("", 0, 0))
 
     async def start(self) -> None:
         """Check and migrate the store, then take requests.
@@ -189,12 +192,17 @@ class AHashService:
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """See `core.ahash.AHash.get`."""
-        check_access(call, "ahash", "get")
-        _check_bulk(len(ids), "get")
-        for object_id in ids:
-            _check_id(object_id)
-        _check_filter(needed)
-        return await self._read(lambda: tuple(reads.read_object(self._store, i, needed) for i in ids), brief=True)
+        return await self._read(_getting(call, ids, needed), brief=len(ids) <= BRIEF_OBJECTS)
+
+    def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Answer one of `BRIEF` if nothing has to be waited for; None: that method has to be asked.
+
+        Returns, raises: as the method; OUTCOME_UNKNOWN when it has to be asked elsewhere.
+        """
+        if len(arguments[0]) > BRIEF_OBJECTS:
+            return None
+        read, holds = _BRIEF[method](call, *arguments), self._durability.holds
+        return self._read_now(lambda state, position: read(state) if holds(position) else None)
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
         """See `core.ahash.AHash.change`."""
@@ -226,12 +234,7 @@ class AHashService:
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
         """See `core.ahash.AHash.walk`."""
-        check_access(call, "ahash", "walk")
-        _check_bulk(len(walks), "walk")
-        for walk in walks:
-            _check_walk(walk)
-        _check_filter(needed)
-        return await self._read(lambda: tuple(reads.read_walk(self._store, walk, needed) for walk in walks), brief=True)
+        return await self._read(_walking(call, walks, needed), brief=len(walks) <= BRIEF_OBJECTS)
 
     async def scan(
         self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
@@ -245,7 +248,7 @@ class AHashService:
         if limit < 1:
             raise CheloniaError(Kind.BAD_REQUEST, "scan", object_id[:80], "a page has at least one entry")
         size = min(limit, bounds.PAGE_ENTRIES_MAX)
-        return await self._read(lambda: reads.read_page(self._store, object_id, section, after, size))
+        return await self._read(lambda store: reads.read_page(store, object_id, section, after, size))
 
     async def put_record(self, key: bytes, value: bytes) -> Position:
         """Write a record of the store's own, under a key of `layout`; returns where it stands once it is durable."""
@@ -261,7 +264,7 @@ class AHashService:
         if limit < 1:
             raise CheloniaError(Kind.BAD_REQUEST, "objects", after[:80], "a page has at least one id")
         size = min(limit, bounds.PAGE_ENTRIES_MAX)
-        return await self._read(lambda: reads.read_ids(self._store, after, size))
+        return await self._read(lambda store: reads.read_ids(store, after, size))
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
         """Refuse: this A-Hash is alone. See `core.ahash.AHash.regroup`."""
@@ -279,7 +282,7 @@ class AHashService:
             free = self._store.free_bytes()
             return AHashStatus(committer.position, "master", writable, committer.objects, free, pages=self.pages_seen())
 
-        return await self._read(look)
+        return await self._read(lambda store: look())
 
     async def backup(self, call: Call, name: str) -> str:
         """See `core.ahash.AHash.backup`."""
@@ -306,40 +309,46 @@ class AHashService:
             raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "not started yet or shut down: retry")
         return self._committer
 
-    async def _read(self, work: Callable[[], T], *, brief: bool = False) -> T:
+    async def _read(self, work: Callable[[Reader], T], *, brief: bool = False) -> T:
         committer = self._started()
-
-        def look() -> tuple[T, Position]:
-            # Where the state read stands: the committer's own word may lag behind what it just made visible.
-            sequence = meta.read_state(self._store).sequence
-            here = committer.position
-            return work(), Position(here.cluster, here.generation, sequence)
 
         def read() -> tuple[T, Position]:
             with self._store.reading():
-                return look()
+                # Where the state read stands: the committer's own word may lag behind what it just made visible.
+                position = replace(committer.position, sequence=meta.read_state(self._store).sequence)
+                return work(self._store), position
 
-        found = self._read_at_once(look) if brief else None
+        found = self._read_now(lambda state, position: (work(state), position)) if brief else None
         if found is None:
             found = await self._executor.run_read(read)
         answer, position = found
         await self._durability.wait(position)
         return answer
 
-    def _read_at_once(self, look: Callable[[], tuple[T, Position]]) -> tuple[T, Position] | None:
+    def _read_now(self, work: Callable[[State, Position], T]) -> T | None:
         """Read here in the event loop what needs microseconds; None: readers have to.
 
-        Two hand-overs between threads cost more than most reads. One that took long, as its pages were in no cache or
-        it was large, sends the next ones to the readers, for ten times as long: the loop feels little of a slow disk.
+        Two hand-overs between threads cost more than most reads. One that took long, as its pages were in no cache,
+        sends the next ones to the readers, for ten times as long: the loop feels little of a slow disk. One that only
+        waited for its turn on a busy host does not, as readers would wait for theirs too.
         """
+        committer = self._started()
         began_ms = self._clock.monotonic_ms()
         if began_ms < self._hand_over_until_ms:
             return None
-        found = self._store.at_once(look)
+        found = self._store.at_once(lambda state: work(state, self._stands(committer, state)))
         ended_ms = self._clock.monotonic_ms()
-        if ended_ms - began_ms >= BRIEF_MS:
+        if ended_ms - began_ms >= BRIEF_MS and self._executor.waited():
             self._hand_over_until_ms = ended_ms + HAND_OVER_FACTOR * (ended_ms - began_ms)
         return found
+
+    def _stands(self, committer: Committer, state: State) -> Position:
+        """Where a state stands; remembered, as many reads see the same one."""
+        number, position = self._stood
+        if number != state.number:
+            position = replace(committer.position, sequence=meta.read_state(state).sequence)
+            self._stood = state.number, position
+        return position
 
     async def _submit(self, job: Job, weight: int) -> Outcome:
         if not self._queue.open:
@@ -462,6 +471,33 @@ def backup_path(directory: str, name: str) -> str:
         cause = "a backup's name is 1 to 100 letters, digits, '.', '-' and '_', and does not begin with '.'"
         raise CheloniaError(Kind.BAD_REQUEST, "backup", ascii(name[:80]), cause)
     return f"{directory}/{name}"
+
+
+def _getting(
+    call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()
+) -> Callable[[Reader], tuple[StoredObject, ...]]:
+    """What `get` reads. Raises: as `get` where it is refused."""
+    check_access(call, "ahash", "get")
+    _check_bulk(len(ids), "get")
+    for object_id in ids:
+        _check_id(object_id)
+    _check_filter(needed)
+    return lambda store: tuple([reads.read_object(store, object_id, needed) for object_id in ids])
+
+
+def _walking(call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> Callable[[Reader], tuple[WalkOutcome, ...]]:
+    """What `walk` reads. Raises: as `walk` where it is refused."""
+    check_access(call, "ahash", "walk")
+    _check_bulk(len(walks), "walk")
+    for walk in walks:
+        _check_walk(walk)
+    _check_filter(needed)
+    return lambda store: tuple([reads.read_walk(store, walk, needed) for walk in walks])
+
+
+_BRIEF: Final[Mapping[str, Callable[..., Callable[[Reader], Any]]]] = {"get": _getting, "walk": _walking}
+BRIEF: Final = frozenset(_BRIEF)
+"""Methods that are answered at once where that can be."""
 
 
 def _check_id(object_id: ObjectId) -> None:

@@ -29,6 +29,15 @@ class Reader(Protocol):
         ...
 
 
+class State(Reader, Protocol):
+    """What is stored at one moment, for as long as it is held."""
+
+    @property
+    def number(self) -> int:
+        """Which state of this store it is: what two of the same number hold is the same."""
+        ...
+
+
 class Store(Protocol):
     """An ordered map of bytes with atomic, durable commits.
 
@@ -52,10 +61,11 @@ class Store(Protocol):
         """While held, no commit becomes visible: reads inside see one state. Held briefly, not nested."""
         ...
 
-    def at_once(self, work: Callable[[], T]) -> T | None:
-        """Run a brief read within `reading` if nobody has to be waited for; None: it was not run.
+    def at_once(self, work: Callable[[State], T]) -> T | None:
+        """Run a brief read of one state, as within `reading`, if nobody has to be waited for; None: it was not run.
 
-        May be called on the event loop: it waits for no lock, only for pages that are in no cache.
+        May be called on the event loop: it waits for no lock, only for pages that are in no cache. `work` reads what
+        it is given, nothing else of this store, and may be run again.
         """
         ...
 
@@ -108,6 +118,10 @@ class Executor(Protocol):
         """
         ...
 
+    def waited(self) -> bool:
+        """Whether anything on the calling thread, the event loop's, waited for a disk since this was asked last."""
+        ...
+
     async def close(self) -> None:
         """Finish what was handed over, then stop."""
         ...
@@ -123,6 +137,10 @@ class Durability(Protocol):
         """
         ...
 
+    def holds(self, position: Position) -> bool:
+        """Whether `wait` would return at once; if so it is told what `wait` tells. Raises: OUTCOME_UNKNOWN."""
+        ...
+
 
 class LocalDurability:
     """Durable means synced by this one store: a commit that has returned is durable already."""
@@ -134,3 +152,8 @@ class LocalDurability:
     async def wait(self, position: Position) -> None:
         """Return at once."""
         self._horizon.saw(position)
+
+    def holds(self, position: Position) -> bool:
+        """Always."""
+        self._horizon.saw(position)
+        return True

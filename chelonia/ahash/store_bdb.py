@@ -24,7 +24,8 @@ from berkeleydb import db as bdb
 
 from chelonia.ahash import layout, meta
 from chelonia.ahash import store_bdb_environment as environment
-from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
+from chelonia.ahash.store import State
+from chelonia.ahash.store_bdb_environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store_bdb_files import CommitCounter, make_private, sync_path, take_lock
 from chelonia.ahash.store_bdb_gate import OneState
 from chelonia.core.errors import CheloniaError, Kind
@@ -92,9 +93,14 @@ class BdbStore:
         """Hold one state."""
         return self._state.reading()
 
-    def at_once(self, work: Callable[[], T]) -> T | None:
+    def at_once(self, work: Callable[[State], T]) -> T | None:
         """Run a brief read, or nothing: see `Store.at_once`."""
-        return self._state.at_once(work)
+
+        def read(number: int) -> T:
+            with self._errors():
+                return work(TreeState(self._handle(), number))
+
+        return self._state.at_once(read)
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """Apply all or nothing, synced when it returns. See `Store.commit`."""

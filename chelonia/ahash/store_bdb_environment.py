@@ -103,6 +103,21 @@ def new_tree(env: Any) -> Any:
     return tree
 
 
+class TreeState:
+    """A `State` of a tree that somebody holds; errors are those of Berkeley DB."""
+
+    __slots__ = ("_tree", "get", "number")
+
+    def __init__(self, tree: Any, number: int) -> None:
+        self._tree = tree
+        self.get: Callable[[bytes], bytes | None] = tree.get  # the hot path of every read: no call of ours between
+        self.number = number
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """See `Reader`."""
+        return scan(self._tree, start, end, limit)
+
+
 def scan(tree: Any, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
     """At most `limit` (key, value) with start <= key < end, in order."""
     found: list[tuple[bytes, bytes]] = []

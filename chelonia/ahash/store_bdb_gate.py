@@ -19,10 +19,11 @@ T = TypeVar("T")
 class OneState:
     """What is stored, as readers see it: it changes only while no reader holds it."""
 
-    __slots__ = ("_held", "_turnstile")
+    __slots__ = ("_held", "_number", "_turnstile")
 
     def __init__(self) -> None:
         self._held, self._turnstile = threading.Lock(), threading.Lock()
+        self._number = 0
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -37,17 +38,18 @@ class OneState:
         """No reader holds the state meanwhile."""
         with self._turnstile:
             self._held.acquire()
+        self._number += 1
         try:
             yield
         finally:
             self._held.release()
 
-    def at_once(self, work: Callable[[], T]) -> T | None:
-        """See `Store.at_once`."""
+    def at_once(self, work: Callable[[int], T]) -> T | None:
+        """See `Store.at_once`; `work` is given the number of the state."""
         if self._turnstile.locked() or not self._held.acquire(blocking=False):
             return None
         try:
-            return work()
+            return work(self._number)
         finally:
             self._held.release()
 
@@ -55,21 +57,22 @@ class OneState:
 class Gate:
     """Shared as a context manager (`with gate:`); `with gate.exclusive():` alone."""
 
-    __slots__ = ("_changed", "_inside", "_shut")
+    __slots__ = ("_changed", "_inside", "_lock", "_shut")
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()  # taken itself where nobody waits: a condition's is behind two calls in Python
+        self._changed = threading.Condition(self._lock)
         self._inside = 0
         self._shut = False
 
     def __enter__(self) -> None:
-        with self._changed:
+        with self._lock:
             while self._shut:
                 self._changed.wait()
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
+        with self._lock:
             self._inside -= 1
             if self._shut and not self._inside:
                 self._changed.notify_all()

@@ -47,9 +47,10 @@ from chelonia.ahash.engine_port import (
     WantElection,
     frame_term,
 )
+from chelonia.ahash.store import State
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_elections import Elections
-from chelonia.ahash.store_bdb_environment import BdbSettings, Errors
+from chelonia.ahash.store_bdb_environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
 from chelonia.ahash.store_bdb_frames import LOG, SYNCHRONISING, Bundle, FrameKind, TokenMark, frame_kind, is_whole
 from chelonia.ahash.store_bdb_gate import Gate, OneState
@@ -227,9 +228,9 @@ class ReplicatedStore:
         """Hold one state."""
         return self._state.reading()
 
-    def at_once(self, work: Callable[[], T]) -> T | None:
+    def at_once(self, work: Callable[[State], T]) -> T | None:
         """Run a brief read, or nothing: see `Store.at_once`. Who shuts the gate for a role holds the state before."""
-        return self._state.at_once(work)
+        return self._state.at_once(lambda number: self._use(lambda tree: work(TreeState(tree, number))))
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """Apply all or nothing, synced here when it returns, and told as `Committed`; in whatever term is ours."""

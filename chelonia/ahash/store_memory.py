@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from chelonia.ahash.store import State
 from chelonia.core.errors import CheloniaError, Kind
 
 T = TypeVar("T")
 
 
 class MemoryStore:
-    """A `Store` in memory. `free` is what `free_bytes` answers; assign it to model a disk that fills up."""
+    """A `Store` in memory, its own `State`. `free` is what `free_bytes` answers: assign it to model a full disk."""
 
     def __init__(self, contents: Mapping[bytes, bytes] | None = None) -> None:
         self._contents = dict(contents or {})
         self._keys = sorted(self._contents)
         self._open = True
+        self.number = 0
         self.free = 1 << 40
 
     def get(self, key: bytes) -> bytes | None:
@@ -48,13 +50,14 @@ class MemoryStore:
         """Hold one state: nothing else runs here meanwhile."""
         yield
 
-    def at_once(self, work: Callable[[], T]) -> T | None:
+    def at_once(self, work: Callable[[State], T]) -> T | None:
         """Run a brief read."""
-        return work()
+        return work(self)
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """Apply all."""
         self._check_open()
+        self.number += 1
         for key, value in puts.items():
             if key not in self._contents:
                 insort(self._keys, key)
@@ -107,6 +110,10 @@ class InlineExecutor:
         """Do it now."""
         del at_once
         work()
+
+    def waited(self) -> bool:
+        """Never."""
+        return False
 
     async def close(self) -> None:
         """Nothing to stop."""

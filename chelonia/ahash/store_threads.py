@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import resource
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class ThreadExecutor:
         self._writes: Inbox[_Group | None] = Inbox()
         self._reads: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._gathered: _Group = []
+        self._blocks = 0
         self._threads = [_start("ahash-committer", self._writes.get, self._back)]
         self._threads += [_start(f"ahash-reader-{n}", self._reads.get, self._back) for n in range(readers)]
 
@@ -66,6 +68,11 @@ class ThreadExecutor:
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
         """See `Executor.hand_back`."""
         self._back.put(work, at_once=at_once)
+
+    def waited(self) -> bool:
+        """Whether the kernel had to read a disk for the thread that asks."""
+        before, self._blocks = self._blocks, resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
+        return self._blocks > before
 
     async def close(self) -> None:
         """Finish what was handed over and join the threads."""

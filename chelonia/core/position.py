@@ -45,4 +45,5 @@ class Horizon:
 
     def saw(self, position: Position) -> None:
         """Note an answer's position. One of another cluster replaces what was known: that is who answers now."""
-        self._newest = later(self._newest, position)
+        if position is not self._newest:
+            self._newest = later(self._newest, position)

@@ -23,7 +23,7 @@ from chelonia.core.position import Horizon
 from chelonia.hosting.faults import note_fault
 from chelonia.hosting.http_messages import Peer
 from chelonia.hosting.identity import Identity, TlsObject
-from chelonia.hosting.registry import Registry
+from chelonia.hosting.registry import Grant, Registry
 from chelonia.wire import compact
 from chelonia.wire.operations import Service
 
@@ -72,9 +72,14 @@ class CompactDoor:
 
     async def answer(self, who: Peer, asked: compact.Asked) -> bytes:
         """Carry out one call; returns the frame of its answer, whatever came of it."""
-        started, kind = time.perf_counter(), ""
+        started, kind, method = time.perf_counter(), "", None
         try:
-            result = await self._carry_out(who, asked)
+            grant = self._parts.registry.known(who.dn, asked.service_id)
+            if grant is None:
+                grant = await self._parts.registry.grant(who.dn, asked.service_id)
+            port, method = self._find(asked, grant)
+            call = _call(who, asked, grant)
+            result = await getattr(port, method.name)(call, *compact.decode_args(method, asked.args))
             return compact.encode_result(asked.number, result, self._parts.horizon.newest)
         except CheloniaError as error:
             kind = error.kind.value
@@ -86,15 +91,19 @@ class CompactDoor:
             cause = f"an internal failure; the log has it under request {asked.request_id[:64]}"
             return compact.encode_failure(asked.number, CheloniaError(Kind.INTERNAL, asked.method, cause=cause), None)
         finally:
-            known = asked.service in self._offered and asked.method in self._offered[asked.service].methods
-            self._parts.observe(*(_names(asked)[:2] if known else ("compact", "unreadable")), kind, _since(started))
+            known = method is not None or self._offers(asked)
+            names = (asked.service, asked.method) if known else ("compact", "unreadable")
+            self._parts.observe(*names, kind, time.perf_counter() - started)
 
     async def knows(self, who: Peer) -> bool:
         """Whether a peer has any role here."""
         return bool((await self._parts.registry.grant(who.dn)).roles)
 
-    async def _carry_out(self, who: Peer, asked: compact.Asked) -> Any:
-        grant = await self._parts.registry.grant(who.dn, asked.service_id)
+    def _offers(self, asked: compact.Asked) -> bool:
+        return asked.service in self._offered and asked.method in self._offered[asked.service].methods
+
+    def _find(self, asked: compact.Asked, grant: Grant) -> tuple[object, compact.Method]:
+        """The port and the method that are asked. Raises: DENIED, NOT_SUPPORTED."""
         if not grant.roles:
             raise CheloniaError(
                 Kind.DENIED, asked.method[:64], cause="this encoding is for approved services; use SOAP"
@@ -106,17 +115,7 @@ class CompactDoor:
                 f"no service and method {asked.service[:64]!r} {asked.method[:64]!r} here in this encoding: use SOAP"
             )
             raise CheloniaError(Kind.NOT_SUPPORTED, "compact", cause=cause)
-        call = Call(
-            dn=who.dn,
-            roles=grant.roles,
-            service_id=grant.service_id,
-            address=who.address,
-            request_id=asked.request_id[:64],
-            request_key=parse_request_key(asked.request_key) if asked.request_key else RequestKey(""),
-            read_after=asked.read_after,
-            strong=asked.strong,
-        )
-        return await getattr(offered.port, method.name)(call, *compact.decode_args(method, asked.args))
+        return offered.port, method
 
 
 class CompactConnection(asyncio.Protocol):
@@ -284,5 +283,15 @@ def _names(asked: compact.Asked) -> tuple[str, str, str]:
     return asked.service[:64], asked.method[:64], asked.request_id[:64]
 
 
-def _since(started: float) -> float:
-    return time.perf_counter() - started
+def _call(who: Peer, asked: compact.Asked, grant: Grant) -> Call:
+    """The context of a call. Raises: BAD_REQUEST for a malformed key."""
+    return Call(
+        dn=who.dn,
+        roles=grant.roles,
+        service_id=grant.service_id,
+        address=who.address,
+        request_id=asked.request_id[:64],
+        request_key=parse_request_key(asked.request_key) if asked.request_key else RequestKey(""),
+        read_after=asked.read_after,
+        strong=asked.strong,
+    )

@@ -75,22 +75,27 @@ class Registry:
 
     async def grant(self, dn: Dn, service: str = "") -> Grant:
         """The roles of `dn`; `service` chooses among the ids registered for it."""
-        if dn == ANONYMOUS:
-            return NOTHING
-        self._forget_old()
-        if dn not in self._records and self._worth_reading(dn):
+        known = self.known(dn, service)
+        if known is not None:
+            return known
+        if self._worth_reading(dn):
             # One read serves all who wait for it; who gives up waiting does not end it.
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self.refresh())
             await asyncio.shield(self._reading)
             if dn not in self._records:
                 self._remember_stranger(dn)
+        return self.known(dn, service) or NOTHING
+
+    def known(self, dn: Dn, service: str = "") -> Grant | None:
+        """`grant`, as far as nobody has to be asked; None: the registry might know more by now."""
+        self._forget_old()
         grant = None if service else self._grants.get(dn)
-        if grant is None:
-            grant = _choose(self._records.get(dn, ()), service)
-            if not service and dn in self._records:
+        if grant is None and dn in self._records:
+            grant = _choose(self._records[dn], service)
+            if not service:
                 self._grants[dn] = grant
-        return grant
+        return NOTHING if dn == ANONYMOUS else grant
 
     def _worth_reading(self, dn: Dn) -> bool:
         """Whether an unknown caller might be known after another read; nobody waits for a registry that is away."""

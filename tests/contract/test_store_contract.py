@@ -39,15 +39,27 @@ def test_a_commit_puts_and_deletes_together(store: Store) -> None:
 
 def test_a_brief_read_is_made_at_once_unless_the_state_is_held(store: Store) -> None:
     store.commit({b"a": b"1"}, [])
-    assert store.at_once(lambda: store.get(b"a")) == b"1"
+    assert store.at_once(lambda state: state.get(b"a")) == b"1"
     with pytest.raises(ZeroDivisionError):
-        store.at_once(lambda: 1 // 0)
+        store.at_once(lambda state: 1 // 0)
     with store.reading():
         assert store.get(b"a") == b"1"
     if not isinstance(store, MemoryStore):  # where nothing else runs meanwhile
         with store.reading():
-            assert store.at_once(lambda: store.get(b"a")) is None
-    assert store.at_once(lambda: store.get(b"a")) == b"1"
+            assert store.at_once(lambda state: state.get(b"a")) is None
+    assert store.at_once(lambda state: state.scan(b"", b"b", 9)) == [(b"a", b"1")]
+
+
+def test_states_that_differ_have_different_numbers(store: Store) -> None:
+    def look() -> tuple[int, bytes | None] | None:
+        return store.at_once(lambda state: (state.number, state.get(b"a")))
+
+    found = []
+    for value in (b"1", b"2", b"1"):
+        store.commit({b"a": value}, [])
+        found += [look(), look()]
+    assert found[::2] == found[1::2]
+    assert len(set(found)) == 3
 
 
 def test_a_scan_is_in_byte_order_and_bounded(store: Store) -> None:

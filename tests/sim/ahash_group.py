@@ -28,6 +28,7 @@ from chelonia.ahash.membership import Member, Membership
 from chelonia.ahash.replicated import Parts, ReplicatedAHash
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.standing import LogEnd
+from chelonia.ahash.store import State
 from chelonia.ahash.store_memory import MemoryStore
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
@@ -130,6 +131,7 @@ class SimReplica:
         self.stalled: deque[Callable[[], None]] | None = None
         self._events: Callable[[Event], None] | None = None
         self._sends: Send | None = None
+        self.number = 0
         self._model = _Model(self, disk)  # type: ignore[arg-type]
 
     # --- what the model asks of its process -------------------------------------------------------------------------
@@ -269,9 +271,10 @@ class SimReplica:
         """See `Store`."""
         yield
 
-    def at_once(self, work: Callable[[], T]) -> T | None:
+    def at_once(self, work: Callable[[State], T]) -> T | None:
         """See `Store`."""
-        return work()
+        self.number += 1  # what is rolled back is no commit: a state is never taken for an earlier one
+        return work(self)
 
     def upkeep_due(self) -> bool:
         """Never."""
@@ -336,6 +339,10 @@ class SimExecutor:
         """Do it in the next turn of the loop."""
         del at_once
         asyncio.get_running_loop().call_soon(work)
+
+    def waited(self) -> bool:
+        """Never."""
+        return False
 
     async def close(self) -> None:
         """Nothing."""

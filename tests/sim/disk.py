@@ -322,6 +322,13 @@ class SeenDurability:
         await self._inner.wait(position)
         self._horizon.saw(position)
 
+    def holds(self, position: Position) -> bool:
+        """See `ahash.store.Durability`."""
+        if not self._inner.holds(position):
+            return False
+        self._horizon.saw(position)
+        return True
+
 
 class SimDurability:
     """When an answer may be given: after a while, and now and then nobody can say (`unknown`), effect or not."""
@@ -337,3 +344,8 @@ class SimDurability:
             await asyncio.sleep(self._rng.randint(0, self.lag_ms) / 1000)
         if self.unknown and self._rng.random() < self.unknown:
             raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(position.sequence), "the majority is gone")
+
+    def holds(self, position: Position) -> bool:
+        """Whether there is nothing to wait for, and nothing unknown."""
+        del position
+        return not (self.lag_ms or self.unknown)

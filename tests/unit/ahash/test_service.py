@@ -7,10 +7,13 @@ from typing import TypeVar
 
 import pytest
 
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.service import BRIEF_MS, BRIEF_OBJECTS, HAND_OVER_FACTOR, AHashService, AHashSettings
+from chelonia.ahash.store import State
 from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
+from chelonia.core.metadata import StoredObject
 from chelonia.core.position import Position
 from tests.support.ahash import LIBRARIAN, HandClock, add, check, is_set, open_store, put, serving
 
@@ -37,6 +40,9 @@ class HeldExecutor:
     def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return self.inline.run_read(work)
 
+    def waited(self) -> bool:
+        return False
+
     async def close(self) -> None:
         pass
 
@@ -51,6 +57,9 @@ class Gate:
     async def wait(self, position: Position) -> None:
         self.asked.append(position.sequence)
         await self.opened.wait()
+
+    def holds(self, position: Position) -> bool:
+        return self.opened.is_set()
 
 
 async def turns(count: int = 10) -> None:
@@ -281,3 +290,66 @@ async def test_closing_answers_what_was_taken(tmp_path: Path) -> None:
         assert all([(await t).applied for t in tries])
     async with serving(open_store("bdb", tmp_path)) as service:
         assert (await service.get(LIBRARIAN, (ObjectId("o"),)))[0].value("s", "n") == "600"
+
+
+class SlowStore(MemoryStore):
+    """A store whose brief reads take `took_ms`."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__()
+        self.clock, self.took_ms = clock, 0
+
+    def at_once(self, work: Callable[[State], T]) -> T | None:
+        self.clock.now += self.took_ms
+        return super().at_once(work)
+
+
+class CountingExecutor(InlineExecutor):
+    """Counts what readers have to read; `disk`: whether others wait for it."""
+
+    disk = False
+    reads = 0
+
+    def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        self.reads += 1
+        return super().run_read(work)
+
+    def waited(self) -> bool:
+        return self.disk
+
+
+async def test_after_a_read_that_waited_for_the_disk_the_next_ones_are_the_readers() -> None:
+    clock, executor = HandClock(), CountingExecutor()
+    store = SlowStore(clock)
+    service = AHashService(store, executor, clock, SETTINGS)
+    await service.start()
+
+    async def by_readers(count: int = 1) -> bool:
+        before = executor.reads
+        await service.get(LIBRARIAN, tuple(ObjectId(f"o{n}") for n in range(count)))
+        return executor.reads > before
+
+    store.took_ms = BRIEF_MS
+    assert not [await by_readers() for _ in range(3)][-1], "slow for want of a processor: readers want it too"
+    executor.disk = True
+    assert not await by_readers(), "this one waits for the disk"
+    store.took_ms = 0
+    assert await by_readers()
+    clock.advance(BRIEF_MS * HAND_OVER_FACTOR)
+    assert not await by_readers()
+    assert await by_readers(BRIEF_OBJECTS + 1), "nor is what is large read between other requests"
+    await service.close()
+
+
+async def test_what_is_not_durable_is_not_told_at_once() -> None:
+    gate = Gate()
+    service = AHashService(MemoryStore(), InlineExecutor(), HandClock(), SETTINGS, gate)
+    await service.start()
+    ids: tuple[ObjectId, ...] = (ObjectId("o"),)
+    assert service.at_once(LIBRARIAN, "get", (ids, ())) is None
+    gate.opened.set()
+    assert service.at_once(LIBRARIAN, "get", (ids, ())) == (StoredObject(ids[0], 0),)
+    with pytest.raises(CheloniaError) as caught:
+        service.at_once(Call(), "get", (ids, ()))
+    assert caught.value.kind is Kind.DENIED
+    await service.close()
