@@ -18,6 +18,8 @@ from chelonia.librarian.blobs import facts_of, locations_of
 from chelonia.librarian.elements import drop, on_version
 
 GOOD = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL)
+CLAIMED = (ReplicaState.CREATING, ReplicaState.STALLED)
+"""Nobody has told that these are there: nothing to lose, as long as there are others that they were to be made of."""
 
 Present = Callable[[ServiceId], bool]
 """Whether a Shepherd can be reached now."""
@@ -33,12 +35,15 @@ class Parting:
 
 def part(blob: StoredObject, shepherd: ServiceId, present: Present) -> Parting:
     """Decide about a blob as it was read."""
-    own = [location for location, _ in locations_of(blob) if location.shepherd == shepherd]
+    found = [(location, state) for location, state in locations_of(blob) if location.shepherd == shepherd]
+    own = [location for location, _ in found]
     if not own:
         return Parting((), None)
+    told = any(state not in CLAIMED for _, state in found)
     good = [loc.shepherd for loc, state in locations_of(blob) if state in GOOD and loc.shepherd != shepherd]
     facts = facts_of(blob)
-    loss = None if any(map(present, good)) else Loss(facts.guid, facts.name, facts.blob, tuple(dict.fromkeys(good)))
+    is_lost = (told or not good) and not any(map(present, good))
+    loss = Loss(facts.guid, facts.name, facts.blob, tuple(dict.fromkeys(good))) if is_lost else None
     elements: list[Element] = []
     for location in own:
         elements += [drop(blob.id, "locations", str(location)), drop(blob.id, "claims", str(location))]

@@ -149,8 +149,8 @@ class NodeLife:
         """Warn of what a sweep must leave, whenever there is more or less of it."""
         if losses and len(losses) != self._told.get(shepherd):
             _LOG.warning(
-                "shepherd %s is forgotten, and only it has a verified copy within reach of %d files that were written "
-                "since, %s the first of them: bring the others back that have one, or give them up: "
+                "shepherd %s is forgotten, and there is no other verified copy within reach of %d files that were "
+                "listed there since, such as %s: bring others back that have one, or give them up: "
                 "chelonia admin node forget %s --accept-loss",
                 shepherd, len(losses), losses[0].name, shepherd,
             )  # fmt: skip

@@ -272,14 +272,14 @@ def test_nothing_goes_of_a_shepherd_that_metadata_put_back_since_know_as_approve
     run_virtual(scenario())
 
 
-async def only_there(p: Paper, shepherd: ServiceId) -> Loss:
+async def only_there(p: Paper, shepherd: ServiceId, state: S) -> Loss:
     """A file whose one good copy is on a forgotten Shepherd: a report of it was carried out late."""
     begin = p.b.begin("late", wanted=1)
     begun = await p.b.service.begin_put(BARTENDER, begin)
     taken, guid, blob = p.b.receipt(begun.blob, p.b.shepherds[1]), begun.guid, begun.blob
     await p.b.service.commit_file(BARTENDER, CommitFile(begin, begun, (taken,)))
     at, obj = Location(shepherd, ReferenceId("late")), blob_object(blob)
-    elements = [drop(obj, "locations", str(taken.location)), put(obj, "locations", str(at), S.ALIVE.value)]
+    elements = [drop(obj, "locations", str(taken.location)), put(obj, "locations", str(at), state.value)]
     elements += [
         drop(shepherd_object(taken.location.shepherd), "file", taken.location.reference),
         file_record(at, blob),
@@ -288,29 +288,47 @@ async def only_there(p: Paper, shepherd: ServiceId) -> Loss:
     return Loss(guid, "/late", blob)
 
 
-@pytest.mark.expect_log("only it has")
+@pytest.mark.expect_log("no other verified copy")
 @pytest.mark.expect_log("is lost with")
+@pytest.mark.parametrize("state", [S.ALIVE, S.STALLED, S.INVALID])
 def test_what_only_a_forgotten_shepherd_has_is_told_and_goes_by_an_administrators_word_alone(
-    caplog: pytest.LogCaptureFixture,
+    state: S, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
         async with paper(shepherds=3) as p:
             one, _ = await forgotten(p)
-            lost = await only_there(p, one)
+            lost = await only_there(p, one, state)
             await asyncio.sleep(30)
-            assert await p.b.locations(lost.blob) == {one: "alive"}, "it is nobody's to give up"
-            (told,) = [record for record in caplog.records if "only it has" in record.message]
+            assert await p.b.locations(lost.blob) == {one: state.value}, "it is nobody's to give up"
+            (told,) = [record for record in caplog.records if "no other verified copy" in record.message]
             assert "/late" in told.message
             assert "admin node forget" in told.message
             assert losses(await forget(p, one, check=True)) == [lost]
             refused = await forget(p, one)
             assert (losses(refused), refused[-1].forgotten) == ([lost], False)
-            assert await p.b.locations(lost.blob) == {one: "alive"}
+            assert await p.b.locations(lost.blob) == {one: state.value}
             done = await forget(p, one, accept=True)
             assert (losses(done), done[-1].forgotten) == ([lost], True)
             assert await p.b.locations(lost.blob) == {}
             assert not (await p.b.stored(f"sys:shepherd:{one}")).exists
             assert [page.forgotten for page in await forget(p, one)] == [True], "asked once more, nothing is left"
+
+    run_virtual(scenario())
+
+
+def test_a_claim_of_a_forgotten_shepherd_is_no_copy_and_waits_for_nobody() -> None:
+    """Others that have the file are away for now; here nobody ever made one."""
+
+    async def scenario() -> None:
+        async with paper(3, replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)) as p:
+            one, blob = await forgotten(p)
+            await away(p, *p.b.shepherds[1:])
+            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(late(p, one, blob)))).applied
+
+            async def gone() -> bool:
+                return one not in await p.b.locations(blob)
+
+            await p.until(gone)
 
     run_virtual(scenario())
 
