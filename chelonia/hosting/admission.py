@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from chelonia.core.ahash import ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
-from chelonia.hosting.identity import subject_dn
+from chelonia.hosting.identity import names_of, subject_dn
 
 PREFIX: Final = "chelonia1-"
 PIN_BYTES, SECRET_BYTES = 16, 16
@@ -214,11 +214,7 @@ def own_certificate(request: Request, csr: x509.CertificateSigningRequest) -> tu
     if _public(chain[0].public_key()) != _public(csr.public_key()):
         cause = f"it has not the key of the certificate {subject_dn(chain[0])}: hostcert.pem and hostkey.pem must fit"
         raise CheloniaError(Kind.UNTRUSTED, "join", request.host, cause)
-    try:
-        names = chain[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        named = names.get_values_for_type(x509.DNSName)
-    except x509.ExtensionNotFound:
-        named = []
+    named = names_of(chain[0])
     if request.host not in named:
         told = ", ".join(named) or "nobody"
         cause = f"its certificate names {told}, not {request.host}: it needs that as subject alternative name"

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from cryptography import x509
+
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.hosting import host_files
@@ -37,7 +39,7 @@ from chelonia.hosting.first_config import (
     core_config,
     url,
 )
-from chelonia.hosting.identity import name_from_dn, render_dn
+from chelonia.hosting.identity import name_from_dn, names_of, render_dn
 
 SECRET_BYTES: Final = 32
 CA_KEY: Final = KeyKind.P256
@@ -99,6 +101,7 @@ def _init(options: argparse.Namespace) -> int:
     host_files.check_resolves(name)
     host_files.check_ports(options.port)
     dn = _site_certificate(places) if options.site_certificate else _own_certificates(places, name, options)
+    _check_names(places, name)
     host_files.give(places.key, owner)
     administrator = _administrator(options, places)
     host_files.write_secret(places, owner, SystemIds().token(SECRET_BYTES).hex())
@@ -144,6 +147,14 @@ def _authority(places: Places, subject: str, now: Ms) -> CertificateAuthority:
         print(f"CA            {ca.issued.dn}; its key is in {places.grid / 'ca'}: keep a copy of it elsewhere")
     host_files.readers([places.grid, places.ca_dir, *places.ca_dir.iterdir()])
     return ca
+
+
+def _check_names(places: Places, name: str) -> None:
+    """Raises: EXISTS when the certificate is another host's, as after an `init` that was given another name."""
+    named = names_of(x509.load_pem_x509_certificates(places.cert.read_bytes())[0])
+    if name not in named:
+        cause = f"it names {', '.join(named) or 'nobody'}, not {name}: move it away, or name the host that it is for"
+        raise CheloniaError(Kind.EXISTS, "init", str(places.cert), cause)
 
 
 def _site_certificate(places: Places) -> Dn:

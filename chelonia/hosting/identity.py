@@ -352,6 +352,15 @@ def parse_dn(text: str) -> tuple[Rdn, ...]:
     return tuple(tuple(rdn) for rdn in rdns)
 
 
+def names_of(cert: x509.Certificate) -> tuple[str, ...]:
+    """The DNS names that a certificate is for."""
+    try:
+        names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(names.get_values_for_type(x509.DNSName))
+
+
 def name_from_dn(text: str) -> x509.Name:
     """Build the X.509 name that `text` renders. Raises: BAD_REQUEST if it is no DN or breaks X.520 lengths."""
     try:

@@ -301,6 +301,19 @@ def test_another_hosts_configuration_is_not_overwritten(tmp_path: Path, capsys: 
     assert tree(tmp_path) == before
 
 
+def test_a_certificate_of_another_name_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`init` was killed, and is given again with the name that was meant."""
+    at = places(tmp_path)
+    ca = CertificateAuthority.create(at.grid, "/O=Grid/O=Chelonia/CN=Chelonia CA", real_now_ms(), kind=KeyKind.P256)
+    ca.issue_host("/O=Grid/O=Chelonia/CN=host/lokalhost", ["lokalhost"], real_now_ms()).write(at.cert, at.key)
+    assert init(tmp_path) == 1
+    told = capsys.readouterr().err
+    assert "it names lokalhost, not localhost" in told
+    assert "move it away" in told
+    at.cert.unlink()
+    assert init(tmp_path) == 0
+
+
 def test_another_persons_certificate_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ca = CertificateAuthority.create(tmp_path / "site", "/DC=org/CN=Site CA", real_now_ms(), kind=KeyKind.P256)
     globus = tmp_path / "home" / ".globus"
