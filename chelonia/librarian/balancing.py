@@ -98,12 +98,15 @@ class Balancing:
         while (pause := max(pace.wait_ms(self._on.now) for pace in paces)) or self._busy():
             await self._on.world.clock.sleep(max(pause, self._on.settings.tick_ms))
         for stored in await self._read((blob,)):
-            for plan in self._parts.planning.plans((stored,)):
-                move = balance.move(repair.view_of(stored), plan, self._parts.planning.nodes(), self._balance())
-                if move is not None and self._parts.leading.now:
-                    self._spend(plan.size, move, draining=node.draining)
-                    await self._act(replace(plan, copies=(move.copy,)), stored)
-                    return True
+            fresh = self._parts.planning.planned(stored)
+            if fresh is None:
+                continue
+            view, plan = fresh
+            move = balance.move(view, plan, self._parts.planning.nodes(), self._balance())
+            if move is not None and self._parts.leading.now:
+                self._spend(plan.size, move, draining=node.draining)
+                await self._act(replace(plan, copies=(move.copy,)), stored)
+                return True
         return False
 
     def _spend(self, size: int, move: Move, *, draining: bool) -> None:
@@ -127,11 +130,14 @@ class Balancing:
         """What should move, and how many files are not quiet."""
         nodes, balanced, moves, unquiet = self._parts.planning.nodes(), self._balance(), [], 0
         for blob in stored:
-            for plan in self._parts.planning.plans((blob,)):
-                move = balance.move(repair.view_of(blob), plan, nodes, balanced)
-                unquiet += not plan.quiet
-                if move is not None:
-                    moves.append((plan.blob, move))
+            planned = self._parts.planning.planned(blob)
+            if planned is None:
+                continue
+            view, plan = planned
+            move = balance.move(view, plan, nodes, balanced)
+            unquiet += not plan.quiet
+            if move is not None:
+                moves.append((plan.blob, move))
         return moves, unquiet
 
     async def _read(self, blobs: Sequence[BlobId]) -> list[StoredObject]:

@@ -59,6 +59,14 @@ class Planning:
             self._tally.note(plan)
         return plans
 
+    def planned(self, blob: StoredObject) -> tuple[BlobView, BlobPlan] | None:
+        """One blob as it was read, and its plan; None where `plans` leaves it out."""
+        for view in self._views((blob,)):
+            plan = repair.plan_blob(view, self.nodes(), self.policy, self._on.wall)
+            self._tally.note(plan)
+            return view, plan
+        return None
+
     def _views(self, blobs: Iterable[StoredObject]) -> Iterator[BlobView]:
         for stored in blobs:
             try:

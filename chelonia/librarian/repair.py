@@ -21,7 +21,7 @@ from chelonia.core.librarian import NodeView
 from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
 from chelonia.core.replicas import Location, ReplicaState
-from chelonia.librarian.blobs import blob_of, facts_of, locations_of
+from chelonia.librarian.blobs import blob_of, locations_of
 
 _S = ReplicaState
 
@@ -205,9 +205,16 @@ def vouched(plan: BlobPlan, answered: Container[Location]) -> BlobPlan:
 
 def view_of(stored: StoredObject) -> BlobView:
     """A blob object as the planner reads it."""
-    facts, claims = facts_of(stored), stored.sections.get("claims", {})
+    facts, claims = stored.sections.get("blob", {}), stored.sections.get("claims", {})
     replicas = tuple(_replica(loc, state, Ms(int(claims.get(str(loc), "0")))) for loc, state in locations_of(stored))
-    return BlobView(blob_of(stored), stored.version, facts.wanted, facts.size, facts.created_ms, replicas)
+    return BlobView(
+        blob=blob_of(stored),
+        version=stored.version,
+        wanted=int(facts.get("wanted", "0")),
+        size=int(facts.get("size", "-1")),
+        created_ms=Ms(int(facts.get("created_ms", "0"))),
+        replicas=replicas,
+    )
 
 
 def _replica(location: Location, state: ReplicaState, noted: Ms) -> Replica:
