@@ -24,6 +24,9 @@ Unexpected = Callable[[str, BaseException], None]
 """Told of an error that no service of ours may raise: which process, what."""
 
 
+_LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
+
+
 class Life:
     """One run of a process, from its start to its crash."""
 
@@ -31,19 +34,20 @@ class Life:
         self.name = name
         self.over = False
         self.tasks: dict[asyncio.Task[Any], None] = {}
+        self._living = this_loop().living
+        self.context = contextvars.copy_context()
+        self.context.run(_LIFE.set, self)
         self._unexpected = unexpected
 
     def ended(self, task: asyncio.Task[Any]) -> None:
         """Look at how a task has ended, which is no part of this life any more."""
         self.tasks.pop(task, None)
+        self._living.discard(task)
         if task.cancelled():
             return
         error = task.exception()
         if error is not None and not self.over and not isinstance(error, CheloniaError):
             self._unexpected(self.name, error)
-
-
-_LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
 
 
 def check_alive() -> None:
@@ -60,6 +64,8 @@ def make_task(loop: VirtualLoop, work: Any, context: contextvars.Context | None)
     if life is not None:
         life.tasks[task] = None
         task.add_done_callback(life.ended)
+    else:
+        task.add_done_callback(loop.living.discard)
     return task
 
 
@@ -84,9 +90,7 @@ class Node:
 
     def context(self) -> contextvars.Context:
         """The context of what belongs to the present life of this process."""
-        context = contextvars.copy_context()
-        context.run(_LIFE.set, self._life)
-        return context
+        return self._life.context.copy()
 
     def over(self, context: contextvars.Context) -> bool:
         """Whether the life that this context belongs to has ended."""

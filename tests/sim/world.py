@@ -252,10 +252,11 @@ class World:
     async def _all_alive(self) -> bool:
         if not all(host.librarian for host in self._with("l")) or not all(host.bartender for host in self._with("b")):
             return False
-        librarians = [host.librarian for host in self.hosts if host.librarian is not None]
-        views = [view for librarian in librarians for view in await librarian.nodes(ADMIN)]
-        heard = self.group is None or all(view.total_bytes for view in views)
-        return heard and all(view.state == "alive" for view in views)
+        for librarian in [host.librarian for host in self.hosts if host.librarian is not None]:
+            for view in await librarian.nodes(ADMIN):
+                if view.state != "alive" or (self.group is not None and not view.total_bytes):
+                    return False
+        return True
 
     async def crash(self, shepherd: SimShepherd) -> None:
         """Kill a Shepherd: memory and unsynced bytes are gone."""
