@@ -374,7 +374,8 @@ class Mastership:
                 await self.changed(EVENT_MS)
 
     async def changed(self, patience_ms: int) -> None:
-        """Return when a term or a master may have come or gone, at the latest after `patience_ms`."""
+        """Return when a term or a master may have come or gone, or our next commit is told; at the latest after
+        `patience_ms`."""
         await self._sleep(self._changed, patience_ms)
 
     async def _doze(self, duration_ms: int) -> None:
@@ -467,6 +468,7 @@ class Mastership:
                 return
             self._do(self.replica.event, event, now)
             if isinstance(event, Committed):
+                self._tell_changed()  # a read may have come before what it saw was told; the timekeeper sleeps on
                 continue
             if isinstance(event, Flushed | Ready):
                 self._members_due |= isinstance(event, Ready) or event.regrouped
@@ -626,9 +628,12 @@ class Mastership:
 
     def pulse(self) -> None:
         """Something changed that others may wait for."""
+        self._tell_changed()
+        self._woken.set()
+
+    def _tell_changed(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        self._woken.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that the protocol asked for; what it cannot cope with ends the process."""

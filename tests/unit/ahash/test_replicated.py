@@ -50,6 +50,33 @@ async def test_every_replica_takes_every_request(group: Group) -> None:
     assert {view.role for view in strong.replicas} == {"master", "follower"}
 
 
+async def test_a_read_that_sees_a_commit_before_it_is_told_goes_on_when_it_is(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for 50 ms: between a commit and the word of it there is some turn of the event loop."""
+    monkeypatch.setattr(replicated, "RETRY_MS", 60_000)
+    master = group.master()
+    mastership, engine, waits = group.masterships[master], group.engines[master], asyncio.Event()
+    changed, pump = mastership.changed, mastership._pump
+
+    async def change(patience_ms: int) -> None:
+        waits.set()
+        await changed(patience_ms)
+
+    monkeypatch.setattr(mastership, "changed", change)
+    before = engine.applied()
+    mastership._pump = lambda: None  # type: ignore[method-assign]
+    writing = asyncio.create_task(write(group, master, "k", "new"))
+    await poll_async(lambda: engine.applied() > before, what="a commit")
+    reading = asyncio.create_task(value_at(group, master))
+    await asyncio.wait_for(waits.wait(), 20)
+    mastership._pump = pump  # type: ignore[method-assign]
+    pump()
+    async with asyncio.timeout(20):
+        assert await reading == "new"
+        assert (await writing).applied
+
+
 async def test_whoever_shows_a_position_sees_what_stood_there(group: Group) -> None:
     for turn in range(20):
         replica = 1 + turn % 3
