@@ -27,7 +27,10 @@ def later(claimed: Position | None, known: Position | None) -> Position | None:
     """The later of two positions; of two clusters' the known one: nothing can be read after another's history."""
     if claimed is None or known is None:
         return claimed or known
-    return max(claimed, known) if claimed.cluster == known.cluster else known
+    if claimed.cluster != known.cluster:
+        return known
+    # Asked for each answer: not by the order of the class, which makes tuples of all fields.
+    return claimed if (claimed.generation, claimed.sequence) > (known.generation, known.sequence) else known
 
 
 class Horizon:

@@ -169,9 +169,11 @@ class _Connection(asyncio.Protocol):
             self._expect(silent_s, number, now_s, read_s)
         else:
             self._expect(read_s, number, now_s, 0)
-        if not self._out:
-            self._loop.call_soon(self._flush)
         self._out.append(frame)
+        if len(self._waiting) == 1:
+            self._flush()  # nobody else waits: hardly another call comes in this turn
+        elif len(self._out) == 1:
+            self._loop.call_soon(self._flush)
         return await self._answer(number)
 
     async def _answer(self, number: int) -> compact.Answered:
@@ -215,7 +217,7 @@ class _Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         """Send what one turn of the event loop has asked in one write."""
-        if self._transport is not None and not self.broken:
+        if self._transport is not None and not self.broken and self._out:
             self._transport.write(b"".join(self._out))
         self._out.clear()
 
