@@ -54,7 +54,6 @@ from chelonia.ahash.store_bdb_environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
 from chelonia.ahash.store_bdb_frames import LOG, SYNCHRONISING, Bundle, FrameKind, TokenMark, frame_kind, is_whole
 from chelonia.ahash.store_bdb_gate import Gate, OneState
-from chelonia.ahash.store_waking import Inbox
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
@@ -108,7 +107,7 @@ class ReplicatedStore:
         self._logs_kept = threading.Lock()
         self._gate = Gate()
         self._mark = TokenMark()
-        self._work: Inbox[_Frame | Callable[[], None] | None] = Inbox()
+        self._work: queue.SimpleQueue[_Frame | Callable[[], None] | None] = queue.SimpleQueue()
         self._bytes_queued = self._bytes_taken = 0  # each written by one thread only
         self._thread: threading.Thread | None = None
         self._post: Callable[[Event], None] = lambda event: None
@@ -169,7 +168,9 @@ class ReplicatedStore:
     def process(self, sender: int, control: bytes, record: bytes) -> None:
         """Take a frame; dropped when too many wait, the library asks again."""
         waiting = self._bytes_queued - self._bytes_taken
-        full = waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or (len(self._work) >= bounds.REPLICA_FRAMES_QUEUED_MAX)
+        full = waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or (
+            self._work.qsize() >= bounds.REPLICA_FRAMES_QUEUED_MAX
+        )
         if not full and frame_kind(control) != FrameKind.DUPMASTER:
             self._bytes_queued += len(record)
             self._work.put(_Frame(sender, control, record))
@@ -504,7 +505,7 @@ class ReplicatedStore:
     def _drain(self) -> None:
         """Take what waits, and as much again as comes meanwhile, but not without end."""
         try:
-            item = self._work.get(ANNOUNCE_MS)
+            item = self._work.get(timeout=ANNOUNCE_MS / 1000)
         except queue.Empty:
             if not self._ready or time.monotonic() < self._new_until_s:
                 self._carry_out(self._announce)
@@ -514,7 +515,7 @@ class ReplicatedStore:
                 return
             self._carry_out(item)
             self._carry_out(self._take_office_if_won)
-            if not left or not self._work:
+            if not left or self._work.empty():
                 return
             item = self._work.get()
 

@@ -10,12 +10,12 @@ import asyncio
 import queue
 import resource
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
-
-from chelonia.ahash.store_waking import Inbox, LoopInbox
 
 T = TypeVar("T")
 
@@ -38,18 +38,44 @@ class _Work:
 _Group = list[_Work]
 
 
+class _WayBack:
+    """What threads tell the event loop, in one order; a wake-up takes along all that waits."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._woken = False
+
+    def put(self, work: Callable[[], None], *, at_once: bool = True) -> None:
+        """On any thread: have `work` called on the loop."""
+        self._waiting.append(work)
+        if at_once and not self._woken:  # looked at after the append, cleared before the work is taken
+            self._woken = True
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._take)
+
+    def _take(self) -> None:
+        self._woken = False
+        try:
+            while self._waiting:
+                self._waiting.popleft()()
+        finally:
+            if self._waiting:  # one of them failed, which the loop tells; the others go on
+                self._loop.call_soon(self._take)
+
+
 class ThreadExecutor:
     """An `Executor` over threads. Make it inside the running event loop that will await its futures."""
 
     def __init__(self, readers: int = READERS) -> None:
         self._loop = asyncio.get_running_loop()
-        self._back = LoopInbox()
-        self._writes: Inbox[_Group | None] = Inbox()
+        self._back = _WayBack(self._loop)
+        self._writes: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._gathered: _Group = []
         self._blocks = 0
-        self._threads = [_start("ahash-committer", self._writes.get, self._back)]
-        self._threads += [_start(f"ahash-reader-{n}", self._reads.get, self._back) for n in range(readers)]
+        self._threads = [_start("ahash-committer", self._writes, self._back)]
+        self._threads += [_start(f"ahash-reader-{n}", self._reads, self._back) for n in range(readers)]
 
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` on the committer thread, after all write work handed over before."""
@@ -82,8 +108,6 @@ class ThreadExecutor:
             self._reads.put(None)
         threads, self._threads = self._threads, []
         await self._loop.run_in_executor(None, _join, threads)
-        if threads:
-            self._back.close()
 
     def _send_reads(self) -> None:
         gathered, self._gathered = self._gathered, []
@@ -91,14 +115,14 @@ class ThreadExecutor:
             self._reads.put(gathered[start : start + READ_GROUP_MAX])
 
 
-def _start(name: str, take: Callable[[], _Group | None], back: LoopInbox) -> threading.Thread:
-    thread = threading.Thread(target=_serve, args=(take, back), name=name, daemon=True)
+def _start(name: str, work: queue.SimpleQueue[_Group | None], back: _WayBack) -> threading.Thread:
+    thread = threading.Thread(target=_serve, args=(work, back), name=name, daemon=True)
     thread.start()
     return thread
 
 
-def _serve(take: Callable[[], _Group | None], back: LoopInbox) -> None:
-    while (group := take()) is not None:
+def _serve(work: queue.SimpleQueue[_Group | None], back: _WayBack) -> None:
+    while (group := work.get()) is not None:
         for item in group:
             try:
                 item.result = item.run()

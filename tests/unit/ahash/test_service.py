@@ -1,6 +1,7 @@
 """The service: what happens around the committer: order of answers, cancellation, gates, stopping."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -280,6 +281,35 @@ async def test_work_on_threads_keeps_its_order_and_its_errors(tmp_path: Path) ->
     assert await last == "done"
     await asyncio.gather(*writes)
     assert seen == list(range(100))
+
+
+async def test_what_threads_hand_back_is_done_on_the_loop_in_order() -> None:
+    from chelonia.ahash.store_threads import ThreadExecutor
+
+    executor, many = ThreadExecutor(), 500
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context.get("exception")))
+    seen: list[tuple[object, bool]] = []
+    here = threading.get_ident()
+
+    def note(what: object) -> None:
+        seen.append((what, threading.get_ident() == here))
+        if what == 7:
+            raise ArithmeticError
+
+    def work() -> str:
+        for number in range(many):
+            executor.hand_back(lambda number=number: note(number), at_once=number % 3 == 0)  # type: ignore[misc]
+        executor.hand_back(lambda: note("last"), at_once=False)
+        return "result"
+
+    result = executor.run_write(work)
+    result.add_done_callback(lambda future: note(future.result()))
+    await result
+    await asyncio.sleep(0)
+    assert seen == [(what, True) for what in (*range(many), "last", "result")]
+    assert [type(error) for error in told] == [ArithmeticError]
+    await executor.close()
 
 
 async def test_closing_answers_what_was_taken(tmp_path: Path) -> None:

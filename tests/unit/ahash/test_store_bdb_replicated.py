@@ -218,7 +218,7 @@ def test_frames_that_are_not_taken_are_dropped_beyond_a_bound(tmp_path: Path, mo
     engine = ReplicatedStore(tmp_path / "a", SMALL, identity())
     for _ in range(10):
         engine.process(2, bytes(36), bytes(1_000_000))
-    assert len(engine._work) == 3
+    assert engine._work.qsize() == 3
     engine.close()
 
 
