@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -468,6 +468,16 @@ class SimGroup:
     def wipe(self, own: int) -> None:
         """Empty the disk of a replica that is down."""
         self.places[own].disk = Disk(whole=False)
+
+    def restore(self, contents: Mapping[bytes, bytes]) -> None:
+        """Give the first replica, while none runs, a store that belongs to no group, and empty the disks of the others:
+        it founds one, as in `hosting.ahash_replica.configured`, and they get their votes when they have filled up."""
+        members = tuple(replace(member, voter=member.replica == 1) for member in self.members.members)
+        self.members = Membership(1, members, REPLICAS + 1)
+        sequence = layout.decode_state(contents[layout.META_STATE]).sequence
+        self.decided = Record(0, sequence, ((dict(contents), (), ""),))  # type: ignore[arg-type]
+        for own, place in self.places.items():
+            place.disk = Disk([self.decided], 1) if own == 1 else Disk(whole=False)
 
     # --- links ------------------------------------------------------------------------------------------------------
 

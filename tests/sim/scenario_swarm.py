@@ -65,7 +65,7 @@ REBUILDS = 0.12
 """The share of those without a group, older metadata and a Shepherd given up in which at the end all metadata are lost
 and rebuilt."""
 RESTORES = 0.15
-"""The share of the others in which older metadata are put back."""
+"""The share of seeds in which older metadata are put back."""
 HEAL_WITHIN_MS = 400_000
 """Virtual time after the last fault in which everything must be whole."""
 EVERYTHING = "+read +addEntry +removeEntry +delete +modifyPolicy +modifyStates +modifyMetadata"
@@ -117,10 +117,11 @@ class Swarm:
         stories = [Story(NAMES_EACH, trash=self.undeletes) for _ in range(USERS // 2)]
         self.groups = [Group(f"/g{number}", story) for number, story in enumerate(stories)]
         self.drills = rng.random() < DRILLS
-        self.restores = not grouped and more.random() < RESTORES
+        restores = not grouped and more.random() < RESTORES
         self.detects = more.random() < DETECTS
         self.acts = Acts(self.world, random.Random(more.random())) if more.random() < ACTS else None
         forgets = forgets or (self.acts is not None and later.random() < FORGETS_DRAINING)
+        self.restores = restores or (grouped and later.random() < RESTORES)
         self.forgets = forgets and not self.restores
         self._losing, rebuilds = random.Random(extra.random()), extra.random() < REBUILDS
         self.rebuilds = rebuilds and not (grouped or self.restores or self.forgets)

@@ -230,7 +230,7 @@ class World:
         for own, host in enumerate(hosts, start=1):
             host.replica = own
         rng, nodes = random.Random(f"group {seed}"), [host.node for host in hosts]
-        return SimGroup(nodes, rng, self.network, self.store.commit, self._unexpected)
+        return SimGroup(nodes, rng, self.network, lambda *change: self.store.commit(*change), self._unexpected)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -366,13 +366,18 @@ class World:
         self.bugs.append(f"{name}: {error!r}")
 
     async def restore(self, backup: Mapping[bytes, bytes]) -> None:
-        """Stop the only A-Hash, put a backup in the place of its store, as an administrator does, and start it."""
-        [host] = self._with("a")
-        await self.crash_host(host)
+        """Stop every A-Hash, put a backup in the place of its store, as an administrator does, and start them: of a group
+        the first one has it, and the others fill up from that."""
+        hosts = self._with("a")
+        for host in hosts:
+            await self.crash_host(host)
         self.note("RESTORE")
         self.store = self.store.holding(backup)
         meta.raise_generation(self.store)
-        await self.restart_host(host)
+        if self.group is not None:
+            self.group.restore(self.store.contents())
+        for host in hosts:
+            await self.restart_host(host)
 
     async def lose_metadata(self) -> Host:
         """Destroy the store of the only A-Hash and stop everything but the Shepherds. An A-Hash begins again as the
