@@ -6,7 +6,8 @@ past (metadata restored from a backup, a disk image put back): the content is re
 the whole inventory is compared again. So reports neither vanish nor overtake.
 
 Each boot sends a first report, an empty one if there is nothing to tell: until it is taken, one of an earlier boot that
-was late could still be.
+was late could still be. Under metadata put back from a backup, whose numbers are older, they are numbered as of a later
+boot: no number comes twice.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Journal:
 
     def __init__(self, shepherd: ServiceId, boot: int) -> None:
         self._shepherd = shepherd
-        self._boot = boot
+        self.boot = boot
         self._due: dict[ReferenceId, int] = {}
         self._heap: list[tuple[int, ReferenceId]] = []
         self._gone: dict[ReferenceId, ReportedReplica] = {}
@@ -105,7 +106,7 @@ class Journal:
             replicas = self._gather(now_ms, limit, describe)
             if not replicas and self.accepted:
                 return None
-            self._flight = Report(self._shepherd, self._boot, self.accepted + 1, replicas)
+            self._flight = Report(self._shepherd, self.boot, self.accepted + 1, replicas)
             self._tries = 0
         self._tries += 1
         return self._flight
@@ -124,6 +125,12 @@ class Journal:
         self._flight = replace(flight, number=accepted + 1)
         self._tries = 0
         return Answered(None, diverged=True)
+
+    def begin_anew(self, boot: int) -> None:
+        """Number from 1 as of this later boot, what is in flight first."""
+        self.boot, self.accepted = boot, 0
+        if self._flight is not None:
+            self._flight, self._tries = replace(self._flight, boot=boot, number=1), 0
 
     def _gather(self, now_ms: int, limit: int, describe: Describe) -> tuple[ReportedReplica, ...]:
         replicas: list[ReportedReplica] = []

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 CURSOR = "scrub_cursor"
 """Where `State.extra` keeps how far the scrub's round has come."""
+REPORTED = "reported_boot"
+"""Where `State.extra` keeps the boot that reports are numbered by, where it is not that of a start."""
 BOOTS = "boots"
 """Where `State.extra` keeps the boots before this one, newest first, with blanks between."""
 
@@ -99,9 +101,17 @@ class Node:
             old = replace(old, cluster=self.disk.identity.cluster)
         boots = [str(old.boot), *old.extra.get(BOOTS, "").split()] if old.boot else []
         extra = {**old.extra, BOOTS: " ".join(boots[: bounds.BOOTS_KEPT])}
-        await self.save(lambda _: replace(old, boot=max(old.boot + 1, clock_s), extra=extra))
+        last = max(old.boot, int(old.extra.get(REPORTED, "0")))
+        await self.save(lambda _: replace(old, boot=max(last + 1, clock_s), extra=extra))
         self.journal = Journal(self.id, self.state.boot)
         self.round = Round(self.state.extra.get(CURSOR, ""))
+
+    async def number_anew(self) -> None:
+        """Number reports as of a later boot, durably: what was sent before can follow nothing any more. Raises: as
+        `save`."""
+        boot = self.journal.boot + 1
+        await self.save(lambda now: replace(now, extra={**now.extra, REPORTED: str(boot)}))
+        self.journal.begin_anew(boot)
 
     @property
     def boots(self) -> tuple[int, ...]:

@@ -59,6 +59,7 @@ class Reporting:
         self._strangers: dict[ReferenceId, None] = {}
         self._alarmed = False
         self._compared = (0, 0)  # the generation compared with, and when (monotonic)
+        self._numbered = 0  # the generation whose reports are numbered
         self._replaced = False
         self._missing = 0
         self._leaving = False
@@ -159,6 +160,7 @@ class Reporting:
         """Send one report or compare the inventory; returns whether there may be more to do at once."""
         node = self._node
         try:
+            await self._number()
             if self._compare_due():
                 await self._compare_inventory()
             report = node.journal.take(node.ports.clock.monotonic_ms(), bounds.REPORT_ENTRIES_MAX, node.describe)
@@ -172,6 +174,13 @@ class Reporting:
             return True
         await self._heard(answer)
         return True
+
+    async def _number(self) -> None:
+        """Begin anew with the numbers of reports where older metadata were put back, which go on from older ones."""
+        generation = self._node.state.generation
+        if self._numbered not in (0, generation):
+            await self._node.number_anew()
+        self._numbered = generation
 
     def _compare_due(self) -> bool:
         """Whether to compare inventories now: asked to, in doubt (not again and again), or not done for long. What a

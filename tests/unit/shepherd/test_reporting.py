@@ -438,3 +438,28 @@ async def test_metadata_restored_from_a_backup_is_told_everything_again() -> Non
     assert world.state.state is not None
     assert world.state.state.generation == 2
     await world.stop()
+
+
+@virtual
+async def test_no_number_of_a_report_comes_again_when_older_metadata_were_put_back() -> None:
+    """They go on from an older number: what was late, or comes a second time, would be taken for the next one."""
+    world = await World().start(run=True)
+    for number in range(1, 4):
+        await world.store(DATA, number)
+        await world.pass_ms(2000)
+    before = list(world.librarian.sent)
+    world.librarian.number, world.librarian.items = 1, {}
+    world.librarian.position = Position(CLUSTER, 2, 1)
+    await world.store(DATA, 4)
+    await world.pass_ms(3000)
+    after = [report for report in world.librarian.applied if report.boot > before[-1].boot]
+    assert [report.number for report in after] == list(range(1, len(after) + 1))
+    assert world.librarian.beats[-1].compared == 2
+    assert world.librarian.beats[-1].boot == before[-1].boot, "it has not started anew: its tickets count"
+    for report in before:
+        await world.librarian.report(BARTENDER, report)
+    assert world.librarian.applied[-1] is after[-1]
+    await world.restart(run=True)
+    await world.pass_ms(1000)
+    assert world.librarian.sent[-1].boot > after[-1].boot
+    await world.stop()
