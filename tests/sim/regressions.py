@@ -81,5 +81,6 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "the simulator's own: the repair leader heard a Shepherd, late, before it was forgotten, and wrote so after",
     ),
     ("swarm", 102_609, "the erasures of a forgotten Shepherd were counted for ever"),
+    ("swarm", 53, "a Shepherd that stood still was called away after almost two leases"),
 )
 """(scenario, seed, what it found)."""

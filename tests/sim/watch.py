@@ -119,6 +119,8 @@ class Watch:
                     yield f"{shepherd.node.name} has erased {reference}, which only newer metadata knew"
 
     def _seen(self) -> Snapshot:
+        if self._world.group is not None:
+            self._world.group.look_all()  # an answer may come before anybody has looked what it rests on
         with self._world.store.watched():
             return snapshot(self._world.store)
 

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import hashlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -230,7 +230,11 @@ class World:
         for own, host in enumerate(hosts, start=1):
             host.replica = own
         rng, nodes = random.Random(f"group {seed}"), [host.node for host in hosts]
-        return SimGroup(nodes, rng, self.network, lambda *change: self.store.commit(*change), self._unexpected)
+        return SimGroup(nodes, rng, self.network, self._decided, self._unexpected)
+
+    def _decided(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """A group has decided this; where older metadata were put back, it goes into the store with these."""
+        self.store.commit(puts, deletes)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -366,8 +370,8 @@ class World:
         self.bugs.append(f"{name}: {error!r}")
 
     async def restore(self, backup: Mapping[bytes, bytes]) -> None:
-        """Stop every A-Hash, put a backup in the place of its store, as an administrator does, and start them: of a group
-        the first one has it, and the others fill up from that."""
+        """Stop every A-Hash, put a backup in the place of its store, as an administrator does, and start them: of a
+        group the first one has it, and the others fill up from that."""
         hosts = self._with("a")
         for host in hosts:
             await self.crash_host(host)
