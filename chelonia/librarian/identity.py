@@ -85,7 +85,8 @@ def judge(
         recorded: the stores on record.
         living: the last heartbeat taken, if within the lease, else None.
         settled: its boot has been heard for a lease or longer, so an older one is no message that was late.
-        insists: this start has said for a lease that its store replaces another, and nobody else was taken meanwhile.
+        insists: this start has said for a lease, and was not silent for one, that its store replaces another, and
+            nobody else was taken meanwhile.
     """
     if living is not None and beat.boot != living.boot and beat.store:
         twin = _twin(beat, living, settled)
@@ -153,7 +154,7 @@ class Voices:
         self._lease_ms = lease_ms
         self._recorded: dict[ServiceId, Recorded] = {}
         self._voices: dict[ServiceId, _Voice] = {}
-        self._claims: dict[ServiceId, tuple[str, int, Ms]] = {}
+        self._claims: dict[ServiceId, tuple[str, int, Ms, Ms]] = {}
         self._alarms: dict[ServiceId, tuple[str, Ms]] = {}
         self._troubles: dict[ServiceId, str] = {}
 
@@ -179,11 +180,12 @@ class Voices:
         return judge(beat, self.recorded(beat.shepherd), living, settled=settled, insists=insists)
 
     def _claimed_since(self, beat: Heartbeat, now: Ms) -> Ms:
-        """Since when this start says that its store replaces another."""
-        claim = self._claims.get(beat.shepherd)
-        if claim is None or claim[:2] != (beat.store, beat.boot):
-            claim = self._claims[beat.shepherd] = (beat.store, beat.boot, now)
-        return claim[2]
+        """Since when this start says, without a lease of silence, that its store replaces another."""
+        store, boot, since, last = self._claims.get(beat.shepherd, ("", 0, now, now))
+        if (store, boot) != (beat.store, beat.boot) or now - last > self._lease_ms:
+            since = now
+        self._claims[beat.shepherd] = (beat.store, beat.boot, since, now)
+        return since
 
     def taken(self, beat: Heartbeat, now: Ms) -> bool:
         """It is the Shepherd's own; returns whether its trouble, or the end of it, is news."""

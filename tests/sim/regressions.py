@@ -82,5 +82,6 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ),
     ("swarm", 102_609, "the erasures of a forgotten Shepherd were counted for ever"),
     ("swarm", 53, "a Shepherd that stood still was called away after almost two leases"),
+    ("swarm", 112, "a late message of a disk that was replaced took the place of the disk after it"),
 )
 """(scenario, seed, what it found)."""

@@ -185,7 +185,9 @@ async def test_a_new_store_is_heard_though_its_clock_is_behind_that_of_the_old_o
         held = Heartbeat(shepherd, 100, 0, 1, 2, 3, True, "", "k", store="two", replaces=True)
         b.clock.now += 2 * b.settings.lease_ms
         assert (await b.service.heartbeat(call, held)).refused == REFUSED_TWIN, "it may be from the past"
-        assert (await said("two", 100, replaces=True)).boot == 100
+        b.clock.now += b.settings.lease_ms
+        assert not (await b.service.heartbeat(call, held)).refused, "it has said so for a lease"
+        assert (await said("two", 100)).boot == 100
         assert (await b.service.report(call, Report(shepherd, 100, 1, (), "two"))).accepted == 1
         assert (await said("two", 100)).state == "alive"
 
@@ -247,6 +249,7 @@ async def test_a_late_message_of_a_store_that_was_never_recorded_displaces_none(
         assert await said("two", 90, lease_ms // 2, replaces=True) == REFUSED_TWIN, "another that was late"
         assert await said("three", 100, 0) == ""
         assert await said("two", 90, 2 * lease_ms, replaces=True) == REFUSED_TWIN, "somebody else was heard meanwhile"
+        assert await said("two", 90, 2 * lease_ms, replaces=True) == REFUSED_TWIN, "it does not insist: it was silent"
         assert await said("three", 100, 0) == ""
 
 
