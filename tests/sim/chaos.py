@@ -135,11 +135,10 @@ class Chaos:
             shepherd.disk.slow_ms = mix.slow_ms
         if mix.drift:
             for node in world.nodes():
-                node.clock.pace = rng.uniform(0.9, 1.1)
+                node.clock.drift(rng.uniform(0.9, 1.1))
             for host in world.hosts:
                 if host.replica:  # leases of masters stand 2.5 %
-                    pace, host.node.clock.pace = host.node.clock.pace, 1.0
-                    host.node.clock.drift(1 + (pace - 1) / 5)
+                    host.node.clock.drift(1 + (host.node.clock.pace - 1) / 5)
         if mix.liar:
             await self._turn(self.victims[0])
         if mix.absent:
