@@ -271,12 +271,12 @@ def new_version(facts: ReplicaFacts, location: Location, known: Known) -> list[E
     return elements
 
 
-def snapshot_blob(facts: ReplicaFacts, locations: Sequence[Location], uses: str = "", begun: int = 0) -> list[Element]:
+def snapshot_blob(facts: ReplicaFacts, locations: Sequence[Location], uses: str = "", number: int = 0) -> list[Element]:
     """Name a blob of a snapshot again. Those that are used (`uses`: by the manifest) spare the next one from beginning
     with nothing; it lets go of the others."""
     named = put(SNAPSHOTS_OBJECT, "blobs", facts.blob, facts.blob)
     elements = [*make_blob(NewBlob(facts, tuple(locations))), named]
-    return [*elements, put(SNAPSHOTS_OBJECT, "snapshot", f"{begun:013d}", uses)] if uses else elements
+    return [*elements, put(SNAPSHOTS_OBJECT, "snapshot", f"{number:013d}", uses)] if uses else elements
 
 
 def blobs_known(file: StoredObject) -> list[ObjectId]:

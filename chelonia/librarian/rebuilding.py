@@ -173,7 +173,8 @@ class Rebuilding:
 
     async def _work(self) -> None:
         found = await self._find_snapshots()
-        manifest, begun = await self._choose(found)
+        manifest = await self._choose(found)
+        begun = Ms(manifest.begun_ms) if manifest is not None else None
         if manifest is not None:
             await self._restore(manifest, found)
         for late in (False, True):
@@ -229,38 +230,38 @@ class Rebuilding:
         self._progress.note(f"{shepherd} stopped answering ({cause}): what only it holds is not found")
         return None
 
-    async def _choose(self, found: dict[BlobId, Snapshot]) -> tuple[Manifest | None, Ms | None]:
+    async def _choose(self, found: dict[BlobId, Snapshot]) -> Manifest | None:
         """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere."""
         cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
         generation, born = self._on.records.position.generation, Ms(int(cluster.value("cluster", "created_ms")))
         parsed = ((parse_snapshot_name(each.facts.name), each) for each in found.values())
         manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
-        for begun, each in sorted(manifests, key=lambda pair: pair[0], reverse=True):
+        for number, each in sorted(manifests, key=lambda pair: pair[0], reverse=True):
             try:
                 raw = await self._tools.keeping.read(each.locations, each.facts)
                 manifest = decode_manifest(raw, self._tools.keeping.record_key)
             except CheloniaError as error:
-                self._progress.note(f"the snapshot of {begun} ms cannot be read: {error.cause}")
+                self._progress.note(f"the snapshot of {number} ms cannot be read: {error.cause}")
                 continue
             if rebuild.of_this_namespace(manifest, generation, born):
-                self._progress.note(f"the snapshot of {begun} ms was taken after the loss: it is passed over")
+                self._progress.note(f"the snapshot of {number} ms was taken after the loss: it is passed over")
                 continue
             missing = sum(segment not in found for segment in manifest.segments)
             if missing:
-                self._progress.note(f"the snapshot of {begun} ms lacks {missing} of {len(manifest.segments)} segments")
+                self._progress.note(f"the snapshot of {number} ms lacks {missing} of {len(manifest.segments)} segments")
                 continue
-            self._progress.note(f"the snapshot used was begun at {begun} ms: {manifest.objects} objects")
-            await self._keep(each, begun, manifest, found)
-            return manifest, begun
+            self._progress.note(f"the snapshot used was begun at {manifest.begun_ms} ms: {manifest.objects} objects")
+            await self._keep(each, number, manifest, found)
+            return manifest
         self._progress.note("no snapshot was found: policies, moves and deletions are not known")
-        return None, None
+        return None
 
-    async def _keep(self, chosen: Snapshot, begun: Ms, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
+    async def _keep(self, chosen: Snapshot, number: Ms, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
         uses = " ".join((chosen.facts.blob, *manifest.segments))
         for blob in dict.fromkeys((*manifest.segments, chosen.facts.blob)):
             each = found[blob]
             named = uses if each is chosen else ""
-            await self._attempt(rebuild.snapshot_blob(each.facts, each.locations, named, begun))
+            await self._attempt(rebuild.snapshot_blob(each.facts, each.locations, named, number))
 
     async def _restore(self, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
         self._progress.enter("restoring names", manifest.objects)

@@ -91,11 +91,11 @@ class Snapshotting:
         if not every or not self._leading.now or (self._checked_ms and self._on.now - self._checked_ms < every):
             return
         stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
-        last = max(stored.sections.get("snapshot", {}), default="0")
-        if not self._keeping.ready or (last == "0" and await self._empty()):
+        last = _last(stored)
+        if not self._keeping.ready or (not last and await self._empty()):
             return
         try:
-            if self._checked_ms or not 0 <= self._on.wall - int(last) < every:
+            if self._checked_ms or not 0 <= self._on.wall - last < every:
                 await self.take(stored)
             self._failed = 0
         except CheloniaError as error:
@@ -111,18 +111,18 @@ class Snapshotting:
 
     async def take(self, stored: StoredObject) -> None:
         """Take a snapshot; nothing is written when nothing has changed. Raises: NO_SHEPHERD, NO_REPLICA, CONFLICT."""
-        begun = self._on.wall
+        begun, number = self._on.wall, Ms(max(self._on.wall, _last(stored) + 1))
         writing = _Writing(self, await self._newest(stored))
         try:
             manifest = await self._write(writing, begun)
             if manifest is None:
                 return
             raw = encode_manifest(manifest, self._keeping.record_key)
-            new = await self._keeping.store(raw, snapshot_name("manifest", begun))
+            new = await self._keeping.store(raw, snapshot_name("manifest", number))
         except CheloniaError:
             await self._let_go(writing.written)
             raise
-        await self._register(new, begun, manifest)
+        await self._register(new, number, manifest)
 
     async def _write(self, writing: _Writing, begun: Ms) -> Manifest | None:
         """Read everything and store what is new of it; None when nothing is, or when it is not to go on."""
@@ -169,13 +169,13 @@ class Snapshotting:
             raise CheloniaError(Kind.CONFLICT, "snapshot", str(number), "repair is led elsewhere now")
         return new.facts.blob
 
-    async def _register(self, new: NewBlob, begun: Ms, manifest: Manifest) -> None:
+    async def _register(self, new: NewBlob, number: Ms, manifest: Manifest) -> None:
         """Name the new snapshot, and let go of those that are too old with what only they used."""
         stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
         uses = " ".join((new.facts.blob, *manifest.segments))
-        snapshots = {**stored.sections.get("snapshot", {}), f"{begun:013d}": uses}
+        snapshots = {**stored.sections.get("snapshot", {}), f"{number:013d}": uses}
         newest = sorted(snapshots)[-bounds.SNAPSHOTS_KEPT :]
-        elements = [*make_blob(new), _named(new), put(SNAPSHOTS_OBJECT, "snapshot", f"{begun:013d}", uses)]
+        elements = [*make_blob(new), _named(new), put(SNAPSHOTS_OBJECT, "snapshot", f"{number:013d}", uses)]
         elements += [drop(SNAPSHOTS_OBJECT, "snapshot", old) for old in snapshots if old not in newest]
         used = dict.fromkeys(blob for each in newest for blob in snapshots[each].split(" "))
         stale = [BlobId(blob) for blob in stored.sections.get("blobs", {}) if blob not in used]
@@ -195,6 +195,11 @@ class Snapshotting:
 
 DISCARDED_MAX: Final = 50
 """Blobs let go of in one transact."""
+
+
+def _last(stored: StoredObject) -> int:
+    """What the newest snapshot is called: when it was begun, but later than the one before; 0 when there is none."""
+    return int(max(stored.sections.get("snapshot", {}), default="0"))
 
 
 def _named(new: NewBlob) -> Element:

@@ -181,13 +181,14 @@ _PAGES: Final = Format("snapshot page", Objects, 1)
 _MANIFESTS: Final = Format("snapshot manifest", Manifest, 1)
 
 
-def snapshot_name(kind: str, begun_ms: Ms | int) -> str:
-    """What the record beside a snapshot's bytes calls them: it is sealed, so a rebuild can trust it."""
-    return f"snapshot {kind} {begun_ms:013d}"
+def snapshot_name(kind: str, number: Ms | int) -> str:
+    """What the record beside a snapshot's bytes calls them: it is sealed, so a rebuild can trust it. The number is when
+    they were begun, of a manifest later than that of the one before, wherever the clock has been set."""
+    return f"snapshot {kind} {number:013d}"
 
 
 def parse_snapshot_name(name: str) -> tuple[str, Ms] | None:
-    """Kind (`manifest`, `segment`) and time of a snapshot's blob, None for another name."""
+    """Kind (`manifest`, `segment`) and number of a snapshot's blob, None for another name."""
     words = name.split(" ")
     if len(words) != 3 or words[0] != "snapshot" or words[1] not in ("manifest", "segment") or not words[2].isdecimal():
         return None

@@ -20,10 +20,12 @@ FILE_BYTES = 7
 
 
 class LoopClock:
-    """Time of the running (virtual) loop."""
+    """Time of the running (virtual) loop; its wall clock may be set."""
+
+    set_by_ms = 0
 
     def now_ms(self) -> Ms:
-        return Ms(START + self.monotonic_ms())
+        return Ms(START + self.set_by_ms + self.monotonic_ms())
 
     def monotonic_ms(self) -> Ms:
         return Ms(round(asyncio.get_running_loop().time() * 1000))

@@ -377,6 +377,25 @@ def test_a_snapshot_that_is_damaged_gives_way_to_the_one_before_it() -> None:
     run_virtual(scenario())
 
 
+def test_the_last_snapshot_is_used_although_the_clock_was_set_back_before_it() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            await k.upload("/f")
+            await times(k, 1)
+            await next_snapshot(k)
+            k.clock.set_by_ms = -HOUR
+            await k.upload("/g")
+            guid = (await k.bench.names())["f"]
+            await k.bench.service.move(BARTENDER, Move(guid, ROOT, "f", ROOT, "moved", keep=False))
+            await next_snapshot(k)
+        async with rebuilt(k) as (k, _):
+            assert {"/g", "/moved"} <= set(await k.paths())
+            assert "/f" not in await k.paths()
+
+    run_virtual(scenario())
+
+
 def test_a_file_whose_bytes_are_nowhere_is_named_as_lost() -> None:
     async def scenario() -> None:
         k = keepers()
