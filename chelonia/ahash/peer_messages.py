@@ -16,7 +16,7 @@ from chelonia.ahash.standing import Vouched
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of these messages, told in `Hello`; a peer of another one is refused."""
 
 
