@@ -153,7 +153,7 @@ class Reporting:
     def _proven_generation(self) -> int:
         """The generation under which every difference has been reported and taken, 0 when there is none."""
         generation, at_ms = self._compared
-        told = not self._compare and self._node.journal.told(at_ms)
+        told = not self._compare and not self._node.in_doubt and self._node.journal.told(at_ms)
         return generation if told and generation == self._node.state.generation else 0
 
     async def report_once(self) -> bool:

@@ -201,9 +201,12 @@ async def test_a_stat_of_a_replica_that_is_not_here_has_the_inventory_compared()
     lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
     world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
     await world.service.stat(LIBRARIAN, (("r", lost),))
+    await world.service.beat()
+    assert world.librarian.beats[-1].compared == 0, "nothing is to be given up for what is in doubt"
     await world.pass_ms(2_000)
     assert world.librarian.states() == [(lost, "deleted")]
     assert len(world.librarian.pages) == 2
+    assert world.librarian.beats[-1].compared == 1
     await world.stop()
 
 
