@@ -98,6 +98,11 @@ def restore(obj: StoredObject) -> tuple[list[Element], list[Element]]:
     return elements, list(_index(obj) if type_of(obj) == TYPE_TRASHED else _names(obj))
 
 
+def is_over(obj: StoredObject, wall: Ms) -> bool:
+    """Whether this is a deleted file whose time in the trash is over: the sweep erases its bytes, or has."""
+    return type_of(obj) == TYPE_TRASHED and int(obj.value("trashed", "until_ms", "0")) <= wall
+
+
 def _names(entry: StoredObject) -> Iterator[Element]:
     for parent, name in names_of(entry):
         free = (unset("entries", name), unset("entries", name + "/"))

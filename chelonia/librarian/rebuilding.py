@@ -35,7 +35,7 @@ from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.shepherd import RecordPage, ReplicaRecord
 from chelonia.librarian import invariants, rebuild
-from chelonia.librarian.elements import drop, put
+from chelonia.librarian.elements import drop, erase, isset, put
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.keeping import Keeping
@@ -265,7 +265,7 @@ class Rebuilding:
 
     async def _restore(self, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
         self._progress.enter("restoring names", manifest.objects)
-        body, number = b"", -1
+        body, number, over = b"", -1, list[ObjectId]()
         for place in manifest.pages:
             if place.segment != number:
                 number = place.segment
@@ -277,8 +277,13 @@ class Rebuilding:
                 self._progress.count("pages of the snapshot lost")
                 self._progress.note(f"a page of the snapshot is lost, and all names in it: {error.cause}")
                 continue
-            await self._restore_page(objects)
+            for obj in objects:
+                if rebuild.is_over(obj, self._on.wall):
+                    over += rebuild.blobs_known(obj)
+            await self._restore_page([obj for obj in objects if not rebuild.is_over(obj, self._on.wall)])
             self._progress.done += len(objects)
+        for blob in over:
+            await self._attempt([erase(blob, isset("blob", "file"))])
 
     async def _segment(self, segment: Snapshot) -> bytes:
         try:

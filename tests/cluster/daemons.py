@@ -36,6 +36,7 @@ FAKETIME = "/usr/lib/*/faketime/libfaketime.so.1"
 HOUR_S = 3600
 DISK = "64m"
 OLD = "old"
+OTHER = peer_messages.VERSION + 1
 
 
 @dataclass
@@ -568,7 +569,7 @@ def bad_talk(group: AHashDaemons, own: int) -> list[tuple[str, list[Message | by
     good = hello_of(group, own)
     body = peer_messages.encode(CallFrame(1, b"x"))
     return [
-        ("it speaks version 2", [hello_of(group, own, version=2)]),
+        (f"it speaks version {OTHER}", [hello_of(group, own, version=OTHER)]),
         ("it belongs to cluster other", [hello_of(group, own, cluster="other")]),
         (f"it says to be replica {own + 9}", [hello_of(group, own, replica=own + 9)]),
         ("its first message is no HELLO", [CallFrame(1, b"x")]),

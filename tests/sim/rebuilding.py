@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from chelonia.core.ids import SNAPSHOTS_OBJECT, ObjectId
 from chelonia.core.metadata import StoredObject
+from chelonia.librarian.blobs import facts_of
 from chelonia.librarian.invariants import Snapshot
 from chelonia.librarian.mending import LOST_FOUND
+from chelonia.librarian.rebuild import is_over
 from chelonia.librarian.tree import visible
 from tests.sim.model import Violation
 from tests.sim.watch import Watch
@@ -40,7 +42,7 @@ async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since |
         raise Violation("there is no snapshot of the namespace")
     if since is not None:
         await since()
-    told = _changed(_kept(before), _kept(watch.known()))
+    told = _changed(_kept(before, world), _kept(watch.known(), world))
     away = rng.choice(world.shepherds) if rng.random() < 0.5 else None
     if away is not None:
         await world.crash(away)
@@ -48,7 +50,7 @@ async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since |
         host = await world.lose_metadata()
         await _alive(world, host, len(world.shepherds) - (away is not None))
         await _run(world, host)
-    _compare(_kept(before), _kept(watch.known()), told)
+    _compare(_kept(before, world), _kept(watch.known(), world), told)
     for other in world.hosts:
         if not other.node.up:
             await world.restart_host(other)
@@ -73,9 +75,12 @@ async def _run(world: World, host: Host) -> None:
     world.note(f"REBUILT {dict(status.counts)}")
 
 
-def _kept(seen: Snapshot) -> Kept:
-    kept = [*(obj for obj in seen.entries() if visible(obj)), *seen.blobs()]
-    return {obj.id: _facts(obj) for obj in kept}
+def _kept(seen: Snapshot, world: World) -> Kept:
+    """What is to come back: all but deleted files whose time in the trash is over by now."""
+    entries = [obj for obj in seen.entries() if visible(obj)]
+    over = {obj.id for obj in entries if is_over(obj, world.clock.now_ms())}
+    blobs = (blob for blob in seen.blobs() if facts_of(blob).guid not in over)
+    return {obj.id: _facts(obj) for obj in (*entries, *blobs) if obj.id not in over}
 
 
 def _facts(obj: StoredObject) -> Mapping[str, Mapping[str, str]]:

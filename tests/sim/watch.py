@@ -16,6 +16,7 @@ from chelonia.core.ids import (
     BLOB_PREFIX,
     ROOT,
     SHEPHERD_PREFIX,
+    SNAPSHOTS_OBJECT,
     BlobId,
     ReferenceId,
     ServiceId,
@@ -210,9 +211,11 @@ class Watch:
                     self._changing(_blob(key, before), _blob(key, value), puts)
 
     def _born(self, blob: StoredObject) -> None:
-        """Two copies are durable, or as many as are wanted, before anybody is told that a file is there."""
+        """Two copies are durable, or as many as are wanted, before anybody is told that a file is there; of a snapshot
+        one is better than none."""
         homes = {place.shepherd for place, _ in locations_of(blob)}
-        if len(homes) < min(2, facts_of(blob).wanted):
+        least = 1 if facts_of(blob).guid == SNAPSHOTS_OBJECT else min(2, facts_of(blob).wanted)
+        if len(homes) < least:
             self._found.append(f"{blob.id} is acknowledged with {len(homes)} copies, wanted {facts_of(blob).wanted}")
 
     def _changing(self, before: StoredObject, after: StoredObject, puts: Mapping[bytes, bytes]) -> None:

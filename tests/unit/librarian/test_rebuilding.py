@@ -207,6 +207,27 @@ def test_what_was_deleted_before_the_snapshot_stays_deleted(monkeypatch: pytest.
     run_virtual(scenario())
 
 
+def test_deleted_files_whose_time_is_over_by_now_do_not_come_back_as_lost() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            guid, blob = await k.upload("/f")
+            await k.upload("/g")
+            await k.bench.service.delete(BARTENDER, Delete(guid))
+            await times(k, 1)
+            await next_snapshot(k)
+        for keeper in k.shepherds.values():  # swept since, and the loss came before the next snapshot
+            keeper.disk = {at: kept for at, kept in keeper.disk.items() if kept.facts.blob != blob}
+        k.clock.set_by_ms = 2 * HOUR
+        async with rebuilt(k) as (k, status):
+            assert set(await k.paths()) == {"/g"}
+            assert await trashed(k.bench) == []
+            assert not (await k.bench.stored(f"blob:{blob}")).exists
+            assert not any("lost" in note for note in status.notes), status.notes
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize(
     ("hours_before", "becomes"),
     [(0.9, Verdict.SHELTERED), (3, Verdict.SHELTERED), (23, Verdict.SHELTERED), (25, Verdict.DELETED)],
