@@ -83,6 +83,8 @@ class Uploads:
         for a new one."""
         self._stored: dict[ReferenceId, None] = {}
         """Those whose bytes are stored, the earliest first; some may be forgotten already."""
+        self._withdrawn: dict[ReferenceId, None] = {}
+        """What was ordered to be erased, the earliest first: a request for it that comes after that is late."""
 
     # --- tickets --------------------------------------------------------------------------------------------------
 
@@ -116,7 +118,11 @@ class Uploads:
         return pending
 
     def withdraw(self, reference: ReferenceId) -> None:
-        """Take back an upload: its ticket ends here, a body on its way is refused at its end."""
+        """Take back an upload: its ticket ends here, a body on its way is refused at its end, and so is a request for
+        it that comes only now."""
+        self._withdrawn[reference] = None
+        if len(self._withdrawn) > bounds.UPLOADS_REMEMBERED_MAX:
+            del self._withdrawn[next(iter(self._withdrawn))]
         pending = self._pending.pop(reference, None)
         if pending is not None:
             pending.withdrawn = True
@@ -134,6 +140,8 @@ class Uploads:
     def _refusal(self, request: PutRequest, free: int) -> tuple[str, Kind] | None:
         if PROTOCOL_HTTP not in request.protocols:
             return NO_SUPPORTED_PROTOCOL, Kind.NO_PROTOCOL
+        if request.reference in self._withdrawn:
+            return "it was ordered to be erased", Kind.EXPIRED
         index = self._node.index
         old = self._pending.get(request.reference)
         busy = old is not None and old.phase not in (Phase.OPEN, Phase.KEPT)

@@ -533,6 +533,17 @@ async def test_a_receipt_for_other_bytes_does_not_count(expect_log: Any) -> None
 
 
 @virtual
+async def test_a_request_that_comes_after_the_order_to_erase_it_is_refused() -> None:
+    """The claim of a copy was given up, and its erasure confirmed, before the request for it came."""
+    world = await World().start()
+    await world.service.delete(LIBRARIAN, (("r", CLAIMED),), Authority(world.librarian.position))
+    (outcome,) = await world.service.put(LIBRARIAN, (request(DATA, reference=CLAIMED),))
+    assert (outcome.turl, outcome.kind) == ("", "expired")
+    (other,) = await world.service.put(LIBRARIAN, (request(DATA),))
+    assert other.turl
+
+
+@virtual
 async def test_an_upload_withdrawn_by_an_order_to_erase_is_refused_at_its_end() -> None:
     world = await World().start()
     ticket = await world.ticket(request(DATA, reference=CLAIMED))
