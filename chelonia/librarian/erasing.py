@@ -1,7 +1,9 @@
 """The erasure outboxes: hand each Shepherd what it is to erase, and strike off what it has confirmed.
 
 Only what stands in an outbox is ever erased. The record is the tombstone: it goes, with the Shepherd's `file` record,
-in one transact, when the Shepherd has confirmed. Only the repair leader dispatches.
+in one transact, when the Shepherd has confirmed. Only the repair leader dispatches. A surplus copy is given up for
+others; when these turn out to be gone - older metadata were put back, and newer ones had had them erased - its order is
+taken back (`sorted_out`).
 
 Invariants: an order is of the same generation of the metadata as the outbox it was read from: a backup that was put
 back since may name again what was to go. What is struck off still stands, and is gone from the disk of the start that
@@ -12,20 +14,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import SHEPHERD_PREFIX, Ms, ServiceId, shepherd_object
-from chelonia.core.metadata import Needed
+from chelonia.core.ids import SHEPHERD_PREFIX, BlobId, Ms, ServiceId, blob_object, shepherd_object
+from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.position import Position
+from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.shepherd import Authority
 from chelonia.librarian import reports
-from chelonia.librarian.elements import drop, isset, outbox_reference
+from chelonia.librarian.blobs import blob_of, locations_of
+from chelonia.librarian.elements import drop, isset, on_version, outbox_reference, put
 from chelonia.librarian.guard import Backoff
 from chelonia.librarian.records import Draft, Identity, Records
+from chelonia.librarian.repair import SURPLUS
 from chelonia.librarian.service_nodes import Nodes
 from chelonia.librarian.world import World
 
@@ -86,13 +91,16 @@ class Erasers:
             self._due[shepherd] = Ms(0)
         if not page.items:
             return
+        blobs = await self._records.get(self._call, [blob_object(blob) for blob in given_up(page.items)])
+        keys, spared = sorted_out(page.items, {blob_of(blob): blob for blob in blobs}, self._nodes.proven)
         boot = reports.reached(await self._records.one(self._call, obj, (Needed("report", "boot"),))).boot
         position = await self._records.refresh_position(self._call)
         if position.generation != generation:
             self._after[shepherd] = ""
             return
         try:
-            confirmed = await self._erase(shepherd, [key for key, _ in page.items], position)
+            await self._take_back(shepherd, spared, lease)
+            confirmed = await self._erase(shepherd, keys, position) if keys else []
         except CheloniaError as error:
             _LOG.info("shepherd %s erases nothing now: %s", shepherd, error)
             self._backoff.failed(shepherd, now)
@@ -101,6 +109,19 @@ class Erasers:
         elements = [lease, *struck_off(shepherd, boot, confirmed)]
         if confirmed and (await self._records.attempt(self._call, Draft(elements))).applied:
             self._found[shepherd] -= len(confirmed)
+
+    async def _take_back(self, shepherd: ServiceId, spared: Mapping[str, StoredObject], lease: Element) -> None:
+        """List copies again whose Shepherd has them still."""
+        if not spared:
+            return
+        asked = tuple((key, outbox_reference(key)) for key in spared)
+        told = self._world.directory.shepherd(shepherd).stat(self._call, asked)
+        for outcome in await within(self._world.clock, self._world.settings.claim_ms, told):
+            blob = spared.get(outcome.request_id)
+            if blob is not None and outcome.found and outcome.state == ReplicaState.ALIVE.value:
+                elements = [lease, *listed_again(shepherd, outcome.request_id, blob)]
+                if (await self._records.attempt(self._call, Draft(elements))).applied:
+                    _LOG.warning("the last copy of %s stays, on %s: its erasure is called off", blob.id, shepherd)
 
     async def _erase(self, shepherd: ServiceId, keys: list[str], position: Position) -> list[str]:
         """Order the erasures; returns the outbox keys that the Shepherd confirmed."""
@@ -113,6 +134,43 @@ class Erasers:
             if outcome.status != DELETED:
                 _LOG.info("shepherd %s did not erase %s: %s", shepherd, outcome.request_id, outcome.status)
         return confirmed
+
+
+def given_up(orders: Iterable[tuple[str, str]]) -> tuple[BlobId, ...]:
+    """The blobs of which surplus copies are to be erased. Args: `orders`: keys and values of an outbox."""
+    return tuple(dict.fromkeys(BlobId(value.split(" ")[0]) for _, value in orders if value.endswith(f" {SURPLUS}")))
+
+
+def sorted_out(
+    orders: Iterable[tuple[str, str]], blobs: Mapping[BlobId, StoredObject], proven: Callable[[ServiceId], bool]
+) -> tuple[list[str], dict[str, StoredObject]]:
+    """Which orders of an outbox go out now, and which are to be taken back, with their blobs.
+
+    A surplus copy goes when another is listed on a Shepherd that can be relied on, waits while others are only listed,
+    and stays when none is.
+    """
+    out: list[str] = []
+    back: dict[str, StoredObject] = {}
+    surplus = given_up(orders)
+    for key, value in orders:
+        blob = blobs.get(BlobId(value.split(" ")[0]))
+        if blob is None or not blob.exists or blob_of(blob) not in surplus:
+            out.append(key)
+            continue
+        homes = [place.shepherd for place, state in locations_of(blob) if state is ReplicaState.ALIVE]
+        if any(map(proven, homes)):
+            out.append(key)
+        elif not homes:
+            back[key] = blob
+    return out, back
+
+
+def listed_again(shepherd: ServiceId, key: str, blob: StoredObject) -> list[Element]:
+    """Take an order back, if it still stands and the blob is as it was read."""
+    still = isset("erase", key)
+    place = Location(shepherd, outbox_reference(key))
+    alive = put(blob.id, "locations", str(place), ReplicaState.ALIVE.value)
+    return [drop(shepherd_object(shepherd), "erase", key, still), *on_version([alive], blob)]
 
 
 def struck_off(shepherd: ServiceId, boot: int, keys: Iterable[str]) -> list[Element]:

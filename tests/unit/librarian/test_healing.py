@@ -11,6 +11,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     CLUSTER_OBJECT,
+    BlobId,
     Ms,
     ObjectId,
     ReferenceId,
@@ -23,8 +24,10 @@ from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.shepherd import DeleteOutcome
-from chelonia.librarian.elements import drop, erase, put
+from chelonia.librarian.elements import drop, erase, outbox_record, put
+from chelonia.librarian.erasing import sorted_out
 from chelonia.librarian.records import Identity
+from chelonia.librarian.repair import SURPLUS
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
@@ -228,6 +231,49 @@ def test_what_is_erased_was_ordered_by_the_metadata_of_now() -> None:
             assert p.holding(blob) == [p.b.shepherds[0]]
 
     run_virtual(scenario())
+
+
+@pytest.mark.expect_log("the last copy of .* stays")
+def test_an_order_for_the_last_copy_that_is_left_is_taken_back() -> None:
+    """Given up for one that newer metadata had had erased before a backup was put back."""
+
+    async def scenario() -> None:
+        async with paper(2) as p:
+            _, blob = await p.upload("f", copies=1)
+            one, two = (p.shepherds[shepherd] for shepherd in p.b.shepherds)
+            gone, spare = Location(one.id, ReferenceId(f"{blob}@{one.id}")), Location(two.id, ReferenceId("spare"))
+            one.replicas.clear()
+            two.replicas[spare.reference] = blob
+            elements = (
+                outbox_record(spare, blob, SURPLUS, p.b.clock.now_ms()),
+                drop(blob_object(blob), "locations", str(gone)),
+                drop(shepherd_object(one.id), "file", gone.reference),
+            )
+            await p.b.ahash.transact(LIBRARIAN, RequestKey(""), elements)
+            await p.until(lambda: drained(p))
+            assert await p.b.locations(blob) == {two.id: "alive"}
+            assert (two.erased, p.holding(blob)) == ([], [two.id])
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(
+    ("reason", "listed", "compared", "becomes"),
+    [
+        (SURPLUS, True, True, "out"),
+        (SURPLUS, True, False, "waits"),
+        (SURPLUS, False, False, "back"),
+        ("invalid", False, False, "out"),
+    ],
+)
+def test_a_surplus_copy_goes_for_one_that_can_be_relied_on(
+    reason: str, listed: bool, compared: bool, becomes: str
+) -> None:
+    blob = StoredObject(ObjectId("blob:b"), 3, {"locations": {"https://s1/Shepherd r1": "alive"} if listed else {}})
+    orders = (("1700000000000 r2", f"b {reason}"), ("1700000000001 r3", "other deleted"))
+    out, back = sorted_out(orders, {BlobId("b"): blob}, lambda shepherd: compared)
+    assert orders[1][0] in out
+    assert (orders[0][0] in out, orders[0][0] in back) == (becomes == "out", becomes == "back")
 
 
 def test_an_erasure_that_no_longer_stands_is_not_struck_off() -> None:
