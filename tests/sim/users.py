@@ -57,11 +57,13 @@ Send = Callable[[Any, Call], Awaitable[Any]]
 @dataclass(slots=True)
 class Group:
     """Some users, the collection they share, what they were told about the names in it, and the newest position that
-    any of them was told: whoever shows it sees what all of them know."""
+    any of them was told: whoever shows it sees what all of them know. `untold`: the last `put_file`, until an answer
+    tells where it stands: the Shepherd that commits it does not (its word would bind whoever believes it)."""
 
     path: str
     story: Story = field(default_factory=lambda: Story(NAMES_EACH))
     horizon: Horizon = field(default_factory=Horizon)
+    untold: int | None = None
 
     def ln(self, name: int) -> str:
         """The Logical Name of a name."""
@@ -136,8 +138,15 @@ class Users:
         user.node.horizon = group.horizon
         if self.strong is not None and self.strong.random() < 0.5:
             call = call.strongly()
+        untold = group.untold
+        if untold is not None:
+            call = call.strongly()
         group.story.begin(op)
         told = await _Asking(self, group, user, call).ask(op)
+        if op.kind == "put_file":
+            group.untold = op.id
+        elif told != UNKNOWN and group.untold == untold:
+            group.untold = None
         if told != UNKNOWN and not (told.startswith("refused") and self.world.network.flying(call.request_id)):
             group.story.answered(op, told)
             self.acknowledged += told == "done" and op.content > 0
