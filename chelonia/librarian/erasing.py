@@ -138,7 +138,8 @@ class Erasers:
 
 def given_up(orders: Iterable[tuple[str, str]]) -> tuple[BlobId, ...]:
     """The blobs of which surplus copies are to be erased. Args: `orders`: keys and values of an outbox."""
-    return tuple(dict.fromkeys(BlobId(value.split(" ")[0]) for _, value in orders if value.endswith(f" {SURPLUS}")))
+    parted = (value.split(" ") for _, value in orders)
+    return tuple(dict.fromkeys(BlobId(blob) for blob, *reason in parted if reason == [SURPLUS]))
 
 
 def sorted_out(
@@ -151,10 +152,9 @@ def sorted_out(
     """
     out: list[str] = []
     back: dict[str, StoredObject] = {}
-    surplus = given_up(orders)
     for key, value in orders:
-        blob = blobs.get(BlobId(value.split(" ")[0]))
-        if blob is None or not blob.exists or blob_of(blob) not in surplus:
+        blob = next((blobs[given] for given in given_up([(key, value)]) if given in blobs), None)
+        if blob is None or not blob.exists:
             out.append(key)
             continue
         homes = [place.shepherd for place, state in locations_of(blob) if state is ReplicaState.ALIVE]

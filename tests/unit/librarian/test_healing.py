@@ -270,9 +270,10 @@ def test_a_surplus_copy_goes_for_one_that_can_be_relied_on(
     reason: str, listed: bool, compared: bool, becomes: str
 ) -> None:
     blob = StoredObject(ObjectId("blob:b"), 3, {"locations": {"https://s1/Shepherd r1": "alive"} if listed else {}})
-    orders = (("1700000000000 r2", f"b {reason}"), ("1700000000001 r3", "other deleted"))
+    orders = (("1700000000000 r2", f"b {reason}"), ("1700000000001 r3", "b invalid"), ("1700000000002 r4", "c deleted"))
     out, back = sorted_out(orders, {BlobId("b"): blob}, lambda shepherd: compared)
-    assert orders[1][0] in out
+    assert orders[1][0] in out, "each by its own reason"
+    assert orders[2][0] in out
     assert (orders[0][0] in out, orders[0][0] in back) == (becomes == "out", becomes == "back")
 
 
