@@ -99,8 +99,9 @@ class Answer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Whom the administrator admits. `members`: of the A-Hash, the newcomer's own earlier self under `dn` included;
-    `taken`: identities that are somebody's; `address`: of the newcomer's replica."""
+    """Whom the administrator admits. `dn`: "" until the site's certificate tells it; `members`: of the A-Hash, the
+    newcomer's own earlier self under `dn` included; `taken`: identities that are somebody's; `address`: of his replica.
+    """
 
     host: str
     dn: Dn
@@ -178,6 +179,8 @@ def judge(request: Request, expected: Expected, now_ms: Ms) -> x509.CertificateS
 
 def check_free(expected: Expected) -> None:
     """Raises: EXISTS when another has the newcomer's name, address or identity, or he is a member at work already."""
+    if not expected.dn:  # the site's certificate, which tells whether the one at this address is he, is still to come
+        return
     for view in expected.members:
         if view.dn == expected.dn and view.role in ("master", "follower"):
             cause = (

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -263,6 +264,14 @@ class CertificateAuthority:
             write_file(path, chain_pem((cert,)), 0o444)
         renewed.write_crl(now_ms)
         return renewed
+
+    def has_issued(self, cert: x509.Certificate) -> bool:
+        """Whether this CA has signed a certificate, valid still or not."""
+        try:
+            cert.verify_directly_issued_by(self.certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
 
     def publish_to(self, trust_dir: Path, namespace: Sequence[str] = ()) -> None:
         """Copy the CA's certificate, CRL and signing policy into another trust directory."""

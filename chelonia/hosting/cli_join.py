@@ -1,6 +1,8 @@
 """`cheloniad admit` on a host of the cluster and `cheloniad join` on a new one: how a cluster grows by a host.
 
 The key of the CA is read by `admit` alone, which root runs; no daemon has it. The key of a new host never leaves it.
+A `join` that was killed, wherever, can be given again: each step is done only where it was not done before. Whether a
+certificate that is there came from an earlier one, `admit` knows.
 """
 
 from __future__ import annotations
@@ -32,10 +34,13 @@ from chelonia.hosting.certificates import (
     KeyKind,
     PrivateKey,
     chain_pem,
+    key_at,
+    key_pem,
     make_key,
     publish,
     publish_crl,
     publish_policy,
+    write_file,
 )
 from chelonia.hosting.cli_ca import base_of
 from chelonia.hosting.cli_init import add_places, places_of
@@ -262,24 +267,31 @@ class _Desk:
         expected = await self.look()
         csr = admission.judge(request, expected, now)
         chain: tuple[x509.Certificate, ...] = ()
-        if self._home.ca is None:
+        if self._home.ca is None or request.certificate:
             chain = self._certified(request, csr)
             expected = await self.look(subject_dn(chain[0]))
-        elif request.certificate:
-            cause = "this cluster has a CA of its own: join without --site-certificate"
-            raise CheloniaError(Kind.BAD_REQUEST, "join", self._name, cause)
         await self._approved(expected.dn, admission.fingerprint(csr), origin)
-        if self._home.ca is not None:
+        if self._home.ca is not None and not chain:
             public = csr.public_key()
             chain = self._home.ca.certify_host(expected.dn, [self._name], now, public)  # type: ignore[arg-type]
         return self._offer(expected.dn, chain, await self._member(expected))
 
     def _certified(self, request: Request, csr: x509.CertificateSigningRequest) -> tuple[x509.Certificate, ...]:
-        """The site's certificate of the newcomer. Raises: UNTRUSTED, BAD_REQUEST."""
+        """The certificate that the newcomer has: the site's, or what our CA gave to a `join` that was killed.
+
+        Raises: UNTRUSTED, BAD_REQUEST.
+        """
+        ca = self._home.ca
         if not request.certificate:
             cause = "this cluster has no CA, its hosts have the site's certificates: join with --site-certificate"
             raise CheloniaError(Kind.BAD_REQUEST, "join", self._name, cause)
         chain = admission.own_certificate(request, csr)
+        if ca is not None and not ca.has_issued(chain[0]):
+            cause = (
+                "this cluster has a CA of its own, and the certificate is not of it: move hostcert.pem and hostkey.pem "
+                "away, and join without --site-certificate"
+            )
+            raise CheloniaError(Kind.BAD_REQUEST, "join", self._name, cause)
         now = SystemClock().now_ms()
         reasons = explain_chain(chain, load_trust(TlsSettings(ca_dir=Path(self._home.core.tls.ca_dir))), now)
         if reasons:
@@ -372,7 +384,7 @@ def _join(options: argparse.Namespace) -> int:
     issued = _key(places, site=options.site_certificate)
     knock = Knock(host, port, token)
     try:
-        request = _request(name, token, issued, site=options.site_certificate)
+        request = _request(name, token, issued)
         offer = knock.ask(request, MINUTES_MAX * 60, lambda: _tell_waiting(request))
         _settle(offer, issued, HostFacts(name, Dn(offer.dn), offer.replica, options.domain), places, owner)
         knock.received()
@@ -398,20 +410,16 @@ def _asked() -> str:
 
 
 def _key(places: Places, *, site: bool) -> Issued:
-    """The host's key, with the site's certificate or none yet. Raises: EXISTS, BAD_CONFIG."""
-    if site:
+    """The host's key, with its certificate or none yet. Raises: BAD_CONFIG."""
+    if site or places.cert.exists():
         return load_issued(places.cert, places.key)
-    for path in (places.cert, places.key):
-        if path.exists():
-            cause = "it is there already: use it with --site-certificate, or move it away"
-            raise CheloniaError(Kind.EXISTS, "join", str(path), cause)
-    return Issued((), make_key(NEW_KEY))
+    return Issued((), key_at(places.key, NEW_KEY) if places.key.exists() else make_key(NEW_KEY))
 
 
-def _request(name: str, token: Token, issued: Issued, *, site: bool) -> Request:
+def _request(name: str, token: Token, issued: Issued) -> Request:
     csr = x509.CertificateSigningRequestBuilder().subject_name(name_from_dn(f"/CN={name}"))
     pem = csr.sign(issued.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
-    certificate = chain_pem(issued.chain).decode() if site else ""
+    certificate = chain_pem(issued.chain).decode()
     return Request(admission.VERSION, token.secret.hex(), name, pem, certificate, SystemClock().now_ms())
 
 
@@ -421,7 +429,8 @@ def _tell_waiting(request: Request) -> None:
 
 
 def _settle(offer: Offer, issued: Issued, host: HostFacts, places: Places, owner: host_files.Account) -> None:
-    """Write all that was given, the core's configuration last. Raises: BAD_REQUEST when it does not fit."""
+    """Write all that was given, the core's configuration last. Raises: BAD_REQUEST, EXISTS when it does not fit."""
+    host_files.check_secret(places, offer.bartender_secret)
     if offer.certificate:
         _write_certificates(offer, issued.key, places)
     host_files.give(places.key, owner)
@@ -444,4 +453,7 @@ def _write_certificates(offer: Offer, key: PrivateKey, places: Places) -> None:
     publish_crl(places.ca_dir, ca, offer.crl.encode())
     publish_policy(places.ca_dir, ca, [namespace])
     host_files.readers([places.grid, places.ca_dir])
-    Issued(chain, key).write(places.cert, places.key)
+    if not places.key.exists():
+        write_file(places.key, key_pem(key), 0o400)
+    if not places.cert.exists():
+        write_file(places.cert, chain_pem(chain), 0o444)

@@ -19,7 +19,7 @@ from chelonia.ahash.service import AHashSettings
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.ahash_replica import found_store, founded_only
 from chelonia.hosting.certificates import write_file
-from chelonia.hosting.config import AHashSection, NodeConfig, load_config, render_config
+from chelonia.hosting.config import AHashSection, NodeConfig, load_config, read_secret, render_config
 from chelonia.hosting.first_config import LISTENING, ClusterFacts, HostFacts, Places, core_config, shepherd_config
 
 HEAD: Final = """# Made by `cheloniad {verb}`; yours to change. The files in conf/ of the distribution explain all keys;
@@ -119,6 +119,13 @@ def write_secret(places: Places, owner: Account, secret: str) -> None:
     if not places.secret.exists():
         write_file(places.secret, f"{secret}\n".encode(), 0o400)
     give(places.secret, owner)
+
+
+def check_secret(places: Places, secret: str) -> None:
+    """Raises: EXISTS when the Bartenders of another cluster have theirs here."""
+    if places.secret.exists() and read_secret(places.secret).decode() != secret:
+        cause = "it is not the secret of this cluster, but of another, or of one that it had: move it away"
+        raise CheloniaError(Kind.EXISTS, "join", str(places.secret), cause)
 
 
 def check_free_of_shepherd(host: HostFacts, cluster: ClusterFacts, places: Places, verb: str) -> None:

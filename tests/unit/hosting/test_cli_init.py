@@ -49,8 +49,9 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def first_port() -> int:
-    """Below the ports that the system gives away."""
-    for first in range(21_000, 32_000, 17):
+    """Below the ports that the system gives away, and elsewhere in each process of those that test at the same time."""
+    for number in range(os.getpid(), os.getpid() + 640):
+        first = 21_000 + number % 640 * 17
         with socket.socket() as probe:
             try:
                 for offset in LISTENING:

@@ -44,8 +44,8 @@ def is_step(event: str, arguments: tuple[object, ...]) -> bool:
     return False
 
 
-def killed_at(step: int, words: list[str]) -> int:
-    """Run `cheloniad` in a child that ends by SIGKILL just before its `step`th step; returns how it ended."""
+def begun(step: int, words: list[str]) -> int:
+    """Run `cheloniad` in a child that ends by SIGKILL just before its `step`th step; returns its process id."""
     child = os.fork()
     if child == 0:
         left = step
@@ -62,6 +62,11 @@ def killed_at(step: int, words: list[str]) -> int:
             os._exit(main(words))
         except BaseException:
             os._exit(99)
+    return child
+
+
+def end_of(child: int) -> int:
+    """How a child ended."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -112,7 +117,7 @@ def steps_left(root: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
     for step in range(STEPS_MAX):
         here = root / f"{step:03}"
         home_of(here, monkeypatch)
-        ended = killed_at(step, init_words(here, port))
+        ended = end_of(begun(step, init_words(here, port)))
         if ended == LIVED:
             return
         assert ended == KILLED, f"at step {step}"
