@@ -114,6 +114,11 @@ def _index(trashed: StoredObject) -> Iterator[Element]:
         yield put(TRASH_OBJECT, element.section, element.property, trashed.id)
 
 
+def gave_way(blob: StoredObject, file: StoredObject) -> bool:
+    """Whether a blob of the snapshot is the bytes of a file no more: a rebuild that broke off has found newer ones."""
+    return bool(type_of(file)) and blob.id not in blobs_known(file)
+
+
 def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
     """What makes the root what it was: it exists from the first start, with the policy of the configuration."""
     gone = [
@@ -163,11 +168,13 @@ class Basis:
 
     `late`: everything known to be committed has been taken in. A Shepherd learns that a transact has named a blob a
     moment after its user does, so what is not committed in its eyes may be acknowledged; it gives way to what is.
+    `holes`: pages of the snapshot are lost, so what it does not know need not have been deleted.
     """
 
     record_key: str
     begun_ms: Ms | None
     late: bool = False
+    holes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +212,7 @@ def _judge_genuine(facts: ReplicaFacts, known: Known, basis: Basis) -> Verdict:
     newest = max((facts_of(blob).created_ms for blob in known.current if blob.exists), default=Ms(-1))
     if type_of(known.file) == TYPE_FILE and facts.created_ms < newest:
         return Verdict.OVERWRITTEN
-    if basis.begun_ms is not None and facts.created_ms < basis.begun_ms - UPLOAD_MS:
+    if basis.begun_ms is not None and facts.created_ms < basis.begun_ms - UPLOAD_MS and not basis.holes:
         return Verdict.DELETED
     if basis.begun_ms is not None and facts.created_ms < basis.begun_ms:
         return Verdict.SHELTERED

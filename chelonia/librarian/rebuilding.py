@@ -53,8 +53,9 @@ NOTES_MAX: Final = 1000
 """Notes kept; counts go on beyond."""
 CHECKS_MAX: Final = 6
 """Passes over the invariants at the end: each mends what the one before brought to light."""
-RECORDS_PAUSES_MS: Final = (1_000, 2_000, 4_000, 8_000, 16_000)
-"""How long a Shepherd that does not tell its records is waited for between tries: a restart is no reason to lose it."""
+PAUSES_MS: Final = (1_000, 2_000, 4_000, 8_000, 16_000)
+"""How long a Shepherd that does not tell its records, or those that have a snapshot, are waited for between tries: a
+restart is no reason to lose it."""
 CONCERNING: Final = (Verdict.CONFLICT, Verdict.SHELTERED, Verdict.DAMAGED)
 
 
@@ -111,6 +112,8 @@ class Rebuilding:
         self._progress = Progress()
         self._task: asyncio.Task[None] | None = None
         self._total = 0
+        self._again = False
+        self._holes = False
         self._answering: set[ServiceId] = set()
 
     async def status(self) -> RebuildStatus:
@@ -130,6 +133,7 @@ class Rebuilding:
         if inside.items and not rebuild.under_way(marker):
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
             raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
+        self._again, self._holes = rebuild.under_way(marker), False
         await self._mark(rebuild.RUNNING)
         await self._tools.heed()
         _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
@@ -178,7 +182,7 @@ class Rebuilding:
         if manifest is not None:
             await self._restore(manifest, found)
         for late in (False, True):
-            await self._read_records(Basis(self._tools.keeping.record_key, begun, late))
+            await self._read_records(Basis(self._tools.keeping.record_key, begun, late, self._holes))
         await self._check()
 
     # --- the snapshot -----------------------------------------------------------------------------------------------
@@ -215,7 +219,7 @@ class Rebuilding:
     async def _page(self, shepherd: ServiceId, after: str) -> RecordPage | None:
         """A page of a Shepherd's records, having waited for it; None, and a note, when it has stopped answering."""
         cause = ""
-        for pause_ms in (*RECORDS_PAUSES_MS, 0):
+        for pause_ms in (*PAUSES_MS, 0):
             try:
                 port = self._on.world.directory.shepherd(shepherd)
                 page = await port.records(self._on.call, after, bounds.REFERENCES_PAGE)
@@ -238,23 +242,42 @@ class Rebuilding:
         manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
         for number, each in sorted(manifests, key=lambda pair: pair[0], reverse=True):
             try:
-                raw = await self._tools.keeping.read(each.locations, each.facts)
+                raw = await self._read(each)
                 manifest = decode_manifest(raw, self._tools.keeping.record_key)
             except CheloniaError as error:
-                self._progress.note(f"the snapshot of {number} ms cannot be read: {error.cause}")
+                self._pass_over(f"the snapshot of {number} ms cannot be read: {error.cause}")
                 continue
             if rebuild.of_this_namespace(manifest, generation, born):
                 self._progress.note(f"the snapshot of {number} ms was taken after the loss: it is passed over")
                 continue
             missing = sum(segment not in found for segment in manifest.segments)
             if missing:
-                self._progress.note(f"the snapshot of {number} ms lacks {missing} of {len(manifest.segments)} segments")
+                self._pass_over(f"the snapshot of {number} ms lacks {missing} of {len(manifest.segments)} segments")
                 continue
             self._progress.note(f"the snapshot used was begun at {manifest.begun_ms} ms: {manifest.objects} objects")
             await self._keep(each, number, manifest, found)
             return manifest
-        self._progress.note("no snapshot was found: policies, moves and deletions are not known")
+        self._pass_over("no snapshot was found: policies, moves and deletions are not known")
         return None
+
+    def _pass_over(self, what: str) -> None:
+        """Note what of the snapshots is not to be had. Raises: UNAVAILABLE while a Shepherd that may have it is away:
+        what comes back without it has other names, owners and policies, and nothing corrects that later."""
+        self._progress.note(what)
+        away = [shepherd for shepherd in self._on.nodes.table.shepherds() if shepherd not in self._answering]
+        if away:
+            cure = "start them and give the command again, or `chelonia admin service withdraw` what is lost for good"
+            raise CheloniaError(Kind.UNAVAILABLE, "rebuild", cause=f"{what}; {', '.join(away)} are away: {cure}")
+
+    async def _read(self, each: Snapshot) -> bytes:
+        """The bytes of a snapshot's blob, having waited for those who have them. Raises: NO_REPLICA."""
+        for pause_ms in PAUSES_MS:
+            try:
+                return await self._tools.keeping.read(each.locations, each.facts)
+            except CheloniaError as error:
+                _LOG.info("%s is asked for again: %s", each.facts.name, error)
+            await self._on.world.clock.sleep(pause_ms)
+        return await self._tools.keeping.read(each.locations, each.facts)
 
     async def _keep(self, chosen: Snapshot, number: Ms, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
         uses = " ".join((chosen.facts.blob, *manifest.segments))
@@ -274,22 +297,32 @@ class Rebuilding:
             try:
                 objects = list(decode_page(raw, place.digest))
             except CheloniaError as error:
+                self._holes = True
                 self._progress.count("pages of the snapshot lost")
-                self._progress.note(f"a page of the snapshot is lost, and all names in it: {error.cause}")
+                self._pass_over(f"a page of the snapshot is lost, and all names in it: {error.cause}")
                 continue
             for obj in objects:
                 if rebuild.is_over(obj, self._on.wall):
                     over += rebuild.blobs_known(obj)
-            await self._restore_page([obj for obj in objects if not rebuild.is_over(obj, self._on.wall)])
+            kept = [obj for obj in objects if not rebuild.is_over(obj, self._on.wall)]
+            await self._restore_page(await self._due(kept))
             self._progress.done += len(objects)
         for blob in over:
             await self._attempt([erase(blob, isset("blob", "file"))])
 
     async def _segment(self, segment: Snapshot) -> bytes:
         try:
-            return await self._tools.keeping.read(segment.locations, segment.facts)
+            return await self._read(segment)
         except CheloniaError:
             return b""
+
+    async def _due(self, objects: Sequence[StoredObject]) -> Sequence[StoredObject]:
+        """What of a page is to come back: when the rebuild was begun before, not what has given way since."""
+        if not self._again:
+            return objects
+        ids = [ObjectId(obj.value("blob", "file") or "-") for obj in objects]
+        files = await self._on.records.get(self._on.call, ids, (Needed("entry", "type"), Needed("blobs")))
+        return [obj for obj, file in zip(objects, files, strict=True) if not rebuild.gave_way(obj, file)]
 
     async def _restore_page(self, objects: Sequence[StoredObject]) -> None:
         batch: list[tuple[list[Element], list[Element]]] = []
