@@ -61,6 +61,18 @@ async def either(one: asyncio.Future[Any], other: asyncio.Future[Any]) -> None:
         other.remove_done_callback(ended)
 
 
+async def done_within(clock: Clock, task: asyncio.Task[Any], limit_ms: int) -> bool:
+    """Wait for `task` at most `limit_ms`; returns whether it is done. It is not cancelled, its result not taken."""
+    if task.done():
+        return True
+    timer = asyncio.create_task(clock.sleep(limit_ms))
+    try:
+        await either(task, timer)
+    finally:
+        timer.cancel()
+    return task.done()
+
+
 async def within(clock: Clock, duration_ms: int, work: Coroutine[Any, Any, T]) -> T:
     """Await `work` for at most `duration_ms` milliseconds, then cancel it. Raises: TIMEOUT, and what `work` raises."""
     task, timer = asyncio.create_task(work), asyncio.create_task(clock.sleep(duration_ms))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from chelonia.core.caller import Call
-from chelonia.core.clock import Clock, within
+from chelonia.core.clock import Clock, done_within, within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import Heartbeat, HeartbeatAnswer, Librarian
 from chelonia.shepherd import waiting
@@ -47,7 +47,7 @@ class Beats:
         for step in range(len(self._librarians)):
             number = (self._current + step) % len(self._librarians)
             left_ms = max(0, until_ms - self._clock.monotonic_ms())
-            if not await waiting.within(self._clock, self._running[number], left_ms):
+            if not await done_within(self._clock, self._running[number], left_ms):
                 continue
             try:
                 answer = self._running[number].result()

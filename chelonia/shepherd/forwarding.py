@@ -13,13 +13,14 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from chelonia.core.clock import done_within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.replicas import Checksums, Receipt
 from chelonia.core.shepherd import ByteRange, Uploaded
 from chelonia.shepherd.lifecycle import Held
 from chelonia.shepherd.node import Node
-from chelonia.shepherd.waiting import settled, within
+from chelonia.shepherd.waiting import settled
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +97,9 @@ async def ended_alive(node: Node, turl: str, task: asyncio.Task[Any], give_up_ms
     Args: give_up_ms: monotonic; -1: never, while the other side lives.
     """
     clock, half_ms = node.ports.clock, node.settings.forward_stall_ms // 2
-    while not await within(clock, task, half_ms):
+    while not await done_within(clock, task, half_ms):
         question = asyncio.ensure_future(node.ports.transfers.offset(turl))
-        lives = await within(clock, question, half_ms)
+        lives = await done_within(clock, question, half_ms)
         await settled(question)
         late = 0 <= give_up_ms <= clock.monotonic_ms()
         if not task.done() and (late or not lives):
@@ -123,7 +124,7 @@ class Leg:
             self._queue.put_nowait(chunk)
             return
         waiting = asyncio.ensure_future(self._queue.put(chunk))
-        if await within(self._node.ports.clock, waiting, self._node.settings.forward_stall_ms):
+        if await done_within(self._node.ports.clock, waiting, self._node.settings.forward_stall_ms):
             return
         waiting.cancel()
         log.info("copy dropped: it took no byte for %d ms", self._node.settings.forward_stall_ms)

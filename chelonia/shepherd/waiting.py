@@ -7,30 +7,18 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
-from chelonia.core.clock import Clock, either
+from chelonia.core.clock import Clock, done_within
 from chelonia.core.errors import CheloniaError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def within(clock: Clock, task: asyncio.Task[T], limit_ms: int) -> bool:
-    """Wait for `task` at most `limit_ms`; returns whether it is done. It is not cancelled, its result not taken."""
-    if task.done():
-        return True
-    timer = asyncio.create_task(clock.sleep(limit_ms))
-    try:
-        await either(task, timer)
-    finally:
-        timer.cancel()
-    return task.done()
-
-
 async def wake_or_sleep(clock: Clock, wake: asyncio.Event, limit_ms: int) -> None:
     """Return when `wake` is set (it is cleared) or after `limit_ms`."""
     waiter = asyncio.create_task(wake.wait())
     try:
-        await within(clock, waiter, limit_ms)
+        await done_within(clock, waiter, limit_ms)
     finally:
         waiter.cancel()
     wake.clear()
