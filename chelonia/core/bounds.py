@@ -146,6 +146,8 @@ REFERENCES_PAGE: Final = 500
 """References read at once when all replicas of a Shepherd are gone through: their blobs are read in one call."""
 COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 16
 """Concurrent repair copies that one Shepherd sends or takes at most, whatever administrators set."""
+ARRIVING_MAX: Final = 100
+"""Copies on their way in that one heartbeat tells of: all that six Librarians may have a Shepherd take at once."""
 HEAL_QUEUE_MAX: Final = 5_000
 """Blobs of lost Shepherds that wait for a copy at once, a KiB each; beyond it they are found again page by page."""
 HEAL_QUEUE_SHOWN: Final = 20

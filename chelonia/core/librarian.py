@@ -319,6 +319,15 @@ class EntryPage:
 
 
 @dataclass(frozen=True, slots=True)
+class Arriving:
+    """A claimed copy that a Shepherd is taking: `here` of its bytes have arrived."""
+
+    reference: ReferenceId
+    blob: BlobId
+    here: int
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """A Shepherd's sign of life, kept in memory by each Librarian it reaches.
 
@@ -331,7 +340,7 @@ class Heartbeat:
     disk, newest first, `replaces` that an administrator has put this store in the place of another. `trouble` says
     why it can tell nothing of its replicas now: such a Shepherd counts as away. `leaving`: this is the last one of this
     boot. `starting`: it has not looked through its disk yet, and its address refuses. `reclaimable_bytes`: of
-    quarantine, unfinished uploads and what waits to be erased.
+    quarantine, unfinished uploads and what waits to be erased. `arriving`: the copies whose bytes are coming in.
     """
 
     shepherd: ServiceId
@@ -352,6 +361,7 @@ class Heartbeat:
     reclaimable_bytes: int = 0
     leaving: bool = False
     starting: bool = False
+    arriving: tuple[Arriving, ...] = ()
 
 
 REFUSED_STORE = "store"

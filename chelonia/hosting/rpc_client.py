@@ -74,8 +74,8 @@ COMPACT_MS: Final = 60_000
 """How long an answer in the compact encoding is waited for."""
 READING_MS: Final = 15 * 60 * 1000
 """How long the answer to what reads whole replicas is waited for."""
-COPY_MS: Final = 24 * 3_600 * 1000
-"""How long the answer to `copy` is waited for here: who asks knows how large the replica is, and gives up sooner."""
+COPY_MS: Final = 365 * 24 * 3_600 * 1000
+"""How long the answer to `copy` is waited for here, as good as for ever: who asks gives up when the claim is over."""
 
 
 @dataclass(frozen=True, slots=True)

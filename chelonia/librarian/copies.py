@@ -20,8 +20,7 @@ from chelonia.librarian.blobs import blob_of, facts_of
 from chelonia.librarian.copying import Copier, CopyJob
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.guard import Backoff, Flow, Slots, Throttle
-from chelonia.librarian.planning import policy_of
-from chelonia.librarian.repair import BlobPlan, Copy, RepairPolicy
+from chelonia.librarian.repair import BlobPlan, Copy
 from chelonia.librarian.worklist import Waiting
 
 _LOG = logging.getLogger(__name__)
@@ -37,7 +36,6 @@ class Copies:
     def __init__(self, footing: Footing, copier: Copier, ended: Callable[[int], None]) -> None:
         settings = footing.settings
         self._on = footing
-        self._policy = policy_of(settings)
         self._copier = copier
         self._ended = ended
         self._slots = Slots(settings.copies_per_node_max, settings.copies_max)
@@ -54,9 +52,8 @@ class Copies:
         """Whether a Shepherd has just failed and is left alone."""
         return self._backoff.spared(shepherd, self._on.now)
 
-    def steer(self, control: HealControl, policy: RepairPolicy) -> None:
+    def steer(self, control: HealControl) -> None:
         """Put limits in force; what runs goes on (Shepherds slow down what they send by themselves)."""
-        self._policy = policy
         self.paused = control.paused
         self._slots.per_node_max = control.copies_per_node
         self._sent.bytes_per_s_max = self._taken.bytes_per_s_max = control.bytes_per_s
@@ -69,13 +66,13 @@ class Copies:
         """The copies of a plan that can begin now, with their slots taken: each is to be started or dropped."""
         jobs = []
         size = facts_of(blob).size
-        copy_ms = self._policy.copy_ms(size)
+        until = Ms(self._on.wall + self._on.settings.claim_ms)
         for copy in plan.copies:
             source = self._source(copy)
             if source is None or not self._takes(copy.target):
                 continue
             target = Location(copy.target, ReferenceId(self._on.world.ids.uuid()))
-            job = CopyJob(blob, source, target, Ms(self._on.wall + copy_ms), copy_ms)
+            job = CopyJob(blob, source, target, until)
             self._slots.take(job.shepherds)
             self._sent.spend(source.shepherd, size, self._on.now)
             self._taken.spend(copy.target, size, self._on.now)
@@ -91,7 +88,7 @@ class Copies:
         self._slots.release(job.shepherds)
 
     async def stop(self) -> None:
-        """Cancel what runs; its claims expire."""
+        """Wait no longer for what runs; whatever arrives all the same keeps its claim up, and is reported."""
         running = list(self._running.values())
         for task in running:
             task.cancel()

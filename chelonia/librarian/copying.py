@@ -1,22 +1,27 @@
 """One repair copy, from its claim to its receipt: ask the target for a place, order a holder to push, write it down.
 
-The claim (location `creating`) is in the metadata before this begins. When anything fails the claim is let expire at
-once, and the planner decides anew from what is stored: a copy that came through all the same is never lost for that.
+The claim (location `creating`) is in the metadata before this begins, and is renewed while bytes arrive
+(`claims`): a copy is waited for as long as that goes on. When anything fails the claim is let expire at once,
+and the planner decides anew from what is stored: a copy that came through all the same is never lost for that.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from chelonia.core.ahash import Element
-from chelonia.core.clock import within
+from chelonia.core.clock import done_within, within
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.ids import Ms, ServiceId
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.replicas import Location, Receipt, ReplicaState
 from chelonia.core.shepherd import PROTOCOL_HTTP, CopyOrder, Purpose, PutRequest
 from chelonia.librarian.blobs import blob_of, facts_of
+from chelonia.librarian.claims import GIVEN_UP
 from chelonia.librarian.elements import drop, file_record, is_, put
 from chelonia.librarian.records import Draft, Identity, Records
 from chelonia.librarian.service_uploads import Uploads, same_bytes
@@ -27,14 +32,12 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CopyJob:
-    """A copy to be made: the blob as read, the holder that pushes, the new location, when its claim expires, and how
-    long that is from now."""
+    """A copy to be made: the blob as read, the holder that pushes, the new location, and when its claim expires."""
 
     blob: StoredObject
     source: Location
     target: Location
     until_ms: Ms
-    copy_ms: int
 
     @property
     def shepherds(self) -> tuple[ServiceId, ServiceId]:
@@ -67,12 +70,43 @@ class Copier:
         except CheloniaError as error:
             return await self._give_up(job, job.target.shepherd, error)
         try:
-            receipt = await within(self._world.clock, job.copy_ms, self._push(job, turl))
+            receipt = await self._while_claimed(job, self._push(job, turl))
         except CheloniaError as error:
             blame = job.target if error.kind in (Kind.NO_SPACE, Kind.BAD_TICKET, Kind.CHECKSUM) else job.source
             return await self._give_up(job, blame.shepherd, error)
-        await self._done(job, receipt)
+        if receipt is not None:
+            await self._done(job, receipt)
         return None
+
+    async def _while_claimed(self, job: CopyJob, push: Coroutine[Any, Any, Receipt]) -> Receipt | None:
+        """Await the push while its claim is kept up; None when the target's own report comes before the answer.
+
+        Raises: TIMEOUT when the claim is over, and what the push raises.
+        """
+        pushing, claim = asyncio.create_task(push), str(job.until_ms)
+        try:
+            while not await done_within(self._world.clock, pushing, self._world.settings.claim_ms):
+                before, (state, claim) = claim, await self._claimed(job)
+                if state == ReplicaState.ALIVE.value:
+                    return None
+                # not renewed in all the time that it lasts: whatever any clock says, it is over
+                if state != ReplicaState.CREATING.value or claim == before:
+                    raise CheloniaError(Kind.TIMEOUT, "copy", job.target.shepherd, "its bytes have stopped arriving")
+            return pushing.result()
+        finally:
+            if not pushing.cancel() and not pushing.cancelled():
+                pushing.exception()  # looked at, so that nobody warns about it
+
+    async def _claimed(self, job: CopyJob) -> tuple[str, str]:
+        """What the metadata say of the copy now, its state and its claim; another claim while they cannot be asked."""
+        key = str(job.target)
+        needed = (Needed("locations", key), Needed("claims", key))
+        try:
+            blob = await self._records.one(self._call.strongly(), job.blob.id, needed)
+        except CheloniaError as error:
+            _LOG.info("whether the copy to %s is still claimed is not known, it goes on: %s", job.target, error)
+            return ReplicaState.CREATING.value, ""
+        return blob.value("locations", key), blob.value("claims", key)
 
     async def _place(self, job: CopyJob) -> str:
         """A ticket to write the new replica."""
@@ -82,7 +116,7 @@ class Copier:
             purpose=Purpose.REPLICA,
             protocols=(PROTOCOL_HTTP,),
             reference=job.target.reference,
-            lifetime_ms=job.copy_ms,
+            lifetime_ms=self._world.settings.claim_ms,
         )
         shepherd = self._world.directory.shepherd(job.target.shepherd)
         answer = (await shepherd.put(self._call, (request,)))[0]
@@ -114,6 +148,6 @@ class Copier:
         _LOG.info("copy of %s from %s to %s failed: %s", blob_of(job.blob), job.source, job.target, error)
         key = str(job.target)
         creating = is_("locations", key, ReplicaState.CREATING.value)
-        expired = put(job.blob.id, "claims", key, "0", creating)
+        expired = put(job.blob.id, "claims", key, GIVEN_UP, creating)
         await self._records.attempt(self._call, Draft((expired,)))
         return blame

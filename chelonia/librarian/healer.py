@@ -2,8 +2,9 @@
 
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
 blobs. This file hears of events and keeps the loops going; its parts each have one duty: `leading` (lease, who is
-away), `repairing` (plan and act), `copies` (what runs), `trimming`, `erasing` (outboxes), `expiring` (trash),
-`surveying`, `balancing`, `drilling`, `tally`, `node_life` (what is written late of forgotten Shepherds).
+away), `repairing` (plan and act), `copies` (what runs), `renewing` (claims), `trimming`, `erasing` (outboxes),
+`expiring` (trash), `surveying`, `balancing`, `drilling`, `tally`, `node_life` (what is written late of forgotten
+Shepherds).
 
 Invariants: no byte moves and nothing is erased without a transact before it; the erasure outbox is the only thing
 that erases; whatever fails is planned again from what is stored, never from memory.
@@ -35,9 +36,10 @@ from chelonia.librarian.footing import Footing
 from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.node_life import NodeLife
-from chelonia.librarian.planning import Planning, policy_of
+from chelonia.librarian.planning import Planning
 from chelonia.librarian.progress import Progress
 from chelonia.librarian.records import Draft, Identity, Records
+from chelonia.librarian.renewing import Renewing
 from chelonia.librarian.repairing import Parts, Repairing
 from chelonia.librarian.service_nodes import Nodes
 from chelonia.librarian.service_uploads import Uploads
@@ -64,7 +66,8 @@ class Healer:
         self._leading = Leading(on, identity.service_id, began=self._began, ended=self._work.leave_nodes)
         self._detecting = Detecting(on, identity.service_id, self._leading)
         self._copies = Copies(on, Copier(records, uploads, identity, world), self._copied)
-        planning = self._planning = Planning(on, self._copies.spared, self._tally)
+        self._renewing = Renewing(on, self._leading)
+        planning = self._planning = Planning(on, self._copies.spared, self._renewing.arriving, self._tally)
         self._trimming = Trimming(on, planning, self._leading, self._work.blob_at)
         self._telling = Telling(on, self._leading)
         parts = Parts(self._work, self._tally, planning, self._leading, self._copies, self._trimming, self._telling)
@@ -223,6 +226,7 @@ class Healer:
             self._every(self._on.settings.tick_ms, self._erase),
             self._every(self._on.settings.services_interval_ms, self._sweep_forgotten),
             self._every(self._on.settings.tick_ms, self._telling.step),
+            self._every(self._on.settings.tick_ms, self._renewing.step),
             self._surveying.run(self._tolerant),
             self._every(self._on.settings.tick_ms, self._balance),
             self._every(self._on.settings.tick_ms, self._drilling.step),
@@ -284,10 +288,7 @@ class Healer:
             self._began()
         control = self.control
         before = self._copies.paused
-        policy = policy_of(self._on.settings, control.bytes_per_s)
-        # claims made at a slower rate still run: only what a wrong clock wrote lies farther ahead than the slowest's
-        self._planning.policy = min(self._planning.policy, policy, key=lambda each: each.claim_bytes_per_s_min)
-        self._copies.steer(control, policy)
+        self._copies.steer(control)
         if control.paused != before:
             if control.paused:
                 _LOG.warning(

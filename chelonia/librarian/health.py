@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 from chelonia.core.healing import Word
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.librarian import Heartbeat, NodeView
+from chelonia.core.librarian import Arriving, Heartbeat, NodeView
 from chelonia.core.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
+from chelonia.core.replicas import Location
 from chelonia.librarian.doubts import Doubts
 from chelonia.librarian.identity import older
 
@@ -209,6 +210,11 @@ class HealthTable:
         """The start of a Shepherd that was last heard of, 0 for none."""
         node = self._nodes.get(shepherd)
         return node.beat.boot if node is not None and node.beat is not None else 0
+
+    def arriving(self) -> dict[Location, Arriving]:
+        """The copies whose bytes are coming in, as approved Shepherds told last, ordered by Shepherd."""
+        beats = (node.beat for node in self._nodes.values() if node.beat is not None and node.stored.approved)
+        return {Location(beat.shepherd, copy.reference): copy for beat in beats for copy in beat.arriving}
 
     def starting(self, shepherd: ServiceId) -> bool:
         """Whether a Shepherd said last that it is still starting: its address refuses until it has."""

@@ -7,18 +7,17 @@ thousand choices costs more than one choice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import inf
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms, ObjectId, ServiceId
 from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import Location
 from chelonia.librarian import repair
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.repair import BlobPlan, BlobView, NodeHealth, Nodes, RepairPolicy
-from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.tally import Tally
 
 _LOG = logging.getLogger(__name__)
@@ -28,22 +27,20 @@ UNREADABLE_TOLD_MAX: Final = 1000
 
 Spared = Callable[[ServiceId], bool]
 """Whether a Shepherd has just failed: it takes no copies for a while."""
-
-
-def policy_of(settings: LibrarianSettings, copy_bytes_per_s_max: int = 0) -> RepairPolicy:
-    """How patient repair is; where copies are slowed down, a claim lasts twice as long as one copy then takes."""
-    slowest = min(settings.claim_bytes_per_s_min, max(copy_bytes_per_s_max // 2, 1) if copy_bytes_per_s_max else inf)
-    return RepairPolicy(settings.repair_delay_ms, settings.trim_grace_ms, settings.claim_ms, int(slowest))
+Arriving = Callable[[], Mapping[Location, int]]
+"""The copies whose bytes are seen to arrive, whatever is stored of their claims, and how many are here."""
 
 
 class Planning:
     """Makes plans and keeps the tally of what they found."""
 
-    def __init__(self, footing: Footing, spared: Spared, tally: Tally) -> None:
+    def __init__(self, footing: Footing, spared: Spared, arriving: Arriving, tally: Tally) -> None:
+        settings = footing.settings
         self._on = footing
         self._spared = spared
+        self._arriving = arriving
         self._tally = tally
-        self.policy = policy_of(footing.settings)
+        self._policy = RepairPolicy(settings.repair_delay_ms, settings.trim_grace_ms, settings.claim_ms)
         self._nodes = Nodes.of({})
         self._fresh_until = Ms(0)
         self._unreadable: dict[ObjectId, int] = {}
@@ -54,7 +51,7 @@ class Planning:
         One whose record makes no sense is told, and left out; so is one of which no copy is left anywhere: only a
         report, or a person, can change that, and fsck tells of it.
         """
-        plans = repair.plan(self._views(blobs), self.nodes(), self.policy, self._on.wall)
+        plans = repair.plan(self._views(blobs), self.nodes(), self._policy, self._on.wall)
         for plan in plans:
             self._tally.note(plan)
         return plans
@@ -62,7 +59,7 @@ class Planning:
     def planned(self, blob: StoredObject) -> tuple[BlobView, BlobPlan] | None:
         """One blob as it was read, and its plan; None where `plans` leaves it out."""
         for view in self._views((blob,)):
-            plan = repair.plan_blob(view, self.nodes(), self.policy, self._on.wall)
+            plan = repair.plan_blob(view, self.nodes(), self._policy, self._on.wall)
             self._tally.note(plan)
             return view, plan
         return None
@@ -81,7 +78,7 @@ class Planning:
     def nodes(self) -> Nodes:
         """The Shepherds as the planner sees them."""
         if self._on.now >= self._fresh_until:
-            self._nodes = Nodes.of(self._node_health())
+            self._nodes = Nodes.of(self._node_health(), self._arriving())
             self._fresh_until = Ms(self._on.now + self._on.settings.tick_ms)
         return self._nodes
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from chelonia.core.fleet import Fleet
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
@@ -22,6 +22,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.blobs import blob_of, locations_of
+from chelonia.librarian.claims import RENEWALS
 
 _S = ReplicaState
 
@@ -77,16 +78,18 @@ class NodeHealth:
 class Nodes:
     """Every approved Shepherd at the moment of planning; one that is missing here is away for good.
 
-    `fleet`: the same, made ready for the choice of targets.
+    `fleet`: the same, made ready for the choice of targets; `arriving`: the copies whose bytes are seen to
+    come, and how many are there.
     """
 
     health: Mapping[ServiceId, NodeHealth]
     fleet: Fleet
+    arriving: Mapping[Location, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, health: Mapping[ServiceId, NodeHealth]) -> Nodes:
+    def of(cls, health: Mapping[ServiceId, NodeHealth], arriving: Mapping[Location, int] | None = None) -> Nodes:
         """These Shepherds."""
-        return cls(health, Fleet(node.view for node in health.values()))
+        return cls(health, Fleet(node.view for node in health.values()), arriving or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +98,12 @@ class RepairPolicy:
 
     What is stored are instants of some wall clock, perhaps of another Librarian's, and clocks step. So nothing is
     waited for more than twice as long as meant: an instant farther in the future was written by a wrong clock.
-    `claim_ms`, `claim_bytes_per_s_min`: how long a copy may take.
+    `claim_ms`: how long a claim lasts that is not renewed (`claims`).
     """
 
     repair_delay_ms: int
     trim_grace_ms: int
     claim_ms: int = 3_600_000
-    claim_bytes_per_s_min: int = 1_000_000
-
-    def copy_ms(self, size: int) -> int:
-        """How long a copy of so many bytes may take."""
-        return self.claim_ms + max(size, 0) * 1000 // self.claim_bytes_per_s_min
 
     def ripe(self, since: Ms, now: Ms) -> bool:
         """Whether what is kept for the trim grace has been kept long enough."""
@@ -271,7 +269,7 @@ class _Count:
     sure_wheels: list[Replica]
     """Those of `wheels` whose Shepherd is steady and proven."""
     coming: list[Replica]
-    """`creating`, the claim still running, the Shepherd within reach."""
+    """`creating`, the claim still running or bytes arriving all the same, the Shepherd within reach."""
     waited_for: list[Replica]
     """`alive` on a Shepherd that is away but expected back."""
     expired: list[Replica]
@@ -306,7 +304,7 @@ _NOBODY = NodeHealth(NodeView(ServiceId(""), Dn(""), "", Ms(0)), present=False, 
 def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Count:
     count = _Count([], [], [], [], [], [], [], [], [])
     away: list[tuple[Replica, NodeHealth]] = []
-    last = now + 2 * policy.copy_ms(blob.size)
+    last = now + 2 * policy.claim_ms
     for replica in sorted(blob.replicas, key=_by_location):
         node = nodes.health.get(replica.location.shepherd, _NOBODY)
         match replica.state:
@@ -314,7 +312,7 @@ def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Coun
                 _count_alive(count, replica, node)
             case _S.ALIVE:
                 away.append((replica, node))
-            case _S.CREATING if not now < replica.claimed_until_ms <= last:
+            case _S.CREATING if not (now < replica.claimed_until_ms <= last or _comes(replica, blob, nodes)):
                 count.expired.append(replica)
             case _S.CREATING if node.present:
                 count.coming.append(replica)
@@ -330,6 +328,11 @@ def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Coun
         alone = len(count.homes) <= 1
         count.waited_for = [replica for replica, node in away if _expected(node, policy, now, alone)]
     return count
+
+
+def _comes(replica: Replica, blob: BlobView, nodes: Nodes) -> bool:
+    """Whether a claim that has run out could only not be renewed: it was not given up, and its bytes arrive."""
+    return replica.claimed_until_ms > 0 and 0 < nodes.arriving.get(replica.location, 0) <= blob.size
 
 
 def _count_alive(count: _Count, replica: Replica, node: NodeHealth) -> None:
@@ -438,7 +441,9 @@ def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
     ripening = (*count.wheels, *count.broken)
     if not (ripening or count.coming):
         return Ms(0)
-    times = [r.claimed_until_ms for r in count.coming] + [r.since_ms + policy.trim_grace_ms for r in ripening]
+    late = Ms(now + policy.claim_ms // RENEWALS)
+    claims = [r.claimed_until_ms if r.claimed_until_ms > now else late for r in count.coming]
+    times = [*claims, *(r.since_ms + policy.trim_grace_ms for r in ripening)]
     return Ms(min((time for time in times if time > now), default=0))
 
 

@@ -33,7 +33,8 @@ class LibrarianSettings:
         flap_returns_max, flap_window_ms: a Shepherd that came back so often within the window takes no new copies, and
             its own are replaced, until it has been steady for the window.
         trim_grace_ms: how long a surplus (`thirdwheel`) or damaged (`invalid`) copy is kept before it is erased.
-        claim_ms: how long a copy may take to begin; `claim_bytes_per_s_min` adds time by size.
+        claim_ms: how long a copy may take to begin, and to go on when its bytes stop arriving.
+        claim_bytes_per_s_min: a copy that makes less on average is given up, unless `heal rate` leaves it no more.
         trash_keep_ms: how long a deleted file can be brought back before its bytes are erased; 0: not at all.
         sweep_interval_ms: how often what has expired is looked for (trash, uploads that were never completed).
         record_key: the cluster's record key (hex) as an earlier start has kept it; "": the A-Hash knows, or a new one.
@@ -69,7 +70,7 @@ class LibrarianSettings:
     flap_window_ms: int = 600_000
     trim_grace_ms: int = 300_000
     claim_ms: int = 120_000
-    claim_bytes_per_s_min: int = 1_000_000
+    claim_bytes_per_s_min: int = 10_000
     trash_keep_ms: int = 24 * 3_600_000
     sweep_interval_ms: int = 10_000
     record_key: str = ""

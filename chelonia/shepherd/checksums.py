@@ -36,7 +36,7 @@ class Hasher:
 
     def __init__(self, *, weak: bool = True) -> None:
         self._sha256 = hashlib.sha256()
-        self._weak = weak
+        self.weak = weak
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._adler32 = 1
         self.size = 0
@@ -44,7 +44,7 @@ class Hasher:
     def update(self, chunk: bytes) -> None:
         """Add the next bytes; blocks for about 2 ms per MiB."""
         self._sha256.update(chunk)
-        if self._weak:
+        if self.weak:
             self._update_weak(chunk)
         self.size += len(chunk)
 
@@ -54,7 +54,7 @@ class Hasher:
             self.update(chunk)
             return
         strong = worker.run(lambda: self._sha256.update(chunk))
-        if self._weak:
+        if self.weak:
             await asyncio.gather(strong, worker.run(lambda: self._update_weak(chunk)))
         else:
             await strong
@@ -67,7 +67,7 @@ class Hasher:
     def checksums(self) -> Checksums:
         """The checksums of what was added so far."""
         strong = self._sha256.hexdigest()
-        return Checksums(strong, self._md5.hexdigest(), f"{self._adler32:08x}") if self._weak else Checksums(strong)
+        return Checksums(strong, self._md5.hexdigest(), f"{self._adler32:08x}") if self.weak else Checksums(strong)
 
 
 async def hash_stream(worker: Worker, stream: AsyncIterator[bytes], hasher: Hasher) -> None:

@@ -17,6 +17,8 @@ from chelonia.wire.tickets import Ticket, Use
 
 GET: Final = "GET"
 PUT: Final = "PUT"
+COPY_TICKET_MS: Final = 365 * 24 * 3_600_000
+"""A ticket to write a claimed copy, which lasts as long as its upload: that ends soon after its last byte."""
 
 
 def lifetime_ms(node: Node, wish_ms: int) -> int:

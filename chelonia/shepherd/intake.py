@@ -39,6 +39,11 @@ class Intake:
         self._last: bytes | None = None
         self.write_failed = False
 
+    @property
+    def arrived(self) -> int:
+        """Bytes of the replica that are here, written or not."""
+        return self._arrived
+
     async def take(self, body: AsyncIterator[bytes]) -> None:
         """Consume `body` to its end. Raises: TOO_LARGE beyond the limit, what the disk and the body raise."""
         async for piece in body:

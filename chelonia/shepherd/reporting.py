@@ -148,6 +148,7 @@ class Reporting:
             reclaimable_bytes=node.reclaimable_bytes,
             leaving=self._leaving,
             starting=not node.ready,
+            arriving=self._uploads.arriving(),
         )
 
     def _proven_generation(self) -> int:

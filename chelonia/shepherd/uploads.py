@@ -3,6 +3,8 @@
 The table of open uploads is in memory: after a restart their tickets are refused, and the cause says to ask for a new
 TURL. One ticket completes once; what it completed is remembered until the ticket expires, or very many others are
 complete, so the same client's repeat with the same bytes gets the same answer.
+An upload of a copy that the metadata have claimed lasts while its bytes arrive, and for its ticket's time after the
+last of them; all others end with their ticket.
 Invariants: at most one body per upload at a time; nothing is visible before it is verified and durable; once the last
 byte is here the rest happens even if the client goes away; bytes that a purpose could not be fulfilled for are kept
 as uncommitted. Story: docs/design/002-protocols.md, "Write".
@@ -12,12 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms, ReferenceId, ServiceId, parse_reference
+from chelonia.core.librarian import Arriving
 from chelonia.core.replicas import Checksums, Receipt
 from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
@@ -38,11 +43,12 @@ _OUTCOME_OPEN = (Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.UNAVAILA
 
 @dataclass(slots=True)
 class Pending:
-    """One upload from its ticket to the ticket's expiry.
+    """One upload from its ticket to its end.
 
     `ends_ms`: monotonic; a wall clock that steps neither ends uploads nor keeps their space for ever.
-    `written`: bytes received; `sender`, `announced`: who sent the last body, and the checksums he sent with it;
-    `receipts`: one per durable copy; `untried`: (TURL, something may be there already) of copies still to be made.
+    `written`: bytes received; `hasher`: what was measured of those that are kept; `sender`, `announced`: who sent the
+    last body, and the checksums he sent with it; `receipts`: one per durable copy; `untried`: (TURL, something may be
+    there already) of copies still to be made.
     """
 
     request: PutRequest
@@ -52,6 +58,7 @@ class Pending:
     reserved_until_ms: int
     phase: Phase = Phase.OPEN
     written: int = 0
+    hasher: Hasher | None = None
     sender: Dn = ANONYMOUS
     announced: Checksums = Checksums()
     withdrawn: bool = False
@@ -83,6 +90,8 @@ class Uploads:
         for a new one."""
         self._stored: dict[ReferenceId, None] = {}
         """Those whose bytes are stored, the earliest first; some may be forgotten already."""
+        self._taking: dict[ReferenceId, tuple[Pending, Intake]] = {}
+        """Those whose bytes are coming in now."""
         self._withdrawn: dict[ReferenceId, None] = {}
         """What was ordered to be erased, the earliest first: a request for it that comes after that is late."""
 
@@ -117,9 +126,15 @@ class Uploads:
             return None
         return pending
 
+    def arriving(self) -> tuple[Arriving, ...]:
+        """The claimed copies whose bytes are coming in now, the earliest first, no more than one heartbeat tells of."""
+        claimed = ((p, intake) for p, intake in self._taking.values() if p.request.reference)
+        some = islice(claimed, bounds.ARRIVING_MAX)
+        return tuple(Arriving(p.reference, p.request.facts.blob, intake.arrived) for p, intake in some)
+
     def withdraw(self, reference: ReferenceId) -> None:
-        """Take back an upload: its ticket ends here, a body on its way is refused at its end, and so is a request for
-        it that comes only now."""
+        """Take back an upload: its ticket ends here, a body on its way is refused from its next bytes on, and so is a
+        request for it that comes only now."""
         self._withdrawn[reference] = None
         if len(self._withdrawn) > bounds.UPLOADS_REMEMBERED_MAX:
             del self._withdrawn[next(iter(self._withdrawn))]
@@ -166,7 +181,7 @@ class Uploads:
         node = self._node
         reference = request.reference or ReferenceId(node.ports.ids.uuid())
         lifetime_ms = gate.lifetime_ms(node, request.lifetime_ms)
-        expires_ms = Ms(node.ports.clock.now_ms() + lifetime_ms)
+        expires_ms = Ms(node.ports.clock.now_ms() + (gate.COPY_TICKET_MS if request.reference else lifetime_ms))
         now_ms = node.ports.clock.monotonic_ms()
         reserved_until_ms = now_ms + node.settings.reserve_ms
         nonce = node.ports.ids.token(8).hex()
@@ -174,7 +189,7 @@ class Uploads:
         pending.untried = tuple((turl, False) for turl in request.spare)
         old = self._pending.get(reference)
         if old is not None:
-            pending.phase, pending.written = old.phase, old.written
+            pending.phase, pending.written, pending.hasher = old.phase, old.written, old.hasher
         self._pending[reference] = self._unfinished[reference] = pending
         sums = request.facts.checksums
         ticket = Ticket(
@@ -231,14 +246,18 @@ class Uploads:
             pending.phase = earlier
             raise
         pending.sender, pending.announced = call.dn, upload.announced
+        self._taking[pending.reference] = pending, intake
         try:
-            await intake.take(upload.body)
+            await intake.take(_while_open(pending, upload.body))
             whole = self._is_whole(pending, upload, intake.writer.offset)
         except BaseException as error:
             await self._interrupted(pending, intake, error)
             if intake.write_failed:
                 await self._node.disk.look(hard=True)
             raise
+        finally:
+            self._taking.pop(pending.reference, None)
+            self._prolong(pending)
         if not whole:
             await self._interrupted(pending, intake, None)
             return Uploaded(False, pending.written, guid=pending.request.facts.guid)
@@ -247,9 +266,7 @@ class Uploads:
 
     async def _intake(self, pending: Pending, upload: Upload, resumed: bool) -> Intake:
         node, request = self._node, pending.request
-        hasher = Hasher(weak=_owes_weak(request, upload.announced))
-        if resumed:
-            await hash_stream(node.ports.worker, node.ports.blobs.read_partial(pending.reference), hasher)
+        hasher = await self._hasher(pending, _owes_weak(request, upload.announced), resumed)
         writer = await node.ports.blobs.create(pending.reference, resume=resumed)
         pending.written = writer.offset
         if writer.offset != upload.offset or hasher.size != upload.offset:
@@ -262,6 +279,24 @@ class Uploads:
             pending.untried = tuple((turl, True) for turl in request.forward) + pending.untried
         fanout = Fanout(node, straight, _expected(pending, upload))
         return Intake(node.ports.worker, writer, hasher, fanout, _expected(pending, upload))
+
+    async def _hasher(self, pending: Pending, weak: bool, resumed: bool) -> Hasher:
+        """What goes on measuring; bytes kept are read again only when their sums are not known any more."""
+        kept = pending.hasher if resumed else None
+        pending.hasher = None
+        if kept is not None and kept.size == pending.written and kept.weak >= weak:
+            return kept
+        hasher = Hasher(weak=weak)
+        if resumed:
+            partial = self._node.ports.blobs.read_partial(pending.reference)
+            await hash_stream(self._node.ports.worker, partial, hasher)
+        return hasher
+
+    def _prolong(self, pending: Pending) -> None:
+        """A claimed copy has as long after its last byte as it had before its first."""
+        if pending.request.reference:
+            lifetime_ms = gate.lifetime_ms(self._node, pending.request.lifetime_ms)
+            pending.ends_ms = max(pending.ends_ms, self._node.ports.clock.monotonic_ms() + lifetime_ms)
 
     def _is_whole(self, pending: Pending, upload: Upload, arrived: int) -> bool:
         """Whether the last byte is here. Raises: INCOMPLETE when the body was shorter than it said."""
@@ -284,6 +319,7 @@ class Uploads:
             pending.written = 0
         else:
             pending.written = await intake.keep()
+            pending.hasher = intake.hasher
         pending.phase = Phase.KEPT if pending.written else Phase.OPEN
         if error is not None:
             log.info("upload interrupted reference=%s kept=%d error=%r", pending.reference, pending.written, error)
@@ -459,6 +495,13 @@ def _check_lengths(pending: Pending, upload: Upload) -> None:
     kept = pending.written if pending.phase is Phase.KEPT else 0
     if upload.offset not in (0, kept):
         raise CheloniaError(Kind.BAD_RANGE, gate.PUT, reference, f"{kept} bytes are kept; continue at {kept}, or at 0")
+
+
+async def _while_open(pending: Pending, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The body until the upload is withdrawn. Raises: EXPIRED then, and what the body raises."""
+    async for piece in body:
+        _check_open(pending)
+        yield piece
 
 
 def _check_open(pending: Pending) -> None:

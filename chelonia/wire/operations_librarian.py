@@ -29,6 +29,7 @@ from chelonia.core.healing import (
 )
 from chelonia.core.ids import BlobId, Guid, ReferenceId
 from chelonia.core.librarian import (
+    Arriving,
     BeginPut,
     Begun,
     CommitFile,
@@ -301,6 +302,7 @@ _ENTRY_PAGE = record(EntryPage, Listed("entryList", Children("entry", "entries",
 
 # --- nodes ---------------------------------------------------------------------------------------------------------
 
+_ARRIVING = record(Arriving, Text("referenceID", "reference"), Text("blob", "blob"), Text("here", "here", INT))
 _HEARTBEAT = record(
     Heartbeat,
     Text("serviceID", "shepherd"),
@@ -321,6 +323,7 @@ _HEARTBEAT = record(
     extra("reclaimableBytes", "reclaimable_bytes", 0, form=INT),
     extra("leaving", "leaving", False, form=BOOL),
     extra("starting", "starting", False, form=BOOL),
+    Listed("arrivingList", Children("copy", "arriving", _ARRIVING, limit=bounds.ARRIVING_MAX), omit=True),
 )
 _HEARTBEAT_ANSWER = record(
     HeartbeatAnswer,

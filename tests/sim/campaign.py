@@ -24,6 +24,7 @@ from typing import Any
 from tests.sim.replication_scenario import replication
 from tests.sim.scenario import crashes_and_loss
 from tests.sim.scenario_churn import churn
+from tests.sim.scenario_slow import slow_copy
 from tests.sim.scenario_swarm import swarm
 from tests.sim.virtual_loop import run_virtual
 
@@ -35,6 +36,7 @@ SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, object]]] = {
     "crashes": crashes_and_loss,
     "churn": churn,
     "swarm": swarm,
+    "slow": slow_copy,
     "replication": replication,
 }
 """Every scenario a campaign runs, by name."""

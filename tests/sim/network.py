@@ -92,6 +92,7 @@ class Network:
 
     def __init__(self, rng: random.Random, trace: Trace) -> None:
         self.faults = Faults()
+        self.long_answer_ms = LONG_ANSWER_MS
         self.trace = trace
         self.heard_ms: dict[str, int] = {}
         """When a sign of life of each Shepherd last reached a Librarian."""
@@ -188,7 +189,7 @@ class Network:
 
     async def _perform(self, source: Node, node: Node, what: str, work: Work, request_id: str) -> Any:
         task = self._fly(node, work(), request_id)
-        if not await self._loop.finished(task, (LONG_ANSWER_MS if what in LONG else ANSWER_MS) / 1000):
+        if not await self._loop.finished(task, (self.long_answer_ms if what in LONG else ANSWER_MS) / 1000):
             self._note(source, node, what, "no answer")
             raise CheloniaError(Kind.TIMEOUT, what, node.name, "no answer")
         if task.cancelled():

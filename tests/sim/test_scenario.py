@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from chelonia.shepherd import forwarding
 from tests.sim import campaign
 from tests.sim.model import Violation
 from tests.sim.regressions import REGRESSIONS
 from tests.sim.scenario import FILES, crashes_and_loss
 from tests.sim.scenario_churn import churn
+from tests.sim.scenario_slow import AT_FIRST_BYTES_PER_S, SIZE, slow_copy
 from tests.sim.scenario_swarm import swarm
 from tests.sim.virtual_loop import ENDLESS_S, Deadlock, Endless, run_virtual, this_loop
 
@@ -50,6 +52,17 @@ def test_nothing_acknowledged_is_lost_or_comes_back_while_everything_breaks(seed
 def test_everything_holds_whatever_goes_wrong_at_once(seed: int) -> None:
     """Replay one seed: `make sim SEEDS=<seed> ARGS=swarm`."""
     run_virtual(swarm(seed))
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_copy_that_is_slowed_down_in_mid_way_is_not_begun_anew(seed: int) -> None:
+    """Replay one seed: `make sim SEEDS=<seed> ARGS=slow`."""
+    assert run_virtual(slow_copy(seed)).copy_ms > 20 * 1_000 * SIZE / AT_FIRST_BYTES_PER_S
+
+
+def test_a_copy_may_take_more_than_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "PART_MS", 4_000)  # rarer, or it would take minutes here
+    assert run_virtual(slow_copy(1, 100)).copy_ms > 24 * 3_600_000
 
 
 @pytest.mark.parametrize(("name", "seed", "found"), REGRESSIONS)

@@ -221,6 +221,8 @@ class World:
         self.lost: list[SimShepherd] = []
         self.librarian_settings = LIBRARIAN_SETTINGS
         self.shepherd_tuning: dict[str, int] = {}
+        self.breaks = 0
+        """How often all bodies on their way have broken off."""
 
     def _group(self, seed: int) -> SimGroup | None:
         """The replicas of the A-Hash, where there are more than one. What they decide is in `store`."""
@@ -630,7 +632,7 @@ class _Transfers:
 
     def _arriving(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         world = self._world
-        whole = _broken_when_idle(world.clock, body)
+        whole = _broken_when_idle(world, body)
         if world.network.faults.cut and world.rng.random() < world.network.faults.cut:
             return _broken_off(whole, world.rng.randint(0, 2))
         return whole
@@ -653,18 +655,19 @@ class _Carrier:
         return data
 
 
-async def _broken_when_idle(clock: SimClock, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _broken_when_idle(world: World, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The body as a connection delivers it: when its sender is gone, it breaks."""
+    breaks = world.breaks
     while True:
         piece = asyncio.ensure_future(_next(body))
-        idle = asyncio.ensure_future(clock.sleep(BODY_IDLE_MS))
+        idle = asyncio.ensure_future(world.clock.sleep(BODY_IDLE_MS))
         try:
             await asyncio.wait((piece, idle), return_when=asyncio.FIRST_COMPLETED)
         finally:
             idle.cancel()
             if not piece.done():
                 piece.cancel()
-        if not piece.done():
+        if not piece.done() or world.breaks > breaks:
             raise CheloniaError(Kind.NETWORK, "PUT", "", "the sender is gone")
         chunk = piece.result()
         if chunk is None:

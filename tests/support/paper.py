@@ -10,6 +10,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.librarian import Arriving
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, Challenge, CopyOrder, DeleteOutcome, PutRequest, StatOutcome, TurlOutcome
 from chelonia.librarian.settings import LibrarianSettings
@@ -55,6 +56,11 @@ class PaperShepherd:
     scrubbed: list[ReferenceId] = field(default_factory=list)
     drilled: list[ShepherdDrill] = field(default_factory=list)
     silent_until_s: float = 0.0
+    tells: Callable[[float, float], int] = lambda passed_s, copy_s: int(FILE_BYTES * passed_s / copy_s)
+    """What it tells has arrived of a copy that it has been taking for so long, and that takes so long."""
+    taking: dict[ReferenceId, tuple[BlobId, float, float]] = field(default_factory=dict)
+    reports_s: float = 0.0
+    """When it reports a copy that it takes by itself, so long after its beginning; 0: never."""
 
     def _check(self, call: Call) -> None:
         assert call.roles == (Role.LIBRARIAN,)
@@ -119,14 +125,16 @@ class PaperShepherd:
 
     async def copy(self, call: Call, order: CopyOrder):  # type: ignore[no-untyped-def]
         self._check(call)
+        shepherd, reference, blob = order.turl.split(" ")
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self.cluster.shepherds[ServiceId(shepherd)].takes(ReferenceId(reference), BlobId(blob), self.copy_s)
         try:
             await asyncio.sleep(self.copy_s)
         finally:
             self.in_flight -= 1
+            self.cluster.shepherds[ServiceId(shepherd)].taking.pop(ReferenceId(reference), None)
         self._check(call)
-        shepherd, reference, blob = order.turl.split(" ")
         assert self.replicas[order.reference] == blob
         if self.broken == "copy":
             raise CheloniaError(Kind.NOT_ALIVE, subject=order.reference)
@@ -134,6 +142,20 @@ class PaperShepherd:
         target._check(call)
         target.replicas[ReferenceId(reference)] = BlobId(blob)
         return self.cluster.b.receipt(BlobId(blob), target.id, reference)
+
+    def takes(self, reference: ReferenceId, blob: BlobId, copy_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.taking[reference] = (blob, loop.time(), copy_s)
+        if self.reports_s:
+            self.replicas[reference] = blob
+            told = (blob, reference, ReplicaState.ALIVE)
+            loop.call_later(self.reports_s, lambda: self.cluster.reports.append((self.id, told)))
+
+    @property
+    def arriving(self) -> tuple[Arriving, ...]:
+        now = asyncio.get_running_loop().time()
+        flights = self.taking.items()
+        return tuple(Arriving(ref, blob, self.tells(now - since, copy_s)) for ref, (blob, since, copy_s) in flights)
 
     async def delete(
         self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: Authority | None
@@ -168,7 +190,9 @@ class Paper:
         while True:
             for shepherd in self.shepherds.values():
                 if shepherd.up and not shepherd.silent:
-                    await self.b.beat(shepherd.id, replicas=len(shepherd.replicas), **self.space(shepherd))
+                    facts: dict[str, object]
+                    facts = {"replicas": len(shepherd.replicas), "arriving": shepherd.arriving, **self.space(shepherd)}
+                    await self.b.beat(shepherd.id, **facts)
             while self.reports:
                 own, told = self.reports.pop(0)
                 await self.b.report(own, told)

@@ -12,19 +12,12 @@ from chelonia.core.metadata import StoredObject
 from chelonia.librarian import steering
 from chelonia.librarian.forecast import UNKNOWN, Cost, Rate, Seen, forecast_ms, outlook
 from chelonia.librarian.guard import Flow
-from chelonia.librarian.planning import policy_of
 from chelonia.librarian.repair import BlobPlan
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.tally import Tally
 
 A, B = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
 MIB = 1024 * 1024
-
-
-@pytest.mark.parametrize(("rate", "least_s"), [(0, 1_000), (10**9, 1_000), (1_000, 10**6)])
-def test_a_claim_lasts_longer_than_a_copy_at_the_rate_that_was_ordered(rate: int, least_s: int) -> None:
-    settings = LibrarianSettings()
-    assert least_s < (policy_of(settings, rate).copy_ms(10**9) - settings.claim_ms) / 1000 + 1 <= 2 * least_s + 1
 
 
 # --- the forecast -----------------------------------------------------------------------------------------------------

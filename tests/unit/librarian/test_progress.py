@@ -126,27 +126,6 @@ def test_limits_hold_for_each_shepherd_and_are_lifted_while_it_runs() -> None:
     run_virtual(scenario())
 
 
-def test_a_copy_begun_at_a_low_rate_runs_to_its_end_when_the_rate_is_lifted() -> None:
-    async def scenario() -> None:
-        async with paper(shepherds=4, settings=replace(QUICK, survey_interval_ms=1_000, claim_ms=1_000)) as p:
-            await asyncio.sleep(1)
-            blob = (await p.upload("a", copies=2))[1]
-            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 1))
-            for shepherd in p.shepherds.values():
-                shepherd.copy_s = 5
-            p.shepherds[p.b.shepherds[0]].up = False
-
-            async def under_way() -> bool:
-                return "creating" in await p.states(blob)
-
-            await p.until(under_way)
-            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 0))
-            await p.until(lambda: whole(p))
-            assert sum(blob in s.replicas.values() for s in p.shepherds.values()) == 3, "no copy is begun anew"
-
-    run_virtual(scenario())
-
-
 def test_only_administrators_steer_and_nonsense_is_refused() -> None:
     async def scenario() -> None:
         async with paper(shepherds=1) as p:

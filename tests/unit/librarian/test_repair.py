@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.replicas import Cause, Location, ReplicaState, next_state
-from chelonia.librarian.repair import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan, plan_blob, vouched
+from chelonia.librarian.repair import (
+    BlobView,
+    NodeHealth,
+    Nodes,
+    Removal,
+    RepairPolicy,
+    Replica,
+    plan,
+    plan_blob,
+    vouched,
+)
 
 NOW = Ms(1_000_000)
 DEV = RepairPolicy(repair_delay_ms=0, trim_grace_ms=3_000)
@@ -348,6 +358,29 @@ def test_a_plan_depends_on_no_order(seed: int) -> None:
     )
     for one in blobs:
         assert plan_blob(one, Nodes.of(health), CALM, NOW) in made
+
+
+def test_a_claim_that_has_run_out_holds_while_its_bytes_arrive() -> None:
+    """The metadata were out of reach, and nobody could renew it. One that was given up is over, and so is one of which
+    more is told to be there than there is."""
+    view = replace(blob("AX...", 2), size=100)
+    late = next(replica for replica in view.replicas if replica.state is S.CREATING)
+    seen = replace(cluster("+++++"), arriving={late.location: 100})
+    made = plan_blob(view, seen, DEV, NOW)
+    assert (made.copies, made.removals, made.revisit_ms) == ((), (), NOW + DEV.claim_ms // 4)
+    given_up = replace(view, replicas=tuple(replace(each, claimed_until_ms=Ms(0)) for each in view.replicas))
+    lies = replace(seen, arriving={late.location: 101})
+    for one, nodes in ((given_up, seen), (view, lies), (view, cluster("+++++"))):
+        assert plan_blob(one, nodes, DEV, NOW).removals == (Removal(late.location, "expired"),)
+
+
+def test_no_claim_is_longer_because_the_blob_is_large() -> None:
+    far = Replica(Location(ServiceId("s1"), ReferenceId("r1")), S.CREATING, Ms(NOW + 2 * DEV.claim_ms + 1))
+    view = blob("A....", 2)
+    size = replace(view, size=1 << 50, replicas=(*view.replicas, far))
+    assert plan_blob(size, cluster("+++++"), DEV, NOW).removals[0].location == far.location
+    near = replace(far, claimed_until_ms=Ms(NOW + 2 * DEV.claim_ms))
+    assert not plan_blob(replace(size, replicas=(*view.replicas, near)), cluster("+++++"), DEV, NOW).removals
 
 
 def test_a_plan_says_when_to_look_again() -> None:

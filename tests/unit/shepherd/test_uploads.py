@@ -12,6 +12,7 @@ from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
+from chelonia.core.librarian import Arriving
 from chelonia.core.replicas import Checksums
 from chelonia.core.shepherd import Authority, Purpose, Upload, Uploaded
 from chelonia.wire import tickets
@@ -21,7 +22,6 @@ from tests.support.shepherd import (
     JOE,
     LIBRARIAN,
     World,
-    body,
     broken_body,
     checksums,
     numbered,
@@ -544,7 +544,8 @@ async def test_a_request_that_comes_after_the_order_to_erase_it_is_refused() -> 
 
 
 @virtual
-async def test_an_upload_withdrawn_by_an_order_to_erase_is_refused_at_its_end() -> None:
+async def test_an_upload_withdrawn_by_an_order_to_erase_is_refused_from_its_next_bytes_on() -> None:
+    """What is left of a large one may take days."""
     world = await World().start()
     ticket = await world.ticket(request(DATA, reference=CLAIMED))
     gate = asyncio.Event()
@@ -552,8 +553,8 @@ async def test_an_upload_withdrawn_by_an_order_to_erase_is_refused_at_its_end() 
     async def slow() -> AsyncIterator[bytes]:
         yield DATA[:10]
         await gate.wait()
-        async for piece in body(DATA[10:]):
-            yield piece
+        yield DATA[10:20]
+        await asyncio.Event().wait()
 
     sending = asyncio.ensure_future(world.service.receive(JOE, Upload(ticket, slow(), len(DATA))))
     await world.pass_ms(10)
@@ -563,3 +564,80 @@ async def test_an_upload_withdrawn_by_an_order_to_erase_is_refused_at_its_end() 
     assert await kind_of(sending) is Kind.EXPIRED
     assert world.blobs.used_bytes() == 0
     assert await kind_of(world.send(ticket, DATA)) is Kind.BAD_TICKET
+
+
+# --- copies that the metadata have claimed ---------------------------------------------------------------------------
+
+
+async def trickle(data: bytes, *, every_ms: int, ends: bool) -> AsyncIterator[bytes]:
+    """A body of one byte at a time; without `ends` its connection breaks where a whole one would end."""
+    for start in range(len(data)):
+        await asyncio.sleep(every_ms / 1000)
+        yield data[start : start + 1]
+    if not ends:
+        raise CheloniaError(Kind.NETWORK, "PUT", cause="the connection broke")
+
+
+@virtual
+async def test_heartbeats_tell_how_much_of_a_claimed_copy_is_here() -> None:
+    world = await World().start()
+    claimed = await world.ticket(request(DATA, reference=CLAIMED))
+    other = await world.ticket(request(DATA, 2))
+    for ticket in (claimed, other):
+        upload = Upload(ticket, trickle(DATA, every_ms=10, ends=True), len(DATA))
+        asyncio.ensure_future(world.service.receive(JOE, upload))  # noqa: RUF006
+    await world.service.beat()
+    await world.pass_ms(1_005)
+    await world.service.beat()
+    told = [beat.arriving for beat in world.librarian.beats[-2:]]
+    assert told == [(), (Arriving(CLAIMED, request(DATA).facts.blob, 100),)]
+    await world.pass_ms(10 * len(DATA))
+    await world.service.beat()
+    assert world.librarian.beats[-1].arriving == ()
+    assert CLAIMED in world.blobs.references()
+
+
+@virtual
+async def test_a_claimed_copy_lasts_as_long_as_its_bytes_arrive() -> None:
+    """Its ticket was for a second, and for a day at most: copies may take longer than either."""
+    world = await World().start()
+    data = DATA[:100]
+    ticket = await world.ticket(request(data, reference=CLAIMED, lifetime_ms=1_000))
+    broken = Upload(ticket, trickle(data[:50], every_ms=3_600_000, ends=False), len(data))
+    assert await kind_of(world.service.receive(JOE, broken)) is Kind.NETWORK
+    await world.pass_ms(900)
+    await world.service.tidy()
+    assert await world.service.offset(JOE, ticket) == 50
+    assert (await world.send(ticket, data[50:], offset=50, total=len(data))).complete
+
+
+@virtual
+async def test_a_claimed_copy_whose_bytes_have_stopped_ends_with_its_tickets_time() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA, reference=CLAIMED, lifetime_ms=1_000))
+    upload = Upload(ticket, broken_body(DATA[:500]), len(DATA))
+    assert await kind_of(world.service.receive(JOE, upload)) is Kind.NETWORK
+    await world.pass_ms(1_001)
+    await world.service.tidy()
+    assert await kind_of(world.service.offset(JOE, ticket)) is Kind.BAD_TICKET
+    assert world.blobs.used_bytes() == 0
+
+
+@virtual
+async def test_what_is_kept_of_an_upload_is_not_read_again_to_go_on() -> None:
+    """Of a copy that took days that would take hours, in which nothing arrives."""
+    world = await World().start()
+    ticket = await world.ticket(request(DATA))
+    assert await kind_of(world.send(ticket, DATA[:1000], length=len(DATA))) is Kind.INCOMPLETE
+    world.blobs.read_partial = None  # type: ignore[method-assign, assignment]
+    assert (await world.send(ticket, DATA[1000:], offset=1000, total=len(DATA))).checksums == checksums(DATA)
+
+
+@virtual
+async def test_what_is_kept_is_read_again_when_other_sums_are_owed() -> None:
+    world = await World().start()
+    ticket = await world.ticket(request(DATA, checksums=Checksums()))
+    assert await kind_of(world.send(ticket, DATA[:1000], length=len(DATA))) is Kind.INCOMPLETE
+    announced = Checksums(md5=checksums(DATA).md5)
+    done = await world.send(ticket, DATA[1000:], offset=1000, total=len(DATA), announced=announced)
+    assert done.checksums == checksums(DATA)

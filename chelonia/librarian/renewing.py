@@ -1,0 +1,50 @@
+"""Renewing: the claims of copies whose bytes arrive are kept up. What is decided stands in `claims`.
+
+Every Librarian does it that hears the Shepherd which takes a copy: so a copy outlives whoever ordered it, and the
+repair leader. None takes a copy for lost whose bytes it sees arrive while the metadata are out of reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chelonia.core.ids import Ms, blob_object
+from chelonia.core.librarian import Arriving
+from chelonia.core.replicas import Location
+from chelonia.librarian import claims, steering
+from chelonia.librarian.footing import Footing
+from chelonia.librarian.leading import Leading
+from chelonia.librarian.records import Draft
+
+
+class Renewing:
+    """One Librarian's renewing of claims."""
+
+    def __init__(self, footing: Footing, leading: Leading) -> None:
+        self._on = footing
+        self._leading = leading
+        self._arrivals = claims.Arrivals(footing.settings.claim_ms)
+
+    def arriving(self) -> dict[Location, int]:
+        """The copies whose bytes are seen to arrive, and how many are here: their claims hold even while they cannot be
+        renewed."""
+        return self._arrivals.fresh(self._on.now)
+
+    async def step(self) -> None:
+        """Count what has arrived, and renew what that has earned. What cannot be written stays due."""
+        settings = self._on.settings
+        ordered = steering.control_of(self._leading.record, settings).bytes_per_s
+        rate = claims.rate_min(settings.claim_bytes_per_s_min, ordered)
+        due = self._arrivals.due(self._on.nodes.table.arriving(), rate, self._on.now)
+        if due:
+            await self._renew(due)
+
+    async def _renew(self, due: Mapping[Location, Arriving]) -> None:
+        ids = [blob_object(copy.blob) for copy in due.values()]
+        blobs = await self._on.records.get(self._on.call.strongly(), ids)
+        span = self._on.wall, Ms(self._on.wall + self._on.settings.claim_ms)
+        for blob, (place, copy) in zip(blobs, due.items(), strict=True):
+            element = claims.renewal(blob, place, copy.here, span)
+            if element is not None:
+                await self._on.records.attempt(self._on.call, Draft((element,)))
+            self._arrivals.written(place)

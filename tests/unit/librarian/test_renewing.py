@@ -1,0 +1,111 @@
+"""Copies that take longer than their claim: made once while bytes arrive, given up when none do, whatever is told."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core.healing import HealAction, HealOrder
+from chelonia.core.ids import BlobId
+from chelonia.librarian.settings import LibrarianSettings
+from tests.sim.virtual_loop import run_virtual
+from tests.support.librarian import ADMIN
+from tests.support.paper import FILE_BYTES, Paper, paper
+
+PATIENT = replace(LibrarianSettings.dev(ADMIN.dn), claim_ms=3_000, claim_bytes_per_s_min=0)
+LONG_S = 14.0
+"""Two seconds for each of its bytes."""
+Tells = Callable[[float, float], int]
+
+
+def taking(p: Paper) -> int:
+    """Copies that are under way."""
+    return sum(shepherd.in_flight for shepherd in p.shepherds.values())
+
+
+def begun(p: Paper) -> int:
+    """Copies that were ever begun."""
+    return sum(shepherd.put_calls for shepherd in p.shepherds.values())
+
+
+async def a_long_copy(p: Paper, copy_s: float = LONG_S, tells: Tells | None = None) -> BlobId:
+    """Have a copy begin that takes long; the others to come take no time."""
+    await asyncio.sleep(1)
+    blob: BlobId = (await p.upload("a", copies=2))[1]
+    for shepherd in p.shepherds.values():
+        shepherd.copy_s = copy_s
+        shepherd.tells = tells or shepherd.tells
+    p.shepherds[p.b.shepherds[0]].up = False
+
+    async def under_way() -> bool:
+        return taking(p) == 1
+
+    await p.until(under_way)
+    for shepherd in p.shepherds.values():
+        shepherd.copy_s = 0.05
+    return blob
+
+
+def there(p: Paper, blob: BlobId) -> Callable[[], object]:
+    async def two() -> bool:
+        return len(p.holding(blob)) == 2
+
+    return two
+
+
+@pytest.mark.parametrize(("first", "then"), [(0, 0), (1, 0), (10**9, 1)])
+def test_a_copy_whose_bytes_arrive_is_made_once_however_long_it_takes(first: int, then: int) -> None:
+    """Whatever the rate of healing was when it began, and has become."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=4, settings=PATIENT) as p:
+            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, first))
+            blob = await a_long_copy(p)
+            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, then))
+            took = await p.until(there(p, blob))  # type: ignore[arg-type]
+            assert took == pytest.approx(1000 * LONG_S, abs=500)
+            assert begun(p) == 1
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(
+    ("tells", "settings", "limit_ms"),
+    [
+        (lambda passed_s, copy_s: 0, PATIENT, 7_000),
+        (lambda passed_s, copy_s: 3, PATIENT, 10_000),
+        (lambda passed_s, copy_s: round(1000 * passed_s) % FILE_BYTES, PATIENT, 24_000),
+        (lambda passed_s, copy_s: 1 + round(FILE_BYTES * passed_s), PATIENT, 10_000),
+        (lambda passed_s, copy_s: round(passed_s), replace(PATIENT, claim_bytes_per_s_min=2), 10_000),
+    ],
+    ids=["nothing arrives", "it has stopped", "it goes up and down", "more than there is", "too slow"],
+)
+def test_a_copy_that_comes_no_farther_is_made_anew(tells: Tells, settings: LibrarianSettings, limit_ms: int) -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=4, settings=settings) as p:
+            blob = await a_long_copy(p, 3_600, tells)
+            assert await p.until(there(p, blob), limit_ms) >= settings.claim_ms - 500  # type: ignore[arg-type]
+            assert begun(p) == 2
+
+    run_virtual(scenario())
+
+
+def test_a_copy_that_its_taker_reports_is_waited_for_no_longer() -> None:
+    """The answer of whoever sends it may be lost, on a connection that was silent for days."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=4, settings=PATIENT) as p:
+            for shepherd in p.shepherds.values():
+                shepherd.reports_s = 1.0
+            blob = await a_long_copy(p, 3_600)
+            await p.until(lambda: p.settled(blob, copies=3), 3_000)
+
+            async def slots_are_free() -> bool:
+                return (await p.b.service.health(ADMIN)).copying == 0
+
+            await p.until(slots_are_free, PATIENT.claim_ms + 500)
+            assert taking(p) == 0
+            assert begun(p) == 1
+
+    run_virtual(scenario())
