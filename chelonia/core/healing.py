@@ -138,10 +138,11 @@ class HealStatus:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A file that has no verified copy within reach but on a Shepherd that is to be forgotten.
+    """A file of which nobody but a Shepherd that is to be forgotten certainly has a verified copy within reach.
 
-    `name`: its Logical Name when it was written; `elsewhere`: Shepherds out of reach that have a verified copy, so that
-    it is lost only if they never come back; none: it is lost.
+    `name`: its Logical Name when it was written; `elsewhere`: Shepherds that are listed with a verified copy, and are
+    away or not compared with the metadata yet, so that it is lost only if they turn out not to have it; none: it is
+    lost.
     """
 
     guid: Guid

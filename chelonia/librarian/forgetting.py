@@ -1,7 +1,8 @@
 """What is lost when a Shepherd is declared lost for good, and what goes with it. Pure, one blob at a time.
 
-A copy elsewhere counts only if it is verified and within reach now: one on another Shepherd that is away may never come
-back either. What would be lost is named, and goes only when an administrator has accepted that.
+A copy elsewhere counts only if it is verified and its Shepherd proven: one that is away may never come back either, and
+one that has just come back may have lost its disk. What would be lost is named, and goes only when an administrator has
+accepted that.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ GOOD = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL)
 CLAIMED = (ReplicaState.CREATING, ReplicaState.STALLED)
 """Nobody has told that these are there: nothing to lose, as long as there are others that they were to be made of."""
 
-Present = Callable[[ServiceId], bool]
-"""Whether a Shepherd can be reached now."""
+Proven = Callable[[ServiceId], bool]
+"""Whether a Shepherd is heard now, and its disk was compared with the metadata: others are given up for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Parting:
     loss: Loss | None
 
 
-def part(blob: StoredObject, shepherd: ServiceId, present: Present) -> Parting:
+def part(blob: StoredObject, shepherd: ServiceId, proven: Proven) -> Parting:
     """Decide about a blob as it was read."""
     found = [(location, state) for location, state in locations_of(blob) if location.shepherd == shepherd]
     own = [location for location, _ in found]
@@ -42,7 +43,7 @@ def part(blob: StoredObject, shepherd: ServiceId, present: Present) -> Parting:
     told = any(state not in CLAIMED for _, state in found)
     good = [loc.shepherd for loc, state in locations_of(blob) if state in GOOD and loc.shepherd != shepherd]
     facts = facts_of(blob)
-    is_lost = (told or not good) and not any(map(present, good))
+    is_lost = (told or not good) and not any(map(proven, good))
     loss = Loss(facts.guid, facts.name, facts.blob, tuple(dict.fromkeys(good))) if is_lost else None
     elements: list[Element] = []
     for location in own:

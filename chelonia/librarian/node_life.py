@@ -176,7 +176,7 @@ class NodeLife:
             kept: set[BlobId] = set()
             ids = dict.fromkeys(blob_object(BlobId(blob)) for _, blob in items)
             for blob in await self._records.get(call, list(ids)):
-                parting = part(blob, shepherd, self._nodes.present)
+                parting = part(blob, shepherd, self._nodes.proven)
                 if parting.loss is not None:
                     losses.append(parting.loss)
                 if parting.loss is not None and not leave.accept_loss:

@@ -170,7 +170,7 @@ async def forget(session: Session, arguments: Arguments, shepherd: str) -> None:
 def _fate(loss: Loss) -> str:
     if not loss.elsewhere:
         return "no other verified copy"
-    return f"other verified copies only on what is out of reach: {', '.join(loss.elsewhere)}"
+    return f"other verified copies only on what is away, or not yet compared: {', '.join(loss.elsewhere)}"
 
 
 def _refusal(losses: int) -> str:

@@ -61,6 +61,8 @@ class PaperShepherd:
     taking: dict[ReferenceId, tuple[BlobId, float, float]] = field(default_factory=dict)
     reports_s: float = 0.0
     """When it reports a copy that it takes by itself, so long after its beginning; 0: never."""
+    compared: int = 1
+    """The generation of the metadata with which it says that it has compared its disk; 0: not yet."""
 
     def _check(self, call: Call) -> None:
         assert call.roles == (Role.LIBRARIAN,)
@@ -190,8 +192,8 @@ class Paper:
         while True:
             for shepherd in self.shepherds.values():
                 if shepherd.up and not shepherd.silent:
-                    facts: dict[str, object]
-                    facts = {"replicas": len(shepherd.replicas), "arriving": shepherd.arriving, **self.space(shepherd)}
+                    facts: dict[str, object] = {"replicas": len(shepherd.replicas), "compared": shepherd.compared}
+                    facts |= {"arriving": shepherd.arriving, **self.space(shepherd)}
                     await self.b.beat(shepherd.id, **facts)
             while self.reports:
                 own, told = self.reports.pop(0)

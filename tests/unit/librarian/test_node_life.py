@@ -167,6 +167,26 @@ def test_a_copy_out_of_reach_is_no_reason_to_give_up_another() -> None:
     run_virtual(scenario())
 
 
+def test_a_copy_on_a_shepherd_that_is_not_compared_is_no_reason_to_give_up_another() -> None:
+    """It has just come back, perhaps with an empty disk: when it has compared, it counts."""
+
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
+        async with paper(2, settings) as p:
+            _, blob = await p.upload("f", copies=2)
+            one, two = p.b.shepherds
+            p.shepherds[two].compared = 0
+            await away(p, one)
+            pages = await forget(p, one)
+            assert ([loss.elsewhere for loss in losses(pages)], pages[-1].forgotten) == ([(two,)], False)
+            assert set(await p.b.locations(blob)) == {one, two}
+            p.shepherds[two].compared = 1
+            await asyncio.sleep(1)
+            assert (await forget(p, one))[-1].forgotten
+
+    run_virtual(scenario())
+
+
 def test_a_damaged_copy_elsewhere_is_none() -> None:
     async def scenario() -> None:
         settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
