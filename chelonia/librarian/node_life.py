@@ -193,7 +193,12 @@ class NodeLife:
         return losses
 
     async def _burn(self, call: Call, shepherd: ServiceId, dn: Dn) -> bool:
-        """The Shepherd is no more, if nothing names it. Returns whether it is."""
+        """The Shepherd is no more, if nothing names it. Returns whether it is.
+
+        It keeps its outbox as long as anything stays: it may come back, and is to erase then what was deleted.
+        """
+        if (await self._records.scan(call, shepherd_object(shepherd), "file", "", 1)).items:
+            return False
         burnt = [
             registry.forget_record(record)
             for record in self._nodes.registry.records

@@ -131,6 +131,31 @@ def test_what_only_it_has_is_named_and_kept_until_that_is_accepted() -> None:
     run_virtual(scenario())
 
 
+def test_a_shepherd_that_is_not_forgotten_after_all_keeps_its_orders_to_erase() -> None:
+    """It may come back: what was deleted meanwhile must not stay on its disk."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            await p.upload("only", copies=1)
+            gone, _ = await p.upload("gone", copies=2)
+            one = p.b.shepherds[0]
+            await away(p, one)
+            await p.b.service.delete(BARTENDER, Delete(gone))
+            orders = await p.b.outbox(one)
+            assert orders
+            assert not (await forget(p, one))[-1].forgotten
+            assert await p.b.outbox(one) == orders
+            p.shepherds[one].up = True
+            await p.until(lambda: drained_of(p, one))
+            assert len(p.shepherds[one].erased) == 1
+
+    run_virtual(scenario())
+
+
+async def drained_of(p: Paper, shepherd: ServiceId) -> bool:
+    return not await p.b.outbox(shepherd)
+
+
 @pytest.mark.expect_log("is lost with")
 def test_what_was_given_up_is_fscks_to_tell_and_nothing_that_healing_waits_for() -> None:
     async def scenario() -> None:
