@@ -173,6 +173,7 @@ class Healer:
         self._copies.heard(shepherd)
         self._planning.changed()
         self._erasers.wake(shepherd)
+        self.life.look_again()
         self._remind(shepherd)
         self._wake.set()
 

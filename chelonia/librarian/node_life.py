@@ -57,6 +57,16 @@ class _Leave:
     still: tuple[Element, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What sweeps have to leave of a forgotten Shepherd: so many files; looked at again when (monotonic), and the pause
+    until then."""
+
+    files: int = 0
+    due_ms: Ms = Ms(0)
+    pause_ms: int = 0
+
+
 class NodeLife:
     """Drains and forgets Shepherds."""
 
@@ -64,7 +74,7 @@ class NodeLife:
         self._records = records
         self._nodes = nodes
         self._world = world
-        self._told: dict[ServiceId, int] = {}
+        self._left: dict[ServiceId, _Left] = {}
 
     # --- draining ---------------------------------------------------------------------------------------------------
 
@@ -119,10 +129,15 @@ class NodeLife:
 
         Nothing is swept for an identity that older metadata, put back meanwhile, know as approved.
         """
-        gone = self._nodes.registry.forgotten()
+        now, nothing = self._world.clock.monotonic_ms(), _Left()
+        gone = [s for s in self._nodes.registry.forgotten() if self._left.get(s, nothing).due_ms <= now]
         stored = await self._records.get(call, [shepherd_object(shepherd) for shepherd in gone], (Needed("node"),))
         for shepherd in (shepherd for shepherd, obj in zip(gone, stored, strict=True) if obj.exists):
             await self._sweep_one(call.strongly(), shepherd, lease)
+
+    def look_again(self) -> None:
+        """A Shepherd came, went or changed: what sweeps had to leave may have another copy by now."""
+        self._left = {shepherd: replace(left, due_ms=Ms(0)) for shepherd, left in self._left.items()}
 
     async def _gone(self, call: Call, shepherd: ServiceId) -> tuple[Element, ...]:
         """What must hold while anything is taken away of a forgotten Shepherd; empty when it is not forgotten."""
@@ -137,24 +152,30 @@ class NodeLife:
             return
         leave = _Leave(shepherd, change=True, accept_loss=False, still=(lease, *gone))
         page = await self._page(call, leave, "")
-        losses = list(page.losses)
+        files, example = len(page.losses), page.losses[:1]
         while page.after:
             page = await self._page(call, leave, page.after)
-            losses += page.losses
-        self._tell_losses(shepherd, losses)
+            files, example = files + len(page.losses), example or page.losses[:1]
+        self._leave(shepherd, files, example)
         if await self._end(call, shepherd, leave.still, ()):
             _LOG.info("shepherd %s: what was written of it after it was forgotten is gone", shepherd)
 
-    def _tell_losses(self, shepherd: ServiceId, losses: Sequence[Loss]) -> None:
-        """Warn of what a sweep must leave, whenever there is more or less of it."""
-        if losses and len(losses) != self._told.get(shepherd):
+    def _leave(self, shepherd: ServiceId, files: int, example: Sequence[Loss]) -> None:
+        """Warn of what a sweep must leave, whenever there is more or less of it; else look at all of it ever later."""
+        before, settings = self._left.pop(shepherd, _Left()), self._world.settings
+        if not files:
+            return
+        pause_ms = settings.services_interval_ms
+        if files == before.files:
+            pause_ms = min(2 * before.pause_ms, settings.survey_interval_ms)
+        else:
             _LOG.warning(
                 "shepherd %s is forgotten, and there is no other verified copy within reach of %d files that were "
                 "listed there since, such as %s: bring others back that have one, or give them up: "
                 "chelonia admin node forget %s --accept-loss",
-                shepherd, len(losses), losses[0].name, shepherd,
+                shepherd, files, example[0].name, shepherd,
             )  # fmt: skip
-        self._told[shepherd] = len(losses)
+        self._left[shepherd] = _Left(files, Ms(self._world.clock.monotonic_ms() + pause_ms), pause_ms)
 
     async def _page(self, call: Call, leave: _Leave, after: str) -> ForgetPage:
         """Part the Shepherd from a page of its blobs."""

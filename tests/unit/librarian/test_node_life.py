@@ -1,12 +1,14 @@
 """Draining and forgetting Shepherds: what leaves, what stays, what is burnt."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from chelonia.core.ahash import Element
-from chelonia.core.caller import Role
+from chelonia.core.ahash import AHash, Element, Page
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, Loss
 from chelonia.core.ids import (
@@ -14,6 +16,7 @@ from chelonia.core.ids import (
     BlobId,
     Guid,
     Ms,
+    ObjectId,
     ReferenceId,
     RequestKey,
     ServiceId,
@@ -357,6 +360,55 @@ def test_what_only_a_forgotten_shepherd_has_is_told_and_goes_by_an_administrator
             assert await p.b.locations(lost.blob) == {}
             assert not (await p.b.stored(f"sys:shepherd:{one}")).exists
             assert [page.forgotten for page in await forget(p, one)] == [True], "asked once more, nothing is left"
+
+    run_virtual(scenario())
+
+
+class Counted:
+    """An A-Hash in front of another, which counts how often what is listed on a Shepherd is gone through."""
+
+    def __init__(self, inner: AHash) -> None:
+        self._inner = inner
+        self.looks: Counter[ObjectId] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def scan(self, call: Call, object_id: ObjectId, section: str, after: str, limit: int) -> Page:
+        self.looks[object_id] += section == "file"
+        return await self._inner.scan(call, object_id, section, after, limit)
+
+
+@pytest.mark.expect_log("no other verified copy")
+def test_what_must_be_left_of_a_forgotten_shepherd_is_looked_at_ever_later_and_when_another_comes() -> None:
+    seen: list[Counted] = []
+
+    def counting(ahash: AHash) -> AHash:
+        seen.append(Counted(ahash))
+        return seen[0]  # type: ignore[return-value]
+
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=3_600_000, repair_delay_ms=3_600_000)
+        async with paper(3, settings, counting) as p:
+            one, _ = await forgotten(p)
+            lost = await only_there(p, one, S.ALIVE)
+            await asyncio.sleep(10)
+            seen[0].looks.clear()
+            await asyncio.sleep(600)
+            assert 1 <= seen[0].looks[shepherd_object(one)] <= 7, "doubled each time, from 1 s on"
+            two = p.b.shepherds[1]
+            await away(p, two)
+            at = Location(two, ReferenceId("found"))
+            found = (put(blob_object(lost.blob), "locations", str(at), S.ALIVE.value), file_record(at, lost.blob))
+            assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), found)).applied
+            p.shepherds[two].replicas[at.reference] = lost.blob
+            p.shepherds[two].up = True
+
+            async def gone() -> bool:
+                return not (await p.b.stored(shepherd_object(one))).exists
+
+            await p.until(gone)
+            assert one not in await p.b.locations(lost.blob)
 
     run_virtual(scenario())
 
