@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from chelonia.core.ahash import ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
-from chelonia.hosting.identity import names_of, subject_dn
+from chelonia.hosting.identity import is_for, names_of, subject_dn
 
 PREFIX: Final = "chelonia1-"
 PIN_BYTES, SECRET_BYTES = 16, 16
@@ -217,9 +217,8 @@ def own_certificate(request: Request, csr: x509.CertificateSigningRequest) -> tu
     if _public(chain[0].public_key()) != _public(csr.public_key()):
         cause = f"it has not the key of the certificate {subject_dn(chain[0])}: hostcert.pem and hostkey.pem must fit"
         raise CheloniaError(Kind.UNTRUSTED, "join", request.host, cause)
-    named = names_of(chain[0])
-    if request.host not in named:
-        told = ", ".join(named) or "nobody"
+    if not is_for(chain[0], request.host):
+        told = ", ".join(names_of(chain[0])) or "nobody"
         cause = f"its certificate names {told}, not {request.host}: it needs that as subject alternative name"
         raise CheloniaError(Kind.UNTRUSTED, "join", request.host, cause)
     return chain

@@ -39,7 +39,7 @@ from chelonia.hosting.first_config import (
     core_config,
     url,
 )
-from chelonia.hosting.identity import name_from_dn, names_of, render_dn
+from chelonia.hosting.identity import is_for, name_from_dn, names_of, render_dn
 
 SECRET_BYTES: Final = 32
 CA_KEY: Final = KeyKind.P256
@@ -151,9 +151,10 @@ def _authority(places: Places, subject: str, now: Ms) -> CertificateAuthority:
 
 def _check_names(places: Places, name: str) -> None:
     """Raises: EXISTS when the certificate is another host's, as after an `init` that was given another name."""
-    named = names_of(x509.load_pem_x509_certificates(places.cert.read_bytes())[0])
-    if name not in named:
-        cause = f"it names {', '.join(named) or 'nobody'}, not {name}: move it away, or name the host that it is for"
+    cert = x509.load_pem_x509_certificates(places.cert.read_bytes())[0]
+    if not is_for(cert, name):
+        named = ", ".join(names_of(cert)) or "nobody"
+        cause = f"it names {named}, not {name}: move it away, or name the host that it is for"
         raise CheloniaError(Kind.EXISTS, "init", str(places.cert), cause)
 
 
@@ -203,14 +204,16 @@ def _found(host: HostFacts, cluster: ClusterFacts, places: Places, owner: host_f
 def _write_client_settings(hosts: Sequence[str], port: int) -> None:
     """Let `chelonia` find the cluster, unless it has settings already."""
     path = Path.home() / ".config" / "chelonia" / "client.toml"
-    if path.exists():
-        print(f"client        {path} was there, and stays as it is")
-        return
     lines = []
     for key, service in (("bartender", "Bartender"), ("librarian", "Librarian"), ("ahash", "AHash")):
         listed = ", ".join(f'"{url(host, port, service)}"' for host in hosts)
         lines.append(f"{key} = [{listed}]\n")
-    write_file(path, "".join(lines).encode(), 0o644)
+    text = "".join(lines)
+    if not path.exists():
+        write_file(path, text.encode(), 0o644)
+    elif path.read_bytes() != text.encode():
+        print(f"client        {path} was there, and stays as it is; for this cluster it has to say\n\n{text}")
+        return
     print(f"client        {path} tells `chelonia` where the cluster is")
 
 

@@ -353,12 +353,18 @@ def parse_dn(text: str) -> tuple[Rdn, ...]:
 
 
 def names_of(cert: x509.Certificate) -> tuple[str, ...]:
-    """The DNS names that a certificate is for."""
+    """The DNS names and addresses that a certificate is for."""
     try:
         names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ()
-    return tuple(names.get_values_for_type(x509.DNSName))
+    return (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
+
+
+def is_for(cert: x509.Certificate, host: str) -> bool:
+    """Whether TLS clients take a certificate for that of a host, given in lower case. Source: RFC 9525 section 6.3."""
+    accepted = (host, "*." + host.partition(".")[2])
+    return any(name.lower() in accepted for name in names_of(cert))
 
 
 def name_from_dn(text: str) -> x509.Name:

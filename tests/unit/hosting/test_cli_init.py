@@ -111,6 +111,13 @@ def test_a_host_is_set_up_whole_and_a_second_time_nothing_changes(
     assert tree(tmp_path) == before
 
 
+def test_a_host_may_be_named_by_its_address(tmp_path: Path) -> None:
+    assert init(tmp_path, host="127.0.0.1") == 0
+    core = load_config(places(tmp_path).core)
+    assert core.ahash is not None
+    assert core.ahash.id.startswith("https://127.0.0.1:")
+
+
 def test_secrets_are_closed_to_others_and_configurations_to_their_daemon(tmp_path: Path) -> None:
     assert init(tmp_path) == 0
     at = places(tmp_path)
@@ -205,6 +212,25 @@ def test_a_site_with_certificates_of_its_own_keeps_them(tmp_path: Path, capsys: 
     assert init(tmp_path, "--site-certificate", "--administrator", "/DC=org/CN=Anna Admin") == 0
     assert not (at.grid / "ca").exists()
     assert load_config(at.core).trust.services[0].dn == "/DC=org/CN=localhost"
+
+
+def test_a_sites_certificate_may_be_written_otherwise_than_the_name_is_typed(tmp_path: Path) -> None:
+    at = places(tmp_path)
+    ca = CertificateAuthority.create(at.grid, "/DC=org/CN=Site CA", real_now_ms(), kind=KeyKind.P256)
+    ca.issue_host("/DC=org/CN=localhost", ["LocalHost"], real_now_ms()).write(at.cert, at.key)
+    assert init(tmp_path, "--site-certificate", "--administrator", "/DC=org/CN=Anna Admin") == 0
+
+
+def test_settings_of_a_client_that_lead_elsewhere_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of another cluster, or of an `init` that was killed and is given again with another port."""
+    path = tmp_path / "home" / ".config" / "chelonia" / "client.toml"
+    write_file(path, b'bartender = ["https://elsewhere:1/Bartender"]\n', 0o644)
+    assert init(tmp_path) == 0
+    told, core = capsys.readouterr().out, load_config(places(tmp_path).core)
+    assert core.bartender is not None
+    assert f"{path} was there, and stays as it is" in told
+    assert f'bartender = ["{core.bartender.id}"]' in told
+    assert "elsewhere" in path.read_text()
 
 
 def test_nothing_of_the_ca_ends_before_the_certificates_and_all_is_renewed_as_the_page_says(tmp_path: Path) -> None:

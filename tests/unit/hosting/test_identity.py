@@ -15,7 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.hosting import identity
 from chelonia.hosting.certificates import make_key, make_proxy
-from chelonia.hosting.identity import FOREVER, IdentityCache, canonical_dn, name_from_dn, parse_dn, render_dn
+from chelonia.hosting.identity import FOREVER, IdentityCache, canonical_dn, is_for, name_from_dn, parse_dn, render_dn
 from chelonia.hosting.tls import ClientCertificate
 from tests.unit.hosting.grid import JANE, P256, Grid, handshake
 
@@ -31,6 +31,26 @@ NAMES = st.lists(RDNS, min_size=1, max_size=4).map(x509.Name)
 def plain(name: x509.Name) -> list[list[tuple[str, str]]]:
     """A name's parts as (dotted OID, value)."""
     return [[(part.oid.dotted_string, str(part.value)) for part in rdn] for rdn in name.rdns]
+
+
+@pytest.mark.parametrize(
+    ("named", "host", "taken"),
+    [
+        ("one.example.org", "one.example.org", True),
+        ("One.Example.ORG", "one.example.org", True),
+        ("192.0.2.7", "192.0.2.7", True),
+        ("*.example.org", "one.example.org", True),
+        ("*.example.org", "one.two.example.org", False),
+        ("*.example.org", "example.org", False),
+        ("two.example.org", "one.example.org", False),
+        ("192.0.2.8", "192.0.2.7", False),
+    ],
+)
+def test_a_certificate_is_for_the_hosts_for_which_clients_take_it(
+    named: str, host: str, taken: bool, tmp_path: Path
+) -> None:
+    grid = Grid(tmp_path)
+    assert is_for(grid.ca.issue_host("/O=Grid/CN=host", [named], grid.now).certificate, host) is taken
 
 
 @given(NAMES)
