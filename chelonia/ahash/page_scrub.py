@@ -23,7 +23,7 @@ STEP_PAGES: Final = 8
 """Read and checked together: some 3 ms of a thread."""
 AGAIN_MS: Final = 250
 AGAIN_MAX: Final = 8
-"""A page with a flaw is looked at again so often, two seconds in all: writing one takes less."""
+"""Pages with flaws are looked at again so often, two seconds in all: writing one takes less."""
 SPREAD: Final = 24
 """The first round begins within this part of the interval after the start: replicas start together, and end apart."""
 TOLD_MAX: Final = 10
@@ -96,7 +96,7 @@ class PageScrub:
         first, told = 0, 0
         while True:
             look: _Look = await self._off_loop(self._pages.look, first, STEP_PAGES)
-            flaws = {number: wrong for number in look.flaws if (wrong := await self._lasting(number))}
+            flaws = await self._lasting(first, look.flaws)
             for number in range(first, first + STEP_PAGES):
                 self._damaged.pop(number, None)
             self._damaged |= flaws
@@ -113,12 +113,12 @@ class PageScrub:
         self._ended_ms = self._clock.now_ms()
         _LOG.info("the pages of the A-Hash were read: %d of them, %d damaged", self._total, len(self._damaged))
 
-    async def _lasting(self, number: int) -> str:
-        """What is wrong with a page, and stays so."""
-        wrong = ""
-        for _ in range(AGAIN_MAX):
+    async def _lasting(self, first: int, flaws: dict[int, str]) -> dict[int, str]:
+        """What of the flaws that a step has found stays."""
+        for _ in range(AGAIN_MAX if flaws else 0):
             await self._clock.sleep(AGAIN_MS)
-            wrong = (await self._off_loop(self._pages.look, number, 1)).flaws.get(number, "")
-            if not wrong:
-                return ""
-        return wrong
+            again = (await self._off_loop(self._pages.look, first, STEP_PAGES)).flaws
+            flaws = {number: again[number] for number in flaws if number in again}
+            if not flaws:
+                break
+        return flaws

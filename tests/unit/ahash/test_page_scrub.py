@@ -204,9 +204,17 @@ def test_it_begins_daily_some_time_after_the_start_and_keeps_to_its_rate() -> No
 def test_a_page_that_was_being_written_is_looked_at_again_and_is_none() -> None:
     pages, scrub = over_days(1, rate=1 << 20, flaws={9: AGAIN_MAX})
     assert scrub.seen().damaged == 0  # type: ignore[union-attr]
-    again = [at for at, first, count in pages.looks if (first, count) == (9, 1)]
-    assert len(again) == AGAIN_MAX
-    assert again[-1] - again[0] == AGAIN_MS * (AGAIN_MAX - 1)
+    looks = [at for at, first, _ in pages.looks if first == 8]
+    assert [later - at for at, later in itertools.pairwise(looks)] == [AGAIN_MS] * AGAIN_MAX
+
+
+@pytest.mark.expect_log("is damaged")
+def test_a_disk_with_damage_all_over_is_gone_through_all_the_same() -> None:
+    """The flaws of a step are looked at again together: each by itself would take a round as long as the interval."""
+    pages, scrub = over_days(1, rate=1 << 20, flaws=dict.fromkeys(range(64), 1 << 30))
+    assert scrub.seen().damaged == 64  # type: ignore[union-attr]
+    took = pages.looks[-1][0] - pages.looks[0][0]
+    assert took < 64 // STEP_PAGES * (AGAIN_MS * AGAIN_MAX + 1_000)
 
 
 @pytest.mark.expect_log("page 9 .* is damaged")

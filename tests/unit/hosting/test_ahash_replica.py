@@ -95,6 +95,14 @@ async def test_gauges_of_the_scrub_of_pages() -> None:
         assert line in told
 
 
+async def test_a_scrub_that_has_not_ended_since_the_start_raises_no_alarm() -> None:
+    metrics = Metrics()
+    tell(metrics, replace(STATUS, pages=PagesSeen(413, 40, Ms(0), 0)))
+    told = (await metrics.expose()).decode()
+    assert "chelonia_ahash_pages_checked 40.0" in told
+    assert "chelonia_ahash_pages_checked_seconds" not in told
+
+
 @pytest.mark.expect_log("page 1 of the A-Hash's store is damaged")
 async def test_an_a_hash_tells_of_a_damaged_page_in_its_status_and_serves_on(tmp_path: Path) -> None:
     tuning = {"page_scrub_interval_ms": 1, "page_scrub_bytes_per_s_max": 1 << 40}
