@@ -13,7 +13,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -278,8 +278,8 @@ class AHashService:
         committer = self._started()
 
         def look() -> AHashStatus:
-            writable = self._store.free_bytes() >= self._settings.min_free_bytes
             free = self._store.free_bytes()
+            writable = free >= self._settings.min_free_bytes
             return AHashStatus(committer.position, "master", writable, committer.objects, free, pages=self.pages_seen())
 
         return await self._read(lambda store: look())
@@ -477,21 +477,17 @@ def _getting(
     call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()
 ) -> Callable[[Reader], tuple[StoredObject, ...]]:
     """What `get` reads. Raises: as `get` where it is refused."""
-    check_access(call, "ahash", "get")
-    _check_bulk(len(ids), "get")
+    _check_reading(call, "get", ids, needed)
     for object_id in ids:
         _check_id(object_id)
-    _check_filter(needed)
     return lambda store: tuple([reads.read_object(store, object_id, needed) for object_id in ids])
 
 
 def _walking(call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> Callable[[Reader], tuple[WalkOutcome, ...]]:
     """What `walk` reads. Raises: as `walk` where it is refused."""
-    check_access(call, "ahash", "walk")
-    _check_bulk(len(walks), "walk")
+    _check_reading(call, "walk", walks, needed)
     for walk in walks:
         _check_walk(walk)
-    _check_filter(needed)
     return lambda store: tuple([reads.read_walk(store, walk, needed) for walk in walks])
 
 
@@ -504,18 +500,17 @@ def _check_id(object_id: ObjectId) -> None:
     engine.check_text(object_id, bounds.PROPERTY_BYTES_MAX, "an object id")
 
 
-def _check_filter(needed: Filter) -> None:
-    _check_bulk(len(needed), "get")
+def _check_reading(call: Call, method: str, asked: Sized, needed: Filter) -> None:
+    """What `get` and `walk` check alike: the caller, how much is asked for, and of what."""
+    check_access(call, "ahash", method)
+    for count in (len(asked), len(needed)):
+        if count > bounds.BULK_ELEMENTS_MAX:
+            cause = f"{count} in one call, at most {bounds.BULK_ELEMENTS_MAX}"
+            raise CheloniaError(Kind.TOO_LARGE, method, "", cause)
     for need in needed:
         engine.check_text(need.section, bounds.NAME_BYTES_MAX, "a section")
         if need.property:
             engine.check_text(need.property, bounds.PROPERTY_BYTES_MAX, "a property")
-
-
-def _check_bulk(count: int, op: str) -> None:
-    if count > bounds.BULK_ELEMENTS_MAX:
-        cause = f"{count} in one call, at most {bounds.BULK_ELEMENTS_MAX}"
-        raise CheloniaError(Kind.TOO_LARGE, op, "", cause)
 
 
 def _check_walk(walk: Walk) -> None:
