@@ -7,10 +7,7 @@ SOAP beside it. All systems run throughout, and are measured in turn within each
 
 from __future__ import annotations
 
-import asyncio
 import json
-import statistics
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -22,8 +19,8 @@ import cluster
 import etcd
 from ahash_group import Doors, roles, urls
 from experiment import Outcome, Setup
-from intervals import Check, check, median_interval
-from machine import cpu_s
+from intervals import Check, check
+from slices import Sample, medians, sampled
 
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
@@ -54,16 +51,6 @@ class System:
     def operations(self) -> Mapping[str, Act]:
         """By name."""
         return {"write": self.write, "strong": self.strong, "local": self.local}
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One slice: operations a second, milliseconds of the median one, CPU seconds per 1000 of servers and client."""
-
-    per_s: float
-    p50_ms: float
-    server_cpu: float
-    client_cpu: float
 
 
 Samples = dict[tuple[str, str, int], list[Sample]]
@@ -146,31 +133,12 @@ async def _blocks(setup: Setup, systems: list[System]) -> Samples:
         for system in systems[:: 1 if block % 2 == 0 else -1]:
             for operation, act in system.operations.items():
                 for at_once in AT_ONCE:
-                    sample = await _slice(system, act, at_once, QUICK_SLICE_S if setup.quick else SLICE_S)
+                    seconds = QUICK_SLICE_S if setup.quick else SLICE_S
+                    sample = await sampled(act, system.pids, at_once, seconds)
                     samples.setdefault((system.name, operation, at_once), []).append(sample)
         told = ", ".join(f"{system.name} {samples[system.name, 'write', 1][-1].per_s:.0f}" for system in systems)
         setup.say(f"  block {block + 1}: one writer: {told} /s")
     return samples
-
-
-async def _slice(system: System, act: Act, at_once: int, seconds: float) -> Sample:
-    took: list[float] = []
-    server, client, started = cpu_s(system.pids), time.process_time(), time.perf_counter()
-
-    async def requester(number: int) -> None:
-        while time.perf_counter() - started < seconds:
-            begun = time.perf_counter()
-            await act(str(number))
-            took.append(time.perf_counter() - begun)
-
-    await asyncio.gather(*(requester(number) for number in range(at_once)))
-    wall, thousands = time.perf_counter() - started, len(took) / 1000
-    return Sample(
-        len(took) / wall,
-        1000 * statistics.median(took),
-        (cpu_s(system.pids) - server) / thousands,
-        (time.process_time() - client) / thousands,
-    )
 
 
 def _bars(samples: Samples) -> list[Check]:
@@ -203,8 +171,6 @@ def _bars(samples: Samples) -> list[Check]:
 def _figures(samples: Samples) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for (system, operation, at_once), parts in samples.items():
-        fields = ("per_s", "p50_ms", "server_cpu", "client_cpu")
-        out.setdefault(system, {}).setdefault(operation, {})[at_once] = {
-            name: str(median_interval([getattr(part, name) for part in parts])) for name in fields
-        }
+        found = {name: str(interval) for name, interval in medians(parts).items()}
+        out.setdefault(system, {}).setdefault(operation, {})[at_once] = found
     return out

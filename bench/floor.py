@@ -12,12 +12,10 @@ import asyncio
 import os
 import queue
 import ssl
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -26,8 +24,7 @@ from pathlib import Path
 import plain_copy
 import uvloop
 from experiment import Outcome, Setup
-from intervals import median_interval
-from machine import cpu_s
+from slices import Sample, medians, sampled
 
 from chelonia.hosting.config import load_config
 from chelonia.hosting.dev import DevCluster, DevOptions
@@ -174,7 +171,7 @@ async def run(setup: Setup) -> Outcome:
 async def _measure(setup: Setup, directory: Path, systems: dict[str, tuple[int, tuple[int, ...]]]) -> dict[str, object]:
     loop, (_, tls) = asyncio.get_running_loop(), contexts(directory)
     waiting: dict[str, deque[asyncio.Future[None]]] = {name: deque() for name in systems}
-    samples: dict[tuple[str, str, int], list[tuple[float, ...]]] = {}
+    samples: dict[tuple[str, str, int], list[Sample]] = {}
     doors = {}
     for name, (port, _) in systems.items():
 
@@ -188,45 +185,23 @@ async def _measure(setup: Setup, directory: Path, systems: dict[str, tuple[int, 
             for what, message in (("write", REQUEST), ("read", READ)):
                 for at_once in AT_ONCE:
 
-                    async def ask(name: str = name, message: bytes = message) -> None:
+                    async def ask(_: str, name: str = name, message: bytes = message) -> None:
                         answer: asyncio.Future[None] = loop.create_future()
                         waiting[name].append(answer)
                         doors[name].write(message)
                         await answer
 
                     seconds = QUICK_SLICE_S if setup.quick else SLICE_S
-                    samples.setdefault((name, what, at_once), []).append(await _slice(ask, pids, at_once, seconds))
+                    samples.setdefault((name, what, at_once), []).append(await sampled(ask, pids, at_once, seconds))
     told = {}
     for (name, what, at_once), rows in samples.items():
-        rate, p50, server, client = (median_interval([row[i] for row in rows]) for i in range(4))
+        rate, p50, server, client = medians(rows).values()
         line = f"{name}, {what}, {at_once} at once"
         told[line] = [str(rate), str(p50), str(server), str(client)]
         setup.say(
             f"  {line}: {rate.median:.0f}/s, p50 {p50} ms, CPU s per 1000 {server.median:.3f} + {client.median:.3f}"
         )
     return told
-
-
-async def _slice(
-    ask: Callable[[], object], pids: tuple[int, ...], at_once: int, seconds: float
-) -> tuple[float, float, float, float]:
-    took: list[float] = []
-    server, client, started = cpu_s(pids), time.process_time(), time.perf_counter()
-
-    async def requester() -> None:
-        while time.perf_counter() - started < seconds:
-            begun = time.perf_counter()
-            await ask()  # type: ignore[misc]
-            took.append(time.perf_counter() - begun)
-
-    await asyncio.gather(*(requester() for _ in range(at_once)))
-    wall, thousands = time.perf_counter() - started, len(took) / 1000
-    return (
-        len(took) / wall,
-        1000 * statistics.median(took),
-        (cpu_s(pids) - server) / thousands,
-        (time.process_time() - client) / thousands,
-    )
 
 
 if __name__ == "__main__":
