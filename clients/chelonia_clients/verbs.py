@@ -82,7 +82,7 @@ PUT = Verb(
     ("put run1.root /data/", "put -r results /data --replicas 2", "tar c . | chelonia put - /data/all.tar"),
 )  # fmt: skip
 GET = Verb(
-    "getFile", "[-r] [-f] [-j N] <source LN> [<target>]", "download a file or collection; - is stdout (also: get)",
+    "getFile", "[-r] [-f] [-j N] <source LN> ... [<target>]", "download a file or collection; - is stdout (also: get)",
     f"{_MOVES}:get", (1, -1), (RECURSIVE, FORCE, PARALLEL), False,
     ("get /data/run1.root", "get -r /data copy", "get /data/all.tar - | tar t"),
 )  # fmt: skip
@@ -94,12 +94,12 @@ CP = Verb(
 )  # fmt: skip
 CAT = Verb("cat", "<LN> [<LN> ...]", "print files", f"{_MOVES}:cat", (1, -1), (), False, ("cat /data/readme.txt",))
 DELETE = Verb(
-    "delFile", "[-r] <LN> [<LN> ...]", "remove files under all their names (also: del)", f"{_NAMES}:delete", (1, -1),
-    (RECURSIVE, PARALLEL), False, ("delFile /data/a", "del -r /data/old"),
+    "delFile", "[-r] [-j N] <LN> [<LN> ...]", "remove files under all their names (also: del)", f"{_NAMES}:delete",
+    (1, -1), (RECURSIVE, PARALLEL), False, ("delFile /data/a", "del -r /data/old"),
 )  # fmt: skip
 RM = Verb(
-    "rm", "[-r] [-f] <LN> [<LN> ...]", "drop single names; the last name takes the file along", f"{_NAMES}:remove",
-    (1, -1), (RECURSIVE, Flag("--force", "what is not there is no error", "-f"), PARALLEL), False,
+    "rm", "[-r] [-f] [-j N] <LN> [<LN> ...]", "drop single names; the last name takes the file along",
+    f"{_NAMES}:remove", (1, -1), (RECURSIVE, Flag("--force", "what is not there is no error", "-f"), PARALLEL), False,
     ("rm /data/a", "rm -r /data/old"),
 )  # fmt: skip
 UNDELETE = Verb(

@@ -22,7 +22,8 @@ from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.core.errors import Kind
 from chelonia.hosting.cheloniad import _parser as cheloniad_parser
 from chelonia.hosting.config import parse_config
-from chelonia_clients.verbs import find_verb
+from chelonia_clients.arguments import GLOBAL
+from chelonia_clients.verbs import ADMIN, VERBS, Verb, find_verb
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE_LINES_MAX = 300
@@ -122,7 +123,7 @@ def test_every_document_is_in_an_index() -> None:
     """A page that no index names is read by nobody."""
     indexes = [ROOT / name for name in ("README.md", "docs/README.md", "docs/formats/README.md")]
     linked = {(index.parent / link).resolve() for index in indexes for link in LINK.findall(index.read_text())}
-    pages = [page for page in tracked("docs/**/*.md") if page.name != "README.md"]
+    pages = [page for page in tracked("docs/*.md") if page.name != "README.md"]  # git's `*` goes down into folders
     assert [name_of(page) for page in pages if page.resolve() not in linked] == []
 
 
@@ -200,6 +201,67 @@ def test_chelonia_commands_exist(document: Path) -> None:
         assert verb is not None, f"chelonia {first}"
         if verb.name == "admin":
             assert set(rest) <= set(re.findall(r"[a-z]+", verb.synopsis)), f"chelonia {words}"
+
+
+def calls(text: str, command: str) -> Iterator[list[str]]:
+    """Yield the words after `command` wherever a document calls it; not where it is an option's value (an account)."""
+    blocks = [block for language, block in FENCE.findall(text) if language != "toml"]
+    pattern = re.compile(rf"(?<!-[a-z])(?:^|[ /(]){command} ([^#|;&>]*)")
+    for line in [line for block in blocks for line in block.splitlines()] + CODE.findall(FENCE.sub("", text)):
+        if found := pattern.search(line):
+            yield found[1].split()
+
+
+def options_in(words: list[str]) -> set[str]:
+    """Return the options among the words of a call, or of a synopsis."""
+    return {word.strip("[]").partition("=")[0] for word in words if re.match(r"\[?--?[a-z]", word)}
+
+
+@each_document
+def test_options_of_chelonia_exist(document: Path) -> None:
+    """Of the verb, or of all; after policy and modify one `-` begins a right that is taken away."""
+    for words in calls(document.read_text(), "chelonia"):
+        verb = next((found for word in words if word[0].isalpha() and (found := find_verb(word))), None)
+        known = {name for flag in (*GLOBAL, *(verb.flags if verb else ())) for name in (flag.name, flag.short)}
+        given = {name for name in options_in(words) if name.startswith("--") or not (verb and verb.literal)}
+        assert given <= known, f"chelonia {' '.join(words)}"
+
+
+@each_document
+def test_options_of_cheloniad_exist(document: Path) -> None:
+    for words in calls(document.read_text(), "cheloniad"):
+        parser = cheloniad_parser()
+        for word in words:
+            parser = subcommands(parser).get(word, parser)
+        assert options_in(words) <= set(parser._option_string_actions), f"cheloniad {' '.join(words)}"
+
+
+def test_options_that_are_gone_are_noticed() -> None:
+    text = "```\n$ chelonia get --gone /a   # --not-this\nsudo -u chelonia x --not-this\n```\n"
+    text += "and `chelonia --json ls`, `cheloniad run --conf X`"
+    assert [options_in(words) for words in calls(text, "chelonia")] == [{"--gone"}, {"--json"}]
+    assert [options_in(words) for words in calls(text, "cheloniad")] == [{"--conf"}]
+
+
+def section_of(verb: Verb) -> str:
+    """Return what docs/cli.md says of a verb."""
+    return (ROOT / "docs/cli.md").read_text().partition(f"\n## {verb.name}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb is not ADMIN], ids=lambda verb: verb.name)
+def test_a_verb_is_told_as_it_is_called(verb: Verb) -> None:
+    assert section_of(verb)
+    assert not verb.synopsis or f"`{verb.name} {verb.synopsis}`" in section_of(verb)
+    for flag in verb.flags:
+        assert any(f"[{name}" in verb.synopsis for name in (flag.short, flag.name) if name), flag.name
+
+
+@pytest.mark.parametrize("form", ADMIN.synopsis.split(" | "))
+def test_every_form_of_admin_is_told(form: str) -> None:
+    cells = [row.partition(" | ")[0] for row in section_of(ADMIN).splitlines() if row.startswith("| `admin ")]
+    words = re.findall(r"[a-z]+", re.split(r"[<\[]", form)[0])
+    told = [set(re.findall(r"[a-z]+", cell)) for cell in cells if cell.startswith(f"| `admin {words[0]}")]
+    assert any(set(words) <= each for each in told)
 
 
 @pytest.mark.parametrize("page", ["docs/operate/first-cluster-by-hand.md"])
