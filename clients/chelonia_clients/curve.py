@@ -18,6 +18,8 @@ LEFT, RIGHT, TOP, BOTTOM = 60, 150, 44, 44
 WHOLE: Final = "#2e7d32"
 COLOURS: Final = ("#b71c1c", "#ef6c00", "#f9a825", "#fdd835", "#c0ca33")
 """Of files with 0, 1, 2, ... copies left; more are like the last."""
+SUFFIXES: Final = (".csv", ".json", ".svg")
+"""Of the names of files that a curve is written to; each says the form."""
 BAR: Final = 50
 ROWS: Final = 20
 
@@ -63,12 +65,9 @@ def facts(curve: Curve) -> dict[str, Any]:
 
 
 def write(curve: Curve, name: str) -> str:
-    """The curve in the form that a file's name says: .csv, .json or .svg. Raises: ValueError for another."""
-    forms = {".csv": as_csv, ".json": as_json, ".svg": as_svg}
-    for suffix, form in forms.items():
-        if name.endswith(suffix):
-            return form(curve)
-    raise ValueError(f"a curve is written as {', '.join(forms)}")
+    """The curve in the form that a file's name says, which ends in one of `SUFFIXES`."""
+    forms = dict(zip(SUFFIXES, (as_csv, as_json, as_svg), strict=True))
+    return next(form for suffix, form in forms.items() if name.endswith(suffix))(curve)
 
 
 def as_json(curve: Curve) -> str:
@@ -111,7 +110,8 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
 
 def as_svg(curve: Curve) -> str:
     """The figure: whole files at the bottom, above them those with copies missing."""
-    end, top = max(curve.points[-1].ms, 1), max(curve.files, 1)
+    end = max(curve.points[-1].ms, 1)
+    top = max(1, curve.files, *(sum(point.left.values()) for point in curve.points))  # others may be exposed meanwhile
 
     def x(ms: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * ms / end

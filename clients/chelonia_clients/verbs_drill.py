@@ -7,6 +7,7 @@ is ended, or its host dies, the drill ends all the same.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -76,8 +77,7 @@ def _number(flag: str, text: str) -> int:
 async def _exercise(session: Session, arguments: Arguments, order: DrillOrder, ask: Ask) -> None:
     names = arguments.flags.get("--curve", ())
     for name in names:
-        if not name.endswith((".csv", ".json", ".svg")):
-            raise UsageError(f"--curve takes a file called .csv, .json or .svg, not {name!r}")
+        _check_curve(name)
     administrator = session.administrator()
     planned = (await administrator.drill(replace(order, check_only=True))).drill
     session.out.say(_plan(planned))
@@ -93,6 +93,16 @@ async def _exercise(session: Session, arguments: Arguments, order: DrillOrder, a
         await asyncio.to_thread(Path(name).write_text, text, "utf-8")
         session.out.say(f"curve written to {name}")
     _report(session, *drawn)
+
+
+def _check_curve(name: str) -> None:
+    """Raises: UsageError for a file that cannot be written: after the drill its curve would be lost."""
+    if not name.endswith(curve.SUFFIXES):
+        raise UsageError(f"--curve takes a file called {', '.join(curve.SUFFIXES)}, not {name!r}")
+    path = Path(name)
+    where = path if path.exists() else path.parent
+    if path.is_dir() or not path.parent.is_dir() or not os.access(where, os.W_OK):
+        raise UsageError(f"--curve takes a file that can be written, which {name!r} cannot: is its directory there?")
 
 
 def _plan(planned: Drill) -> str:

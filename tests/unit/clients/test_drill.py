@@ -192,6 +192,8 @@ async def test_librarians_that_do_not_answer_are_asked_again_until_it_must_be_ov
         (("silence",), {"within": "soon"}),
         (("silence",), {"files": "many"}),
         (("silence",), {"curve": "curve.png"}),
+        (("silence",), {"curve": "/nonexistent/curve.svg"}),
+        (("silence",), {"curve": "/dev/null/curve.svg"}),
     ],
 )
 async def test_nonsense_is_refused(
@@ -221,6 +223,13 @@ def test_a_curve_in_text_shows_every_change_and_never_hides_a_single_file() -> N
     assert lines[3].count("#") == 50
     long = replace(found, points=[Point(ms, {2: ms % 7}) for ms in range(1, 900)])
     assert len(curve.as_text(long)) == 21
+
+
+def test_a_curve_stays_in_its_figure_when_more_files_are_exposed_than_the_drill_is_about() -> None:
+    figure = ElementTree.fromstring(curve.as_svg(Curve("t", 1, [Point(0, {}), Point(5, {2: 40}), Point(9, {})])))
+    corners = [corner.split(",") for shape in figure.iter() for corner in shape.get("points", "").split()]
+    assert corners
+    assert min(float(y) for _, y in corners) >= curve.TOP
 
 
 async def test_metrics_tell_of_a_drill() -> None:
