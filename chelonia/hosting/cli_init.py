@@ -28,6 +28,7 @@ from chelonia.hosting.certificates import (
 from chelonia.hosting.cli_ca import base_of
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.config import ReplicaEntry
+from chelonia.hosting.credentials import explain_file
 from chelonia.hosting.dev import dn_of
 from chelonia.hosting.first_config import (
     PORT_FIRST,
@@ -40,6 +41,7 @@ from chelonia.hosting.first_config import (
     url,
 )
 from chelonia.hosting.identity import is_for, name_from_dn, names_of, render_dn
+from chelonia.hosting.tls import TlsSettings, load_trust
 
 SECRET_BYTES: Final = 32
 CA_KEY: Final = KeyKind.P256
@@ -101,7 +103,7 @@ def _init(options: argparse.Namespace) -> int:
     host_files.check_resolves(name)
     host_files.check_ports(options.port)
     dn = _site_certificate(places) if options.site_certificate else _own_certificates(places, name, options)
-    _check_names(places, name)
+    _check_certificate(places, name)
     host_files.give(places.key, owner)
     administrator = _administrator(options, places)
     host_files.write_secret(places, owner, SystemIds().token(SECRET_BYTES).hex())
@@ -149,13 +151,22 @@ def _authority(places: Places, subject: str, now: Ms) -> CertificateAuthority:
     return ca
 
 
-def _check_names(places: Places, name: str) -> None:
-    """Raises: EXISTS when the certificate is another host's, as after an `init` that was given another name."""
+def _check_certificate(places: Places, name: str) -> None:
+    """Raises: EXISTS when it is another host's, as after an `init` that was given another name; UNTRUSTED."""
     cert = x509.load_pem_x509_certificates(places.cert.read_bytes())[0]
     if not is_for(cert, name):
         named = ", ".join(names_of(cert)) or "nobody"
         cause = f"it names {named}, not {name}: move it away, or name the host that it is for"
         raise CheloniaError(Kind.EXISTS, "init", str(places.cert), cause)
+    if reasons := _refused(places.cert, places):
+        cause = f"no other host would take it ({reasons}): put what its CA publishes into {places.ca_dir}"
+        raise CheloniaError(Kind.UNTRUSTED, "init", str(places.cert), cause)
+
+
+def _refused(cert: Path, places: Places) -> str:
+    """Why a certificate is not accepted by the CAs that are here; empty when it is."""
+    trust = load_trust(TlsSettings(ca_dir=places.ca_dir))
+    return "; ".join(explain_file(cert, trust, SystemClock().now_ms()))
 
 
 def _site_certificate(places: Places) -> Dn:
@@ -181,6 +192,8 @@ def _administrator(options: argparse.Namespace, places: Places) -> Dn:
             cause = f"it is the certificate of {dn}: name that DN with --administrator, or move it away"
             raise CheloniaError(Kind.EXISTS, "init", str(cert), cause)
         print(f"administrator {dn}; {cert} was there")
+        if reasons := _refused(cert, places):
+            print(f"              it is not accepted yet ({reasons}): put what its CA publishes into {places.ca_dir}")
         return dn
     if options.site_certificate:
         cause = "who administers? Give the DN of somebody who has a certificate: --administrator /DC=org/.../CN=Name"

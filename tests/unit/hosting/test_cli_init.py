@@ -341,6 +341,25 @@ def test_a_certificate_of_another_name_is_not_taken(tmp_path: Path, capsys: pyte
     assert init(tmp_path) == 0
 
 
+def test_a_sites_certificate_of_a_ca_that_is_not_here_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at, words = places(tmp_path), ("--site-certificate", "--administrator", "/DC=org/CN=Anna Admin")
+    own, other = (
+        CertificateAuthority.create(tmp_path / name, f"/DC=org/CN={name}", real_now_ms(), kind=KeyKind.P256)
+        for name in ("own", "other")
+    )
+    own.issue_host("/DC=org/CN=localhost", ["localhost"], real_now_ms()).write(at.cert, at.key)
+    other.publish_to(at.ca_dir)
+    assert init(tmp_path, *words) == 1
+    told = capsys.readouterr().err
+    assert "no other host would take it" in told
+    assert str(at.ca_dir) in told
+    assert not at.ahash.exists()
+    own.publish_to(at.ca_dir)
+    assert init(tmp_path, *words) == 0
+
+
 def test_another_persons_certificate_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ca = CertificateAuthority.create(tmp_path / "site", "/DC=org/CN=Site CA", real_now_ms(), kind=KeyKind.P256)
     globus = tmp_path / "home" / ".globus"
@@ -348,6 +367,7 @@ def test_another_persons_certificate_is_not_taken(tmp_path: Path, capsys: pytest
     assert init(tmp_path, "--administrator", "Anna") == 1
     assert "/DC=org/CN=Jane" in capsys.readouterr().err
     assert init(tmp_path) == 0
+    assert "it is not accepted yet" in capsys.readouterr().out
     assert load_config(places(tmp_path).core).trust.administrators == ("/DC=org/CN=Jane",)
 
 
