@@ -178,8 +178,8 @@ class Healer:
         self._wake.set()
 
     def _remind(self, shepherd: ServiceId) -> None:
-        """Look again when an absence ends being excused, by the repair delay or by announced maintenance, and when a
-        Shepherd that came and went counts as steady."""
+        """Look again when an absence ends being excused, by the repair delay, by announced maintenance or by our own
+        start, and when a Shepherd that came and went counts as steady."""
         stored = self._on.nodes.table.stored(shepherd)
         if stored is None:
             return
@@ -187,9 +187,10 @@ class Healer:
         for until in (excused, stored.excused_until_ms):
             if until > self._on.wall and self._leading.led:
                 self._work.node_at(Ms(self._on.now + until - self._on.wall), shepherd)
-        steady = self._on.nodes.table.steady_from(shepherd)
-        if steady > self._on.now and self._leading.led:
-            self._work.node_at(steady, shepherd)
+        table = self._on.nodes.table
+        for due in (table.steady_from(shepherd), table.awaited_ms(shepherd)):
+            if due > self._on.now and self._leading.led:
+                self._work.node_at(due, shepherd)
 
     def _began(self) -> None:
         """This Librarian leads from now on: it plans what every Shepherd has."""

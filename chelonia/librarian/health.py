@@ -5,7 +5,8 @@ itself; only the leader's word is written (`node/state`). Who has heard a Shephe
 who has not believes what is stored, except the leader, who after a whole lease of listening says that it is away.
 
 Invariants: nobody is called away before one lease has passed since this Librarian started and since it began to lead,
-nor before `start_grace_ms` after its start unless it was heard since (when all start together, some take longer);
+nor before `start_grace_ms` after its start unless it was heard since (when all start together, some take longer), and
+until then nobody unheard is given up, also one called away before (all may have been off);
 a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others; a
 Shepherd that comes and goes takes nothing new until it has been steady for a while.
 """
@@ -231,6 +232,12 @@ class HealthTable:
         if self.doubts.is_away(shepherd, now):
             return False
         return node.stored.state == NODE_ALIVE and not (self._leading and self._overdue(node, now))
+
+    def awaited_ms(self, shepherd: ServiceId) -> Ms:
+        """Until when (monotonic) a Shepherd that was not heard since this Librarian started may still be starting, too,
+        however long it had been away before: all may have been off. 0: it was heard."""
+        node = self._nodes.get(shepherd)
+        return self._grace_until if node is not None and node.heard_ms is None else Ms(0)
 
     def proven(self, shepherd: ServiceId, now: Ms, generation: int) -> bool:
         """Whether a Shepherd was heard within the lease, by this Librarian, and has compared its inventory in its

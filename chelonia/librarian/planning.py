@@ -94,5 +94,6 @@ class Planning:
             present, proven = nodes.present(view.shepherd), nodes.proven(view.shepherd)
             steady = view.shepherd not in unsteady
             seen = view if fit == view.accepting else replace(view, accepting=fit)
-            out[view.shepherd] = NodeHealth(seen, present, proven, steady, bool(view.drain))
+            starting = self._on.now < nodes.table.awaited_ms(view.shepherd)
+            out[view.shepherd] = NodeHealth(seen, present, proven, steady, bool(view.drain), starting)
         return out

@@ -47,7 +47,7 @@ class Progress:
             self._work.begin(Round(shepherd))
             return
         waited_for = max(stored.since_ms + self._on.settings.repair_delay_ms, stored.excused_until_ms)
-        if self._on.wall < waited_for:
+        if self._on.wall < waited_for or self._on.now < self._on.nodes.table.awaited_ms(shepherd):
             self._work.begin(Round(shepherd, stored.since_ms))
             return
         if not self._work.goes_through(shepherd, stored.since_ms):

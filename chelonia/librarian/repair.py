@@ -65,6 +65,7 @@ class NodeHealth:
     `steady`: not coming and going all the time. The copies of one that is not are replaced as if it were away, though
     they are read and copied from while it is there.
     `draining`: it is being emptied: of surplus copies its own go first.
+    `starting`: it may be starting just now as this Librarian is, whatever is stored of it: it is waited for.
     """
 
     view: NodeView
@@ -72,6 +73,7 @@ class NodeHealth:
     proven: bool = True
     steady: bool = True
     draining: bool = False
+    starting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,11 +350,11 @@ def _by_location(replica: Replica) -> tuple[ServiceId, ReferenceId]:
 
 
 def _expected(node: NodeHealth, policy: RepairPolicy, now: Ms, alone: bool) -> bool:
-    """Whether an absent Shepherd is worth waiting for: in maintenance, or not away for long - unless one live copy
-    is all there is, or it comes and goes all the time."""
+    """Whether an absent Shepherd is worth waiting for: in maintenance, perhaps starting, or not away for long - unless
+    one live copy is all there is, or it comes and goes all the time."""
     if node is _NOBODY:
         return False
-    if node.view.state == NODE_MAINTENANCE:
+    if node.starting or node.view.state == NODE_MAINTENANCE:
         return True
     return not alone and node.steady and abs(now - node.view.since_ms) < policy.repair_delay_ms
 

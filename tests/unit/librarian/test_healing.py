@@ -623,6 +623,37 @@ def test_a_restarted_librarian_calls_nobody_away_before_a_lease_has_passed() -> 
     run_virtual(scenario())
 
 
+def test_after_everything_was_off_for_long_slow_starters_are_waited_for() -> None:
+    """All had been called away, or were never written of; the first to be heard are no reason to copy for the others."""
+
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), start_grace_ms=30_000, survey_interval_ms=10**9)
+        async with paper(3, settings) as p:
+            _, blob = await p.upload("f", copies=2)
+            slow = p.b.shepherds[0]
+            for shepherd in p.shepherds.values():
+                shepherd.up = False
+            await asyncio.sleep(60)
+            assert {node.state for node in await p.b.service.nodes(BARTENDER)} == {"offline"}
+            await p.b.service.stop()
+            world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), settings)  # type: ignore[arg-type]
+            fresh = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
+            await fresh.start()
+            running = asyncio.create_task(fresh.run())
+            p.b = replace(p.b, service=fresh)
+            for shepherd in p.shepherds.values():
+                shepherd.up = shepherd.id != slow
+            await asyncio.sleep(28)
+            assert len(await p.b.locations(blob)) == 2, "it may still be starting"
+            assert (await fresh.heal_status(ADMIN)).delayed == 1
+            await p.until(lambda: p.settled(blob, copies=2))
+            assert slow not in p.holding(blob), "it was waited for, but not for ever"
+            await fresh.stop()
+            await running
+
+    run_virtual(scenario())
+
+
 def test_a_leader_that_was_frozen_listens_for_a_lease_before_it_calls_anybody_away() -> None:
     """A process that stood still has heard nobody: that says nothing about the others."""
 

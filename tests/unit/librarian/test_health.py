@@ -100,9 +100,11 @@ def test_after_a_start_of_everything_slow_starters_are_waited_for() -> None:
     assert seen(made, 10 * LEASE - 1) == {}
     assert made.present(A, Ms(10 * LEASE - 1))
     assert not made.present(B, Ms(10 * LEASE - 1)), "it was away before"
+    assert [made.awaited_ms(s) for s in (A, B)] == [10 * LEASE] * 2, "all may have been off"
     assert seen(made, 10 * LEASE) == {A: "offline"}
     made.beat(beat(), Ms(2 * LEASE))
     assert seen(made, 3 * LEASE) == {A: "offline"}, "heard since, and then not for a lease"
+    assert [made.awaited_ms(s) for s in (A, B)] == [0, 10 * LEASE]
 
 
 def test_heartbeats_tell_returns_and_new_boots_and_old_ones_are_ignored() -> None:

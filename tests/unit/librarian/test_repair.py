@@ -41,11 +41,11 @@ CLAIMS |= dict.fromkeys("YUK", NOW + 86_400_000)
 def node(number: int, how: str) -> tuple[ServiceId, NodeHealth]:
     """`+` here, `-` away since long, `~` away since just now, `m` in maintenance and away, `f` here but full,
     `?` here but not proven: not heard yet, or its disk not compared yet, `!` here but coming and going, `d` here and
-    being drained."""
-    state = {"-": "offline", "~": "offline", "m": "maintenance"}.get(how, "alive")
+    being drained, `s` not heard yet since this Librarian started, which may have been just now."""
+    state = {"-": "offline", "~": "offline", "s": "offline", "m": "maintenance"}.get(how, "alive")
     since = NOW - 1 if how == "~" else 0
     view = NodeView(ServiceId(f"s{number}"), Dn("/CN=s"), state, Ms(since), 1, 0 if how == "f" else 1000, 2000, 0, True)
-    return view.shepherd, NodeHealth(view, how in "+f?!d", how in "+f!d", how != "!", how == "d")
+    return view.shepherd, NodeHealth(view, how in "+f?!d", how in "+f!d", how != "!", how == "d", how == "s")
 
 
 def cluster(how: str, **changed: NodeHealth) -> Nodes:
@@ -157,6 +157,9 @@ def test_plans(replicas: str, wanted: int, nodes: str, expected: str) -> None:
         # maintenance is waited for in any case
         ("AA...", 2, "m++++", ""),
         ("AAA..", 3, "m-+++", "copy:1"),
+        # so is who may be starting
+        ("AA...", 2, "s++++", ""),
+        ("AAA..", 3, "s-+++", "copy:1"),
         # a wheel beside a waited-for copy is called back, for verified copies are too few
         ("AAW..", 2, "~++++", "alive:s2"),
     ],
