@@ -54,6 +54,7 @@ class AskElection:
     sites: int
     votes: int
     valid_ms: int
+    wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,9 +137,10 @@ class ReplicatedEngine(Store, Protocol):
         """A connection to `peer` was made: announce ourselves, unless we are master."""
         ...
 
-    def elect(self, sites: int, votes: int, valid_ms: int) -> None:
+    def elect(self, sites: int, votes: int, valid_ms: int, wait_ms: int) -> None:
         """Hold an election among `sites` that needs `votes`; won later than `valid_ms` after its end, it is void.
 
+        Either of its two phases waits up to `wait_ms` for those who are silent.
         Ends with `MasterHere`, `MasterThere` or `ElectionFailed`. Asked for while one is held: ignored.
         """
         ...

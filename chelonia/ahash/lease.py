@@ -29,6 +29,7 @@ class Pace:
         lease_ms: how long an echo binds a follower.
         stale_ms: without word from the master for so long a follower answers no reads.
         mandate_ms: an election won longer ago is void.
+        vote_ms: how long either phase of an election waits for those who are silent; longer after failures.
         backoff_ms: base of the pause after an election that failed.
         tell_ms: beats that tell of a higher watermark are no closer together, but where engine frames take them along.
         stuck_ms: a master whose oldest commit waits so long under a live lease steps down: something is wrong that a
@@ -41,6 +42,7 @@ class Pace:
     lease_ms: int = 340
     stale_ms: int = 1000
     mandate_ms: int = 200
+    vote_ms: int = 100
     backoff_ms: int = 10
     tell_ms: int = 5
     stuck_ms: int = 3000

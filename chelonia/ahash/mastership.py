@@ -523,8 +523,8 @@ class Mastership:
                 self._engine.process(peer, control, record)
             case effects.Announce(peer):
                 self._engine.peer_up(peer)
-            case effects.AskElection(sites, votes, valid_ms):
-                self._engine.elect(sites, votes, valid_ms)
+            case effects.AskElection(sites, votes, valid_ms, wait_ms):
+                self._engine.elect(sites, votes, valid_ms, wait_ms)
             case effects.StepDown(reason):
                 _LOG.info("replica %d steps down: %s", self._own, reason)
                 self._engine.step_down()

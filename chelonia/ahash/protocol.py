@@ -17,11 +17,10 @@ from typing import Final, assert_never
 
 from chelonia.ahash import membership as records
 from chelonia.ahash.attention import Attention
-from chelonia.ahash.candidacy import Stood, ballot
+from chelonia.ahash.candidacy import Stood, Turn, ballot
 from chelonia.ahash.effects import (
     Admission,
     Announce,
-    AskElection,
     Durable,
     Effect,
     Effects,
@@ -61,8 +60,6 @@ from chelonia.core.errors import CheloniaError, Kind
 
 STAND_BEATS: Final = 3
 """For how many beats the word of a replica that stands for election counts."""
-ELECTION_MS: Final = 1000
-"""An election that the engine tells nothing about for so long is taken for lost."""
 
 
 @dataclass(slots=True)
@@ -158,8 +155,7 @@ class Replica:
         self._trust_after_ms = now_ms + pace.lease_ms
         self._stood: dict[int, Stood] = {}
         self._stand_due_ms = now_ms
-        self._electing_until_ms: int | None = None
-        self._elect_after_ms = now_ms
+        self._turn = Turn(own, pace, now_ms)
         self._wanted_until_ms = now_ms
         self.attention = Attention(pace.beat_ms, now_ms, now_ms)
         self._held: dict[int, _Held] = {}
@@ -330,7 +326,7 @@ class Replica:
             case MasterHere():
                 raise AssertionError("the end of the log has to be read first: call mastered")
             case MasterThere(replica, term):
-                self._electing_until_ms = None
+                self._turn.over()
                 if self._engine_follows != (term, replica):
                     self._engine_follows, self._engine_ready = (term, replica), False
             case Ready():
@@ -343,10 +339,9 @@ class Replica:
                 self._end_reign("the engine was demoted", step_down=False)
             case WantElection():
                 self._wanted_until_ms = now_ms + self._pace.beat_ms
-                self._stand_due_ms = max(now_ms, self._elect_after_ms)
+                self._stand_due_ms = max(now_ms, self._turn.after_ms)
             case ElectionFailed():
-                self._electing_until_ms = None
-                self._elect_after_ms = now_ms + self._pace.backoff_ms * (1 + self._own)
+                self._turn.failed(now_ms)
             case Failed(reason):
                 self._end_reign(reason, step_down=False)
             case _:
@@ -361,7 +356,7 @@ class Replica:
         self._lapse(now_ms)
         self._engine_master = True
         self._engine_follows = None
-        self._electing_until_ms = None
+        self._turn.over()
         self._vouched, self._unproven = end.vouched, end.unproven
         reason = self._why_not_master(term, now_ms)
         self._newest = max(self._newest, (term, self._own))
@@ -518,6 +513,7 @@ class Replica:
             self._effects.append(ProveTerm(reign.term, reign.mark.first + 1))
         elif durable > reign.mark.first:
             reign.opened_ms = now_ms
+            self._turn.failures = 0
             self._effects.append(TermOpened(reign.term))
 
     def _agreeing(self, reign: _Reign) -> list[int]:
@@ -553,7 +549,7 @@ class Replica:
         found.heard_ms = now_ms
         found.head = max(found.head, beat.head)
         if beat.durable > found.durable:
-            found.durable = beat.durable
+            found.durable, self._turn.failures = beat.durable, 0
             self._effects.append(FollowerSees(peer, beat.term, beat.durable))
         self._count_again_at_head()
         self._regain(found, now_ms)
@@ -577,7 +573,7 @@ class Replica:
         self._bound_until_ms = now_ms + self._pace.lease_ms
         if self._newest != found.key:
             self._newest, self._flushed = found.key, None
-        self._electing_until_ms = None
+        self._turn.over()
         if not beat.durable:
             self._effects.append(FollowerSees(peer, beat.term, 0))
         held = self._held.get(peer)
@@ -696,17 +692,11 @@ class Replica:
             self._stand_due_ms = now_ms + self._pace.beat_ms
             for peer in self._others():
                 self._send(peer, self._word())
-        if self._electing_until_ms is not None and now_ms < self._electing_until_ms:
-            return
-        if now_ms >= self._elect_after_ms:
-            self._ask_election(now_ms)
-
-    def _ask_election(self, now_ms: int) -> None:
-        found = ballot(self._own, self._words(now_ms), self._quorum, joining=now_ms < self._wanted_until_ms)
-        if found is not None:
-            self._electing_until_ms = now_ms + ELECTION_MS
-            self._elect_after_ms = now_ms + self._pace.backoff_ms * (1 + self._own)
-            self._effects.append(AskElection(*found, self._pace.mandate_ms))
+        if self._turn.has_come(now_ms):
+            joining = now_ms < self._wanted_until_ms
+            found = ballot(self._own, self._words(now_ms), self._quorum, joining=joining)
+            if found is not None:
+                self._effects.append(self._turn.take(*found, now_ms))
 
     def _stale_since(self, now_ms: int) -> int:
         return now_ms - STAND_BEATS * self._pace.beat_ms

@@ -19,19 +19,18 @@ from berkeleydb import db as bdb
 
 from chelonia.core.errors import CheloniaError
 
-TIMEOUT_US: Final = 100_000
-"""How long each of an election's two phases waits for silent replicas; it looks every tenth of it."""
-OUTCOME_S: Final = 2 * TIMEOUT_US / 1e6
-"""How long after our vote the winner may take to say so before the election counts as failed."""
+OUTCOME_WAITS: Final = 2
+"""For how many waits of an election the winner may take to say so, after our vote, before it counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """An election asked for."""
+class Order:
+    """An election asked for, as in `ReplicatedEngine.elect`. Each phase looks for votes every tenth of `wait_ms`."""
 
     sites: int
     votes: int
     valid_ms: int
+    wait_ms: int
 
 
 class _Holding(threading.local):
@@ -54,7 +53,7 @@ class Elections:
         self._env = env
         self._refusal = refusal
         self._failed = failed
-        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._holding = _Holding()
         self._busy = False
         self._decided = threading.Event()
@@ -78,11 +77,11 @@ class Elections:
         if self._thread.is_alive():
             self._thread.join()
 
-    def ask(self, sites: int, votes: int, valid_ms: int) -> None:
+    def ask(self, order: Order) -> None:
         """Hold an election, unless one is being held or has just been won."""
         if not self._busy and self._mandate is None:
             self._busy = True
-            self._orders.put(_Order(sites, votes, valid_ms))
+            self._orders.put(order)
 
     # --- told by the library's callbacks ---------------------------------------------------------------------------
 
@@ -137,7 +136,7 @@ class Elections:
             if reason:
                 self._failed(reason)
 
-    def _hold(self, order: _Order) -> str:
+    def _hold(self, order: Order) -> str:
         """Hold the election; returns why nothing came of it, empty when a master did."""
         self._decided.clear()
         self._superseded = False
@@ -145,6 +144,7 @@ class Elections:
         self.turn.acquire()
         self._holding.turn = True
         try:
+            self._env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, order.wait_ms * 1000)
             self._env.rep_elect(order.sites, order.votes)
         except bdb.DBRepUnavailError:
             return "not enough votes"
@@ -152,6 +152,6 @@ class Elections:
             return f"Berkeley DB: {error}"
         finally:
             self.frame_sent()
-        if not self._decided.wait(OUTCOME_S):
+        if not self._decided.wait(OUTCOME_WAITS * order.wait_ms / 1000):
             return "no master came of it"
         return "a newer election is held" if self._superseded else ""

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from berkeleydb import db as bdb
 
-from chelonia.ahash.store_bdb_elections import TIMEOUT_US
 from chelonia.ahash.store_bdb_files import make_private, sync_path
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -78,7 +77,6 @@ def open_replicated(
     env.set_flags(bdb.DB_TXN_NOSYNC, 1)  # the library would sync at every commit it applies; we sync once per drain
     env.rep_set_transport(own, send)
     env.rep_set_priority(0)
-    env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, TIMEOUT_US)
     env.rep_set_timeout(bdb.DB_REP_CHECKPOINT_DELAY, 0)  # else a change of role waits 30 s for a checkpoint
     env.rep_set_config(bdb.DB_REP_CONF_NOWAIT, 1)
     env.rep_set_config(bdb.DB_REP_CONF_AUTOINIT, 1)

@@ -49,7 +49,7 @@ from chelonia.ahash.engine_port import (
 )
 from chelonia.ahash.store import State
 from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_elections import Elections
+from chelonia.ahash.store_bdb_elections import Elections, Order
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
 from chelonia.ahash.store_bdb_frames import LOG, SYNCHRONISING, Bundle, FrameKind, TokenMark, frame_kind, is_whole
@@ -181,9 +181,9 @@ class ReplicatedStore:
         self._new_until_s = time.monotonic() + ANNOUNCED_MS / 1000
         self._work.put(self._announce)
 
-    def elect(self, sites: int, votes: int, valid_ms: int) -> None:
+    def elect(self, sites: int, votes: int, valid_ms: int, wait_ms: int) -> None:
         """Hold an election."""
-        self._elections.ask(sites, votes, valid_ms)
+        self._elections.ask(Order(sites, votes, valid_ms, wait_ms))
 
     def step_down(self) -> None:
         """Become a follower."""

@@ -24,3 +24,20 @@ async def test_what_was_acknowledged_outlives_faults(tmp_path: Path) -> None:
         assert max(trial.killed_ms) < 10_000, "a bound for busy machines; make replicas measures"
     finally:
         await group.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_replicas_that_are_far_apart_elect_a_master_and_keep_it(tmp_path: Path) -> None:
+    group = ReplicaGroup(tmp_path, apart_ms=(80, 100))
+    try:
+        await group.start()
+        trial = Trial(group, random.Random(1))
+        await replicas.run(trial, [replicas.kill_master])
+        before = await group.status(1)
+        trial.begin()
+        await trial.writers.more(300, 60)
+        await trial.judge()
+        assert (await group.status(1))["term"] == before["term"], "no needless election"
+    finally:
+        await group.close()

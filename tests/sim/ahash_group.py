@@ -206,10 +206,10 @@ class SimReplica:
         """See `ReplicatedEngine`."""
         self._to_engine(lambda: self._model.peer_up(peer))
 
-    def elect(self, sites: int, votes: int, valid_ms: int) -> None:
+    def elect(self, sites: int, votes: int, valid_ms: int, wait_ms: int) -> None:
         """See `ReplicatedEngine`; the model bounds no mandate."""
         del valid_ms
-        self._to_engine(lambda: self._model.elect(sites, votes))
+        self._to_engine(lambda: self._model.elect(sites, votes, wait_ms))
 
     def step_down(self) -> None:
         """See `ReplicatedEngine`."""

@@ -105,8 +105,8 @@ class Process:
                     self.world.send(self.own, peer, message)
                 case ProcessFrame(peer, control, _):
                     self._to_engine(self.engine.process, peer, control)
-                case AskElection(sites, votes, _):
-                    self._to_engine(self.engine.elect, sites, votes)
+                case AskElection(sites, votes, _, wait_ms):
+                    self._to_engine(self.engine.elect, sites, votes, wait_ms)
                 case StepDown():
                     self._to_engine(self.engine.step_down)
                 case Announce(peer):
@@ -401,6 +401,7 @@ class World:
         self.blocked: set[tuple[int, int]] = set()
         self.traps: list[Trap] = []
         self.acknowledged: set[str] = set()
+        self.far_us: tuple[int, int] | None = None
         self.terms_begun = self.terms_opened = 0
         self._decided: list[Record] = []
         self._queue: list[tuple[int, int, Node | None, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -459,7 +460,8 @@ class World:
             link.stuck.setdefault(sender, []).append(message)
             return
         rnd = self.random
-        at_us = max(self.now_us + rnd.randrange(100, 800), link.last_us.get(sender, 0) + 1)
+        travels_us = rnd.randrange(*self.far_us) if self.far_us else rnd.randrange(100, 800)
+        at_us = max(self.now_us + travels_us, link.last_us.get(sender, 0) + 1)
         if not self.calm and rnd.random() < 0.01:
             if isinstance(message, EngineFrame) and rnd.random() < 0.3:
                 return  # lost between transport and engine

@@ -36,8 +36,6 @@ from chelonia.ahash.standing import LogEnd
 if TYPE_CHECKING:
     from tests.sim.replication import Process
 
-VOTE_US = 100_000
-"""How long either phase of an election waits."""
 COPY_BEHIND = 12
 """A client that lacks more records than this may be sent a copy instead."""
 
@@ -91,6 +89,7 @@ class _Election:
     egen: int
     sites: int
     votes: int
+    wait_us: int
     words: dict[int, _Word]
     for_us: set[int] = field(default_factory=set)
     phase: int = 1
@@ -146,7 +145,7 @@ class Engine:
         """Become master without an election."""
         self._later(0, self._become_master)
 
-    def elect(self, sites: int, votes: int) -> None:
+    def elect(self, sites: int, votes: int, wait_ms: int) -> None:
         """Hold an election; nothing here bounds the age of what it wins."""
         if self.is_master or self._election is not None or self._won_at is not None:
             return
@@ -159,11 +158,11 @@ class Engine:
         egen = self._egen
         self._disk.egen = egen + 1
         mine = self._word()
-        self._election = _Election(egen, sites, votes, {**self._early, self._own: mine})
+        self._election = _Election(egen, sites, votes, wait_ms * 1000, {**self._early, self._own: mine})
         self._early = {}
         self._process.world.point("vote", self._process)
         self._send(None, "VOTE1", egen, mine)
-        self._later(VOTE_US, self._phase_ends, self._election, 1)
+        self._later(self._election.wait_us, self._phase_ends, self._election, 1)
         self._later(500, self._count, self._election)
 
     def step_down(self) -> None:
@@ -417,7 +416,7 @@ class Engine:
         else:
             self._process.world.point("vote2", self._process)
             self._send(winner, "VOTE2", election.egen)
-        self._later(VOTE_US, self._phase_ends, election, 2)
+        self._later(election.wait_us, self._phase_ends, election, 2)
 
     def _phase_ends(self, election: _Election, phase: int) -> None:
         if self._election is not election or election.phase != phase:

@@ -81,6 +81,22 @@ def test_starved_replicas_keep_their_master(voters: int) -> None:
         assert world.terms_begun <= 3
 
 
+@pytest.mark.parametrize("voters", [3, 5])
+@pytest.mark.parametrize("far_us", [(50_000, 60_000), (50_000, 100_000), (90_000, 110_000)])
+def test_replicas_that_are_far_apart_elect_a_master_and_keep_it(voters: int, far_us: tuple[int, int]) -> None:
+    for seed in range(1, 7):
+        world = World(seed, voters)
+        world.calm = True
+        world.far_us = far_us
+        world.run(6_000_000)
+        assert world.terms_opened == 1
+        world.run(30_000_000)
+        assert world.terms_begun == world.terms_opened == 1, "nobody gives his master up for the distance"
+        next(node for node in world.nodes.values() if node.process and node.process.opened).crash()
+        world.run(36_000_000)
+        assert world.terms_opened == 2
+
+
 def test_the_checks_of_histories_can_fail() -> None:
     """A write that stands before one answered earlier; a read of what is older or gone; a session that goes back."""
     order = {"x": 1, "y": 2}

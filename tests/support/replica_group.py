@@ -26,6 +26,7 @@ from chelonia.ahash import layout, meta
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.core.ids import ObjectId
 from tests.support.ahash import no_panic
+from tests.support.far_links import FarLinks
 from tests.support.polling import poll_async
 from tests.support.replica_grid import ReplicaGrid, replica_dn
 from tests.support.replica_process import SETTINGS
@@ -165,12 +166,18 @@ class Writers:
 class ReplicaGroup:
     """Replica processes by id, all in one directory."""
 
-    def __init__(self, directory: Path, count: int = 3, pace: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, directory: Path, count: int = 3, pace: dict[str, int] | None = None, apart_ms: tuple[int, int] = (0, 0)
+    ) -> None:
+        """`apart_ms`: how long at least and at most what one sends to another is on its way."""
         self.directory = directory
         self.replicas = tuple(range(1, count + 1))
-        ports = free_ports(2 * count)
+        ports = free_ports(3 * count)
         self.control = dict(zip(self.replicas, ports[:count], strict=True))
-        self.addresses = {n: f"127.0.0.1:{port}" for n, port in zip(self.replicas, ports[count:], strict=True)}
+        self.listen = dict(zip(self.replicas, ports[count : 2 * count], strict=True))
+        self._far = FarLinks(*apart_ms) if any(apart_ms) else None
+        self.doors = dict(zip(self.replicas, ports[2 * count :], strict=True)) if self._far else self.listen
+        self.addresses = {n: f"127.0.0.1:{port}" for n, port in self.doors.items()}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.exits: list[tuple[int, int]] = []
         self._grid = ReplicaGrid(directory / "grid")
@@ -187,12 +194,16 @@ class ReplicaGroup:
         config = {
             "replica": replica, "directory": str(self.directory / str(replica)), "grid": str(self.directory / "grid"),
             "members": [[n, replica_dn(n), self.addresses[n], n == 1] for n in self.replicas],
-            "control": self.control[replica], "pace": pace, "trace": bool(os.environ.get("TRACE_REPLICAS")),
+            "control": self.control[replica], "listen": self.listen[replica],
+            "pace": pace, "trace": bool(os.environ.get("TRACE_REPLICAS")),
         }  # fmt: skip
         (self.directory / f"{replica}.json").write_text(json.dumps(config))
 
     async def start(self) -> None:
         """Start all, wait until they are a settled group of voters, and restart from now on who ends by himself."""
+        if self._far is not None:
+            for replica in self.replicas:
+                await self._far.relay(self.doors[replica], self.listen[replica])
         for replica in self.replicas:
             self.launch(replica)
         await self.settled(20)
@@ -316,6 +327,8 @@ class ReplicaGroup:
         for process in self.processes.values():
             process.kill()
             process.wait()
+        if self._far is not None:
+            await self._far.close()
 
     async def _restart_the_ended(self) -> None:
         """Be the supervisor: a replica that ended by itself is started again."""

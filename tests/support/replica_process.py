@@ -77,8 +77,7 @@ class ReplicaProcess:
             LinkIdentity(own, config.get("cluster", "test"), os.urandom(16)), membership, trust, self._mastership
         )
         await self._service.start(links, membership)
-        host, _, port = next(member.address for member in members if member.replica == own).rpartition(":")
-        await links.start(host, int(port))
+        await links.start("127.0.0.1", int(config["listen"]))
         control = await asyncio.start_server(self._control, "127.0.0.1", int(config["control"]), limit=1 << 20)
         running = asyncio.ensure_future(self._service.run())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
@@ -190,9 +189,9 @@ class TracedStore(ReplicatedStore):
             _LOG.info("frame %d to %d, term %d, %s", kind, peer, term, lsn)
         return super()._transport(env, control, record, lsn, peer, flags)
 
-    def elect(self, sites: int, votes: int, valid_ms: int) -> None:
+    def elect(self, sites: int, votes: int, valid_ms: int, wait_ms: int) -> None:
         _LOG.info("elect %d %d", sites, votes)
-        super().elect(sites, votes, valid_ms)
+        super().elect(sites, votes, valid_ms, wait_ms)
 
     def start(self, events: Callable[[Any], None], send: Any) -> None:
         def told(event: Any) -> None:

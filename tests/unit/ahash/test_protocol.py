@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import pytest
 
+from chelonia.ahash.candidacy import LOST_WAITS
 from chelonia.ahash.effects import (
     Admission,
     AskElection,
@@ -201,7 +202,7 @@ def test_who_starts_is_bound_for_a_lease() -> None:
 def test_a_group_of_one_starts_at_once() -> None:
     alone = Membership(1, GROUP.members[:1], 2)
     one = Replica(1, alone, PACE, 0, end=END, trusted=True)
-    assert of(AskElection, one.tick(0)) == [AskElection(1, 1, PACE.mandate_ms)]
+    assert of(AskElection, one.tick(0)) == [AskElection(1, 1, PACE.mandate_ms, PACE.vote_ms)]
     one.mastered(5, END, 1)
     assert of(ProveTerm, one.event(Committed(41, Token(5, 1, 100)), 2)) == [ProveTerm(5, 42)]
     assert of(TermOpened, one.event(Committed(42, Token(5, 1, 150)), 3)) == [TermOpened(5)]
@@ -474,7 +475,7 @@ def test_an_election_is_asked_for_when_a_majority_stands() -> None:
     one = replica()
     assert not of(AskElection, one.tick(OPEN))
     assert not of(AskElection, stand(one, 4, OPEN + 1)), "a learner"
-    assert of(AskElection, stand(one, 2, OPEN + 2)) == [AskElection(2, 2, PACE.mandate_ms)]
+    assert of(AskElection, stand(one, 2, OPEN + 2)) == [AskElection(2, 2, PACE.mandate_ms, PACE.vote_ms)]
     assert not of(AskElection, stand(replica(), 2, OPEN - 1)), "bound by our start"
 
 
@@ -489,12 +490,36 @@ def test_anothers_election_is_joined_as_soon_as_our_own_has_been_rested_from() -
     assert of(AskElection, one.tick(due_ms))
 
 
+def test_elections_that_come_to_nothing_wait_longer_until_a_term_is_open() -> None:
+    one, now_ms, waits = replica(), OPEN, []
+    for _ in range(6):
+        now_ms += 2 * PACE.lease_ms
+        [asked] = of(AskElection, stand(one, 2, now_ms))
+        waits.append(asked.wait_ms // PACE.vote_ms)
+        one.event(ElectionFailed("too few votes"), now_ms)
+    assert waits == [1, 1, 2, 4, 4, 4]
+    one.received(2, beat(durable=41), now_ms)
+    one.received(2, Resign(5), now_ms)
+    [asked] = of(AskElection, stand(one, 3, now_ms + PACE.lease_ms))
+    assert asked.wait_ms == PACE.vote_ms
+
+
+def test_an_election_that_nothing_is_heard_of_is_lost_after_a_while_and_counts_as_failed() -> None:
+    one = replica()
+    [first] = of(AskElection, stand(one, 2, OPEN))
+    lost_ms = OPEN + LOST_WAITS * first.wait_ms
+    assert not of(AskElection, stand(one, 2, lost_ms - 1))
+    assert of(AskElection, stand(one, 2, lost_ms)) == [first]
+    [third] = of(AskElection, stand(one, 2, lost_ms + LOST_WAITS * first.wait_ms))
+    assert third.wait_ms == 2 * first.wait_ms
+
+
 def test_an_unproven_replica_that_vouches_for_less_stays_away_and_its_vote_is_not_needed() -> None:
     unproven = replica(end=LogEnd(TermMark(4, 1, 41, Vouched(3, 2, 40)), 41))
     assert not of(AskElection, stand(unproven, 2, OPEN, Vouched(3, 2, 41)))
     other = replica(end=LogEnd(END.mark, 41))
     assert of(AskElection, stand(other, 2, OPEN, Vouched(3, 2, 40), unproven=True)) == [
-        AskElection(1, 1, PACE.mandate_ms)
+        AskElection(1, 1, PACE.mandate_ms, PACE.vote_ms)
     ]
 
 

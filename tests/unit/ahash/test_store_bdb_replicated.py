@@ -73,7 +73,7 @@ def vote_for_each_other(wired: Wired, *replicas: int) -> int:
     """Hold an election among these; returns who won, when it has won."""
     before = {replica: len(wired.seen[replica]) for replica in replicas}
     for replica in replicas:
-        wired.engines[replica].elect(len(replicas), len(replicas), 200)
+        wired.engines[replica].elect(len(replicas), len(replicas), 200, 100)
 
     def winner() -> int:
         for replica in replicas:
@@ -81,7 +81,7 @@ def vote_for_each_other(wired: Wired, *replicas: int) -> int:
                 return replica
             if any(isinstance(event, ElectionFailed) for event in wired.seen[replica][before[replica] :]):
                 before[replica] = len(wired.seen[replica])
-                wired.engines[replica].elect(len(replicas), len(replicas), 200)
+                wired.engines[replica].elect(len(replicas), len(replicas), 200, 100)
         return 0
 
     return poll(winner, 30, what="a winner")  # on a busy machine an election is held again and again
@@ -242,7 +242,7 @@ def test_who_gave_up_its_office_is_not_elected_among_equals(group: Wired) -> Non
 def test_an_election_won_too_long_ago_is_void(group: Wired) -> None:
     group.close(1)
     for replica in (2, 3):
-        group.engines[replica].elect(2, 2, -1)
+        group.engines[replica].elect(2, 2, -1, 100)
     failures = [group.wait(replica, ElectionFailed) for replica in (2, 3)]
     assert any("too late" in str(failure) for failure in failures)
     assert not any(isinstance(event, MasterHere) for replica in (2, 3) for event in group.seen[replica])
@@ -254,12 +254,12 @@ def test_an_election_that_meets_a_newer_one_ends_at_once(group: Wired) -> None:
     for _ in range(2):
         seen = len(group.seen[3])
         group.cut = {2}
-        group.engines[3].elect(2, 2, 200)
+        group.engines[3].elect(2, 2, 200, 100)
         group.wait(3, ElectionFailed, seen)
     group.cut = set()
     seen = len(group.seen[2])
     for replica in (2, 3):
-        group.engines[replica].elect(2, 2, 200)
+        group.engines[replica].elect(2, 2, 200, 100)
     found = group.wait(2, ElectionFailed, seen)
     assert found == ElectionFailed("a newer election is held")
     vote_for_each_other(group, 2, 3)
@@ -267,7 +267,7 @@ def test_an_election_that_meets_a_newer_one_ends_at_once(group: Wired) -> None:
 
 def test_who_has_no_vote_holds_no_election(group: Wired) -> None:
     group.engines[2].set_voter(False)
-    group.engines[2].elect(2, 2, 200)
+    group.engines[2].elect(2, 2, 200, 100)
     assert group.wait(2, ElectionFailed) == ElectionFailed("this replica has no vote")
 
 
@@ -295,7 +295,7 @@ def test_an_empty_directory_is_trusted_only_when_synchronised(group: Wired, tmp_
     group.cut = {2}
     engine = group.open(2)
     assert not engine.trusted()
-    engine.elect(2, 2, 200)
+    engine.elect(2, 2, 200, 100)
     assert "until it is synchronised" in str(group.wait(2, ElectionFailed))
     group.cut = set()
     engine.peer_up(1)
