@@ -73,7 +73,6 @@ class _Reign:
     joined: bool = False
     opened_ms: int | None = None
     beat_due_ms: int = 0
-    tell_due_ms: int = NEVER_MS
     announced_ms: int = 0
     told: int = 0
     announced: int = 0
@@ -87,6 +86,10 @@ class _Reign:
     @property
     def key(self) -> tuple[int, int]:
         return (self.mark.term, self.mark.replica)
+
+    def tell_due_ms(self, pace: Pace) -> int:
+        """When what is durable is told by a message of its own, if nothing took it along."""
+        return self.announced_ms + pace.tell_ms if self.announced < self.told else NEVER_MS
 
     def waiting_since(self) -> int | None:
         return self.began_ms if self.opened_ms is None else self.watermark.waiting_since()
@@ -497,11 +500,10 @@ class Replica:
         if reign.opened_ms is not None and reign.told < durable:
             reign.told = durable
             self._effects.append(Durable(reign.term, durable))
-            reign.tell_due_ms = min(reign.tell_due_ms, reign.announced_ms + self._pace.tell_ms)
         if now_ms >= reign.beat_due_ms:
             reign.beat_due_ms = now_ms + self._pace.beat_ms
             self._send_beats(reign, now_ms, sent_ms=now_ms)
-        elif now_ms >= reign.tell_due_ms:
+        elif now_ms >= reign.tell_due_ms(self._pace):
             self._send_beats(reign, now_ms, sent_ms=0)
 
     def _open(self, reign: _Reign, durable: int, now_ms: int) -> None:
@@ -520,7 +522,7 @@ class Replica:
         return [voter for voter in self._quorum.voters() if voter not in reign.refused]
 
     def _send_beats(self, reign: _Reign, now_ms: int, *, sent_ms: int) -> None:
-        reign.announced, reign.announced_ms, reign.tell_due_ms = reign.told, now_ms, NEVER_MS
+        reign.announced, reign.announced_ms = reign.told, now_ms
         beat = self._beat(reign, sent_ms)
         for peer in self._others():
             self._send(peer, beat)
@@ -746,7 +748,7 @@ class Replica:
 
     def _timers(self) -> list[int]:
         if self._reign is not None:
-            return [self._reign.beat_due_ms, self._reign.tell_due_ms]
+            return [self._reign.beat_due_ms, self._reign.tell_due_ms(self._pace)]
         if self._following is not None:
             lapse_ms = max(self._bound_until_ms, self.attention.grace_until_ms)
             return [lapse_ms] if self._ready else [lapse_ms, self._following.announce_ms]
