@@ -177,6 +177,9 @@ def _show_pages(session: Session, url: str, found: AHashStatus) -> None:
     if seen is None:
         session.out.say(f"{url}: its pages are not scrubbed (ahash.tuning.page_scrub_interval_ms)")
         return
+    if not seen.pages:
+        session.out.say(f"{url}: its pages have not been looked at since its start")
+        return
     ended = f"all checked at {stamp(seen.ended_ms)}" if seen.ended_ms else "no whole round yet"
     session.out.say(f"{url}: {seen.checked} of {seen.pages} pages scrubbed in this round, {ended}; {_damage(found)}")
 

@@ -114,6 +114,14 @@ async def test_without_a_master_what_a_follower_sees_is_shown() -> None:
     assert "none answers; seen by replica 1" in session.said.getvalue()
 
 
+async def test_pages_that_nobody_has_looked_at_are_not_called_sound() -> None:
+    fresh = AHashStatus(Position("c", 1, 3), "master", True, 5, 9, pages=PagesSeen(0, 0, Ms(0), 0))
+    session = PaperSession(a=PaperAHash(fresh))
+    await verbs_ahash.status(session)  # type: ignore[arg-type]
+    assert "https://a/AHash: its pages have not been looked at since its start" in session.said.getvalue()
+    assert "none damaged" not in session.said.getvalue()
+
+
 async def test_the_scrub_of_each_replicas_pages_is_told_and_what_to_do_about_damage() -> None:
     sound = replace(FOLLOWER, pages=PagesSeen(413, 8, Ms(1_700_000_000_000), 0))
     damaged = replace(MASTER, pages=PagesSeen(413, 413, Ms(1_700_000_000_000), 2))
