@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import cluster
-from experiment import SHORT_TIMES, Act, Outcome, Setup, in_turn, measured, ratios
+from experiment import SHORT_TIMES, Act, Outcome, Setup, each, in_turn, measured, ratios
 from intervals import Check, check, median_interval
 from machine import Cost, added
 from plot import Chart, Point, Series
@@ -85,22 +85,13 @@ async def _curve(setup: Setup, running: cluster.Running, client: Client) -> dict
         for depth in DEPTHS:
             parent = "".join(f"/level{level:02d}" for level in range(1, depth))
             names = [f"{parent}/new{next(serial)}" for _ in range(times)]
-            curve["make"][depth].append(await measured(running, _each(client.make_collection, names)))
-            curve["stat"][depth].append(await measured(running, _each(client.stat, names)))
+            curve["make"][depth].append(await measured(running, each(client.make_collection, names)))
+            curve["stat"][depth].append(await measured(running, each(client.stat, names)))
     return curve
 
 
 def _stats(client: Client, ln: str, times: int) -> Act:
-    return _each(client.stat, [ln] * times)
-
-
-def _each(operation: Any, names: list[str]) -> Act:
-    async def act() -> int:
-        for ln in names:
-            await operation(ln)
-        return len(names)
-
-    return act
+    return each(client.stat, [ln] * times)
 
 
 def _ms(cost: Cost) -> float:

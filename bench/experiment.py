@@ -58,6 +58,17 @@ async def measured(cluster: Running, act: Act) -> Cost:
     return stop(await act())
 
 
+def each(operation: Callable[[str], Awaitable[Any]], names: Sequence[str]) -> Act:
+    """The act that carries out one operation on each of some names."""
+
+    async def act() -> int:
+        for name in names:
+            await operation(name)
+        return len(names)
+
+    return act
+
+
 async def in_turn(blocks: int, cluster: Running, acts: Mapping[str, Act]) -> dict[str, list[Cost]]:
     """Measure every act once a block, in an order that turns round from block to block."""
     costs: dict[str, list[Cost]] = {name: [] for name in acts}

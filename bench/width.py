@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cluster
-from experiment import SHORT_TIMES, Act, Outcome, Setup, fill, in_turn, measured, ratios
+from experiment import SHORT_TIMES, Act, Outcome, Setup, each, fill, in_turn, measured, ratios
 from intervals import Check, check, median_interval
 from machine import Cost, added
 from plot import Chart, Point, Series
@@ -74,9 +74,9 @@ async def _measured_by_width(running: cluster.Running, client: Client, widths: l
         for curve in curves:
             names = [f"{_name(curve.width)}/new-{sample}-{n}" for n in range(20)]
             for name, act in (
-                ("add", _each(client.make_collection, names)),
-                ("stat the entry", _each(client.stat, names)),
-                ("stat the collection", _each(client.stat, [_name(curve.width)] * 20)),
+                ("add", each(client.make_collection, names)),
+                ("stat the entry", each(client.stat, names)),
+                ("stat the collection", each(client.stat, [_name(curve.width)] * 20)),
             ):
                 curve.costs.setdefault(name, []).append(await measured(running, act))
     return curves
@@ -154,16 +154,7 @@ def _lookups(client: Client, collection: str, numbers: range, times: int) -> Act
     choice = random.Random(7)
 
     async def act() -> int:
-        return await _each(client.stat, [f"{collection}/e{choice.choice(numbers):06d}" for _ in range(times)])()
-
-    return act
-
-
-def _each(operation: Any, names: list[str]) -> Act:
-    async def act() -> int:
-        for ln in names:
-            await operation(ln)
-        return len(names)
+        return await each(client.stat, [f"{collection}/e{choice.choice(numbers):06d}" for _ in range(times)])()
 
     return act
 

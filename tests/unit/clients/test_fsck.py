@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import cast
 
 import pytest
 
-from chelonia.core.caller import Call
 from chelonia.core.ids import ROOT, ObjectId, RequestKey
 from chelonia.librarian.elements import drop, put
-from chelonia_clients import connect
-from chelonia_clients.arguments import Arguments
-from chelonia_clients.output import Output
-from chelonia_clients.session import Session
-from chelonia_clients.verbs_admin import admin
+from tests.support.admin_cli import run_admin
 from tests.support.ahash import LIBRARIAN
-from tests.support.bartender import FakeBartender
-from tests.support.librarian import ADMIN, Bench, bench
-from tests.unit.clients.faking import administrator_on, client_on
+from tests.support.librarian import Bench, bench
 
 STRAY = "11111111-1111-4111-8111-111111111111"
-
-
-class AsAdmin:
-    """A Librarian whose every caller is the administrator."""
-
-    def __init__(self, made: Bench) -> None:
-        self._service = made.service
-
-    def __getattr__(self, name: str) -> object:
-        method = getattr(self._service, name)
-
-        def called(_: Call, *args: object) -> object:
-            return method(ADMIN, *args)
-
-        return called
 
 
 @pytest.fixture
@@ -51,17 +26,8 @@ async def made() -> AsyncIterator[Bench]:
 
 async def run(made: Bench, monkeypatch: pytest.MonkeyPatch, *words: str, as_json: bool = False) -> tuple[int, str]:
     """`chelonia admin <words>`: exit code and standard output."""
-    fake = FakeBartender()
-    client, administrator = client_on(fake), administrator_on(fake, AsAdmin(made))
-    monkeypatch.setattr(connect, "open_client", lambda *_: client)
-    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
-    out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
-    session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})
-    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
-    flags = {word: ("yes",) for word in words if word.startswith("--")}
-    await admin(session, Arguments(tuple(word for word in words if not word.startswith("--")), flags))
-    out.finish("admin")
-    return out.exit_code, cast(io.StringIO, out.stdout).getvalue()
+    said = await run_admin(made, monkeypatch, *words, as_json=as_json)
+    return said.code, said.stdout
 
 
 async def damage(made: Bench, *elements: object) -> None:

@@ -624,7 +624,7 @@ def test_a_restarted_librarian_calls_nobody_away_before_a_lease_has_passed() -> 
 
 
 def test_after_everything_was_off_for_long_slow_starters_are_waited_for() -> None:
-    """All had been called away, or were never written of; the first to be heard are no reason to copy for the others."""
+    """All had been called away, or never written of; the first to be heard are no reason to copy for the others."""
 
     async def scenario() -> None:
         settings = replace(LibrarianSettings.dev(ADMIN.dn), start_grace_ms=30_000, survey_interval_ms=10**9)
