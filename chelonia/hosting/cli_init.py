@@ -92,7 +92,7 @@ def places_of(options: argparse.Namespace) -> Places:
 
 def _init(options: argparse.Namespace) -> int:
     places, name = places_of(options), check_host(options.host)
-    others = [check_host(other) for other in options.others]
+    hosts = tuple(dict.fromkeys((name, *map(check_host, options.others))))
     if host_files.is_set_up(places, name, "init"):
         print(f"{name} is set up already; nothing was changed. Start it: systemctl enable --now chelonia@core")
         return 0
@@ -109,7 +109,6 @@ def _init(options: argparse.Namespace) -> int:
     host_files.write_secret(places, owner, SystemIds().token(SECRET_BYTES).hex())
     host_files.make_data(places, owner)
     replicas = (ReplicaEntry(1, name, options.port + REPLICA, dn),)
-    hosts = tuple(dict.fromkeys((name, *others)))
     begun = host_files.founded_before(places, owner)
     cluster = ClusterFacts(begun or SystemIds().uuid(), options.port, (administrator,), hosts, replicas)
     host = HostFacts(name, dn, 1, options.domain)
@@ -118,7 +117,7 @@ def _init(options: argparse.Namespace) -> int:
         _found(host, cluster, places, owner)
     _write_client_settings(hosts, options.port)
     host_files.write_configs(host, cluster, places, owner, "init")
-    _tell(name, others, cluster)
+    _tell(hosts)
     return 0
 
 
@@ -230,7 +229,8 @@ def _write_client_settings(hosts: Sequence[str], port: int) -> None:
     print(f"client        {path} tells `chelonia` where the cluster is")
 
 
-def _tell(name: str, others: Sequence[str], cluster: ClusterFacts) -> None:
+def _tell(hosts: Sequence[str]) -> None:
+    name, *others = hosts
     print(f"\n{name} is set up. Next, on this host:\n")
     print("    systemctl enable --now chelonia@core chelonia@shepherd")
     print("    chelonia admin status")
