@@ -89,8 +89,22 @@ def paths_named(text: str) -> Iterator[str]:
 
 @each_document
 def test_links_lead_somewhere(document: Path) -> None:
-    targets = [link.partition("#")[0] for link in LINK.findall(document.read_text()) if "://" not in link]
-    assert [target for target in targets if target and not (document.parent / target).exists()] == []
+    for link in LINK.findall(document.read_text()):
+        target, _, anchor = link.partition("#")
+        page = document.parent / target if target else document
+        assert "://" in link or page.exists(), link
+        assert "://" in link or not anchor or anchor in anchors(page.read_text()), link
+
+
+def anchors(text: str) -> set[str]:
+    """Return the names by which the headings of a document are linked to."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_a_heading_is_linked_to_by_its_words() -> None:
+    text = "# `make` it, *now*\n```\n# no heading\n```\n## 6. Let people in\n"
+    assert anchors(text) == {"make-it-now", "6-let-people-in"}
 
 
 @each_document
