@@ -71,7 +71,7 @@ ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
     ("shepherd", "scrub"): (_L, _A),
     ("shepherd", "scrubPage"): (_A,),
     ("shepherd", "discard"): (_A,),
-    ("shepherd", "readmit"): (_A,),
+    ("shepherd", "readmit"): (_L, _A),
     ("shepherd", "status"): (_B, _L, _A),
     ("shepherd", "records"): (_L, _A),
     ("bartender", "addReplica"): (_S,),

@@ -166,7 +166,7 @@ class Verdict(enum.Enum):
 class Basis:
     """What records are judged by: the cluster's key, and when the snapshot was begun (None: there is none).
 
-    `late`: everything known to be committed has been taken in. A Shepherd learns that a transact has named a blob a
+    `late`: all that can be believed has been taken in. A Shepherd learns that a transact has named a blob a
     moment after its user does, so what is not committed in its eyes may be acknowledged; it gives way to what is.
     `holes`: pages of the snapshot are lost, so what it does not know need not have been deleted.
     """
@@ -184,6 +184,12 @@ class Known:
     blob: StoredObject
     file: StoredObject
     current: Sequence[StoredObject] = ()
+
+
+def is_late(record: ReplicaRecord, basis: Basis) -> bool:
+    """Whether a replica is taken in when all that can be believed has been: it is not known to be committed, or its
+    record bears no right seal, while another of the same blob may."""
+    return not record.committed or (record.facts is not None and not genuine(record.facts, basis.record_key))
 
 
 def judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:

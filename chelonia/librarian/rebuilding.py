@@ -26,6 +26,7 @@ from chelonia.core.ids import (
     Guid,
     Ms,
     ObjectId,
+    ReferenceId,
     ServiceId,
     blob_object,
 )
@@ -61,10 +62,11 @@ CONCERNING: Final = (Verdict.CONFLICT, Verdict.SHELTERED, Verdict.DAMAGED)
 
 @dataclass(slots=True)
 class Snapshot:
-    """A blob of a snapshot as its records tell: what it is, where it is."""
+    """A blob of a snapshot as its records tell: what it is, where it is, and who has set it aside."""
 
     facts: ReplicaFacts
     locations: list[Location] = field(default_factory=list)
+    aside: list[ServiceId] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -115,6 +117,8 @@ class Rebuilding:
         self._again = False
         self._holes = False
         self._answering: set[ServiceId] = set()
+        self._readmitted: set[ServiceId] = set()
+        self._aside: dict[ServiceId, ReferenceId] = {}
 
     async def status(self) -> RebuildStatus:
         """How far it is; of one that another start of a Librarian has begun, why it has stopped."""
@@ -134,6 +138,8 @@ class Rebuilding:
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
             raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
         self._again, self._holes = rebuild.under_way(marker), False
+        self._readmitted.clear()
+        self._aside.clear()
         await self._mark(rebuild.RUNNING)
         await self._tools.heed()
         _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
@@ -183,6 +189,7 @@ class Rebuilding:
             await self._restore(manifest, found)
         for late in (False, True):
             await self._read_records(Basis(self._tools.keeping.record_key, begun, late, self._holes))
+        await self._have_compared()
         await self._check()
 
     # --- the snapshot -----------------------------------------------------------------------------------------------
@@ -199,6 +206,8 @@ class Rebuilding:
                 if facts is not None and rebuild.of_snapshot(facts) and rebuild.genuine(facts, key):
                     at = Location(shepherd, item.reference)
                     found.setdefault(facts.blob, Snapshot(facts)).locations.append(at)
+                    if item.aside:
+                        found[facts.blob].aside.append(shepherd)
 
         await self._each_page(look)
         self._total = self._progress.done
@@ -272,12 +281,23 @@ class Rebuilding:
     async def _read(self, each: Snapshot) -> bytes:
         """The bytes of a snapshot's blob, having waited for those who have them. Raises: NO_REPLICA."""
         for pause_ms in PAUSES_MS:
+            await self._readmit([shepherd for shepherd in each.aside if shepherd not in self._readmitted])
             try:
                 return await self._tools.keeping.read(each.locations, each.facts)
             except CheloniaError as error:
                 _LOG.info("%s is asked for again: %s", each.facts.name, error)
             await self._on.world.clock.sleep(pause_ms)
         return await self._tools.keeping.read(each.locations, each.facts)
+
+    async def _readmit(self, shepherds: Sequence[ServiceId]) -> None:
+        """Have Shepherds bring back what they have set aside while the namespace did not know it."""
+        for shepherd in shepherds:
+            try:
+                while await self._on.world.directory.shepherd(shepherd).readmit(self._on.call) >= bounds.READMITTED_MAX:
+                    continue
+                self._readmitted.add(shepherd)
+            except CheloniaError as error:
+                _LOG.info("what %s has set aside is not back: %s", shepherd, error)
 
     async def _keep(self, chosen: Snapshot, number: Ms, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
         uses = " ".join((chosen.facts.blob, *manifest.segments))
@@ -369,16 +389,18 @@ class Rebuilding:
     # --- the records ------------------------------------------------------------------------------------------------
 
     async def _read_records(self, basis: Basis) -> None:
-        """Take in all records; `late`, those that are not known to be committed."""
+        """Take in all records; those that are `rebuild.is_late` when all others are."""
         self._progress.enter("reading records again" if basis.late else "reading records", self._total)
 
         async def take(shepherd: ServiceId, every: Sequence[ReplicaRecord]) -> None:
-            items = [item for item in every if item.committed is not basis.late]
+            items = [item for item in every if rebuild.is_late(item, basis) is basis.late]
             ids = [blob_object(item.facts.blob) for item in items if item.facts]
             blobs = {obj.id: obj for obj in await self._on.records.get(self._on.call, list(dict.fromkeys(ids)))}
             listed: list[Element] = []
             for item in items:
                 at = Location(shepherd, item.reference)
+                if item.aside:
+                    self._aside[shepherd] = item.reference
                 blob = blobs.get(blob_object(item.facts.blob)) if item.facts else None
                 known = Known(blob or _NOTHING, _NOTHING)
                 if known.blob.exists and item.facts and rebuild.judge(item, known, basis) is Verdict.LISTED:
@@ -413,6 +435,16 @@ class Rebuilding:
         if verdict in CONCERNING:
             name = facts.name if facts else "no readable record"
             self._progress.note(f"{verdict.value}: {name!r} at {at}")
+
+    async def _have_compared(self) -> None:
+        """Have Shepherds look at once what of all they have set aside is listed now: asked about what is not among
+        their replicas, they compare their inventory."""
+        for shepherd, reference in self._aside.items():
+            try:
+                port = self._on.world.directory.shepherd(shepherd)
+                await port.stat(self._on.call, ((reference, reference),))
+            except CheloniaError as error:
+                _LOG.info("%s compares later what it has set aside: %s", shepherd, error)
 
     async def _known(self, item: ReplicaRecord) -> Known:
         if item.facts is None:

@@ -15,6 +15,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     ANONYMOUS,
+    REBUILD_OBJECT,
     SERVICES_OBJECT,
     BlobId,
     Ms,
@@ -41,6 +42,7 @@ from chelonia.librarian import identity, registry, reports
 from chelonia.librarian.elements import put
 from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Told, Transition
 from chelonia.librarian.identity import Recorded, Voices
+from chelonia.librarian.rebuild import under_way
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.registry import Registry
 from chelonia.librarian.reports import Known, Reached
@@ -319,7 +321,7 @@ class Nodes:
     # --- reports ----------------------------------------------------------------------------------------------------
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
-        """Apply a report if it is its turn; otherwise say which one is."""
+        """Apply a report if it is its turn; otherwise say which one is. Raises: UNAVAILABLE amid a rebuild."""
         if len(report.replicas) > bounds.REPORT_ENTRIES_MAX:
             cause = f"at most {bounds.REPORT_ENTRIES_MAX} replicas in one report"
             raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
@@ -338,7 +340,10 @@ class Nodes:
 
         async def build() -> Draft:
             nonlocal answer
-            stored = await self._records.one(call, obj, needed)
+            stored, marker = await self._records.get(call, (obj, REBUILD_OBJECT), (*needed, Needed("rebuild")))
+            if under_way(marker):
+                cause = "a rebuild of the namespace is not through: what it does not know yet is not unknown"
+                raise CheloniaError(Kind.UNAVAILABLE, "report", report.shepherd, cause)
             last = self._reached[report.shepherd] = reports.reached(stored)
             if not reports.is_next(report, last):
                 answer = replace(answer, accepted=reports.accepted(report, last), unknown=())

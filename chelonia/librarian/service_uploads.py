@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from chelonia.core import bounds
 from chelonia.core.ahash import Element
@@ -18,7 +19,7 @@ from chelonia.core.librarian import BeginPut, Begun, CommitFile, Committed
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.replicas import Receipt, ReplicaState
 from chelonia.librarian import tree, uploads
-from chelonia.librarian.blobs import facts_of, locations_of
+from chelonia.librarian.blobs import NewBlob, facts_of, locations_of
 from chelonia.librarian.elements import expectations
 from chelonia.librarian.rechecking import Rechecking
 from chelonia.librarian.records import Draft, Records
@@ -71,11 +72,17 @@ class Uploads:
         return self._begun(request, Guid(first[0]), BlobId(first[-1]))
 
     def _begun(self, request: BeginPut, guid: Guid, blob: BlobId) -> Begun:
-        file = request.replaces or guid
         name = str(request.ln)
         return Begun(
-            guid, blob, seal(self._record_key, blob, file, name=name, owner=request.owner, wanted=request.wanted)
+            guid, blob, seal(self._record_key, blob, guid, name=name, owner=request.owner, wanted=request.wanted)
         )
+
+    def _sealed(self, new: NewBlob) -> NewBlob:
+        """The blob of an upload under a reserved name, sealed for the file that it belongs to: what its Shepherds wrote
+        down names the upload."""
+        f = new.facts
+        own = seal(self._record_key, f.blob, f.guid, name=f.name, owner=f.owner, wanted=f.wanted)
+        return replace(new, facts=replace(f, seal=own))
 
     async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
         """Turn a pending upload into a file; asked again, answer as the first time."""
@@ -87,7 +94,7 @@ class Uploads:
             done = await self._already(call, pending, guid, receipts)
             if done:
                 return Draft((), memo=done)
-            new = pending.new_blob(receipts, self._now())
+            new = self._sealed(pending.new_blob(receipts, self._now()))
             slot, over = await asyncio.gather(
                 self._names.slot(call, pending.parent, pending.name), self._overwritten(call, pending.replaces)
             )

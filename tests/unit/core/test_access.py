@@ -27,7 +27,7 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
     "shepherd": {
         "get": {B, L}, "put": {B, L}, "stat": {B, L, A}, "delete": {L}, "toggleReport": {A}, "copy": {L},
         "scrub": {L, A}, "status": {B, L, A}, "drill": {L}, "prove": {L},
-        "records": {L, A}, "scrubPage": {A}, "discard": {A}, "readmit": {A},
+        "records": {L, A}, "scrubPage": {A}, "discard": {A}, "readmit": {L, A},
     },
     "bartender": {"addReplica": {S}},
 }  # fmt: skip

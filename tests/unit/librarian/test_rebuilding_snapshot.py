@@ -9,16 +9,30 @@ from dataclasses import replace
 
 import pytest
 
+from chelonia.core.access import check_access
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.shepherd import GetRequest, TurlOutcome
+from chelonia.core.ids import BlobId, Ms, ReferenceId
+from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
+from chelonia.core.shepherd import GetRequest, RecordPage, StatOutcome, TurlOutcome
 from chelonia.librarian import rebuild
+from chelonia.librarian.blobs import facts_of
 from chelonia.librarian.rebuilding import Rebuilding
 from chelonia.librarian.seal import seal
 from tests.sim.virtual_loop import run_virtual
-from tests.support.librarian import ADMIN, EVE
+from tests.support.librarian import ADMIN, BARTENDER, EVE, shepherd_call
 from tests.unit.librarian.keepers import Keeper, Keepers, keepers
-from tests.unit.librarian.test_rebuilding import AWAY, BEFORE, KEY, NO_SNAPSHOTS, held, next_snapshot, over, rebuilt
+from tests.unit.librarian.test_rebuilding import (
+    AWAY,
+    BEFORE,
+    KEY,
+    NO_SNAPSHOTS,
+    held,
+    marked,
+    next_snapshot,
+    over,
+    rebuilt,
+)
 from tests.unit.librarian.test_snapshotting import times
 
 
@@ -160,6 +174,129 @@ def test_a_rebuild_begun_again_leaves_what_gave_way_where_it_is(expect_log) -> N
             assert await k.paths() == {"/f": guid}
             assert (await k.bench.stored(guid)).sections["blobs"] == {"00000000": new}
             assert not (await k.bench.stored(f"blob:{old}")).exists
+
+    run_virtual(scenario())
+
+
+def setting_aside(keeper: Keeper, aside: set[str]) -> list[str]:
+    """Have a Shepherd keep apart what has one of these words in its name. Returns: what it is asked about it."""
+    answer, records, asked = keeper.get, keeper.records, list[str]()
+
+    def apart(reference: ReferenceId) -> bool:
+        return any(word in keeper.disk[reference].facts.name for word in aside)
+
+    async def get(call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
+        if any(apart(request.reference) for request in requests):
+            return tuple(TurlOutcome(request.request_id, error="no such replica") for request in requests)
+        return await answer(call, requests)
+
+    async def told(call: Call, after: str, limit: int) -> RecordPage:
+        page = await records(call, after, limit)
+        return replace(page, items=tuple(replace(item, aside=apart(item.reference)) for item in page.items))
+
+    async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+        asked.append("stat")
+        return tuple(StatOutcome(request_id, reference, False) for request_id, reference in references)
+
+    async def readmit(call: Call) -> int:
+        check_access(call, "shepherd", "readmit")
+        asked.append("readmit")
+        aside.clear()
+        return 1
+
+    keeper.get, keeper.records = get, told  # type: ignore[method-assign]
+    keeper.stat, keeper.readmit = stat, readmit  # type: ignore[attr-defined]
+    return asked
+
+
+def test_a_snapshot_that_was_set_aside_for_being_unknown_is_brought_back() -> None:
+    """A fresh namespace knows nothing: small Shepherds set everything aside when it stays so for their grace."""
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
+            await times(k, 1)
+            await next_snapshot(k)
+        asked = [setting_aside(keeper, {" manifest ", " segment "}) for keeper in k.shepherds.values()]
+        async with rebuilt(k) as (k, _):
+            assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
+        assert [words for words in asked if "readmit" in words]
+
+    run_virtual(scenario())
+
+
+def test_a_shepherd_compares_again_when_it_has_set_aside_what_is_listed_now(expect_log) -> None:  # type: ignore[no-untyped-def]
+    expect_log("the rebuild has stopped")
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            await k.upload("/old")
+            await times(k, 1)
+            await next_snapshot(k)
+        asked = [setting_aside(keeper, {"/old"}) for keeper in k.shepherds.values()]
+        async with k.running(NO_SNAPSHOTS, generation=2):
+            await asyncio.sleep(20)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Rebuilding, "_check", refused)
+                await k.bench.service.rebuild(ADMIN, True)
+                await k.until(lambda: over(k))
+        assert [words.count("stat") for words in asked] == [1, 1, 0, 0]
+
+    run_virtual(scenario())
+
+
+def test_nothing_is_called_unknown_while_a_rebuild_is_not_through() -> None:
+    """What is called unknown is set aside, and cannot be read when its turn comes to be listed."""
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(NO_SNAPSHOTS):
+            shepherd, stranger = next(iter(k.shepherds)), (BlobId(k.ids.uuid()), k.ids.uuid(), ReplicaState.ALIVE)
+            await marked(k, "running")
+            with pytest.raises(CheloniaError) as caught:
+                await k.bench.report(shepherd, stranger, number=1)
+            assert caught.value.kind is Kind.UNAVAILABLE
+            await marked(k, "done")
+            assert (await k.bench.report(shepherd, stranger, number=1)).unknown == (stranger[1],)
+
+    run_virtual(scenario())
+
+
+def test_a_replica_with_a_seal_of_other_facts_waits_for_one_that_is_believed() -> None:
+    """A copy made after the wanted number was changed bears the seal of before: it must not cost the file its name."""
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(NO_SNAPSHOTS):
+            guid, blob = await k.upload("/f")
+        doubted = held(k, blob)[0]
+        doubted.facts = replace(doubted.facts, wanted=3)
+        async with rebuilt(k, NO_SNAPSHOTS) as (k, _):
+            assert await k.paths() == {"/f": guid}
+            assert len(await k.bench.locations(blob)) == 2
+
+    run_virtual(scenario())
+
+
+def test_what_overwrites_through_a_reserved_name_is_sealed_as_its_shepherds_and_the_metadata_write_it_down() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(NO_SNAPSHOTS):
+            service = k.bench.service
+            old, _ = await k.upload("/f")
+            begin = k.bench.begin("f", named=True, replaces=old)
+            begun = await service.begin_put(BARTENDER, begin)
+            sealed = ReplicaFacts(
+                begun.blob, begun.guid, str(begin.ln), begin.owner, 7, Checksums(), begin.wanted, Ms(0), begun.seal
+            )
+            assert rebuild.genuine(sealed, KEY)
+            first, second = list(k.shepherds)[:2]
+            receipts = tuple(k.bench.receipt(begun.blob, shepherd) for shepherd in (first, second))
+            done = await service.commit_put(shepherd_call(first), begun.guid, receipts)
+            assert (done.guid, begun.guid != old) == (old, True)
+            assert rebuild.genuine(facts_of(await k.bench.stored(f"blob:{begun.blob}")), KEY)
 
     run_virtual(scenario())
 
