@@ -9,12 +9,15 @@ from typing import Any
 from cryptography import x509
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
 from chelonia.hosting.certificates import CertificateAuthority, KeyKind, make_proxy
 from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.dev import load_issued
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
+HOST_NAME_MAX = 64 - len("host/")
+"""A common name has 64 characters (X.520, `ub-common-name`)."""
 
 
 def add_to(verbs: Any) -> None:
@@ -82,7 +85,7 @@ def _init(options: argparse.Namespace) -> int:
 
 def _host(options: argparse.Namespace) -> int:
     ca = CertificateAuthority.load(options.dir)
-    subject = options.subject or f"{base_of(ca)}/CN=host/{options.names[0]}"
+    subject = options.subject or host_subject(ca, options.names[0])
     issued = ca.issue_host(subject, options.names, SystemClock().now_ms(), lifetime_s=options.days * DAY_S)
     _write(issued, options, options.dir / "hostcert.pem", options.dir / "hostkey.pem")
     return 0
@@ -133,6 +136,17 @@ def _renew(options: argparse.Namespace) -> int:
 def base_of(ca: CertificateAuthority) -> str:
     """The CA's DN without its last part: below it its signing policy lets it sign."""
     return str(ca.issued.dn).rpartition("/")[0]
+
+
+def host_subject(ca: CertificateAuthority, name: str) -> Dn:
+    """The subject of a host's certificate. Raises: BAD_REQUEST for a name that has no room in one."""
+    if len(name) > HOST_NAME_MAX:
+        cause = (
+            f"it is too long for a certificate's subject, which has {HOST_NAME_MAX} characters for it: name the host "
+            "shorter, or make its certificate with a subject of its own (`cheloniad ca host --subject`)"
+        )
+        raise CheloniaError(Kind.BAD_REQUEST, "certify host", name, cause)
+    return Dn(f"{base_of(ca)}/CN=host/{name}")
 
 
 def _write(issued: Any, options: argparse.Namespace, cert: Path, key: Path) -> None:

@@ -25,7 +25,7 @@ from chelonia.hosting.certificates import (
     key_at,
     write_file,
 )
-from chelonia.hosting.cli_ca import base_of
+from chelonia.hosting.cli_ca import base_of, host_subject
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.config import ReplicaEntry
 from chelonia.hosting.credentials import explain_file
@@ -129,7 +129,7 @@ def _own_certificates(places: Places, name: str, options: argparse.Namespace) ->
     now = SystemClock().now_ms()
     ca = _authority(places, f"{render_dn_of(options.organization)}/CN=Chelonia CA", now)
     if not places.cert.exists():
-        issued = ca.issue_host(f"{base_of(ca)}/CN=host/{name}", [name], now, key=key_at(places.key, CA_KEY))
+        issued = ca.issue_host(host_subject(ca, name), [name], now, key=key_at(places.key, CA_KEY))
         write_file(places.cert, chain_pem(issued.chain), 0o444)
     dn = dn_of(places.cert, places.key)
     print(f"certificate   {dn}")

@@ -42,7 +42,7 @@ from chelonia.hosting.certificates import (
     publish_policy,
     write_file,
 )
-from chelonia.hosting.cli_ca import base_of
+from chelonia.hosting.cli_ca import host_subject
 from chelonia.hosting.cli_init import add_places, places_of
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.config import NodeConfig, ReplicaEntry, load_config, read_secret
@@ -254,7 +254,7 @@ class _Desk:
         status = await self._ahash.status(Call(request_id="admit").strongly())
         home = self._home
         if dn is None:
-            dn = Dn(f"{base_of(home.ca)}/CN=host/{self._name}") if home.ca is not None else Dn("")
+            dn = host_subject(home.ca, self._name) if home.ca is not None else Dn("")
         address = f"{self._name}:{home.port + REPLICA}"
         taken = [Dn(each) for each in home.core.trust.administrators]
         expected = Expected(self._name, dn, self.secret, address, status.replicas, taken)

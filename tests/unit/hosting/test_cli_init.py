@@ -300,6 +300,19 @@ def test_a_name_without_address_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert "/etc/hosts" in capsys.readouterr().err
 
 
+def test_a_name_that_is_too_long_for_a_certificate_is_refused_and_the_cure_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_files, "check_resolves", lambda _name: None)
+    name, at = "a-rather-long-name-of-a-host." * 2 + "example.org", places(tmp_path)
+    assert init(tmp_path, host=name) == 2
+    told = capsys.readouterr().err
+    assert "it is too long for a certificate's subject" in told
+    assert "cheloniad ca host --subject" in told
+    assert main(["ca", "host", "--dir", str(at.grid), "--subject", "/O=Grid/O=Chelonia/CN=one", name]) == 0
+    assert init(tmp_path, host=name) == 0
+
+
 def test_a_taken_port_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = first_port()
     with socket.create_server(("0.0.0.0", first + 3)):
