@@ -31,12 +31,10 @@ SHARES: Final = 2 * COPIES_IN_FLIGHT_PER_NODE_MAX
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Bytes that have been counted, and since when (monotonic) no more have been. `earned`: they were enough for a
-    renewal; `due`: which is still to be written."""
+    """Bytes that have been counted, since when (monotonic) no more have been, and whether a renewal is due for them."""
 
     counted: int
     since_ms: Ms
-    earned: bool = False
     due: bool = False
 
 
@@ -74,17 +72,12 @@ class Arrivals:
         """The renewal that was due has been written, or cannot be."""
         self._marks[place] = replace(self._marks[place], due=False)
 
-    def fresh(self, now: Ms) -> dict[Location, int]:
-        """The copies of which enough has arrived within the time that a claim lasts, and how much is here of each."""
-        marks = self._marks.items()
-        return {place: m.counted for place, m in marks if m.earned and now - m.since_ms < self._claim_ms}
-
     def _looked(self, mark: _Mark | None, here: int, rate: float, now: Ms) -> _Mark:
         if mark is None:
             return _Mark(here, now)
         grown, passed_ms = here - mark.counted, now - mark.since_ms
         soon = RENEWALS * passed_ms < self._claim_ms
-        return mark if soon or grown <= 0 or grown * 1000 < rate * passed_ms else _Mark(here, now, True, True)
+        return mark if soon or grown <= 0 or grown * 1000 < rate * passed_ms else _Mark(here, now, due=True)
 
 
 def renewal(blob: StoredObject, place: Location, here: int, span: tuple[Ms, Ms]) -> Element | None:

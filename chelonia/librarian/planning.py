@@ -7,14 +7,13 @@ thousand choices costs more than one choice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms, ObjectId, ServiceId
 from chelonia.core.metadata import StoredObject
-from chelonia.core.replicas import Location
 from chelonia.librarian import repair
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.repair import BlobPlan, BlobView, NodeHealth, Nodes, RepairPolicy
@@ -27,18 +26,15 @@ UNREADABLE_TOLD_MAX: Final = 1000
 
 Spared = Callable[[ServiceId], bool]
 """Whether a Shepherd has just failed: it takes no copies for a while."""
-Arriving = Callable[[], Mapping[Location, int]]
-"""The copies whose bytes are seen to arrive, whatever is stored of their claims, and how many are here."""
 
 
 class Planning:
     """Makes plans and keeps the tally of what they found."""
 
-    def __init__(self, footing: Footing, spared: Spared, arriving: Arriving, tally: Tally) -> None:
+    def __init__(self, footing: Footing, spared: Spared, tally: Tally) -> None:
         settings = footing.settings
         self._on = footing
         self._spared = spared
-        self._arriving = arriving
         self._tally = tally
         self._policy = RepairPolicy(settings.repair_delay_ms, settings.trim_grace_ms, settings.claim_ms)
         self._nodes = Nodes.of({})
@@ -78,7 +74,7 @@ class Planning:
     def nodes(self) -> Nodes:
         """The Shepherds as the planner sees them."""
         if self._on.now >= self._fresh_until:
-            self._nodes = Nodes.of(self._node_health(), self._arriving())
+            self._nodes = Nodes.of(self._node_health())
             self._fresh_until = Ms(self._on.now + self._on.settings.tick_ms)
         return self._nodes
 

@@ -1,7 +1,7 @@
 """Renewing: the claims of copies whose bytes arrive are kept up. What is decided stands in `claims`.
 
 Every Librarian does it that hears the Shepherd which takes a copy: so a copy outlives whoever ordered it, and the
-repair leader. None takes a copy for lost whose bytes it sees arrive while the metadata are out of reach.
+repair leader.
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ class Renewing:
         self._on = footing
         self._leading = leading
         self._arrivals = claims.Arrivals(footing.settings.claim_ms)
-
-    def arriving(self) -> dict[Location, int]:
-        """The copies whose bytes are seen to arrive, and how many are here: their claims hold even while they cannot be
-        renewed."""
-        return self._arrivals.fresh(self._on.now)
 
     async def step(self) -> None:
         """Count what has arrived, and renew what that has earned. What cannot be written stays due."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from chelonia.core.fleet import Fleet
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
@@ -22,7 +22,6 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.blobs import blob_of, locations_of
-from chelonia.librarian.claims import RENEWALS
 
 _S = ReplicaState
 
@@ -80,18 +79,16 @@ class NodeHealth:
 class Nodes:
     """Every approved Shepherd at the moment of planning; one that is missing here is away for good.
 
-    `fleet`: the same, made ready for the choice of targets; `arriving`: the copies whose bytes are seen to
-    come, and how many are there.
+    `fleet`: the same, made ready for the choice of targets.
     """
 
     health: Mapping[ServiceId, NodeHealth]
     fleet: Fleet
-    arriving: Mapping[Location, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, health: Mapping[ServiceId, NodeHealth], arriving: Mapping[Location, int] | None = None) -> Nodes:
+    def of(cls, health: Mapping[ServiceId, NodeHealth]) -> Nodes:
         """These Shepherds."""
-        return cls(health, Fleet(node.view for node in health.values()), arriving or {})
+        return cls(health, Fleet(node.view for node in health.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +268,7 @@ class _Count:
     sure_wheels: list[Replica]
     """Those of `wheels` whose Shepherd is steady and proven."""
     coming: list[Replica]
-    """`creating`, the claim still running or bytes arriving all the same, the Shepherd within reach."""
+    """`creating`, the claim still running, the Shepherd within reach."""
     waited_for: list[Replica]
     """`alive` on a Shepherd that is away but expected back."""
     expired: list[Replica]
@@ -314,7 +311,7 @@ def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Coun
                 _count_alive(count, replica, node)
             case _S.ALIVE:
                 away.append((replica, node))
-            case _S.CREATING if not (now < replica.claimed_until_ms <= last or _comes(replica, blob, nodes)):
+            case _S.CREATING if not now < replica.claimed_until_ms <= last:
                 count.expired.append(replica)
             case _S.CREATING if node.present:
                 count.coming.append(replica)
@@ -330,11 +327,6 @@ def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Coun
         alone = len(count.homes) <= 1
         count.waited_for = [replica for replica, node in away if _expected(node, policy, now, alone)]
     return count
-
-
-def _comes(replica: Replica, blob: BlobView, nodes: Nodes) -> bool:
-    """Whether a claim that has run out could only not be renewed: it was not given up, and its bytes arrive."""
-    return replica.claimed_until_ms > 0 and 0 < nodes.arriving.get(replica.location, 0) <= blob.size
 
 
 def _count_alive(count: _Count, replica: Replica, node: NodeHealth) -> None:
@@ -443,9 +435,7 @@ def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
     ripening = (*count.wheels, *count.broken)
     if not (ripening or count.coming):
         return Ms(0)
-    late = Ms(now + policy.claim_ms // RENEWALS)
-    claims = [r.claimed_until_ms if r.claimed_until_ms > now else late for r in count.coming]
-    times = [*claims, *(r.since_ms + policy.trim_grace_ms for r in ripening)]
+    times = [r.claimed_until_ms for r in count.coming] + [r.since_ms + policy.trim_grace_ms for r in ripening]
     return Ms(min((time for time in times if time > now), default=0))
 
 

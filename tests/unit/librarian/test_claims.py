@@ -62,16 +62,6 @@ def test_what_could_not_be_written_stays_due() -> None:
     assert arrivals.due(told, 1_000, Ms(501_000)) == {}
 
 
-def test_a_copy_is_seen_to_arrive_for_a_claims_time_after_its_bytes() -> None:
-    arrivals = Arrivals(CLAIM_MS)
-    assert not due(arrivals, 0, 0)
-    assert arrivals.fresh(Ms(1)) == {}
-    assert due(arrivals, 10**6, 100)
-    assert arrivals.fresh(Ms(219_999)) == {PLACE: 10**6}
-    assert not due(arrivals, 10**6, 219)
-    assert arrivals.fresh(Ms(220_000)) == {}
-
-
 @given(
     steps=st.lists(st.tuples(st.integers(100, 60_000), st.integers(-5_000, 50_000), st.booleans()), max_size=200),
     rate=st.sampled_from([1, 100, 10_000]),

@@ -15,7 +15,6 @@ from chelonia.librarian.repair import (
     BlobView,
     NodeHealth,
     Nodes,
-    Removal,
     RepairPolicy,
     Replica,
     plan,
@@ -361,20 +360,6 @@ def test_a_plan_depends_on_no_order(seed: int) -> None:
     )
     for one in blobs:
         assert plan_blob(one, Nodes.of(health), CALM, NOW) in made
-
-
-def test_a_claim_that_has_run_out_holds_while_its_bytes_arrive() -> None:
-    """The metadata were out of reach, and nobody could renew it. One that was given up is over, and so is one of which
-    more is told to be there than there is."""
-    view = replace(blob("AX...", 2), size=100)
-    late = next(replica for replica in view.replicas if replica.state is S.CREATING)
-    seen = replace(cluster("+++++"), arriving={late.location: 100})
-    made = plan_blob(view, seen, DEV, NOW)
-    assert (made.copies, made.removals, made.revisit_ms) == ((), (), NOW + DEV.claim_ms // 4)
-    given_up = replace(view, replicas=tuple(replace(each, claimed_until_ms=Ms(0)) for each in view.replicas))
-    lies = replace(seen, arriving={late.location: 101})
-    for one, nodes in ((given_up, seen), (view, lies), (view, cluster("+++++"))):
-        assert plan_blob(one, nodes, DEV, NOW).removals == (Removal(late.location, "expired"),)
 
 
 def test_no_claim_is_longer_because_the_blob_is_large() -> None:
