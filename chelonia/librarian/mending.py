@@ -198,7 +198,7 @@ def _typeless(finding: Finding, bench: Bench) -> Mend | None:
         "timestamps": {"created": now, "modified": now},
         "states": {"closed": "no"},
     }
-    shelter = [element for element in _shelter(bench, obj, TYPE_COLLECTION) if element.section != "parents"]
+    shelter = _name_in_shelter(bench, obj, TYPE_COLLECTION)
     parent = put(obj, "parents", f"{LOST_FOUND}/{obj}", "parent")
     elements = (check(obj, unset("entry", "type")), *shelter, *put_all(obj, made), parent)
     return Mend(elements, f"made a collection again in /{LOST_FOUND_NAME}")
@@ -268,12 +268,15 @@ def _expired(finding: Finding, bench: Bench) -> Mend | None:
 
 def _shelter(bench: Bench, entry: ObjectId, kind: str) -> list[Element]:
     """Give an entry a name in `/lost+found`: its GUID."""
+    parent = put(entry, "parents", f"{LOST_FOUND}/{entry}", "parent", is_("entry", "type", kind))
+    return [*_name_in_shelter(bench, entry, kind), parent]
+
+
+def _name_in_shelter(bench: Bench, entry: ObjectId, kind: str) -> list[Element]:
+    """The name alone, for an entry that is made with it."""
     key, shelter = key_for(entry, kind), ObjectId(LOST_FOUND)
-    return [
-        *_lost_found(bench),
-        put(shelter, "entries", key, entry, unset("entries", entry), unset("entries", entry + "/")),
-        put(entry, "parents", f"{LOST_FOUND}/{entry}", "parent", is_("entry", "type", kind)),
-    ]
+    named = put(shelter, "entries", key, entry, unset("entries", entry), unset("entries", entry + "/"))
+    return [*_lost_found(bench), named]
 
 
 def _lost_found(bench: Bench) -> list[Element]:
@@ -358,8 +361,7 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
         "metadata": {"was": facts.get("name", "") or "-", "wasOwnedBy": facts.get("owner", "") or "-"},
     }
     made = [check(guid, version(0)), *put_all(guid, sections), put(blob, "blob", "file", guid, owned)]
-    # The name's own condition on the entry's type would be read before the entry is made.
-    shelter = [element for element in _shelter(bench, guid, TYPE_FILE) if element.section != "parents"]
+    shelter = _name_in_shelter(bench, guid, TYPE_FILE)
     made.append(put(guid, "parents", f"{LOST_FOUND}/{guid}", "parent"))
     return Mend((*shelter, *made), f"a file in /{LOST_FOUND_NAME} has the bytes")
 

@@ -348,6 +348,17 @@ async def test_lost_and_found_belongs_to_the_owner_of_the_root(stage: Stage) -> 
     assert (await stage.stored(stage.file)).sections["entry"]["owner"] == JOE
 
 
+@pytest.mark.parametrize("damage", [_blob_unowned, _orphan])
+async def test_lost_and_found_is_whole_from_its_beginning(
+    stage: Stage, damage: Callable[[Stage], Awaitable[None]]
+) -> None:
+    """It knew no name of its own when it was made for a file that was made with it: a lost entry like any other."""
+    await damage(stage)
+    await mended(stage.bench, await faults(stage.bench))
+    assert (await stage.stored(LOST_FOUND)).sections["parents"] == {f"{ROOT}/lost+found": "parent"}
+    assert await faults(stage.bench) == []
+
+
 async def test_bytes_without_a_file_say_what_they_were(stage: Stage) -> None:
     await _blob_unowned(stage)
     await mended(stage.bench, await faults(stage.bench))
