@@ -1,5 +1,6 @@
-"""The scrub of a replica's pages: all of them are read within a period, at a bounded rate, beside whoever reads and
-writes. A damaged page that nobody needs today would else be found by the backup, or by the next one to need it.
+"""The scrub of a replica's pages and logs: all are read within a period, at a bounded rate, beside whoever reads and
+writes. A damaged page that nobody needs today would else be found by the backup, or by the next one to need it; a
+damaged log would be taken for a short one by whoever recovers from it.
 
 It changes nothing and ends nothing: the engine may have the page whole in its cache, and writes it again if it changes.
 A flaw counts when it is still there after a page that was being written must be whole. Found again in the next round or
@@ -37,6 +38,13 @@ class _Look(Protocol):
     def flaws(self) -> dict[int, str]: ...
 
 
+class _LogLook(Protocol):
+    @property
+    def then(self) -> int | None: ...
+    @property
+    def flaw(self) -> str: ...
+
+
 class Pages(Protocol):
     """Where pages of `page_bytes` are read; may take as long as a disk."""
 
@@ -45,6 +53,21 @@ class Pages(Protocol):
 
     def look(self, first: int, count: int) -> _Look:
         """Check some pages. Raises: OSError when they cannot be read now."""
+        ...
+
+
+class Logs(Protocol):
+    """Where log files are read, some `step_bytes` at a time; may take as long as a disk."""
+
+    @property
+    def step_bytes(self) -> int: ...
+
+    def names(self) -> tuple[str, ...]:
+        """Those that there are. Raises: OSError."""
+        ...
+
+    def look(self, name: str, at: int) -> _LogLook:
+        """Check some records. Raises: OSError when they cannot be read now."""
         ...
 
 
@@ -57,18 +80,22 @@ class ScrubPace:
 
 
 class PageScrub:
-    """Reads all pages again and again. `run` it; `seen` tells what came of it.
+    """Reads all pages, and then all logs, again and again. `run` it; `seen` tells what came of it.
 
     Args: `off_loop` carries out a look off the event loop.
     """
 
-    def __init__(self, pages: Pages, clock: Clock, pace: ScrubPace, off_loop: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(
+        self, pages: Pages, logs: Logs, clock: Clock, pace: ScrubPace, off_loop: Callable[..., Awaitable[Any]]
+    ) -> None:
         self._pages = pages
+        self._logs = logs
         self._clock = clock
         self._pace = pace
         self._off_loop = off_loop
         self._total, self._checked, self._ended_ms = 0, 0, Ms(0)
         self._damaged: dict[int, str] = {}
+        self._damaged_logs = 0
 
     @property
     def on(self) -> bool:
@@ -77,23 +104,31 @@ class PageScrub:
 
     def seen(self) -> PagesSeen | None:
         """How far the present or last round is; None when there is none."""
-        return PagesSeen(self._total, self._checked, self._ended_ms, len(self._damaged)) if self.on else None
+        damaged = len(self._damaged) + self._damaged_logs
+        return PagesSeen(self._total, self._checked, self._ended_ms, damaged) if self.on else None
 
     async def run(self, cure: str, begin: float) -> None:
         """Go on for ever. Args: `cure`: what to do about damage; `begin`: from 0 to 1, how late the first round is."""
         interval_ms = self._pace.interval_ms
-        pause_ms = STEP_PAGES * self._pages.page_bytes * 1000 // self._pace.bytes_per_s_max
         await self._clock.sleep(int(interval_ms / SPREAD * begin))
         while True:
             begun = self._clock.monotonic_ms()
             try:
-                await self._round(pause_ms, cure)
+                await self._round(cure)
             except OSError as error:  # a synchronisation has just taken the file away; or its rights were
                 _LOG.warning("the pages of the A-Hash cannot be read, another round begins later: %s", error)
             await self._clock.sleep(max(0, interval_ms - (self._clock.monotonic_ms() - begun)))
 
-    async def _round(self, pause_ms: int, cure: str) -> None:
+    async def _round(self, cure: str) -> None:
+        await self._read_pages(cure)
+        self._damaged_logs = await self._read_logs(cure)
+        self._ended_ms = self._clock.now_ms()
+        damaged = (len(self._damaged), self._damaged_logs)
+        _LOG.info("the A-Hash's store was read: %d pages, %d damaged; of its logs %d damaged", self._total, *damaged)
+
+    async def _read_pages(self, cure: str) -> None:
         first, told = 0, 0
+        pause_ms = self._pause_ms(STEP_PAGES * self._pages.page_bytes)
         while True:
             look: _Look = await self._off_loop(self._pages.look, first, STEP_PAGES)
             flaws = await self._lasting(first, look.flaws)
@@ -110,8 +145,6 @@ class PageScrub:
                 break
             await self._clock.sleep(pause_ms)
         self._damaged = {number: wrong for number, wrong in self._damaged.items() if number < self._total}
-        self._ended_ms = self._clock.now_ms()
-        _LOG.info("the pages of the A-Hash were read: %d of them, %d damaged", self._total, len(self._damaged))
 
     async def _lasting(self, first: int, flaws: dict[int, str]) -> dict[int, str]:
         """What of the flaws that a step has found stays."""
@@ -122,3 +155,35 @@ class PageScrub:
             if not flaws:
                 break
         return flaws
+
+    async def _read_logs(self, cure: str) -> int:
+        """How many are damaged."""
+        damaged = 0
+        for name in await self._off_loop(self._logs.names):
+            if wrong := await self._read_log(name):
+                damaged += 1
+                _LOG.error("%s of the A-Hash's store is damaged: %s. %s", name, wrong, cure)
+        return damaged
+
+    async def _read_log(self, name: str) -> str:
+        """What is wrong with a log file: the first thing; what stands behind it means nothing to anybody."""
+        at: int | None = 0
+        while at is not None:
+            look: _LogLook = await self._off_loop(self._logs.look, name, at)
+            if look.flaw:
+                return await self._lasting_in_log(name, at, look.flaw)
+            at = look.then
+            await self._clock.sleep(self._pause_ms(self._logs.step_bytes))
+        return ""
+
+    def _pause_ms(self, size: int) -> int:
+        return size * 1000 // self._pace.bytes_per_s_max
+
+    async def _lasting_in_log(self, name: str, at: int, flaw: str) -> str:
+        """What is wrong there, and stays so."""
+        for _ in range(AGAIN_MAX):
+            await self._clock.sleep(AGAIN_MS)
+            flaw = (await self._off_loop(self._logs.look, name, at)).flaw
+            if not flaw:
+                break
+        return flaw

@@ -19,6 +19,8 @@ DESCRIPTION_BYTES: Final = 512
 """So much of page 0 has a checksum."""
 DESCRIPTION_CHECKSUM_AT: Final = 492
 WORD: Final = 4
+PIECE_BYTES: Final = 8192
+"""Of what has a checksum, so much is multiplied at once."""
 
 
 def flaw(page: bytes, number: int) -> str:
@@ -35,16 +37,18 @@ def flaw(page: bytes, number: int) -> str:
 
 def checksum(content: bytes) -> int:
     """Berkeley DB's checksum: the bytes as the digits of a number to the base 33, modulo 2 to the 32."""
-    total: int = sum(map(operator.mul, content, _powers(len(content))))
+    total = 0
+    for start in range(0, len(content), PIECE_BYTES):
+        piece = content[start : start + PIECE_BYTES]
+        total = total * pow(33, len(piece), 1 << 32) + sum(map(operator.mul, reversed(piece), _powers()))
     return total & 0xFFFF_FFFF
 
 
 @functools.cache
-def _powers(count: int) -> tuple[int, ...]:
-    powers, power = [0] * count, 1
-    for place in reversed(range(count)):
-        powers[place] = power
-        power = power * 33 & 0xFFFF_FFFF
+def _powers() -> tuple[int, ...]:
+    powers = [1]
+    for _ in range(1, PIECE_BYTES):
+        powers.append(powers[-1] * 33 & 0xFFFF_FFFF)
     return tuple(powers)
 
 

@@ -63,7 +63,7 @@ class AHashSettings:
         It has to cover what is written but not yet in the tree: the dirty part of the cache, and some logs.
     key_keep_ms: how long outcomes are kept under their request keys.
     upkeep_interval_ms: how often an idle store is looked after.
-    page_scrub_interval_ms, page_scrub_bytes_per_s_max: how often all pages of the store are read to find damaged ones
+    page_scrub_interval_ms, page_scrub_bytes_per_s_max: how often pages and logs are read to find damage
         (0: never), and how fast at most.
     batch_max, batch_elements_max, queue_max: see `core.bounds`.
     """

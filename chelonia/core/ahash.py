@@ -178,7 +178,7 @@ class ReplicaView:
 @dataclass(frozen=True, slots=True)
 class PagesSeen:
     """The scrub of a store's pages: how many there are, how many the present or last round has checked, when the last
-    whole round ended (0: none yet), and how many are damaged."""
+    whole round ended (0: none yet), and how many are damaged, log files among them."""
 
     pages: int
     checked: int

@@ -23,7 +23,7 @@ from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_bdb_files import ReplicaIdentity, last_counted
-from chelonia.ahash.store_bdb_pages import PageFile
+from chelonia.ahash.store_bdb_pages import LogFiles, PageFile
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.ahash.transport_replication import LinkIdentity, Links, LinkTrust
@@ -107,10 +107,11 @@ def store_settings(section: AHashSection) -> BdbSettings:
 
 
 def page_scrub(section: AHashSection, clock: Clock) -> PageScrub:
-    """The scrub of the pages of an A-Hash's store; to be run, unless it is not on."""
+    """The scrub of the files of an A-Hash's store; to be run, unless it is not on."""
     settings = settings_of(section)
     pace = ScrubPace(settings.page_scrub_interval_ms, settings.page_scrub_bytes_per_s_max)
-    return PageScrub(PageFile(Path(section.data_dir)), clock, pace, asyncio.to_thread)
+    directory = Path(section.data_dir)
+    return PageScrub(PageFile(directory), LogFiles(directory), clock, pace, asyncio.to_thread)
 
 
 def configured(section: AHashSection) -> Membership:

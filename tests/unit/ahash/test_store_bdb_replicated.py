@@ -24,6 +24,7 @@ from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import PAGE_BYTES, BdbSettings
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity
 from chelonia.ahash.store_bdb_frames import FrameKind, frame_kind
+from chelonia.ahash.store_bdb_pages import LogFiles
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -555,3 +556,39 @@ def test_who_was_away_for_longer_than_logs_are_kept_is_copied_anew(
     wired.wait(3, Ready)
     caught_up(wired, sequence_at(wired.engines[1]))
     assert FrameKind.PAGE_REQ in kinds
+    fill(wired, sequence_at(wired.engines[1]) + 1, 60)
+    caught_up(wired, sequence_at(wired.engines[1]))
+    check_logs(tmp_path)
+
+
+def test_logs_of_which_a_part_was_taken_back_are_sound(logging: tuple[Wired, list[int]], tmp_path: Path) -> None:
+    wired, _ = logging
+    fill(wired, 1, 10)
+    caught_up(wired, 10)
+    wired.cut = {1}
+    for sequence in range(11, 71):
+        put(wired.engines[1], sequence, b"alone" * 10_000)
+    assert logs_of(tmp_path / "1") > 3
+    winner = vote_for_each_other(wired, 2, 3)
+    wired.cut = set()
+    wired.engines[1].step_down()
+    wired.wait(1, Demoted)
+    wired.engines[1].peer_up(winner)
+    wired.wait(1, Ready)
+    for sequence in range(11, 111):
+        put(wired.engines[winner], sequence, b"together" * 6_000)
+    caught_up(wired, 110)
+    check_logs(tmp_path)
+
+
+def check_logs(directory: Path) -> None:
+    """The scrub finds nothing wrong with the logs of any replica."""
+    for replica in "123":
+        logs = LogFiles(directory / replica)
+        assert len(logs.names()) > 2
+        for name in logs.names():
+            at: int | None = 0
+            while at is not None:
+                look = logs.look(name, at)
+                assert not look.flaw, (replica, name, look)
+                at = look.then
