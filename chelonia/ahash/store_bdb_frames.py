@@ -43,7 +43,7 @@ class FrameKind(enum.IntEnum):
     VOTE2 = 31
 
 
-SYNCHRONISING: Final = frozenset(
+_SYNCHRONISING: Final = frozenset(
     {
         FrameKind.BULK_PAGE,
         FrameKind.DUPMASTER,
@@ -66,9 +66,17 @@ def frame_kind(control: bytes) -> int:
     return int.from_bytes(control[16:20], "big") if len(control) >= 24 else 0
 
 
+def may_roll_back(control: bytes, *, by_master: bool) -> bool:
+    """Whether the library may lock everybody out for a frame, as it takes back or replaces what stands here."""
+    kind = frame_kind(control)
+    return kind in _SYNCHRONISING or (kind == FrameKind.NEWCLIENT and by_master)
+
+
 LOG: Final = FrameKind.LOG.to_bytes(4, "big")
 """The kind of a frame that carries one record of the log, as it stands in `control[16:20]`."""
 _BULK_LOG: Final = FrameKind.BULK_LOG.to_bytes(4, "big")
+BRIEF_BYTES: Final = 16 * 1024
+"""A bundle of so many bytes is applied in a fraction of a millisecond, when its pages are in the cache."""
 _FLUSH: Final = 0x02
 """Flag of a control buffer: sync when it is applied. In a bundle every record would be; who vouches syncs before."""
 _HEAD: Final = struct.Struct(">I8sI")
@@ -117,6 +125,11 @@ def is_whole(control: bytes, record: bytes) -> bool:
             if at > end or size != again:
                 return False
     return True
+
+
+def is_brief(control: bytes, record: bytes) -> bool:
+    """Whether it is a bundle that is applied soon: a commit of few records. A checkpoint comes alone."""
+    return control[16:20] == _BULK_LOG and len(record) <= BRIEF_BYTES
 
 
 class TokenMark(threading.local):

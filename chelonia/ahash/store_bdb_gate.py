@@ -44,6 +44,11 @@ class OneState:
         finally:
             self._held.release()
 
+    @property
+    def held(self) -> bool:
+        """Whether somebody reads or changes it now."""
+        return self._held.locked()
+
     def at_once(self, work: Callable[[int], T]) -> T | None:
         """See `Store.at_once`; `work` is given the number of the state."""
         if self._turnstile.locked() or not self._held.acquire(blocking=False):

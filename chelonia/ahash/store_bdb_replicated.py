@@ -9,6 +9,8 @@ Invariants, each of which has cost acknowledged commits where it was broken:
   came; what a new master may have rolled back never is.
 - It votes only when electable, and only with whole contents: the library counts the log of an unelectable voter for
   nothing. So it neither votes nor vouches before its first synchronisation (`Ready`).
+- Frames and commands are taken one at a time, in their order, by the replication thread; only a brief bundle is applied
+  by whoever received it, while nothing waits and that thread rests.
 - Master it becomes in the replication thread alone, before any further frame, on an election that is young, and only if
   no other master was seen since.
 - Roles change only when nobody is inside the library (`store_bdb_gate.py`).
@@ -18,7 +20,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,8 +53,18 @@ from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_elections import Elections, Order
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
-from chelonia.ahash.store_bdb_frames import LOG, SYNCHRONISING, Bundle, FrameKind, TokenMark, frame_kind, is_whole
+from chelonia.ahash.store_bdb_frames import (
+    LOG,
+    Bundle,
+    FrameKind,
+    TokenMark,
+    frame_kind,
+    is_brief,
+    is_whole,
+    may_roll_back,
+)
 from chelonia.ahash.store_bdb_gate import Gate, OneState
+from chelonia.ahash.store_bdb_work import Briefness, WorkQueue
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
@@ -107,13 +118,14 @@ class ReplicatedStore:
         self._logs_kept = threading.Lock()
         self._gate = Gate()
         self._mark = TokenMark()
-        self._work: queue.SimpleQueue[_Frame | Callable[[], None] | None] = queue.SimpleQueue()
-        self._bytes_queued = self._bytes_taken = 0  # each written by one thread only
+        self._work: WorkQueue[_Frame | Callable[[], None]] = WorkQueue()
+        self._brief = Briefness()
+        self._bytes_queued = self._bytes_taken = 0  # one written by who receives, the other by who has the turn
         self._thread: threading.Thread | None = None
         self._post: Callable[[Event], None] = lambda event: None
         self._send: Send = lambda peer, control, record: None
         self._panicked = self._closed = False
-        # the replication thread's own, read elsewhere
+        # theirs who have the turn at `_work`, read elsewhere
         self._master: int | None = None
         self._term = 0
         self._ready = self._copied = False
@@ -168,12 +180,12 @@ class ReplicatedStore:
     def process(self, sender: int, control: bytes, record: bytes) -> None:
         """Take a frame; dropped when too many wait, the library asks again."""
         waiting = self._bytes_queued - self._bytes_taken
-        full = waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or (
-            self._work.qsize() >= bounds.REPLICA_FRAMES_QUEUED_MAX
-        )
+        full = waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or (len(self._work) >= bounds.REPLICA_FRAMES_QUEUED_MAX)
         if not full and frame_kind(control) != FrameKind.DUPMASTER:
             self._bytes_queued += len(record)
-            self._work.put(_Frame(sender, control, record))
+            frame = _Frame(sender, control, record)
+            if not self._follow_at_once(frame):
+                self._work.put(frame)
 
     def peer_up(self, peer: int) -> None:
         """Announce ourselves, unless we are master."""
@@ -334,7 +346,7 @@ class ReplicatedStore:
     def close(self) -> None:
         """Stop the threads and release everything; safe to call twice."""
         self._closed = True
-        self._work.put(None)
+        self._work.put(lambda: None)  # wakes the replication thread
         self._elections.stop()
         if self._thread is not None:
             self._thread.join()
@@ -493,9 +505,14 @@ class ReplicatedStore:
         """Take frames and commands in turn; sync and vouch once for all that waited."""
         try:
             while not self._closed:
-                self._drain()
-                self._carry_out(self._flush)
-                self._carry_out(self._look_after_logs)
+                waiting = self._work.wait(ANNOUNCE_MS / 1000)
+                with self._work.turn:
+                    if waiting:
+                        self._drain()
+                    elif not self._ready or time.monotonic() < self._new_until_s:
+                        self._carry_out(self._announce)
+                    self._carry_out(self._flush)
+                    self._carry_out(self._look_after_logs)
         except (bdb.DBRunRecoveryError, CheloniaError, OSError) as error:
             self._panic(f"Berkeley DB: {error!r}")
         finally:
@@ -503,21 +520,33 @@ class ReplicatedStore:
                 self._panic("the replication thread has ended")
 
     def _drain(self) -> None:
-        """Take what waits, and as much again as comes meanwhile, but not without end."""
-        try:
-            item = self._work.get(timeout=ANNOUNCE_MS / 1000)
-        except queue.Empty:
-            if not self._ready or time.monotonic() < self._new_until_s:
-                self._carry_out(self._announce)
-            return
-        for left in reversed(range(bounds.REPLICA_FRAMES_PER_FLUSH_MAX)):
-            if item is None:
+        """Take what waits, and what comes meanwhile, but not without end."""
+        for _ in range(bounds.REPLICA_FRAMES_PER_FLUSH_MAX):
+            if not self._work:
                 return
-            self._carry_out(item)
+            self._carry_out(self._work.take())
             self._carry_out(self._take_office_if_won)
-            if not left or self._work.empty():
-                return
-            item = self._work.get()
+
+    def _follow_at_once(self, frame: _Frame) -> bool:
+        """Follow a brief bundle on the thread that received it: apply, sync, vouch; False: it has to wait.
+
+        Only one that can neither roll back nor write a checkpoint, and only where nobody has to be waited for: not for
+        the thread, an election, a reader. (Whoever comes after that look is waited for, as briefly as they are.)
+        """
+        began_s = time.monotonic()
+        follows = self._ready and self._master != self._own
+        if not (follows and self._brief.expected(began_s) and is_brief(frame.control, frame.record)):
+            return False
+        with self._work.alone() as alone:
+            if not alone or self._closed or self._elections.turn.locked() or self._state.held:
+                return False
+            try:
+                self._carry_out(frame)
+                self._carry_out(self._flush)
+            except (bdb.DBRunRecoveryError, CheloniaError, OSError) as error:
+                self._panic(f"Berkeley DB: {error!r}")
+            self._brief.note(began_s, time.monotonic())
+        return True
 
     def _carry_out(self, item: _Frame | Callable[[], None]) -> None:
         try:
@@ -553,15 +582,11 @@ class ReplicatedStore:
             self._synchronised()
 
     def _follow_frame(self, frame: _Frame) -> tuple[Any, Any]:
-        if self._ready and not self._may_roll_back(frame.sender, frame.control):
+        if self._ready and not may_roll_back(frame.control, by_master=frame.sender == self._master):
             return self._apply(frame)
         with self._gate.exclusive():
             self._drop_tree()
             return self._apply(frame)
-
-    def _may_roll_back(self, sender: int, control: bytes) -> bool:
-        kind = frame_kind(control)
-        return kind in SYNCHRONISING or (kind == FrameKind.NEWCLIENT and sender == self._master)
 
     def _apply(self, frame: _Frame) -> tuple[Any, Any]:
         answer: tuple[Any, Any] = self._env.rep_process_message(frame.control, frame.record, frame.sender)
@@ -598,7 +623,9 @@ class ReplicatedStore:
         if token is None or not self._ready:
             return
         if token.term == self._term:
+            began_s = time.monotonic()
             self._env.log_flush()
+            self._brief.note(began_s, time.monotonic())
             found = self._visible()
             if found is None:
                 return

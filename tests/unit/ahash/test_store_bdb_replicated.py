@@ -1,12 +1,14 @@
 """The replicated engine: three in one process, wired directly. Links and protocol have tests of their own."""
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from chelonia.ahash import layout, meta
+from chelonia.ahash import layout, meta, store_bdb_work
 from chelonia.ahash.engine_port import (
     Committed,
     Demoted,
@@ -102,6 +104,50 @@ def test_followers_vouch_for_what_the_master_committed(group: Wired) -> None:
         poll(lambda replica=replica: last_token(group, replica) == here[-1].token, what="everything vouched for")
         told = [event.token for event in group.seen[replica] if isinstance(event, Flushed)]
         assert told == sorted(set(told))
+
+
+def followed_at_once(group: Wired, count: int = 20) -> int:
+    """Make some commits that everybody follows; how many of them replica 2 had followed when they were made."""
+    found = 0
+    for sequence in range(1, count + 1):
+        put(group.engines[1], sequence)
+        found += group.engines[2].applied() == sequence
+        caught_up(group, sequence)
+    return found
+
+
+def test_a_brief_commit_is_followed_by_whoever_brings_it(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_bdb_work, "BRIEF_S", 10.0)
+    assert followed_at_once(group) > 10, "now and then the thread is at work"
+    here = poll(lambda: [event for event in group.seen[1] if isinstance(event, Committed)][19:])
+    poll(lambda: last_token(group, 2) == here[0].token, what="everything vouched for")
+
+
+def test_a_brief_commit_waits_for_no_reader_where_it_is_brought(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_bdb_work, "BRIEF_S", 10.0)
+    followed_at_once(group)
+    with group.engines[2].reading():
+        put(group.engines[1], 21)
+        assert group.engines[2].applied() == 20
+    caught_up(group, 21)
+
+
+def test_on_a_slow_disk_commits_are_followed_by_the_thread(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_bdb_work, "BRIEF_S", 0.0)
+    monkeypatch.setattr(store_bdb_work, "DOUBT_FACTOR", 1e6)
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    followed: list[str] = []
+    apply = group.engines[2]._apply
+
+    def note(frame: Any) -> tuple[Any, Any]:
+        followed.append(threading.current_thread().name)
+        return apply(frame)
+
+    monkeypatch.setattr(group.engines[2], "_apply", note)
+    put(group.engines[1], 2)
+    caught_up(group, 2)
+    assert set(followed) == {"ahash-replication"}
 
 
 def test_what_a_commit_writes_to_the_log_travels_as_one_frame(group: Wired) -> None:
@@ -219,7 +265,7 @@ def test_frames_that_are_not_taken_are_dropped_beyond_a_bound(tmp_path: Path, mo
     engine = ReplicatedStore(tmp_path / "a", SMALL, identity())
     for _ in range(10):
         engine.process(2, bytes(36), bytes(1_000_000))
-    assert engine._work.qsize() == 3
+    assert len(engine._work) == 3
     engine.close()
 
 

@@ -1,0 +1,79 @@
+"""What waits for a thread, and what is done on the spot instead."""
+
+import threading
+
+from chelonia.ahash.store_bdb_work import BRIEF_S, DOUBT_FACTOR, Briefness, WorkQueue
+
+MANY = 20_000
+
+
+def work_off(work: WorkQueue[int], done: list[int], count: int) -> None:
+    while len(done) < count:
+        if work.wait(0.05):
+            with work.turn:
+                while work:
+                    done.append(work.take())
+
+
+def test_nothing_is_lost_and_the_order_stays() -> None:
+    work, done = WorkQueue[int](), list[int]()
+    thread = threading.Thread(target=work_off, args=(work, done, MANY))
+    thread.start()
+    for number in range(MANY):
+        work.put(number)
+    thread.join(30)
+    assert done == list(range(MANY))
+
+
+def test_what_is_done_on_the_spot_keeps_its_place_too() -> None:
+    work, done = WorkQueue[int](), list[int]()
+    thread = threading.Thread(target=work_off, args=(work, done, MANY))
+    thread.start()
+    for number in range(MANY):
+        with work.alone() as alone:
+            if alone:
+                done.append(number)
+        if not alone:
+            work.put(number)
+    thread.join(30)
+    assert done == list(range(MANY))
+
+
+def test_nobody_is_alone_while_something_waits_or_somebody_works() -> None:
+    work = WorkQueue[int]()
+    with work.alone() as alone, work.alone() as another:
+        assert (alone, another) == (True, False)
+    with work.turn, work.alone() as alone:
+        assert not alone
+    work.put(1)
+    with work.alone() as alone:
+        assert not alone
+    with work.alone() as alone:
+        assert not alone, "who was not alone has left the turn again"
+    assert work.wait(0)
+    with work.turn:
+        assert work.take() == 1
+    with work.alone() as alone:
+        assert alone
+
+
+def test_what_was_left_is_found_without_a_bell() -> None:
+    work = WorkQueue[int]()
+    work.put(1)
+    work.put(2)
+    assert work.wait(0)
+    assert work.take() == 1
+    assert work.wait(0)
+    assert work.take() == 2
+    assert not work.wait(0)
+    work.put(3)
+    assert work.wait(0)
+
+
+def test_after_what_was_not_brief_nothing_is_expected_to_be_for_a_while() -> None:
+    brief, long_s = Briefness(), 2 * BRIEF_S
+    brief.note(0.0, BRIEF_S)
+    assert brief.expected(BRIEF_S)
+    brief.note(1.0, 1.0 + long_s)
+    assert not brief.expected(1.0 + long_s + DOUBT_FACTOR * long_s - 0.001)
+    assert brief.expected(1.0 + long_s + DOUBT_FACTOR * long_s + 0.001)
