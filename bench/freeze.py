@@ -39,7 +39,7 @@ USERS = {"get 64 KiB": 4, "get 24 MiB": 2, "put 64 KiB": 4, "put 24 MiB": 1, "st
 """So many at once that the machine is busy, and no more: what waits for a disk is not held up by a frozen Shepherd."""
 SMALL, LARGE = 64 * 1024, 24 * 1024 * 1024
 FROZEN_S, RUNNING_S = 4.0, 1.5
-OPERATIONS_MIN, FREEZES_MIN, FREEZES_QUICK = 200, 10, 1
+OPERATIONS_MIN, FREEZES_MIN, FREEZES_QUICK = 500, 10, 1
 LONG_LEASE_MS = 30_000
 
 
