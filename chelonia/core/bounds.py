@@ -144,6 +144,8 @@ REPORT_ENTRIES_MAX: Final = 500
 """Replica changes in one report: with two changes each it stays one small transaction."""
 REFERENCES_PAGE: Final = 500
 """References read at once when all replicas of a Shepherd are gone through: their blobs are read in one call."""
+LOSS_NAMES_BYTES_MAX: Final = 256 * 1024
+"""Names of files that would be lost, in one page of forgetting, but for the last hundred: a name may have 16 KiB."""
 COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 16
 """Concurrent repair copies that one Shepherd sends or takes at most, whatever administrators set."""
 ARRIVING_MAX: Final = 100

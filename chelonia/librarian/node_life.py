@@ -178,13 +178,16 @@ class NodeLife:
         self._left[shepherd] = _Left(files, Ms(self._world.clock.monotonic_ms() + pause_ms), pause_ms)
 
     async def _page(self, call: Call, leave: _Leave, after: str) -> ForgetPage:
-        """Part the Shepherd from a page of its blobs."""
+        """Part the Shepherd from a page of its blobs; a shorter one where names of lost files fill an answer."""
         page = await self._records.scan(call, shepherd_object(leave.shepherd), "file", after, bounds.REFERENCES_PAGE)
         losses: list[Loss] = []
-        for start in range(0, len(page.items), PART):
-            losses += await self._part(call, leave, page.items[start : start + PART])
-        last = page.items[-1][0] if page.more and page.items else ""
-        return ForgetPage(len(page.items), tuple(losses), last, forgotten=False)
+        done = 0
+        while done < len(page.items) and sum(len(loss.name) for loss in losses) < bounds.LOSS_NAMES_BYTES_MAX:
+            items = page.items[done : done + PART]
+            losses += await self._part(call, leave, items)
+            done += len(items)
+        last = page.items[done - 1][0] if done < len(page.items) or (page.more and page.items) else ""
+        return ForgetPage(done, tuple(losses), last, forgotten=False)
 
     async def _part(self, call: Call, leave: _Leave, items: Sequence[tuple[str, str]]) -> list[Loss]:
         """Part the Shepherd from some of its blobs. Returns what is or would be lost."""

@@ -521,6 +521,27 @@ def test_forgetting_goes_in_pages_and_can_be_begun_again(monkeypatch: pytest.Mon
     run_virtual(scenario())
 
 
+@pytest.mark.expect_log("is lost with")
+def test_long_names_of_lost_files_come_in_pages_that_an_answer_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.core.bounds.LOSS_NAMES_BYTES_MAX", 1_000)
+    monkeypatch.setattr("chelonia.librarian.node_life.PART", 3)
+
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            names = [f"{n}{'x' * 200}" for n in range(10)]
+            for name in names:
+                await p.upload(name, copies=1)
+            one = p.b.shepherds[0]
+            await away(p, one)
+            for accept in (False, True):
+                pages = await forget(p, one, check=not accept, accept=accept)
+                assert [page.looked_at for page in pages] == [6, 4]
+                assert sorted(loss.name for loss in losses(pages)) == sorted(f"/{name}" for name in names)
+            assert pages[-1].forgotten
+
+    run_virtual(scenario())
+
+
 def test_another_identity_waiting_under_the_same_id_is_not_burnt() -> None:
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
