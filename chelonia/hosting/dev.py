@@ -76,6 +76,7 @@ HOST: Final = "127.0.0.1"
 PORTS_PER_NODE: Final = 2
 FRONTS: Final = 2
 """Nodes of a replicated core that have a Librarian and a Bartender: any one of them may die."""
+PORTS_END: Final = 65_536
 PORT_FIRST, PORT_LAST = 20_000, 31_000
 """Below the range from which the system takes ports by itself, so that a restart finds ours free."""
 PORT_TRIES, PORT_RETRY_S = 30, 0.1
@@ -238,7 +239,11 @@ class DevCluster:
                 raise CheloniaError(Kind.BAD_CONFIG, "dev", str(self._root), cause)
             return kept
         nodes = max(options.shepherds, 10) + options.replicas
-        base = options.port_base or _free_ports(PORTS_PER_NODE * nodes + options.replicas)
+        count = PORTS_PER_NODE * nodes + options.replicas
+        if options.port_base and not 1 <= options.port_base <= PORTS_END - count:
+            cause = f"--port-base is from 1 to {PORTS_END - count}: {count} ports follow"
+            raise CheloniaError(Kind.BAD_REQUEST, "dev", str(options.port_base), cause)
+        base = options.port_base or _free_ports(count)
         return self._keep(Kept(base, nodes, options.replicas, SystemIds().uuid()))
 
     def _keep(self, kept: Kept) -> Kept:

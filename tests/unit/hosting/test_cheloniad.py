@@ -204,6 +204,14 @@ def test_a_second_start_keeps_certificates_ports_and_secrets(prepared: Path) -> 
     assert "ports" in caught.value.cause
 
 
+@pytest.mark.parametrize("base", [-1, 65_510, 70_000])
+def test_ports_that_there_are_not_are_refused_and_not_kept(base: int, tmp_path: Path) -> None:
+    with pytest.raises(CheloniaError, match="--port-base is from 1 to") as caught:
+        DevCluster(DevOptions(tmp_path, 2, port_base=base)).prepare()
+    assert caught.value.kind is Kind.BAD_REQUEST
+    assert not (tmp_path / "conf" / "ports.json").exists()
+
+
 async def test_a_port_that_another_process_has_is_named(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chelonia.hosting.dev.PORT_RETRY_S", 0)
     cluster = DevCluster(DevOptions(prepared, 2))
