@@ -204,7 +204,7 @@ def test_a_second_start_keeps_certificates_ports_and_secrets(prepared: Path) -> 
     assert "ports" in caught.value.cause
 
 
-@pytest.mark.parametrize("base", [-1, 65_510, 70_000])
+@pytest.mark.parametrize("base", [-1, 65_530, 70_000])
 def test_ports_that_there_are_not_are_refused_and_not_kept(base: int, tmp_path: Path) -> None:
     with pytest.raises(CheloniaError, match="--port-base is from 1 to") as caught:
         DevCluster(DevOptions(tmp_path, 2, port_base=base)).prepare()
