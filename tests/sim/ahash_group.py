@@ -405,6 +405,7 @@ class SimGroup:
         self._broken: dict[tuple[int, int], float] = {}
         members = tuple(Member(own, Dn(f"/CN={own}"), f"a{own}:1", True) for own in range(1, REPLICAS + 1))
         self.members = Membership(1, members, REPLICAS + 1)
+        self._members_decided = self.members
         first = _first_record(self.members)
         self.places = {own: Place(node, Disk([first], 1)) for own, node in enumerate(nodes, start=1)}
         self.decided = first
@@ -426,13 +427,14 @@ class SimGroup:
         return (len(self.parcels) - 1).to_bytes(8, "big")
 
     def may_lose(self, own: int) -> bool:
-        """Whether the disk of `own` may be lost: a majority is whole without it."""
+        """Whether the disk of `own` may be lost: a majority of those who have a vote is whole without it."""
+        voters = self._members_decided.voters
         whole = [
-            place
+            other
             for other, place in self.places.items()
             if other != own and place.mastership is not None and place.mastership.replica.trusted and place.disk.whole
         ]
-        return len(whole) >= membership.majority(REPLICAS)
+        return len([other for other in whole if other in voters]) >= membership.majority(len(voters))
 
     def note(self, text: str) -> None:
         """Write into the trace."""
@@ -473,7 +475,7 @@ class SimGroup:
         """Give the first replica, while none runs, a store that belongs to no group, and empty the disks of the others:
         it founds one, as in `hosting.ahash_replica.configured`, and they get their votes when they have filled up."""
         members = tuple(replace(member, voter=member.replica == 1) for member in self.members.members)
-        self.members = Membership(1, members, REPLICAS + 1)
+        self.members = self._members_decided = Membership(1, members, REPLICAS + 1)
         sequence = layout.decode_state(contents[layout.META_STATE]).sequence
         self.decided = Record(0, sequence, ((dict(contents), (), ""),))  # type: ignore[arg-type]
         for own, place in self.places.items():
@@ -613,6 +615,8 @@ class SimGroup:
     def _decide(self, record: Record) -> None:
         self.decided = record
         puts, deletes, _ = record.ops[0]
+        if layout.META_MEMBERS in puts:
+            self._members_decided = membership.decode(puts[layout.META_MEMBERS])  # type: ignore[index]
         self._truth(puts, deletes)  # type: ignore[arg-type]
 
     def master(self) -> int:

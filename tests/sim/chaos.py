@@ -32,13 +32,15 @@ LARGE = 1 << 40
 @dataclass(frozen=True, slots=True)
 class Mix:
     """What can go wrong under one seed. `misfortunes`: methods of `Chaos` with their weights; `pause_ms`: at most so
-    long between two; `victims`: how many Shepherds may lose bytes; `liar`: one of these lies."""
+    long between two; `victims`: how many Shepherds may lose bytes; `liar`: one of these lies; `greedy`: it claims what
+    only others have as well."""
 
     faults: Faults
     misfortunes: dict[str, int]
     pause_ms: int
     victims: int = 1
     liar: bool = False
+    greedy: bool = False
     absent: bool = False
     drift: bool = False
     lag_ms: int = 0
@@ -53,7 +55,7 @@ class Mix:
     def __str__(self) -> str:
         """One line."""
         kinds = ", ".join(sorted(self.misfortunes))
-        more = [name for name in ("liar", "absent", "drift") if getattr(self, name)]
+        more = [name for name in ("liar", "greedy", "absent", "drift") if getattr(self, name)]
         return f"{kinds}; {self.victims} victims {' '.join(more)}; {self.faults}"
 
 
@@ -63,6 +65,8 @@ MISFORTUNES = (
 )  # fmt: skip
 
 
+TROUBLE = ("crash", "freeze", "partition", "rot")
+"""What a rebuild in the middle meets."""
 OF_GROUPS = ("depose", "wipe", "isolate", "stall")
 """What happens to replicas of the A-Hash."""
 
@@ -84,6 +88,14 @@ def with_echo(mix: Mix, rng: random.Random) -> Mix:
     """The mix, in more seeds with reports that come again."""
     more = rng.random() < ECHO_MORE and not mix.faults.echo
     return replace(mix, faults=replace(mix.faults, echo=0.8)) if more else mix
+
+
+def with_loss(mix: Mix, rng: random.Random) -> Mix:
+    """The mix of a seed that loses all metadata in the middle: Shepherds are in trouble for certain, and clocks are
+    right, for a snapshot and a record are ordered by them."""
+    steady = {name: weight for name, weight in mix.misfortunes.items() if name != "clock_step"}
+    more = {name: 3 for name in TROUBLE if rng.random() < 0.7}
+    return replace(mix, misfortunes=steady | more, drift=False, pause_ms=min(mix.pause_ms, 8_000))
 
 
 def draw(rng: random.Random) -> Mix:
@@ -114,7 +126,7 @@ def draw(rng: random.Random) -> Mix:
 
 class Chaos:
     """Breaks one thing after the other until `calm`. What it does to one process ends before it does anything else to
-    it: `_busy` holds those that are being broken."""
+    it: `_busy` holds those that are being broken. While it is `resting` nothing new goes wrong."""
 
     def __init__(self, world: World, rng: random.Random, mix: Mix) -> None:
         self._world = world
@@ -124,7 +136,9 @@ class Chaos:
         self._busy: dict[Node, None] = {}
         self._cuts: list[tuple[Sequence[str], Sequence[str]]] = []
         self._running: dict[asyncio.Task[None], None] = {}
+        self._spared: dict[Node, None] = {}
         self._over = False
+        self.resting = False
 
     async def begin(self) -> None:
         """What holds for the whole run."""
@@ -153,6 +167,8 @@ class Chaos:
         names, weights = list(self.mix.misfortunes), list(self.mix.misfortunes.values())
         while not self._over:
             await self._world.clock.sleep(self._rng.randint(200, self.mix.pause_ms))
+            if self.resting:
+                continue
             [name] = self._rng.choices(names, weights=weights)
             misfortune: Callable[[], Awaitable[None]] = getattr(self, f"_{name}")
             self._start(misfortune())
@@ -167,6 +183,23 @@ class Chaos:
         while host.ahash is None:
             await self._world.clock.sleep(500)
 
+    async def spare(self, nodes: Sequence[Node]) -> None:
+        """Do nothing to these processes any more, and wait until what is done to them has ended."""
+        self._spared.update(dict.fromkeys(nodes))
+        while any(node in self._busy for node in nodes):
+            await self._world.clock.sleep(200)
+
+    def rest(self) -> None:
+        """Nothing new goes wrong, and whether a change was made is told."""
+        self.resting = True
+        self._world.durability.unknown = 0.0
+
+    def resume(self) -> None:
+        """Nobody is spared any more, and nothing rests."""
+        self._spared.clear()
+        self.resting = False
+        self._world.durability.unknown = self.mix.unsure
+
     def give_up(self, rather: Collection[ServiceId]) -> SimShepherd | None:
         """A Shepherd that nothing is done to, nor will be from now on: it is nobody's victim; if it can be, one of
         these."""
@@ -176,6 +209,10 @@ class Chaos:
         if shepherd is not None:
             self._busy[shepherd.node] = None
         return shepherd
+
+    def give_back(self, shepherd: SimShepherd) -> None:
+        """What was given up runs again: anything may be done to it."""
+        del self._busy[shepherd.node]
 
     async def calm(self) -> None:
         """Nothing goes wrong any more, and everything runs."""
@@ -224,8 +261,11 @@ class Chaos:
 
     def _free(self, among: Sequence[Any]) -> Any:
         """One of these that runs and that nothing is being done to, or None."""
-        fit = [each for each in among if each.node not in self._busy and each.node.up]
+        fit = [each for each in among if each.node.up and not self._taken(each.node)]
         return self._rng.choice(fit) if fit else None
+
+    def _taken(self, node: Node) -> bool:
+        return node in self._busy or node in self._spared
 
     async def _pause(self, *choices: int) -> None:
         await self._world.clock.sleep(self._rng.choice(choices))
@@ -310,7 +350,7 @@ class Chaos:
         if self._world.group is not None:
             return await self._depose()
         [host] = [host for host in self._world.hosts if "a" in host.services]
-        if host.node in self._busy or not host.node.up:
+        if self._taken(host.node) or not host.node.up:
             return
         self._busy[host.node] = None
         self._world.store.unknown = 0.3
@@ -334,7 +374,7 @@ class Chaos:
     def _replica(self) -> Host | None:
         """A replica that runs, and that nothing is done to, nor to another: the master more often than not."""
         assert self._world.group is not None
-        if any(host.replica and host.node in self._busy for host in self._world.hosts) or self._cuts:
+        if any(host.replica and self._taken(host.node) for host in self._world.hosts) or self._cuts:
             return None
         free = [host for host in self._world.hosts if host.replica and host.node.up and host.node not in self._busy]
         masters = [host for host in free if host.replica == self._world.group.master()]
@@ -454,7 +494,8 @@ class Chaos:
         self._world.note(f"LIAR {shepherd.node.name}")
         self._world.liars.add(shepherd.service_id)
         shepherd.disk.forgets = 0.4
-        shepherd.between = lambda honest: _Lies(honest, self._rng)
+        claims = _Claims(self._world, shepherd, random.Random(self._rng.random())) if self.mix.greedy else None
+        shepherd.between = lambda honest: _Lies(honest, self._rng, claims)
         await self._world.crash(shepherd)
         await self._world.restart(shepherd)
 
@@ -471,6 +512,7 @@ class _Lies:
 
     honest: Any
     rng: random.Random
+    claims: _Claims | None = None
     known: list[ReportedReplica] = field(default_factory=list)
 
     def __getattr__(self, method: str) -> Any:
@@ -483,12 +525,31 @@ class _Lies:
         if self.known and self.rng.random() < 0.3:
             invented = replace(self.rng.choice(self.known), reference=ReferenceId(_uuid(self.rng)))
             replicas.append(replace(invented, state=ReplicaState.ALIVE))
+        replicas += self.claims.draw() if self.claims is not None else []
         return await self.honest.report(call, replace(report, replicas=tuple(replicas)))
 
     def _lie(self, replica: ReportedReplica) -> ReportedReplica:
         if replica.state is ReplicaState.ALIVE or self.rng.random() < 0.3:
             return replica
         return replace(replica, state=ReplicaState.ALIVE, size=-1, checksums=Checksums())
+
+
+class _Claims:
+    """What a greedy liar says it has: copies of what others hold, with the right size and checksums."""
+
+    def __init__(self, world: World, liar: SimShepherd, rng: random.Random) -> None:
+        self._world, self._liar, self._rng = world, liar, rng
+
+    def draw(self) -> list[ReportedReplica]:
+        """One more claim, perhaps."""
+        other = self._rng.choice([shepherd for shepherd in self._world.shepherds if shepherd is not self._liar])
+        held = [stored.facts for stored in other.disk.held() if stored.committed and stored.facts is not None]
+        if not held or self._rng.random() < 0.5:
+            return []
+        facts = self._rng.choice(held)
+        self._liar.disk.thrown.add(facts.blob)
+        alive, reference = ReplicaState.ALIVE, ReferenceId(_uuid(self._rng))
+        return [ReportedReplica(facts.guid, reference, alive, facts.blob, facts.size, facts.checksums)]
 
 
 def _uuid(rng: random.Random) -> str:

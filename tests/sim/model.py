@@ -172,6 +172,17 @@ class Story:
         copy._told, copy.checked = deque(self._told, maxlen=30), self.checked
         return copy
 
+    def unjudged(self) -> None:
+        """What is told from now on is not held against anything any more."""
+        self._configs, self.checked = set(), False
+
+    @staticmethod
+    def since(tree: Tree) -> Story:
+        """A story that begins with this tree."""
+        story = Story(0)
+        story._configs = {(tree, ())}
+        return story
+
     def cut_off(self) -> None:
         """What was under way has happened, or never will."""
         self._told.append("restored")

@@ -1,7 +1,8 @@
 """Every A-Hash lost, and the namespace rebuilt from the Shepherds alone, as docs/operate/all-metadata-lost.md says.
 
-It happens when all is whole and the last snapshot has everything: then every name, policy and note must be as it was,
-what was deleted must stay deleted, and repair may have nothing to make up for but a Shepherd that was away.
+`rebuild` happens when all is whole and the last snapshot has everything: then every name, policy and note must be as it
+was, what was deleted must stay deleted, and repair may have nothing to make up for but a Shepherd that was away.
+`rebuild_in_trouble` happens in the middle of it all: what that may lose stands in `rebuilt`.
 """
 
 from __future__ import annotations
@@ -9,21 +10,34 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from chelonia.core.ids import SNAPSHOTS_OBJECT, ObjectId
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import SNAPSHOTS_OBJECT, ObjectId, ServiceId
+from chelonia.core.librarian import RebuildStatus, ServiceRecord
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian.blobs import facts_of
 from chelonia.librarian.invariants import Snapshot
 from chelonia.librarian.mending import LOST_FOUND
 from chelonia.librarian.rebuild import is_over
 from chelonia.librarian.tree import visible
+from tests.sim.chaos import Chaos
 from tests.sim.model import Violation
+from tests.sim.network import Channel
+from tests.sim.rebuilt import Judging, loss
 from tests.sim.watch import Watch
-from tests.sim.world import ADMIN, Host, World
+from tests.sim.world import ADMIN, Host, SimShepherd, World
 
 SNAPSHOT_MS = 15_000
 RECORD_KEY = "5a" * 32
 REBUILT_MS = 200_000
 """Virtual time in which a rebuild has to be through."""
+TROUBLE_MS = 40_000
+"""For so long new things go wrong while it is under way: what is not known to be acknowledged is kept for a while only,
+in production for a week."""
+PATIENCE_MS = 30_000
+"""So long an administrator waits for Shepherds that are away."""
+ENOUGH = 7
+"""With so many Shepherds alive he goes on before."""
 ELSEWHERE = ("entries", "locations", "claims", "pending")
 """Sections that a rebuild makes up from other things, and the names that uploads under way have taken."""
 
@@ -47,13 +61,12 @@ async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since |
     if away is not None:
         await world.crash(away)
     with watch.not_looking():
+        await world.stop_core()
         host = await world.lose_metadata()
         await _alive(world, host, len(world.shepherds) - (away is not None))
         await _run(world, host)
     _compare(_kept(before, world), _kept(watch.known(), world), told)
-    for other in world.hosts:
-        if not other.node.up:
-            await world.restart_host(other)
+    await world.open_doors()
     if away is not None:
         await world.restart(away)
 
@@ -102,3 +115,119 @@ def _compare(before: Kept, after: Kept, told: Sequence[ObjectId]) -> None:
     for obj in _changed(before, after):
         if obj not in told and (obj in before or not _found(obj, after)):
             raise Violation(f"{obj} is {after.get(obj)} after the rebuild, and was {before.get(obj)}")
+
+
+# --- in the middle of trouble ---------------------------------------------------------------------------------------
+
+
+async def rebuild_in_trouble(world: World, watch: Watch, chaos: Chaos, rng: random.Random) -> bool:
+    """Lose all metadata while Shepherds die, stand still, are cut off and rot, and rebuild them. A Shepherd may be away
+    until it is over, or to the end, and the processes that rebuild may die in the middle.
+
+    Returns: whether names came from a snapshot. Raises: Violation.
+    """
+    await chaos.spare([host.node for host in world.hosts])
+    late = chaos.give_up(()) if rng.random() < 0.5 else None
+    if late is not None:
+        await world.crash(late)
+    await world.stop_core()
+    world.doors_shut = True
+    was = loss(world, watch.known(), RECORD_KEY)
+    with watch.not_looking():
+        command = _Command(world, chaos, await world.lose_metadata(), rng)
+        await command.enough_alive()
+        status = await command.insist()
+        judging = Judging(world, was, watch.known(), status, command.withdrawn, RECORD_KEY)
+    found = list(judging.findings())
+    if found:
+        raise Violation("; ".join(found[:4]))
+    watch.rebuilt(was.then)
+    await world.open_doors()
+    chaos.resume()
+    if late is not None and rng.random() < 0.7:
+        await world.restart(late)
+        chaos.give_back(late)
+    await command.approve_again()
+    return judging.names_known
+
+
+class _Command:
+    """An administrator who has a namespace rebuilt. `withdrawn`: the Shepherds that he gave up waiting for."""
+
+    def __init__(self, world: World, chaos: Chaos, host: Host, rng: random.Random) -> None:
+        self._world, self._chaos, self._host, self._rng = world, chaos, host, rng
+        self._at = world.client("restorer")
+        self._librarian = world.network.port(lambda: host.librarian, host.node, ADMIN, self._at)
+        self.withdrawn: dict[ServiceId, SimShepherd] = {}
+
+    async def enough_alive(self) -> None:
+        """Wait for Shepherds, with patience."""
+        since_ms = self._world.clock.monotonic_ms()
+        while self._world.clock.monotonic_ms() - since_ms < PATIENCE_MS:
+            await self._world.clock.sleep(500)
+            try:
+                views = await self._host.librarian.nodes(ADMIN) if self._host.librarian is not None else ()
+            except CheloniaError:
+                continue
+            if sum(view.state == "alive" for view in views) >= ENOUGH:
+                return
+
+    async def insist(self) -> RebuildStatus:
+        """Give the command until the rebuild is through; its processes may die in the middle. Returns: the report."""
+        world, since_ms = self._world, self._world.clock.monotonic_ms()
+        dies_ms = self._rng.randint(500, 15_000) if self._rng.random() < 0.5 else REBUILT_MS
+        while True:
+            await world.clock.sleep(250)
+            gone_ms = world.clock.monotonic_ms() - since_ms
+            if gone_ms > TROUBLE_MS:
+                self._chaos.rest()
+            if gone_ms > dies_ms:
+                dies_ms = REBUILT_MS
+                await self._die()
+            status = await self._status()
+            if status is not None and status.stage == "done":
+                world.note(f"REBUILT {dict(status.counts)} {status.notes}")
+                return status
+            if gone_ms > REBUILT_MS:
+                raise Violation(f"the rebuild is not through: {status}")
+            if status is not None and status.stage in ("idle", "failed"):
+                await self._begin(status, patient=gone_ms < PATIENCE_MS)
+
+    async def _status(self) -> RebuildStatus | None:
+        try:
+            return await self._host.librarian.rebuild(ADMIN, False) if self._host.librarian is not None else None
+        except CheloniaError:
+            return None
+
+    async def _begin(self, status: RebuildStatus, *, patient: bool) -> None:
+        self._world.note(f"REBUILD {status.cause} {status.notes}")
+        try:
+            for shepherd in () if patient else self._world.shepherds:
+                if "are away" in status.cause and shepherd.service_id in status.cause:
+                    self.withdrawn[shepherd.service_id] = shepherd
+                    await self._librarian.approve(ADMIN, _record(shepherd, approved=False))
+            await self._librarian.rebuild(ADMIN, True)
+        except CheloniaError as error:
+            self._world.note(f"REBUILD {error}")
+
+    async def _die(self) -> None:
+        host = self._rng.choice([host for host in self._world.hosts if host.node.up])
+        await self._world.crash_host(host)
+        await self._world.clock.sleep(self._rng.choice((200, 3_000)))
+        await self._world.restart_host(host)
+
+    async def approve_again(self) -> None:
+        """Let those in that were withdrawn."""
+        librarian = Channel(self._world.librarians(ADMIN, self._at), self._at, self._world.ids)
+        for shepherd in self.withdrawn.values():
+            while True:
+                try:
+                    await librarian.approve(ADMIN, _record(shepherd, approved=True))
+                    break
+                except CheloniaError as error:
+                    self._world.note(f"APPROVE {error}")
+                    await self._world.clock.sleep(1_000)
+
+
+def _record(shepherd: SimShepherd, *, approved: bool) -> ServiceRecord:
+    return ServiceRecord(Role.SHEPHERD, shepherd.dn, shepherd.service_id, approved)

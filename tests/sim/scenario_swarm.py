@@ -16,9 +16,10 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ServiceId
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import slower
-from tests.sim.chaos import CALM, Chaos, Mix, draw, with_echo, with_group, with_more
+from tests.sim.chaos import CALM, Chaos, Mix, draw, with_echo, with_group, with_loss, with_more
 from tests.sim.model import Op, Story, Violation
-from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild
+from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild, rebuild_in_trouble
+from tests.sim.rebuilt import story_of
 from tests.sim.scenario import Outcome
 from tests.sim.users import KINDS, NAMES_EACH, REGRET, Group, User, Users, colleagues
 from tests.sim.watch import Watch
@@ -64,6 +65,19 @@ FORGETS_DRAINING = 0.2
 REBUILDS = 0.12
 """The share of those without a group, older metadata and a Shepherd given up in which at the end all metadata are lost
 and rebuilt."""
+REBUILDS_GROUP = 0.05
+"""The same where the A-Hash is a group."""
+LOSES_ALL = 0.05
+"""The share of those without any of these and without a trash that is kept, in which all metadata are lost and rebuilt
+in the middle of trouble."""
+LOSS_LOOK = 4
+"""After so many looks at the earliest, and when there is a snapshot."""
+ASIDE_MS = 150_000
+"""How long bytes that nobody acknowledged are kept where metadata are lost: longer than a rebuild takes."""
+SNAPSHOT_WITHIN = 15
+"""So many looks later there has to be one, else nothing is lost."""
+GREEDY = 0.25
+"""Of the seeds with a lying Shepherd, the share in which it claims what others have."""
 RESTORES = 0.15
 """The share of seeds in which older metadata are put back."""
 HEAL_WITHIN_MS = 400_000
@@ -112,8 +126,6 @@ class Swarm:
         mix, self.silent = with_echo(mix, later), later.random() < SILENT
         if self.undeletes:
             mix = self._with_trash(mix)
-        self.chaos = Chaos(self.world, breaking, mix)
-        self.watch = Watch(self.world, steady_clocks=mix.steady_clocks)
         stories = [Story(NAMES_EACH, trash=self.undeletes) for _ in range(USERS // 2)]
         self.groups = [Group(f"/g{number}", story) for number, story in enumerate(stories)]
         self.drills = rng.random() < DRILLS
@@ -124,8 +136,20 @@ class Swarm:
         self.restores = restores or (grouped and later.random() < RESTORES)
         self.forgets = forgets and not self.restores
         self._losing, rebuilds = random.Random(extra.random()), extra.random() < REBUILDS
-        self.rebuilds = rebuilds and not (grouped or self.restores or self.forgets)
-        if self.rebuilds:
+        self._burning = random.Random(f"loss {seed}")  # and what was added last from it
+        chance, simple = self._burning.random(), not (self.restores or self.forgets)
+        rebuilds = chance < REBUILDS_GROUP if grouped else rebuilds
+        self.rebuilds = rebuilds and simple
+        other = simple and not (self.rebuilds or self.undeletes)
+        self.loses_all = other and self._burning.random() < LOSES_ALL
+        if self.loses_all:
+            mix = with_loss(mix, self._burning)
+        mix = replace(mix, greedy=mix.liar and self._burning.random() < GREEDY)
+        self.chaos = Chaos(self.world, breaking, mix)
+        self.watch = Watch(self.world, steady_clocks=mix.steady_clocks)
+        if self.loses_all:
+            self.world.shepherd_tuning["quarantine_keep_ms"] = ASIDE_MS
+        if self.rebuilds or self.loses_all:
             self.world.librarian_settings = replace(
                 self.world.librarian_settings, record_key=RECORD_KEY, snapshot_interval_ms=SNAPSHOT_MS
             )
@@ -232,7 +256,7 @@ class Swarm:
         """Phase 1."""
         await self.chaos.begin()
         breaking = asyncio.ensure_future(self.chaos.run())
-        acting = asyncio.ensure_future(self.acts.run()) if self.acts is not None else None
+        self._acting = asyncio.ensure_future(self.acts.run()) if self.acts is not None else None
         self._lost = asyncio.ensure_future(self._lose()) if self.forgets else None
         working = [
             asyncio.ensure_future(self.users.work(self.groups[number // 2], self.people[number], colleague, ROUNDS))
@@ -243,16 +267,52 @@ class Swarm:
             await asyncio.wait(working, timeout=LOOK_MS / 1000)
             self.watch.check()
             for task in working:
-                if task.done():
+                if task.done() and not task.cancelled():
                     task.result()
             looks += 1
             if self.restores and looks == BACKUP_LOOK:
                 self._back_up()
+            if self.loses_all and looks >= LOSS_LOOK and self.watch.in_snapshot():
+                await self._lose_all(working)
+        if self.loses_all:
+            await self._lose_all_yet(working)
         breaking.cancel()
-        if acting is not None:
-            acting.cancel()
+        if self._acting is not None:
+            self._acting.cancel()
         if self._backup is not None:
             await self._restore(self._backup)
+
+    async def _lose_all_yet(self, working: list[asyncio.Task[None]]) -> None:
+        """The same when users are through, as soon as there is a snapshot."""
+        for _ in range(SNAPSHOT_WITHIN):
+            if self.watch.in_snapshot():
+                return await self._lose_all(working)
+            await self.world.clock.sleep(LOOK_MS)
+            self.watch.check()
+
+    async def _lose_all(self, working: list[asyncio.Task[None]]) -> None:
+        """All metadata are lost and rebuilt, whatever else happens. What is under way is answered as it may be; then
+        users know what they find. Where no snapshot came back whole that is nothing they knew."""
+        self.loses_all, users = False, self.users
+        users.held = asyncio.Event()
+        for group in self.groups:
+            group.story.unjudged()
+        if self._acting is not None:
+            self._acting.cancel()
+        names_known = await rebuild_in_trouble(self.world, self.watch, self.chaos, self._burning)
+        if self.acts is not None:
+            self.acts.forgotten()
+        await users.idle()
+        if names_known:
+            seen = self.watch.known()
+            for group in self.groups:
+                group.story = story_of(seen, group.path, users.contents, USERS)
+        else:
+            self.world.note("NO NAMES CAME BACK")
+            self.groups = []
+            for task in working:
+                task.cancel()
+        users.held.set()
 
     def _back_up(self) -> None:
         self.world.note("BACKUP")

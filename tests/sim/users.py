@@ -86,6 +86,13 @@ class Contents:
         """The bytes of a number."""
         return next(data for data, known in self._numbers.items() if known == number)
 
+    def number_with(self, sha256: str) -> int:
+        """The number of the bytes with this checksum. Raises: Violation for bytes nobody wrote."""
+        for data, number in self._numbers.items():
+            if hashlib.sha256(data).hexdigest() == sha256:
+                return number
+        raise Violation(f"bytes with the checksum {sha256} are named, which nobody wrote")
+
     def number_of(self, data: bytes) -> int:
         """The number of bytes read. Raises: Violation for bytes nobody wrote."""
         if data not in self._numbers:
@@ -95,7 +102,8 @@ class Contents:
 
 class Users:
     """All users of one run. `acknowledged` counts uploads that were told to be done; where the A-Hash is a group,
-    `strong` draws who reads strongly; `kinds`: what they do, and how often."""
+    `strong` draws who reads strongly; `kinds`: what they do, and how often; while `held` is not set nobody begins
+    anything new, and `acting` counts what is not answered yet."""
 
     def __init__(self, world: World, rng: random.Random, strong: random.Random | None = None) -> None:
         self.world = world
@@ -105,6 +113,8 @@ class Users:
         self.asked = 0
         self.rng = rng
         self.strong = strong
+        self.held: asyncio.Event | None = None
+        self.acting = 0
         self.waiting: dict[asyncio.Task[None], None] = {}
 
     def draw(self, group: Group, user: int, colleague: int) -> Op:
@@ -120,6 +130,8 @@ class Users:
         """One operation after the other."""
         for _ in range(rounds):
             await self.world.clock.sleep(self.rng.randint(0, 4_000))
+            if self.held is not None:
+                await self.held.wait()
             if group.story.open < OPEN_MAX:
                 op = self.draw(group, user.number, colleague)
                 await asyncio.gather(self.act(group, user, op), *self._duels(group, op))
@@ -134,6 +146,13 @@ class Users:
 
     async def act(self, group: Group, user: User, op: Op) -> str:
         """Do one thing and remember what was told. Returns: what was told."""
+        self.acting += 1
+        try:
+            return await self._act(group, user, op)
+        finally:
+            self.acting -= 1
+
+    async def _act(self, group: Group, user: User, op: Op) -> str:
         call = user.call(op.id, self.world.ids.uuid())
         user.node.horizon = group.horizon
         if self.strong is not None and self.strong.random() < 0.5:
@@ -168,6 +187,12 @@ class Users:
         for task in list(self.waiting):
             await task
         self.waiting.clear()
+
+    async def idle(self) -> None:
+        """Wait until everything is answered, or given up, and nothing of it is under way any more."""
+        while self.acting:
+            await self.world.clock.sleep(200)
+        await self.settled()
 
     async def make_collections(self, groups: list[Group], user: User) -> None:
         """Make the groups' collections."""

@@ -63,7 +63,8 @@ class Watch:
 
     @contextmanager
     def not_looking(self) -> Iterator[None]:
-        """While held, a namespace comes back piece by piece: nothing that is committed counts as a decision."""
+        """While held, a namespace comes back piece by piece: nothing that is committed counts as a decision, and no
+        erasure may be ordered."""
         self._rebuilding = True
         try:
             yield
@@ -91,9 +92,18 @@ class Watch:
     def restored(self, before: Snapshot) -> None:
         """Older metadata were put back. What they name and no disk has any more is excused; what only the metadata
         `before` knew must not be erased, but by an order of theirs whose Shepherd cannot know better."""
-        seen = self._seen()
-        known = {blob_of(blob) for blob in seen.blobs()}
-        self._gone_before = {blob_of(blob) for blob in self._without_copy(seen)}
+        self._gone_before = {blob_of(blob) for blob in self._without_copy(self._seen())}
+        self._came_back(before)
+
+    def rebuilt(self, before: Snapshot) -> None:
+        """The namespace was rebuilt. What it names, and `before` did not any more, may be gone; bytes that only
+        `before` knew must not be erased."""
+        gone = {blob_of(blob) for blob in self._without_copy(self._seen())}
+        self._gone_before |= gone - {blob_of(blob) for blob in before.blobs()}
+        self._came_back(before)
+
+    def _came_back(self, before: Snapshot) -> None:
+        known = {blob_of(blob) for blob in self._seen().blobs()}
         newer = {blob_of(blob) for blob in before.blobs()} - known
         self._kept = {
             (shepherd.service_id, stored.reference): stored.facts.blob
@@ -107,6 +117,10 @@ class Watch:
             for key in shepherd.sections.get("erase", {})
         }
 
+    def in_snapshot(self) -> bool:
+        """Whether there is a snapshot of the namespace."""
+        return bool(self._seen().section(SNAPSHOTS_OBJECT, "snapshot"))
+
     def known(self) -> Snapshot:
         """What the metadata say now."""
         return self._seen()
@@ -114,7 +128,7 @@ class Watch:
     def _erased_though_newer(self) -> Iterator[str]:
         for shepherd in self._world.shepherds:
             kept = {reference for service, reference in self._kept if service == shepherd.service_id}
-            gone = kept - _references(shepherd) if kept else ()
+            gone = kept - references_on(shepherd) if kept else ()
             for reference in sorted(gone):
                 if (shepherd.service_id, reference) not in self._world.taken:
                     yield f"{shepherd.node.name} has erased {reference}, which only newer metadata knew"
@@ -142,7 +156,7 @@ class Watch:
     def _listed_without_bytes(self, seen: Snapshot) -> Iterator[str]:
         """Copies that the metadata vouch for, that no disaster took, and that are not there. A report that was on its
         way while its copy was erased by order lists it again for a moment: the next one takes that back."""
-        held = {shepherd.service_id: _references(shepherd) for shepherd in self._world.shepherds}
+        held = {shepherd.service_id: references_on(shepherd) for shepherd in self._world.shepherds}
         for blob in seen.blobs():
             for place, state in locations_of(blob):
                 taken = (place.shepherd, place.reference) in self._world.taken or place.reference in self._ordered_away
@@ -202,7 +216,10 @@ class Watch:
 
     def _committing(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         del deletes
-        for key, value in puts.items() if not self._rebuilding else ():
+        if self._rebuilding:
+            self._found += [f"{place} is to be erased ({why}) amid a rebuild" for place, why in _ordered(puts).items()]
+            return
+        for key, value in puts.items():
             if key.startswith(_HEADER):
                 before = self._world.store.get(key)
                 if before is None:
@@ -380,7 +397,8 @@ def _good(shepherd: SimShepherd) -> Iterator[BlobId]:
             yield stored.facts.blob
 
 
-def _references(shepherd: SimShepherd) -> set[ReferenceId]:
+def references_on(shepherd: SimShepherd) -> set[ReferenceId]:
+    """What is on its disk, set aside or not."""
     platter = shepherd.disk.platter
     return {*platter.references(), *(stored.reference for stored in run_now(platter.quarantined()))}
 

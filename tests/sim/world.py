@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from chelonia.ahash import layout, meta
 from chelonia.ahash.replicated import ReplicatedAHash
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store_memory import InlineExecutor
+from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, ReferenceId, ServiceId
+from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, ServiceId
 from chelonia.core.librarian import ServiceRecord
 from chelonia.core.replicas import Receipt, ReplicaState
 from chelonia.core.shepherd import ByteRange, StoreIdentity, Upload, Uploaded
@@ -36,6 +36,7 @@ from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.wire import tickets
 from tests.sim.ahash_group import SimGroup
 from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimState, SimStore, facts_now
+from tests.sim.freshness import Decided, Fresh, Sure
 from tests.sim.network import Channel, Network, Trace
 from tests.sim.process import Node, SimClock, SimIds, make_task
 from tests.sim.virtual_loop import ENDLESS_S, this_loop
@@ -137,7 +138,7 @@ class Host:
 
     node: Node
     services: str
-    ahash: AHashService | ReplicatedAHash | None = None
+    ahash: AHashService | Fresh | None = None
     librarian: LibrarianService | None = None
     bartender: BartenderService | None = None
     replica: int = 0
@@ -198,7 +199,9 @@ class World:
     """The cluster. `start` brings everything up; `crash`/`restart` take processes down and up.
 
     `bugs` are errors that no service may raise; `harmed` says of each blob on which Shepherds a copy of it was damaged
-    by a disaster, `taken` which copies; `liars` are Shepherds that have lied, `lost` those that were given up for good.
+    by a disaster, `taken` which copies; `liars` are Shepherds that have lied, `lost` those that were given up for good;
+    `kept_down` processes do not begin anew by themselves, and while `doors_shut` no Bartender starts.
+    `history`: every version of each object of a group.
     """
 
     def __init__(self, seed: int, shape: Shape = SINGLE) -> None:
@@ -216,9 +219,12 @@ class World:
         self.store = SimStore(self.rng)
         self.durability = SimDurability(self.rng)
         self.hosts = [Host(Node(name, self._unexpected), services) for name, services in shape.hosts]
+        self.history = Decided(self._look)
         self.group = self._group(seed)
         self.shepherds = [self._shepherd(number, domain) for number, domain in enumerate(shape.domains, start=1)]
         self.lost: list[SimShepherd] = []
+        self.kept_down: list[Host] = []
+        self.doors_shut = False
         self.librarian_settings = LIBRARIAN_SETTINGS
         self.shepherd_tuning: dict[str, int] = {}
         self.breaks = 0
@@ -236,7 +242,12 @@ class World:
 
     def _decided(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """A group has decided this; where older metadata were put back, it goes into the store with these."""
+        self.history.add(puts, deletes)
         self.store.commit(puts, deletes)
+
+    def _look(self) -> None:
+        if self.group is not None:
+            self.group.look_all()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -313,7 +324,8 @@ class World:
     async def _boot(self, host: Host) -> None:
         if host.replica:
             assert self.group is not None
-            host.ahash = replica = await self.group.open(host.replica, host.node.horizon)
+            replica = await self.group.open(host.replica, host.node.horizon)
+            host.ahash = Fresh(replica, host.node, self.history, self.bugs.append)
             host.node.spawn(self._run_replica(host, replica))
         elif "a" in host.services:
             durability = SeenDurability(self.durability, host.node.horizon)
@@ -329,7 +341,7 @@ class World:
             await _persist(host.node.clock, librarian.start)
             host.librarian = librarian
             self._keep(host.node, librarian.run())
-        if "b" in host.services:
+        if "b" in host.services and not self.doors_shut:
             settings = BartenderSettings(CORE_DN, host.bartender_id, b"simulated token key", put_lifetime_ms=40_000)
             directory = _Directory(self, host.node, host.bartender_id, Role.BARTENDER)
             port = self._librarian_of(host)
@@ -349,7 +361,7 @@ class World:
     async def _begin_anew(self, host: Host) -> None:
         await self.crash_host(host)
         await self.clock.sleep(RESPAWN_MS)
-        if not host.node.up:
+        if not host.node.up and host not in self.kept_down:
             await self.restart_host(host)
 
     def _keep(self, node: Node, work: Coroutine[Any, Any, None]) -> None:
@@ -380,27 +392,47 @@ class World:
         self.note("RESTORE")
         self.store = self.store.holding(backup)
         meta.raise_generation(self.store)
-        if self.group is not None:
-            self.group.restore(self.store.contents())
+        self._begin_group()
         for host in hosts:
             await self.restart_host(host)
 
-    async def lose_metadata(self) -> Host:
-        """Destroy the store of the only A-Hash and stop everything but the Shepherds. An A-Hash begins again as the
-        next generation, and one Librarian, whose host is returned."""
-        [host] = self._with("a")
-        with self.store.watched():
-            word = f"sim {meta.read_number(self.store, layout.META_GENERATION)}"
+    def _begin_group(self) -> None:
+        """Where there is a group, have its first replica begin with what the store holds now."""
+        if self.group is not None:
+            self.history.begin(self.store.contents())
+            self.group.restore(self.store.contents())
+
+    async def stop_core(self) -> None:
+        """Stop everything but the Shepherds; it stays down until it is started."""
+        self.kept_down = list(self.hosts)
         for each in self.hosts:
             await self.crash_host(each)
+
+    async def lose_metadata(self) -> Host:
+        """Destroy the store of every A-Hash when all but the Shepherds is stopped. The first A-Hash begins again as the
+        next generation, and one Librarian, whose host is returned."""
+        host = self._with("a")[0]
+        with self.store.watched():
+            word = f"sim {meta.read_number(self.store, layout.META_GENERATION)}"
         self.note("METADATA LOST")
         self.store = self.store.holding({})
+        self.store.free = MemoryStore().free
         meta.found_again(self.store, word)
-        await self.restart_host(host)
+        self._begin_group()
         librarian = host if "l" in host.services else self._with("l")[0]
-        if librarian is not host:
-            await self.restart_host(librarian)
+        self.kept_down = [each for each in self.hosts if each not in (host, librarian)]
+        for each in (host, librarian) if librarian is not host else (host,):
+            await self.restart_host(each)
         return librarian
+
+    async def open_doors(self) -> None:
+        """Start what a rebuild has waited with: Bartenders, the other Librarians and replicas of the A-Hash."""
+        shut, self.doors_shut, self.kept_down = self.doors_shut, False, []
+        for host in self.hosts:
+            if shut and host.node.up and "b" in host.services:
+                await self.crash_host(host)
+            if not host.node.up:
+                await self.restart_host(host)
 
     # --- disasters --------------------------------------------------------------------------------------------------
 
@@ -535,7 +567,19 @@ class World:
         return [self._port_of(host, "librarian", caller, source) for host in self._with("l")]
 
     def _port_of(self, host: Host, service: str, caller: Call, source: Node) -> Any:
-        return self.network.port(lambda: getattr(host, service), host.node, caller, source)
+        return self.network.port(lambda: self._service(host, service), host.node, caller, source)
+
+    def _service(self, host: Host, service: str) -> Any:
+        found = getattr(host, service)
+        if found is None or service != "librarian" or self.group is None:
+            return found
+        return Sure(found, self._on_record, self.bugs.append)
+
+    def _on_record(self, shepherd: ObjectId, reference: ReferenceId) -> str:
+        self._look()
+        with self.store.watched():
+            found = self.store.get(layout.wide_key(shepherd, "file", reference))
+        return layout.decode_value(found) if found is not None else ""
 
     def _shepherd_ports(self, shepherd: SimShepherd) -> ShepherdPorts:
         each = self.librarians(shepherd.call, shepherd.node)
