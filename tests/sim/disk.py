@@ -28,21 +28,22 @@ from tests.sim.process import check_alive
 
 T = TypeVar("T")
 
-Erased = Callable[[ReferenceId], None]
-"""Told of every replica just before its bytes go."""
+Erased = Callable[[ReferenceId, int], None]
+"""Told of every replica just before its bytes go, and the generation that its Shepherd knew when it asked for that."""
 
 
 class SimDisk:
     """`core.shepherd.BlobStore` of one Shepherd; `platter` is what survives its crashes.
 
-    `slow_ms`: how long a write may take at most. `forgets`: of a lying Shepherd, the share of commits whose bytes it
-    throws away, and `thrown` the blobs of those. `unsynced_ms`: how long what was committed may still be lost by a
-    crash; 0 for a disk that syncs.
+    `slow_ms`: how long a write may take at most. `heard`: the newest generation that its Shepherd knows. `forgets`: of
+    a lying Shepherd, the share of commits whose bytes it throws away, and `thrown` the blobs of those. `unsynced_ms`:
+    how long what was committed may still be lost by a crash; 0 for a disk that syncs.
     """
 
     def __init__(self, rng: random.Random, erased: Erased) -> None:
         self.platter = MemoryBlobs()
         self.slow_ms = 0
+        self.heard: Callable[[], int] = lambda: 0
         self.forgets = 0.0
         self.thrown: set[BlobId] = set()
         self.unsynced_ms = 0
@@ -138,9 +139,10 @@ class SimDisk:
         return await self.platter.quarantined()
 
     async def erase(self, reference: ReferenceId) -> bool:
-        """Remove a replica; a crash meets it before or after."""
+        """Remove a replica; a crash meets it before or after. News that comes meanwhile cannot call it back."""
+        heard = self.heard()
         await self.lag()
-        self._erased(reference)
+        self._erased(reference, heard)
         gone = await self.platter.erase(reference)
         self._recent.pop(reference, None)
         await self.lag()
@@ -153,9 +155,10 @@ class SimDisk:
 
     async def discard(self, reference: ReferenceId) -> bool:
         """Remove what was set aside."""
+        heard = self.heard()
         await self.lag()
         if reference in {stored.reference for stored in await self.platter.quarantined()}:
-            self._erased(reference)
+            self._erased(reference, heard)
         return await self.platter.discard(reference)
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:

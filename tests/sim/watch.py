@@ -319,10 +319,6 @@ class Watch:
         parents = [entry.id for entry in entries if (ROOT, collection) in names_of(entry)]
         return any(entry.value("pending", last) for entry in entries if entry.id in parents)
 
-    def _has_not_heard(self, shepherd: SimShepherd) -> bool:
-        """Whether a Shepherd cannot know yet that older metadata were put back: it obeys what was ordered before."""
-        return shepherd.state.heard < _generation(self._world.store)
-
     def state_of(self, shepherd: SimShepherd) -> str:
         """What the metadata say of a Shepherd: `alive`, `offline` or ""."""
         return self._node(shepherd, "state")
@@ -353,7 +349,7 @@ class Watch:
 
     # --- every erasure ----------------------------------------------------------------------------------------------
 
-    def _erasing(self, shepherd: SimShepherd, reference: ReferenceId) -> None:
+    def _erasing(self, shepherd: SimShepherd, reference: ReferenceId, heard: int) -> None:
         facts = facts_now(shepherd.disk.platter, reference)
         if facts is None or reference not in shepherd.disk.platter.references():
             return
@@ -361,7 +357,7 @@ class Watch:
             header = self._world.store.get(layout.header_key(blob_object(facts.blob)))
         self._ordered_away.add(reference)
         place = Location(shepherd.service_id, reference)
-        unheard = self._has_not_heard(shepherd)
+        unheard = heard < _generation(self._world.store)  # that older metadata were put back: it obeys
         if unheard and place in self._ordered_then:
             self._kept.pop((shepherd.service_id, reference), None)
         if header is None:

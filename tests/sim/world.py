@@ -213,7 +213,7 @@ class World:
         self.harmed: dict[BlobId, set[ServiceId]] = {}
         self.taken: set[tuple[ServiceId, ReferenceId]] = set()
         self.liars: set[ServiceId] = set()
-        self.on_erased: Callable[[SimShepherd, ReferenceId], None] | None = None
+        self.on_erased: Callable[[SimShepherd, ReferenceId, int], None] | None = None
         self.clock = SimClock()
         self.user = self.client("user")
         self.store = SimStore(self.rng)
@@ -529,12 +529,14 @@ class World:
         name = f"s{number}"
         node = Node(name, self._unexpected)
         service_id = ServiceId(f"https://{name}:1/Shepherd")
-        disk = SimDisk(self.rng, lambda reference: self._erased(name, reference))
-        return SimShepherd(node, service_id, Dn(f"/O=Sim/CN={name}"), disk, domain)
+        disk = SimDisk(self.rng, lambda reference, heard: self._erased(shepherd, reference, heard))
+        shepherd = SimShepherd(node, service_id, Dn(f"/O=Sim/CN={name}"), disk, domain)
+        disk.heard = lambda: shepherd.state.heard
+        return shepherd
 
-    def _erased(self, name: str, reference: ReferenceId) -> None:
+    def _erased(self, shepherd: SimShepherd, reference: ReferenceId, heard: int) -> None:
         if self.on_erased is not None:
-            self.on_erased(next(s for s in self._all() if s.node.name == name), reference)
+            self.on_erased(shepherd, reference, heard)
 
     def _librarian_world(self, host: Host) -> LibrarianWorld:
         records = [ServiceRecord(Role.BARTENDER, CORE_DN, other.bartender_id, True) for other in self._with("b")]
