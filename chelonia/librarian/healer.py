@@ -280,6 +280,7 @@ class Healer:
         await self._progress.tick(now)
         for shepherd in self._work.ring(now):
             self._progress.begin(shepherd)
+            self._remind(shepherd)
         self._repairing.tick()
         self._next(self._on.settings.copies_max)
 

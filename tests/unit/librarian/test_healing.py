@@ -1,6 +1,8 @@
 """Healing as a whole: the Librarian, Shepherds of paper, virtual time. Nothing here waits in real time."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -623,11 +625,27 @@ def test_a_restarted_librarian_calls_nobody_away_before_a_lease_has_passed() -> 
     run_virtual(scenario())
 
 
-def test_after_everything_was_off_for_long_slow_starters_are_waited_for() -> None:
+@asynccontextmanager
+async def started_again(p: Paper, settings: LibrarianSettings) -> AsyncIterator[LibrarianService]:
+    """Another start of the Librarian."""
+    await p.b.service.stop()
+    world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), settings)  # type: ignore[arg-type]
+    fresh = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
+    await fresh.start()
+    running = asyncio.create_task(fresh.run())
+    p.b = replace(p.b, service=fresh)
+    yield fresh
+    await fresh.stop()
+    await running
+
+
+@pytest.mark.parametrize("repair_delay_ms", [0, 70_000])
+def test_after_everything_was_off_for_long_slow_starters_are_waited_for(repair_delay_ms: int) -> None:
     """All had been called away, or never written of; the first to be heard are no reason to copy for the others."""
 
     async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), start_grace_ms=30_000, survey_interval_ms=10**9)
+        quick = LibrarianSettings.dev(ADMIN.dn)
+        settings = replace(quick, start_grace_ms=30_000, survey_interval_ms=10**9, repair_delay_ms=repair_delay_ms)
         async with paper(3, settings) as p:
             _, blob = await p.upload("f", copies=2)
             slow = p.b.shepherds[0]
@@ -635,21 +653,33 @@ def test_after_everything_was_off_for_long_slow_starters_are_waited_for() -> Non
                 shepherd.up = False
             await asyncio.sleep(60)
             assert {node.state for node in await p.b.service.nodes(BARTENDER)} == {"offline"}
-            await p.b.service.stop()
-            world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), settings)  # type: ignore[arg-type]
-            fresh = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
-            await fresh.start()
-            running = asyncio.create_task(fresh.run())
-            p.b = replace(p.b, service=fresh)
-            for shepherd in p.shepherds.values():
-                shepherd.up = shepherd.id != slow
-            await asyncio.sleep(28)
-            assert len(await p.b.locations(blob)) == 2, "it may still be starting"
-            assert (await fresh.heal_status(ADMIN)).delayed == 1
-            await p.until(lambda: p.settled(blob, copies=2))
-            assert slow not in p.holding(blob), "it was waited for, but not for ever"
-            await fresh.stop()
-            await running
+            async with started_again(p, settings) as fresh:
+                for shepherd in p.shepherds.values():
+                    shepherd.up = shepherd.id != slow
+                await asyncio.sleep(28)
+                assert len(await p.b.locations(blob)) == 2, "it may still be starting"
+                assert (await fresh.heal_status(ADMIN)).delayed == 1
+                await p.until(lambda: p.settled(blob, copies=3))
+                assert slow not in p.holding(blob), "it was waited for, but not for ever"
+
+    run_virtual(scenario())
+
+
+def test_who_is_waited_for_for_several_reasons_is_waited_for_until_the_last_is_over() -> None:
+    """A maintenance that goes on when the repair delay is over, seen by a leader that was not told of either."""
+
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=5_000, survey_interval_ms=10**9)
+        async with paper(3, settings) as p:
+            _, blob = await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            await p.b.service.maintenance(ADMIN, one, Ms(p.b.clock.now_ms() + 20_000))
+            p.shepherds[one].up = False
+            await asyncio.sleep(2)
+            async with started_again(p, settings):
+                await asyncio.sleep(17)
+                assert len(await p.b.locations(blob)) == 2
+                await p.until(lambda: p.settled(blob, copies=3), 5_000)
 
     run_virtual(scenario())
 
