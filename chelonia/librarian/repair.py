@@ -141,7 +141,8 @@ class BlobPlan:
     `witnesses`: the copies that removals rest on, none of them removed; each must be asked before anything is removed
     (`vouched`); `homes`: all copies, if every one of them is verified and its Shepherd proven; `revisit_ms`: when it
     should be looked at again even if nothing happens, 0 for never; `waited`: copies on Shepherds expected back;
-    `ripening`: whether the repair leader has something to mark or remove, now or when its time has come.
+    `ripening`: whether the repair leader has something to mark or remove, now or when its time has come, or knows
+    better who is worth waiting for: a Librarian that has just started has heard nobody.
     """
 
     blob: BlobId
@@ -234,6 +235,7 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
         removals += [Removal(r.location, r.state.value) for r in count.broken if policy.ripe(r.since_ms, now)]
         removals += [Removal(r.location, SURPLUS) for r in count.wheels if policy.ripe(r.since_ms, now)]
         marks += _surplus(blob, count, nodes)
+    starting = any(nodes.health[replica.location.shepherd].starting for replica in count.waited_for)
     return BlobPlan(
         blob=blob.blob,
         version=blob.version,
@@ -249,7 +251,7 @@ def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> Bl
         revisit_ms=_revisit(count, policy, now),
         size=blob.size,
         waited=len(_nodes(count.waited_for)),
-        ripening=bool(removals or marks or count.wheels or count.broken),
+        ripening=bool(removals or marks or count.wheels or count.broken or starting),
     )
 
 

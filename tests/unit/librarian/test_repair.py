@@ -371,6 +371,13 @@ def test_no_claim_is_longer_because_the_blob_is_large() -> None:
     assert not plan_blob(replace(size, replicas=(*view.replicas, near)), cluster("+++++"), DEV, NOW).removals
 
 
+def test_who_may_only_be_starting_is_left_to_the_leader() -> None:
+    """A Librarian that has just started waits for whom the leader may not have heard for days."""
+    assert plan_blob(blob("AA...", 2), cluster("s++++"), DEV, NOW).ripening
+    assert not plan_blob(blob("AA...", 2), cluster("m++++"), DEV, NOW).ripening
+    assert not plan_blob(blob("A....", 1), cluster("+ss++"), DEV, NOW).ripening
+
+
 def test_a_plan_says_when_to_look_again() -> None:
     assert plan_blob(blob("AC...", 2), cluster("+++++"), DEV, NOW).revisit_ms == CLAIMS["C"]
     assert plan_blob(blob("AAW..", 2), cluster("+++++"), DEV, NOW).revisit_ms == CLAIMS["W"] + 3_000
