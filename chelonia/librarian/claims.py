@@ -80,20 +80,25 @@ class Arrivals:
         return mark if soon or grown <= 0 or grown * 1000 < rate * passed_ms else _Mark(here, now, due=True)
 
 
-def renewal(blob: StoredObject, place: Location, here: int, span: tuple[Ms, Ms]) -> Element | None:
+def renewal(blob: StoredObject, place: Location, here: int, span: tuple[Ms, Ms], *, anyhow: bool) -> Element | None:
     """The change that renews a claim; None where there is none, it was given up, another Librarian has just renewed it,
-    or more is `here` than there is.
+    or more is `here` than there is, or less than nothing.
 
-    One that has run out meanwhile is renewed too: the metadata may have been out of reach while bytes arrived.
+    Unless it is renewed `anyhow`, one that has run out, or ends later than it would now, is left alone: the clocks of
+    Librarians differ, and a claim that a wrong one wrote is over for the others.
 
     Args:
         blob: as stored; the change is conditional on the claim that stands there.
         span: wall-clock milliseconds of now, and of when the claim is to end.
+        anyhow: for the repair leader, whose clock counts, and while claims may have run out because the metadata were
+            out of reach.
     """
     key, creating, (now, until) = str(place), ReplicaState.CREATING.value, span
     claim, size = blob.value("claims", key), blob.value("blob", "size")
     stands = blob.value("locations", key) == creating and claim.isdecimal() and claim != GIVEN_UP
-    if not stands or not size.isdecimal() or here > int(size):
+    if not stands or not size.isdecimal() or not 0 <= here <= int(size):
+        return None
+    if not anyhow and not now < int(claim) <= until:
         return None
     if 0 <= until - int(claim) < (until - now) // (2 * RENEWALS):
         return None

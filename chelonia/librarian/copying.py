@@ -90,7 +90,7 @@ class Copier:
                 if state == ReplicaState.ALIVE.value:
                     return None
                 # not renewed in all the time that it lasts: whatever any clock says, it is over
-                if state != ReplicaState.CREATING.value or claim == before:
+                if state != ReplicaState.CREATING.value or (claim and claim == before):
                     raise CheloniaError(Kind.TIMEOUT, "copy", job.target.shepherd, "its bytes have stopped arriving")
             return pushing.result()
         finally:
@@ -98,7 +98,7 @@ class Copier:
                 pushing.exception()  # looked at, so that nobody warns about it
 
     async def _claimed(self, job: CopyJob) -> tuple[str, str]:
-        """What the metadata say of the copy now, its state and its claim; another claim while they cannot be asked."""
+        """What the metadata say of the copy now, its state and its claim; "" for a claim while they cannot be asked."""
         key = str(job.target)
         needed = (Needed("locations", key), Needed("claims", key))
         try:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from chelonia.core.healing import Word
-from chelonia.core.ids import Dn, Ms, ServiceId
+from chelonia.core.ids import Dn, Ms, ServiceId, is_uuid
 from chelonia.core.librarian import Arriving, Heartbeat, NodeView
 from chelonia.core.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
 from chelonia.core.replicas import Location
@@ -213,9 +213,11 @@ class HealthTable:
         return node.beat.boot if node is not None and node.beat is not None else 0
 
     def arriving(self) -> dict[Location, Arriving]:
-        """The copies whose bytes are coming in, as approved Shepherds told last, ordered by Shepherd."""
+        """The copies whose bytes are coming in, as approved Shepherds told last, ordered by Shepherd; what can be no
+        blob is left out: it is asked for together with those of others."""
         beats = (node.beat for node in self._nodes.values() if node.beat is not None and node.stored.approved)
-        return {Location(beat.shepherd, copy.reference): copy for beat in beats for copy in beat.arriving}
+        told = ((beat.shepherd, copy) for beat in beats for copy in beat.arriving if is_uuid(copy.blob))
+        return {Location(shepherd, copy.reference): copy for shepherd, copy in told}
 
     def starting(self, shepherd: ServiceId) -> bool:
         """Whether a Shepherd said last that it is still starting: its address refuses until it has."""

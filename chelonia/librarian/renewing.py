@@ -1,7 +1,7 @@
 """Renewing: the claims of copies whose bytes arrive are kept up. What is decided stands in `claims`.
 
 Every Librarian does it that hears the Shepherd which takes a copy: so a copy outlives whoever ordered it, and the
-repair leader.
+repair leader. Where their clocks differ the leader's counts.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Renewing:
         self._on = footing
         self._leading = leading
         self._arrivals = claims.Arrivals(footing.settings.claim_ms)
+        self._late = False
 
     async def step(self) -> None:
         """Count what has arrived, and renew what that has earned. What cannot be written stays due."""
@@ -35,11 +36,13 @@ class Renewing:
             await self._renew(due)
 
     async def _renew(self, due: Mapping[Location, Arriving]) -> None:
+        anyhow, self._late = self._leading.now or self._late, True
         ids = [blob_object(copy.blob) for copy in due.values()]
         blobs = await self._on.records.get(self._on.call.strongly(), ids)
         span = self._on.wall, Ms(self._on.wall + self._on.settings.claim_ms)
         for blob, (place, copy) in zip(blobs, due.items(), strict=True):
-            element = claims.renewal(blob, place, copy.here, span)
+            element = claims.renewal(blob, place, copy.here, span, anyhow=anyhow)
             if element is not None:
                 await self._on.records.attempt(self._on.call, Draft((element,)))
             self._arrivals.written(place)
+        self._late = False

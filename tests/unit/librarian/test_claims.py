@@ -99,6 +99,7 @@ def blob(state: str, claim: str, size: str = "100") -> StoredObject:
     [
         (blob("creating", "1000"), 100, True),
         (blob("creating", "1000"), 101, False),
+        (blob("creating", "1000"), -1, False),
         (blob("creating", "120000"), 100, True),
         (blob("creating", "120001"), 100, False),  # renewed less than an eighth of a claim ago
         (blob("creating", "135000"), 100, False),
@@ -114,9 +115,30 @@ def blob(state: str, claim: str, size: str = "100") -> StoredObject:
     ],
 )
 def test_only_a_claim_that_stands_is_renewed(stored: StoredObject, here: int, renewed: bool) -> None:
-    element = renewal(stored, PLACE, here, (Ms(15_000), Ms(15_000 + CLAIM_MS)))
+    element = renewal(stored, PLACE, here, (Ms(15_000), Ms(15_000 + CLAIM_MS)), anyhow=True)
     assert (element is not None) is renewed
     if element is not None:
         assert (element.section, element.property, element.value) == ("claims", str(PLACE), "135000")
         claim = stored.value("claims", str(PLACE))
         assert element.conditions == (is_("locations", str(PLACE), "creating"), is_("claims", str(PLACE), claim))
+
+
+@pytest.mark.parametrize("ahead_s", [-86_400, -300, -60, 0, 60, 300, 86_400])
+def test_a_wrong_clock_beside_the_leader_ends_no_claim(ahead_s: int) -> None:
+    """Each Librarian that hears the Shepherd renews in its turn; what stands is judged by the leader's clock."""
+    start = 10**9
+    claim = start + CLAIM_MS
+    for at_s in range(30, 3_600, 15):
+        leads = at_s % 30 == 0
+        now = Ms(start + 1000 * (at_s if leads else at_s + ahead_s))
+        element = renewal(blob("creating", str(claim)), PLACE, 1, (now, Ms(now + CLAIM_MS)), anyhow=leads)
+        claim = claim if element is None else int(element.value)
+        assert 0 < claim - (start + 1000 * at_s) <= 2 * CLAIM_MS
+
+
+def test_who_does_not_lead_renews_what_stands_by_its_clock_too() -> None:
+    def renewed(claim: int) -> bool:
+        span = Ms(15_000), Ms(15_000 + CLAIM_MS)
+        return renewal(blob("creating", str(claim)), PLACE, 1, span, anyhow=False) is not None
+
+    assert [renewed(claim) for claim in (1_000, 15_000, 15_001, 120_000, 135_001)] == [False, False, True, True, False]

@@ -1,13 +1,18 @@
 """Copies that take longer than their claim: made once while bytes arrive, given up when none do, whatever is told."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from chelonia.core.ahash import AHash
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealAction, HealOrder
-from chelonia.core.ids import BlobId
+from chelonia.core.ids import BlobId, ObjectId, ReferenceId, blob_object
+from chelonia.core.metadata import Filter, StoredObject
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN
@@ -87,6 +92,51 @@ def test_a_copy_that_comes_no_farther_is_made_anew(tells: Tells, settings: Libra
             blob = await a_long_copy(p, 3_600, tells)
             assert await p.until(there(p, blob), limit_ms) >= settings.claim_ms - 500  # type: ignore[arg-type]
             assert begun(p) == 2
+
+    run_virtual(scenario())
+
+
+class Refusing:
+    """An A-Hash in front of another: it refuses to read what `refused` says."""
+
+    def __init__(self, inner: AHash, refused: Callable[[Sequence[ObjectId], Filter], bool]) -> None:
+        self._inner = inner
+        self._refused = refused
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        if self._refused(ids, needed):
+            raise CheloniaError(Kind.UNAVAILABLE, "get", ids[0])
+        return await self._inner.get(call, ids, needed)
+
+
+def test_a_copy_of_which_nothing_can_be_asked_for_long_goes_on() -> None:
+    def of_claims(ids: Sequence[ObjectId], needed: Filter) -> bool:
+        return any(need.section == "claims" for need in needed)
+
+    async def scenario() -> None:
+        async with paper(4, PATIENT, wrap=lambda inner: Refusing(inner, of_claims)) as p:  # type: ignore[arg-type,return-value]
+            blob = await a_long_copy(p)
+            await p.until(there(p, blob))  # type: ignore[arg-type]
+            assert begun(p) == 1
+
+    run_virtual(scenario())
+
+
+def test_what_a_shepherd_makes_up_does_not_keep_the_copies_of_others_from_being_renewed() -> None:
+    def of_no_id(ids: Sequence[ObjectId], needed: Filter) -> bool:
+        return blob_object(BlobId("made up")) in ids
+
+    async def scenario() -> None:
+        async with paper(4, PATIENT, wrap=lambda inner: Refusing(inner, of_no_id)) as p:  # type: ignore[arg-type,return-value]
+            blob = await a_long_copy(p)
+            for shepherd in p.shepherds.values():
+                if not shepherd.taking:
+                    shepherd.takes(ReferenceId("r"), BlobId("made up"), LONG_S)
+            await p.until(there(p, blob))  # type: ignore[arg-type]
+            assert begun(p) == 1
 
     run_virtual(scenario())
 
