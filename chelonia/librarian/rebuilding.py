@@ -270,10 +270,12 @@ class Rebuilding:
         return None
 
     def _pass_over(self, what: str) -> None:
-        """Note what of the snapshots is not to be had. Raises: UNAVAILABLE while a Shepherd that may have it is away:
-        what comes back without it has other names, owners and policies, and nothing corrects that later."""
+        """Note what of the snapshots is not to be had. Raises: UNAVAILABLE while a Shepherd that may have it is away,
+        perhaps since it has told its records: what comes back without it has other names, owners and policies, and
+        nothing corrects that later."""
         self._progress.note(what)
-        away = [shepherd for shepherd in self._on.nodes.table.shepherds() if shepherd not in self._answering]
+        nodes, answering = self._on.nodes, self._answering
+        away = [each for each in nodes.table.shepherds() if each not in answering or not nodes.present(each)]
         if away:
             cure = "start them and give the command again, or `chelonia admin service withdraw` what is lost for good"
             raise CheloniaError(Kind.UNAVAILABLE, "rebuild", cause=f"{what}; {', '.join(away)} are away: {cure}")
@@ -290,13 +292,16 @@ class Rebuilding:
         return await self._tools.keeping.read(each.locations, each.facts)
 
     async def _readmit(self, shepherds: Sequence[ServiceId]) -> None:
-        """Have Shepherds bring back what they have set aside while the namespace did not know it."""
+        """Have Shepherds bring back what they have set aside while the namespace did not know it; who does not, as long
+        as that takes, counts as away."""
         for shepherd in shepherds:
             try:
                 while await self._on.world.directory.shepherd(shepherd).readmit(self._on.call) >= bounds.READMITTED_MAX:
                     continue
                 self._readmitted.add(shepherd)
+                self._answering.add(shepherd)
             except CheloniaError as error:
+                self._answering.discard(shepherd)
                 _LOG.info("what %s has set aside is not back: %s", shepherd, error)
 
     async def _keep(self, chosen: Snapshot, number: Ms, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:

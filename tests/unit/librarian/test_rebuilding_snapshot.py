@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -67,9 +67,26 @@ def test_a_snapshot_whose_shepherds_blink_is_asked_for_again(fails: int) -> None
     run_virtual(scenario())
 
 
+def stops(keeper: Keeper) -> None:
+    """Have a Shepherd be away."""
+    keeper.up = False
+
+
+def stops_when_it_has_told_its_records(keeper: Keeper) -> None:
+    """Have a Shepherd be away as soon as it has answered a rebuild."""
+    records = keeper.records
+
+    async def told(call: Call, after: str, limit: int) -> RecordPage:
+        page = await records(call, after, limit)
+        keeper.up, keeper.records = bool(page.after), told if page.after else records  # type: ignore[method-assign]
+        return page
+
+    keeper.records = told  # type: ignore[method-assign]
+
+
 @asynccontextmanager
-async def without_the_snapshot(k: Keepers) -> AsyncIterator[list[Keeper]]:
-    """A cluster whose only snapshot is on Shepherds that are away, in front of its rebuild."""
+async def without_the_snapshot(k: Keepers, leaves: Callable[[Keeper], None] = stops) -> AsyncIterator[list[Keeper]]:
+    """A cluster whose only snapshot is on Shepherds that are away, or soon will be, and its rebuild."""
     async with k.running(replace(BEFORE, snapshot_copies=1)):
         await k.upload("/old", sections={"policy": {EVE: "+read"}})
         await times(k, 1)
@@ -80,7 +97,7 @@ async def without_the_snapshot(k: Keepers) -> AsyncIterator[list[Keeper]]:
         if any(" segment " in kept.facts.name for kept in keeper.disk.values())
     ]
     for keeper in homes:
-        keeper.up = False
+        leaves(keeper)
     async with k.running(replace(NO_SNAPSHOTS, lease_ms=1_000), generation=2):
         await asyncio.sleep(5)
         await k.bench.service.rebuild(ADMIN, True)
@@ -88,12 +105,13 @@ async def without_the_snapshot(k: Keepers) -> AsyncIterator[list[Keeper]]:
         yield homes
 
 
-def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_is_away(expect_log) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("leaves", [stops, stops_when_it_has_told_its_records])
+def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_is_away(leaves, expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("the rebuild has stopped")
 
     async def scenario() -> None:
         k = keepers()
-        async with without_the_snapshot(k) as homes:
+        async with without_the_snapshot(k, leaves) as homes:
             status = await k.bench.service.rebuild(ADMIN, False)
             assert (status.stage, homes[0].id in status.cause) == ("failed", True)
             assert await k.paths() == {}
@@ -222,6 +240,33 @@ def test_a_snapshot_that_was_set_aside_for_being_unknown_is_brought_back() -> No
         async with rebuilt(k) as (k, _):
             assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
         assert [words for words in asked if "readmit" in words]
+
+    run_virtual(scenario())
+
+
+def test_a_rebuild_stops_while_a_snapshot_that_was_set_aside_is_not_brought_back(expect_log) -> None:  # type: ignore[no-untyped-def]
+    """All that is apart is read whole before it is back: that may take longer than anybody waits for the answer."""
+    expect_log("the rebuild has stopped")
+
+    async def slow(call: Call) -> int:
+        raise CheloniaError(Kind.TIMEOUT, "readmit")
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            await k.upload("/old")
+            await times(k, 1)
+            await next_snapshot(k)
+        for keeper in k.shepherds.values():
+            setting_aside(keeper, {" manifest ", " segment "})
+            keeper.readmit = slow  # type: ignore[attr-defined]
+        async with k.running(NO_SNAPSHOTS, generation=2):
+            await asyncio.sleep(20)
+            await k.bench.service.rebuild(ADMIN, True)
+            await k.until(lambda: over(k))
+            status = await k.bench.service.rebuild(ADMIN, False)
+            assert (status.stage, "are away" in status.cause) == ("failed", True)
+            assert await k.paths() == {}
 
     run_virtual(scenario())
 
