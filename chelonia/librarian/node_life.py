@@ -30,11 +30,12 @@ from chelonia.core.ids import (
     shepherd_object,
 )
 from chelonia.core.librarian import NodeView
-from chelonia.core.metadata import Needed
+from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.placement import DRAINED
+from chelonia.core.replicas import Location
 from chelonia.librarian import registry
-from chelonia.librarian.blobs import blob_of
-from chelonia.librarian.elements import check, drop, empty, erase, outbox_reference, put, version
+from chelonia.librarian.blobs import blob_of, locations_of
+from chelonia.librarian.elements import check, drop, empty, erase, outbox_reference, put, unset, version
 from chelonia.librarian.forgetting import part, records_dropped
 from chelonia.librarian.health import StoredNode
 from chelonia.librarian.records import Draft, Records
@@ -190,7 +191,11 @@ class NodeLife:
         return ForgetPage(done, tuple(losses), last, forgotten=False)
 
     async def _part(self, call: Call, leave: _Leave, items: Sequence[tuple[str, str]]) -> list[Loss]:
-        """Part the Shepherd from some of its blobs. Returns what is or would be lost."""
+        """Part the Shepherd from some of its blobs. Returns what is or would be lost.
+
+        Until it is burnt, what is to be erased there keeps its record: should the Shepherd come back, its report must
+        not list it again.
+        """
         shepherd = leave.shepherd
         losses: list[Loss] = []
 
@@ -198,16 +203,22 @@ class NodeLife:
             losses.clear()
             elements: list[Element] = []
             kept: set[BlobId] = set()
+            listed: set[str] = set()
             ids = dict.fromkeys(blob_object(BlobId(blob)) for _, blob in items)
             for blob in await self._records.get(call, list(ids)):
                 parting = part(blob, shepherd, self._nodes.proven)
+                listed.update(location.reference for location in _listed(blob, shepherd))
                 if parting.loss is not None:
                     losses.append(parting.loss)
                 if parting.loss is not None and not leave.accept_loss:
                     kept.add(blob_of(blob))
                 else:
                     elements += parting.elements
-            gone = [ReferenceId(reference) for reference, blob in items if BlobId(blob) not in kept]
+            gone = [
+                ReferenceId(reference)
+                for reference, blob in items
+                if BlobId(blob) not in kept and (leave.still or reference in listed)
+            ]
             elements += records_dropped(shepherd, gone)
             return Draft([*elements, *leave.still] if leave.change and elements else ())
 
@@ -217,11 +228,11 @@ class NodeLife:
         return losses
 
     async def _burn(self, call: Call, shepherd: ServiceId, dn: Dn) -> bool:
-        """The Shepherd is no more, if nothing names it. Returns whether it is.
+        """The Shepherd is no more, if nothing is listed there. Returns whether it is.
 
         It keeps its outbox as long as anything stays: it may come back, and is to erase then what was deleted.
         """
-        if (await self._records.scan(call, shepherd_object(shepherd), "file", "", 1)).items:
+        if await self._stays(call, shepherd):
             return False
         burnt = [
             registry.forget_record(record)
@@ -234,13 +245,33 @@ class NodeLife:
         await self._nodes.refresh(call)
         return True
 
+    async def _stays(self, call: Call, shepherd: ServiceId) -> bool:
+        """Whether any blob is listed on a Shepherd."""
+        obj, after = shepherd_object(shepherd), ""
+        while True:
+            page = await self._records.scan(call, obj, "file", after, bounds.REFERENCES_PAGE)
+            ids = dict.fromkeys(blob_object(BlobId(blob)) for _, blob in page.items)
+            found = await self._records.get(call, list(ids), (Needed("locations"),))
+            if any(_listed(blob, shepherd) for blob in found):
+                return True
+            if not page.more:
+                return False
+            after = page.items[-1][0]
+
     async def _end(self, call: Call, shepherd: ServiceId, still: Sequence[Element], burnt: Sequence[Element]) -> bool:
-        """Empty the Shepherd's outbox, then take its object away with what is `burnt`, if nothing names it."""
+        """Empty the Shepherd's outbox, then take its object away with what is `burnt`, if nothing names it. With what
+        is to be burnt go its records of what is not listed there; of others they have gone before."""
         obj = shepherd_object(shepherd)
         while (page := await self._records.scan(call, obj, "erase", "", bounds.REFERENCES_PAGE)).items:
             dropped = [drop(obj, "erase", key) for key, _ in page.items]
             dropped += [drop(obj, "file", outbox_reference(key)) for key, _ in page.items]
             if not (await self._records.attempt(call, Draft([*dropped, *still]))).applied:
+                return False
+        while burnt and (page := await self._records.scan(call, obj, "file", "", bounds.REFERENCES_PAGE)).items:
+            places = {Location(shepherd, ReferenceId(reference)): BlobId(blob) for reference, blob in page.items}
+            unlisted = [check(blob_object(blob), unset("locations", str(place))) for place, blob in places.items()]
+            dropped = records_dropped(shepherd, [place.reference for place in places])
+            if not (await self._records.attempt(call, Draft([*unlisted, *dropped, *still]))).applied:
                 return False
         draft = Draft([check(obj, empty("file"), empty("erase")), erase(obj), *burnt, *still])
         return (await self._records.attempt(call, draft)).applied
@@ -250,3 +281,8 @@ class NodeLife:
         if stored is None:
             raise CheloniaError(Kind.NOT_FOUND, op, shepherd, "no such Shepherd is registered")
         return stored
+
+
+def _listed(blob: StoredObject, shepherd: ServiceId) -> list[Location]:
+    """The locations of a blob on a Shepherd."""
+    return [location for location, _ in locations_of(blob) if location.shepherd == shepherd]

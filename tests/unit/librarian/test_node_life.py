@@ -28,6 +28,7 @@ from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import registry
 from chelonia.librarian.elements import check, drop, erase, file_record, outbox_record, put
 from chelonia.librarian.invariants import BLOB_LOST
+from chelonia.librarian.repair import SURPLUS
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
@@ -151,6 +152,44 @@ def test_a_shepherd_that_is_not_forgotten_after_all_keeps_its_orders_to_erase() 
             p.shepherds[one].up = True
             await p.until(lambda: drained_of(p, one))
             assert len(p.shepherds[one].erased) == 1
+
+    run_virtual(scenario())
+
+
+def test_what_is_to_be_erased_on_a_shepherd_that_is_not_forgotten_is_not_listed_again() -> None:
+    """It reports it when it comes back before it has erased it: others may be given up for a copy that goes."""
+
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            await p.upload("only", copies=1)
+            _, blob = await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            place = Location(one, ReferenceId(f"{blob}@{one}"))
+            await away(p, one)
+            await p.until(lambda: healed(p, blob, 2))
+            order = outbox_record(place, blob, SURPLUS, p.b.clock.now_ms())
+            gone = drop(blob_object(blob), "locations", str(place))
+            await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (gone, order))
+            assert not (await forget(p, one))[-1].forgotten
+            await p.b.report(one, (blob, place.reference, S.ALIVE))
+            assert one not in await p.b.locations(blob)
+            p.shepherds[one].up = True
+            await p.until(lambda: drained_of(p, one))
+            assert p.shepherds[one].erased == [place.reference]
+
+    run_virtual(scenario())
+
+
+def test_a_record_of_what_is_listed_nowhere_keeps_no_shepherd() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            _, blob = await p.upload("f", copies=1)
+            two = p.b.shepherds[1]
+            await away(p, two)
+            orphan = file_record(Location(two, ReferenceId("orphan")), blob)
+            await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (orphan,))
+            assert (await forget(p, two))[-1].forgotten
+            assert not (await p.b.stored(f"sys:shepherd:{two}")).exists
 
     run_virtual(scenario())
 
