@@ -96,5 +96,7 @@ SNAPSHOTS_OBJECT = ObjectId("sys:snapshots")
 """Namespace snapshots: `snapshot` names manifest and segments by time, `blobs` all blobs that hold any of them."""
 REBUILD_OBJECT = ObjectId("sys:rebuild")
 """Section `rebuild`: `state` (`running`, `done`) and `begun_ms` of the last rebuild from bytes."""
+OVERWRITTEN_OBJECT = ObjectId("sys:overwritten")
+"""While a rebuild goes on: section `formerly`, the blobs that newer bytes of their file (value) have replaced."""
 CLUSTER_OBJECT = ObjectId("sys:cluster")
 """Section `cluster`: `id`, `generation`, `created_ms`, `record_key` (signs replica records)."""

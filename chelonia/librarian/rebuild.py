@@ -19,6 +19,7 @@ from typing import Final
 from chelonia.core.ahash import Element
 from chelonia.core.ids import (
     BLOB_PREFIX,
+    OVERWRITTEN_OBJECT,
     SERVICES_OBJECT,
     SNAPSHOTS_OBJECT,
     TRASH_OBJECT,
@@ -36,6 +37,7 @@ from chelonia.librarian import registry, trash
 from chelonia.librarian.blobs import (
     FIRST_ORDINAL,
     NewBlob,
+    blob_of,
     facts_of,
     file_states,
     known_checksum_type,
@@ -179,11 +181,15 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a record's blob (it exists or not), of its file, and of the blobs that this file has."""
+    """What is known of a record's blob (it exists or not), of its file, and of the blobs that this file has.
+
+    `overwritten`: the blob was the bytes of a file until newer ones were found, of whatever file its record tells.
+    """
 
     blob: StoredObject
     file: StoredObject
     current: Sequence[StoredObject] = ()
+    overwritten: bool = False
 
 
 def is_late(record: ReplicaRecord, basis: Basis) -> bool:
@@ -199,6 +205,8 @@ def judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
         return Verdict.DAMAGED
     if known.blob.exists:
         return Verdict.LISTED if _agree(facts, known.blob) else Verdict.CONFLICT
+    if known.overwritten:
+        return Verdict.OVERWRITTEN
     true = genuine(facts, basis.record_key)
     if not record.committed:
         return _uncommitted(_judge_genuine(facts, known, basis)) if true and basis.late else Verdict.UNCOMMITTED
@@ -285,6 +293,7 @@ def new_version(facts: ReplicaFacts, location: Location, known: Known) -> list[E
     for blob in known.current:
         if blob.exists:
             elements.append(erase(blob.id, version(blob.version)))
+            elements.append(put(OVERWRITTEN_OBJECT, "formerly", blob_of(blob), file.id))
             elements += [drop(shepherd_object(at.shepherd), "file", at.reference) for at, _ in locations_of(blob)]
     return elements
 

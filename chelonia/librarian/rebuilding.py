@@ -18,6 +18,7 @@ from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     CLUSTER_OBJECT,
+    OVERWRITTEN_OBJECT,
     REBUILD_OBJECT,
     ROOT,
     SERVICES_OBJECT,
@@ -191,6 +192,7 @@ class Rebuilding:
             await self._read_records(Basis(self._tools.keeping.record_key, begun, late, self._holes))
         await self._have_compared()
         await self._check()
+        await self._forget_overwritten()
 
     # --- the snapshot -----------------------------------------------------------------------------------------------
 
@@ -451,13 +453,22 @@ class Rebuilding:
             except CheloniaError as error:
                 _LOG.info("%s compares later what it has set aside: %s", shepherd, error)
 
+    async def _forget_overwritten(self) -> None:
+        """What newer bytes have replaced matters to a rebuild that is not through, and to nobody else."""
+        obj = OVERWRITTEN_OBJECT
+        while (page := await self._on.records.scan(self._on.call, obj, "formerly", "", bounds.REFERENCES_PAGE)).items:
+            if not await self._attempt([drop(obj, "formerly", blob) for blob, _ in page.items]):
+                return
+
     async def _known(self, item: ReplicaRecord) -> Known:
         if item.facts is None:
             return Known(_NOTHING, _NOTHING)
         blob = await self._on.records.one(self._on.call, blob_object(item.facts.blob))
         file = await self._on.records.one(self._on.call, ObjectId(item.facts.guid or "-"))
         current = await self._on.records.get(self._on.call, rebuild.blobs_known(file))
-        return Known(blob, file, current)
+        formerly = Needed("formerly", item.facts.blob)
+        passed = await self._on.records.one(self._on.call, OVERWRITTEN_OBJECT, (formerly,))
+        return Known(blob, file, current, overwritten=bool(passed.value("formerly", item.facts.blob)))
 
     async def _file(self, facts: ReplicaFacts, at: Location) -> Verdict:
         """A file since the snapshot, under its name; what has lost its name to another goes to `/lost+found`."""

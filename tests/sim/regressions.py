@@ -93,6 +93,7 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ("swarm", 248, "what was set aside amid a rebuild was listed as alive, and could not be read"),
     ("swarm", 1_732, "/lost+found did not know its own name when a rebuild was through"),
     ("swarm", 1_187, "the simulator's own: bytes that arrived after all metadata were lost became a file"),
+    ("swarm", 3_706, "bytes of putFile that newer ones had replaced were in /lost+found after a rebuild"),
     ("swarm", 72_048, "the simulator's own: an erasure that the disk had in hand when news came of older metadata"),
     ("swarm", 1_347, "the simulator's own: a file overwritten by another user since the snapshot is either's"),
 )

@@ -16,6 +16,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     CLUSTER_OBJECT,
+    OVERWRITTEN_OBJECT,
     REBUILD_OBJECT,
     ROOT,
     SERVICES_OBJECT,
@@ -181,6 +182,36 @@ def test_what_was_written_overwritten_and_made_since_the_snapshot_comes_back() -
             assert status.counts["files overwritten since the snapshot"] == 1
             assert not (await k.bench.stored(f"blob:{old_blob}")).exists
             assert any("collection 'new'" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_bytes_that_newer_ones_replaced_do_not_come_back_under_the_name_of_their_upload() -> None:
+    """What `putFile` writes over a file bears the id of its upload, which is nobody's by then."""
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            file, replaced = await k.upload("/over", b"old bytes")
+            await times(k, 1)
+            await next_snapshot(k)
+            kept = held(k, replaced)
+        upload, newer = Guid("00000000-0000-4000-9000-f00000000009"), BlobId("00000000-0000-4000-9000-b00000000009")
+        for one in kept:
+            sealed = seal(KEY, replaced, upload, name="/over", owner=JOE, wanted=2)
+            one.facts = replace(one.facts, guid=upload, seal=sealed)
+        sealed = seal(KEY, newer, file, name="/over", owner=JOE, wanted=2)
+        facts = replace(
+            kept[0].facts, blob=newer, guid=file, seal=sealed, checksums=checksums(b"NEW bytes"),
+            created_ms=k.clock.now_ms(),
+        )  # fmt: skip
+        first = next(iter(k.shepherds.values()))
+        first.disk[ReferenceId("00000000-0000-4000-9000-000000000000")] = Kept(facts, b"NEW bytes")
+        async with rebuilt(k) as (k, status):
+            assert set(await k.paths()) == {"/over"}
+            assert (await k.bench.stored(file)).sections["blobs"] == {"00000000": newer}
+            assert status.counts["replicas of overwritten files"] >= 1
+            assert not (await k.bench.stored(OVERWRITTEN_OBJECT)).exists
 
     run_virtual(scenario())
 
