@@ -8,7 +8,7 @@ Lookups are exact: no prefix of an id ever matches. Pure, not thread-safe.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from chelonia.core.ids import BlobId, ReferenceId
@@ -65,20 +65,27 @@ class Index:
         """
         committed, uncommitted = (rows.at_rest(committed=each, keep_until_ms=until_ms) for each in (True, False))
         known = [facts[reference] for reference in page.known]
-        self.total_bytes += sum(map(rows.fact_size, known))
+        self.total_bytes += rows.sizes_together(known)
         if page.uncommitted:
             heads = (uncommitted if reference in page.uncommitted else committed for reference in page.known)
             self._rows.update(zip(page.known, map(bytes.__add__, heads, known), strict=True))
         else:
             self._rows.update(zip(page.known, map(committed.__add__, known), strict=True))
-        for blob, reference in zip(map(rows.fact_blob, known), page.known, strict=True):
-            others = self._blobs.setdefault(blob, reference)
-            if others is not reference:
-                self._blobs[blob] = (*self._of_blob(blob), reference)
+        self._enter_blobs(rows.fact_blobs(known), page.known)
         in_turn = not (self._order and page.known) or self._order[-1] < page.known[0]
         self._order += page.known
         if not in_turn:
             self._order.sort()
+
+    def _enter_blobs(self, blobs: Sequence[bytes], references: Sequence[ReferenceId]) -> None:
+        fresh = dict(zip(blobs, references, strict=True))
+        if len(fresh) == len(blobs) and self._blobs.keys().isdisjoint(fresh):  # as good as always: one copy of each
+            self._blobs.update(fresh)
+            return
+        for blob, reference in zip(blobs, references, strict=True):
+            others = self._blobs.setdefault(blob, reference)
+            if others is not reference:
+                self._blobs[blob] = (*self._of_blob(blob), reference)
 
     def remove(self, reference: ReferenceId) -> Held | None:
         """Forget a replica; returns what was known of it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId, is_uuid
@@ -22,7 +22,9 @@ from chelonia.shepherd.lifecycle import Held
 _CONDITION: Final = struct.Struct("<Bqqq")
 _NUMBERS: Final = struct.Struct("<qq")
 _LENGTH: Final = struct.Struct("<H")
+_SIZE: Final = struct.Struct("<q")
 _ALIVE, _COMMITTED = 1, 2
+_UUID_SHORT: Final = _LENGTH.pack(17)
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2})+")
 
 
@@ -74,6 +76,16 @@ def blob_of(row: bytes) -> bytes:
 def fact_blob(facts: bytes) -> bytes:
     """The blob in facts, in its short form."""
     return facts[18 : 18 + facts[16] + (facts[17] << 8)]
+
+
+def sizes_together(facts: Sequence[bytes]) -> int:
+    """The sizes in all these facts, bytes."""
+    return sum(size for each in facts for size in _SIZE.unpack_from(each))
+
+
+def fact_blobs(facts: Sequence[bytes]) -> list[bytes]:
+    """The blob in each of these facts, in its short form: a million at a start, nearly all of one length."""
+    return [each[18:35] if each[16:18] == _UUID_SHORT else fact_blob(each) for each in facts]
 
 
 def facts_of(row: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shutil
 import socket
@@ -15,7 +16,7 @@ from cryptography import x509
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.policy import Action, decide
-from chelonia.hosting.cheloniad import main, note_trouble
+from chelonia.hosting.cheloniad import main, note_trouble, spare_the_collector
 from chelonia.hosting.config import load_config, trusted
 from chelonia.hosting.dev import DevCluster, DevOptions, dn_of, load_issued
 from chelonia.hosting.identity import identity_of_chain
@@ -350,3 +351,14 @@ def test_only_the_first_replica_founds_and_only_in_an_empty_directory(
     shutil.rmtree(tmp_path / "data" / "ahash1")
     assert main(["found-ahash", "--config", str(conf / "core1.toml")]) == 0
     assert (tmp_path / "data" / "ahash1" / "db").is_dir()
+
+
+def test_what_a_start_has_made_is_not_looked_at_again() -> None:
+    gc.disable()
+    try:
+        spare_the_collector()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.unfreeze()
+        gc.enable()

@@ -269,6 +269,9 @@ def test_a_row_is_the_replica(replica: Held) -> None:
     assert (rows.size_of(row), rows.is_alive(row)) == (replica.size, replica.alive)
     assert rows.blob_of(row) == rows.shorten(replica.blob)
     assert bool(rows.facts_of(row)) == bool(replica.blob)
+    if facts := rows.facts_of(row):
+        assert rows.fact_blobs([facts, facts]) == [rows.shorten(replica.blob)] * 2
+        assert rows.sizes_together([facts, facts]) == 2 * replica.size
 
 
 def test_what_was_learned_by_an_earlier_start_fills_the_index() -> None:
@@ -290,6 +293,22 @@ def test_what_was_learned_by_an_earlier_start_fills_the_index() -> None:
     live = after.live_copy(FACTS.blob)
     assert live is not None
     assert live.reference == A
+
+
+def test_pages_of_blobs_that_are_there_once_or_twice_are_found_by_blob() -> None:
+    before, after = Index(), Index()
+    blobs = {A: "1", B: "2", C: "1"}
+    for reference, number in blobs.items():
+        before.put(held(reference, blob=BlobId(f"00000000-0000-4000-8000-00000000000{number}")))
+    facts = before.changes(10)
+    for page in ([A, B], [C]):
+        after.load(Scanned(page, frozenset(), []), facts, 77)
+    for reference in (A, C, B):
+        kept = before.get(reference)
+        assert kept is not None
+        assert after.live_copy(kept.blob) is not None
+        after.remove(reference)
+    assert after.live_copy(BlobId("00000000-0000-4000-8000-000000000001")) is None
 
 
 # --- authority -----------------------------------------------------------------------------------------------------
