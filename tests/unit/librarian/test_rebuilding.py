@@ -23,8 +23,6 @@ from chelonia.core.ids import (
     BlobId,
     Dn,
     Guid,
-    Ms,
-    ObjectId,
     ReferenceId,
     ServiceId,
 )
@@ -39,14 +37,12 @@ from chelonia.core.librarian import (
     Undelete,
     Unlink,
 )
-from chelonia.core.metadata import StoredObject
-from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import RecordPage, ReplicaRecord
+from chelonia.core.replicas import Checksums, ReplicaState
+from chelonia.core.shepherd import RecordPage
 from chelonia.librarian import rebuild, rebuilding
 from chelonia.librarian.elements import put
 from chelonia.librarian.invariants import broken
 from chelonia.librarian.mending import LOST_FOUND
-from chelonia.librarian.rebuild import Basis, Known, Verdict
 from chelonia.librarian.rebuilding import Rebuilding
 from chelonia.librarian.records import Draft, Identity
 from chelonia.librarian.seal import seal
@@ -257,23 +253,6 @@ def test_deleted_files_whose_time_is_over_by_now_do_not_come_back_as_lost() -> N
             assert not any("lost" in note for note in status.notes), status.notes
 
     run_virtual(scenario())
-
-
-@pytest.mark.parametrize(
-    ("hours_before", "becomes"),
-    [(0.9, Verdict.SHELTERED), (3, Verdict.SHELTERED), (23, Verdict.SHELTERED), (25, Verdict.DELETED)],
-)
-def test_what_may_have_been_on_its_way_when_the_snapshot_was_taken_is_not_called_deleted(
-    hours_before: float, becomes: Verdict
-) -> None:
-    """Bytes are dated by their ticket: an upload of hours, acknowledged after the snapshot, looks that much older."""
-    blob, guid, begun = BlobId("00000000-0000-4000-9000-b00000000001"), Guid("g"), 100 * HOUR
-    sealed = seal(KEY, blob, guid, name="/big", owner=JOE, wanted=2)
-    created = Ms(int(begun - hours_before * HOUR))
-    facts = ReplicaFacts(blob, guid, "/big", JOE, 1, Checksums(), 2, created, sealed)
-    record = ReplicaRecord(ReferenceId("r"), ReplicaState.ALIVE, True, False, facts)
-    unknown = Known(StoredObject(ObjectId("-"), 0), StoredObject(ObjectId("-"), 0))
-    assert rebuild.judge(record, unknown, Basis(KEY, Ms(begun))) is becomes
 
 
 def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_of_their_choice() -> None:
