@@ -350,7 +350,7 @@ class ReplicatedStore:
         self._elections.stop()
         if self._thread is not None:
             self._thread.join()
-        with self._state.changing(), self._gate.exclusive():
+        with self._work.turn, self._state.changing(), self._gate.exclusive():
             self._release()
 
     # --- opening and closing ---------------------------------------------------------------------------------------
@@ -534,11 +534,11 @@ class ReplicatedStore:
         the thread, an election, a reader. (Whoever comes after that look is waited for, as briefly as they are.)
         """
         began_s = time.monotonic()
-        follows = self._ready and self._master != self._own
-        if not (follows and self._brief.expected(began_s) and is_brief(frame.control, frame.record)):
+        if not (self._brief.expected(began_s) and is_brief(frame.control, frame.record)):
             return False
         with self._work.alone() as alone:
-            if not alone or self._closed or self._elections.turn.locked() or self._state.held:
+            over = self._closed or self._panicked or not self._ready or self._master == self._own
+            if over or not alone or self._elections.turn.locked() or self._state.held:
                 return False
             try:
                 self._carry_out(frame)

@@ -3,13 +3,14 @@
 To hand a piece of work to a thread, and its result back, costs more than most pieces: threads of one interpreter take
 turns, and each begins with cold caches. So whoever brings a brief piece does it himself when nothing waits and nobody
 is at work. How long such pieces take is looked at all the time: one that waited for a disk sends the next ones back to
-the thread, whose waiting holds up nobody else.
+the thread, whose waiting holds up nobody else. So does any for a moment, that a backlog is the thread's.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ BRIEF_S: Final = 0.005
 """What takes longer is not done on the spot: a sync on a disk that turns takes twice as long, on a good one a tenth."""
 DOUBT_FACTOR: Final = 10
 """For how long nothing is done on the spot after a piece that took longer, in terms of what that took."""
+REST_FACTOR: Final = 0.5
+"""The same after a brief one: pieces that come one upon the other go to the thread, which syncs once for all."""
 
 
 class WorkQueue(Generic[T]):
@@ -44,13 +47,14 @@ class WorkQueue(Generic[T]):
 
     def wait(self, seconds: float) -> bool:
         """Wait until something waits, or so long; returns whether something does. For the one thread only."""
-        if not self._waiting:
+        until_s = time.monotonic() + seconds
+        while not self._waiting:
             try:
-                self._bell.get(timeout=seconds)
+                self._bell.get(timeout=max(0.0, until_s - time.monotonic()))
             except queue.Empty:
                 return False
-            self._rung = False
-        return bool(self._waiting)
+            self._rung = False  # it may have been rung for what was taken already, without a wait
+        return True
 
     def take(self) -> T:
         """What has waited longest. The caller holds `turn`, and has seen that something waits."""
@@ -68,16 +72,17 @@ class WorkQueue(Generic[T]):
 
 
 class Briefness:
-    """Whether work may be expected to be brief: for a while after a piece that was not, it is not."""
+    """Whether work may be expected to be brief: not for a while after a piece that was not, nor right after any."""
 
     def __init__(self) -> None:
-        self._doubted_until_s = 0.0
+        self._resting_until_s = 0.0
 
     def expected(self, now_s: float) -> bool:
         """Whether the next piece is likely to be brief."""
-        return now_s >= self._doubted_until_s
+        return now_s >= self._resting_until_s
 
     def note(self, began_s: float, ended_s: float) -> None:
         """One took from then to now."""
-        if ended_s - began_s > BRIEF_S:
-            self._doubted_until_s = ended_s + DOUBT_FACTOR * (ended_s - began_s)
+        took_s = ended_s - began_s
+        rest_s = took_s * (DOUBT_FACTOR if took_s > BRIEF_S else REST_FACTOR)
+        self._resting_until_s = max(self._resting_until_s, ended_s + rest_s)

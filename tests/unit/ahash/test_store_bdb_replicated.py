@@ -118,6 +118,7 @@ def followed_at_once(group: Wired, count: int = 20) -> int:
 
 def test_a_brief_commit_is_followed_by_whoever_brings_it(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_bdb_work, "BRIEF_S", 10.0)
+    monkeypatch.setattr(store_bdb_work, "REST_FACTOR", 0.0)
     assert followed_at_once(group) > 10, "now and then the thread is at work"
     here = poll(lambda: [event for event in group.seen[1] if isinstance(event, Committed)][19:])
     poll(lambda: last_token(group, 2) == here[0].token, what="everything vouched for")
@@ -125,11 +126,42 @@ def test_a_brief_commit_is_followed_by_whoever_brings_it(group: Wired, monkeypat
 
 def test_a_brief_commit_waits_for_no_reader_where_it_is_brought(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_bdb_work, "BRIEF_S", 10.0)
+    monkeypatch.setattr(store_bdb_work, "REST_FACTOR", 0.0)
     followed_at_once(group)
     with group.engines[2].reading():
         put(group.engines[1], 21)
         assert group.engines[2].applied() == 20
     caught_up(group, 21)
+
+
+def test_commits_that_come_one_upon_the_other_are_synced_together(
+    group: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_bdb_work, "BRIEF_S", 10.0)
+    engine, backlog, count = group.engines[2], list[tuple[int, bytes, bytes]](), 50
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "process", lambda *frame: backlog.append(frame))
+        for sequence in range(1, count + 1):
+            put(group.engines[1], sequence)
+    seen = len(group.seen[2])
+    for frame in backlog:
+        engine.process(*frame)
+    caught_up(group, count)
+    assert 1 <= sum(isinstance(event, Flushed) for event in group.seen[2][seen:]) < count / 2
+
+
+def test_who_cannot_go_on_follows_nothing_any_more(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_bdb_work, "BRIEF_S", 10.0)
+    engine, applied = group.engines[2], list[Any]()
+
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(engine, "_look_after_logs", fail)
+    group.wait(2, Failed)
+    monkeypatch.setattr(engine, "_apply", applied.append)
+    put(group.engines[1], 1)
+    assert not applied
 
 
 def test_on_a_slow_disk_commits_are_followed_by_the_thread(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:

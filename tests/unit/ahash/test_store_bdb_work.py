@@ -1,8 +1,9 @@
 """What waits for a thread, and what is done on the spot instead."""
 
 import threading
+import time
 
-from chelonia.ahash.store_bdb_work import BRIEF_S, DOUBT_FACTOR, Briefness, WorkQueue
+from chelonia.ahash.store_bdb_work import BRIEF_S, DOUBT_FACTOR, REST_FACTOR, Briefness, WorkQueue
 
 MANY = 20_000
 
@@ -70,10 +71,33 @@ def test_what_was_left_is_found_without_a_bell() -> None:
     assert work.wait(0)
 
 
+def test_a_bell_that_was_not_needed_ends_no_wait() -> None:
+    work, began_s = WorkQueue[int](), time.monotonic()
+    work.put(1)
+    assert work.wait(0)
+    assert work.take() == 1
+    assert not work.wait(0.05)
+    assert time.monotonic() - began_s >= 0.05, "who waited took this for silence"
+
+
 def test_after_what_was_not_brief_nothing_is_expected_to_be_for_a_while() -> None:
     brief, long_s = Briefness(), 2 * BRIEF_S
-    brief.note(0.0, BRIEF_S)
-    assert brief.expected(BRIEF_S)
     brief.note(1.0, 1.0 + long_s)
     assert not brief.expected(1.0 + long_s + DOUBT_FACTOR * long_s - 0.001)
     assert brief.expected(1.0 + long_s + DOUBT_FACTOR * long_s + 0.001)
+
+
+def test_what_took_less_long_does_not_shorten_the_doubt() -> None:
+    brief = Briefness()
+    brief.note(0.0, 1.0)
+    brief.note(1.0, 1.0 + 2 * BRIEF_S)
+    brief.note(1.1, 1.1 + BRIEF_S / 2)
+    assert not brief.expected(1.0 + DOUBT_FACTOR - 0.001)
+    assert brief.expected(1.0 + DOUBT_FACTOR + 0.001)
+
+
+def test_after_a_brief_piece_comes_a_brief_rest() -> None:
+    brief = Briefness()
+    brief.note(0.0, BRIEF_S)
+    assert not brief.expected(BRIEF_S)
+    assert brief.expected(BRIEF_S + REST_FACTOR * BRIEF_S)
