@@ -143,7 +143,8 @@ def host_subject(ca: CertificateAuthority, name: str) -> Dn:
     if len(name) > HOST_NAME_MAX:
         cause = (
             f"it is too long for a certificate's subject, which has {HOST_NAME_MAX} characters for it: name the host "
-            "shorter, or make its certificate with a subject of its own (`cheloniad ca host --subject`)"
+            "shorter, or, where it is not to join, make its certificate with a subject of its own (`cheloniad ca host "
+            "--subject`)"
         )
         raise CheloniaError(Kind.BAD_REQUEST, "certify host", name, cause)
     return Dn(f"{base_of(ca)}/CN=host/{name}")
