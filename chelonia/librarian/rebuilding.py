@@ -35,14 +35,15 @@ from chelonia.core.librarian import TYPE_COLLECTION, Finding, MakeEntry, Rebuild
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.replicas import Location, ReplicaFacts
-from chelonia.core.shepherd import RecordPage, ReplicaRecord
+from chelonia.core.shepherd import ReplicaRecord
 from chelonia.librarian import invariants, rebuild
 from chelonia.librarian.elements import drop, erase, isset, put
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.rebuild import Basis, Known, Verdict
-from chelonia.librarian.records import Draft
+from chelonia.librarian.records import Draft, Records
+from chelonia.librarian.recounts import PAUSES_MS, Look, Recounts
 from chelonia.librarian.service_names import Names
 from chelonia.librarian.tree import type_of
 from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page, parse_snapshot_name
@@ -55,9 +56,6 @@ NOTES_MAX: Final = 1000
 """Notes kept; counts go on beyond."""
 CHECKS_MAX: Final = 6
 """Passes over the invariants at the end: each mends what the one before brought to light."""
-PAUSES_MS: Final = (1_000, 2_000, 4_000, 8_000, 16_000)
-"""How long a Shepherd that does not tell its records, or those that have a snapshot, are waited for between tries: a
-restart is no reason to lose it."""
 CONCERNING: Final = (Verdict.CONFLICT, Verdict.SHELTERED, Verdict.DAMAGED)
 
 
@@ -98,12 +96,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a rebuild works with. `heed`: have healing see that it waits from now on."""
+    """What a rebuild works with. `heed`: have healing see that it waits from now on; `prompt`: for who waits for an
+    answer, where the rebuild itself is patient with the A-Hash."""
 
     names: Names
     fsck: Fsck
     keeping: Keeping
     heed: Callable[[], Awaitable[None]]
+    prompt: Records
 
 
 class Rebuilding:
@@ -117,15 +117,18 @@ class Rebuilding:
         self._total = 0
         self._again = False
         self._holes = False
-        self._answering: set[ServiceId] = set()
+        self._recounts = Recounts(footing, self._note)
         self._readmitted: set[ServiceId] = set()
         self._aside: dict[ServiceId, ReferenceId] = {}
+
+    def _note(self, text: str) -> None:
+        self._progress.note(text)
 
     async def status(self) -> RebuildStatus:
         """How far it is; of one that another start of a Librarian has begun, why it has stopped."""
         p = self._progress
         if self._task is None:
-            cause = rebuild.failure(await self._on.records.one(self._on.call, REBUILD_OBJECT))
+            cause = rebuild.failure(await self._tools.prompt.one(self._on.call, REBUILD_OBJECT))
             p = Progress("failed", cause=cause) if cause else p
         return RebuildStatus(p.stage, p.done, p.total, dict(p.counts), tuple(p.notes), p.cause)
 
@@ -133,15 +136,17 @@ class Rebuilding:
         """Start in somebody's name, unless it runs. Raises: NOT_EMPTY."""
         if self._task is not None and not self._task.done():
             return
-        marker = await self._on.records.one(self._on.call, REBUILD_OBJECT)
-        inside = await self._on.records.scan(self._on.call, ObjectId(ROOT), "entries", "", 1)
+        prompt = self._tools.prompt
+        marker = await prompt.one(self._on.call, REBUILD_OBJECT)
+        inside = await prompt.scan(self._on.call, ObjectId(ROOT), "entries", "", 1)
         if inside.items and not rebuild.under_way(marker):
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
             raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
         self._again, self._holes = rebuild.under_way(marker), False
+        self._recounts.begin()
         self._readmitted.clear()
         self._aside.clear()
-        await self._mark(rebuild.RUNNING)
+        await self._mark(prompt, rebuild.RUNNING)
         await self._tools.heed()
         _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
         self._progress = Progress("beginning")
@@ -153,23 +158,23 @@ class Rebuilding:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _mark(self, state: str) -> None:
+    async def _mark(self, records: Records, state: str) -> None:
         elements = [
             put(REBUILD_OBJECT, "rebuild", "state", state),
             put(REBUILD_OBJECT, "rebuild", "begun_ms", str(self._on.wall)),
             drop(REBUILD_OBJECT, "rebuild", "cause"),
         ]
-        await self._on.records.attempt(self._on.call, Draft(elements))
+        await records.attempt(self._on.call, Draft(elements))
 
     async def _run(self) -> None:
         try:
             await self._work()
-            await self._mark("done")
+            await self._mark(self._on.records, "done")
             self._progress.stage = "done"
         except CheloniaError as error:
             _LOG.error("the rebuild has stopped, begin it again; nothing is repaired until it is through: %s", error)
-            self._progress.stage, self._progress.cause = "failed", str(error)
             await self._tell(str(error))
+            self._progress.stage, self._progress.cause = "failed", str(error)
         except BaseException as error:
             self._progress.stage, self._progress.cause = "failed", f"it broke off: {error!r}"
             raise
@@ -177,7 +182,7 @@ class Rebuilding:
     async def _tell(self, cause: str) -> None:
         """Have every Librarian, and a later start of this one, know why it has stopped."""
         try:
-            await self._on.records.attempt(self._on.call, Draft([put(REBUILD_OBJECT, "rebuild", "cause", cause)]))
+            await self._tools.prompt.attempt(self._on.call, Draft([put(REBUILD_OBJECT, "rebuild", "cause", cause)]))
             await self._tools.heed()
         except CheloniaError as error:
             _LOG.info("that the rebuild has stopped is known to this Librarian alone: %s", error)
@@ -215,40 +220,19 @@ class Rebuilding:
         self._total = self._progress.done
         return found
 
-    async def _each_page(self, look: Callable[[ServiceId, Sequence[ReplicaRecord]], Awaitable[None]]) -> None:
+    async def _each_page(self, look: Look) -> None:
         """Go through the records of every Shepherd that is there; say which are not."""
-        for shepherd in self._on.nodes.table.shepherds():
-            if not self._on.nodes.present(shepherd) and shepherd not in self._answering:
-                self._progress.note(f"{shepherd} is away: what only it holds is not found")
-                continue
-            page = await self._page(shepherd, "")
-            while page is not None:
-                await look(shepherd, page.items)
-                self._progress.done += len(page.items)
-                page = await self._page(shepherd, page.after) if page.after else None
 
-    async def _page(self, shepherd: ServiceId, after: str) -> RecordPage | None:
-        """A page of a Shepherd's records, having waited for it; None, and a note, when it has stopped answering."""
-        cause = ""
-        for pause_ms in (*PAUSES_MS, 0):
-            try:
-                port = self._on.world.directory.shepherd(shepherd)
-                page = await port.records(self._on.call, after, bounds.REFERENCES_PAGE)
-            except CheloniaError as error:
-                _LOG.info("the records of %s are asked for again: %s", shepherd, error)
-                cause = error.cause
-                await self._on.world.clock.sleep(pause_ms)
-            else:
-                self._answering.add(shepherd)
-                return page
-        self._answering.discard(shepherd)
-        self._progress.note(f"{shepherd} stopped answering ({cause}): what only it holds is not found")
-        return None
+        async def counted(shepherd: ServiceId, items: Sequence[ReplicaRecord]) -> None:
+            await look(shepherd, items)
+            self._progress.done += len(items)
+
+        await self._recounts.each_page(counted)
 
     async def _choose(self, found: dict[BlobId, Snapshot]) -> Manifest | None:
         """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere."""
         cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
-        generation, born = self._on.records.position.generation, Ms(int(cluster.value("cluster", "created_ms")))
+        generation, born = self._tools.prompt.position.generation, Ms(int(cluster.value("cluster", "created_ms")))
         parsed = ((parse_snapshot_name(each.facts.name), each) for each in found.values())
         manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
         for number, each in sorted(manifests, key=lambda pair: pair[0], reverse=True):
@@ -276,11 +260,12 @@ class Rebuilding:
         perhaps since it has told its records: what comes back without it has other names, owners and policies, and
         nothing corrects that later."""
         self._progress.note(what)
-        nodes, answering = self._on.nodes, self._answering
+        nodes, answering = self._on.nodes, self._recounts.answering
         away = [each for each in nodes.table.shepherds() if each not in answering or not nodes.present(each)]
         if away:
             cure = "start them and give the command again, or `chelonia admin service withdraw` what is lost for good"
-            raise CheloniaError(Kind.UNAVAILABLE, "rebuild", cause=f"{what}; {', '.join(away)} are away: {cure}")
+            cause = f"{what}; {', '.join(away)} are away or do not tell their records: {cure}"
+            raise CheloniaError(Kind.UNAVAILABLE, "rebuild", cause=cause)
 
     async def _read(self, each: Snapshot) -> bytes:
         """The bytes of a snapshot's blob, having waited for those who have them. Raises: NO_REPLICA."""
@@ -298,13 +283,18 @@ class Rebuilding:
         as that takes, counts as away."""
         for shepherd in shepherds:
             try:
-                while await self._on.world.directory.shepherd(shepherd).readmit(self._on.call) >= bounds.READMITTED_MAX:
-                    continue
+                await self._readmit_all(shepherd)
                 self._readmitted.add(shepherd)
-                self._answering.add(shepherd)
+                self._recounts.answering.add(shepherd)
             except CheloniaError as error:
-                self._answering.discard(shepherd)
+                self._recounts.answering.discard(shepherd)
                 _LOG.info("what %s has set aside is not back: %s", shepherd, error)
+
+    async def _readmit_all(self, shepherd: ServiceId) -> None:
+        for _ in range(self._recounts.readmissions_max(shepherd)):
+            if await self._on.world.directory.shepherd(shepherd).readmit(self._on.call) < bounds.READMITTED_MAX:
+                return
+        raise CheloniaError(Kind.CONFLICT, "readmit", shepherd, "it brings back more than it says it has set aside")
 
     async def _keep(self, chosen: Snapshot, number: Ms, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
         uses = " ".join((chosen.facts.blob, *manifest.segments))

@@ -8,23 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
 
 from chelonia.core import bounds
 from chelonia.core.ahash import AHash, Element, ObjectPage, Page, TransactOutcome, Walk, WalkOutcome
 from chelonia.core.caller import Call, Role
+from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Position
 from chelonia.librarian.elements import EXPECT
 
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+
 TRIES = 8
 """Rounds of read-decide-transact: in each, somebody's transact has gone through."""
 
 _UNKNOWN = frozenset({Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE, Kind.NETWORK, Kind.TIMEOUT})
 """Failures after which a transact may have applied, at an earlier one of its tries."""
+PATIENCE_MS: Final = 30_000
+"""How long an A-Hash that does not answer is asked again: an election, or a start of its process, is shorter."""
+PATIENCE_PAUSE_MS: Final = 1_000
+"""Before the first time; it doubles."""
 
 Applied = Callable[[tuple[Element, ...]], None]
 """Told of every transact that applied here, or may have."""
@@ -50,11 +62,21 @@ class Draft:
     memo: str = ""
 
 
-class Records:
-    """Reads and transacts in the name of one Librarian."""
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What it takes to ask again: a clock, and keys under which a change that is asked for twice applies once."""
 
-    def __init__(self, ahash: AHash, identity: Identity) -> None:
+    clock: Clock
+    ids: Ids
+
+
+class Records:
+    """Reads and transacts in the name of one Librarian. With `patience` an A-Hash that does not answer is asked again
+    for a while: for work that has no caller who would."""
+
+    def __init__(self, ahash: AHash, identity: Identity, patience: Patience | None = None) -> None:
         self._ahash = ahash
+        self._patience = patience
         self._identity = identity
         self._listeners: list[Applied] = []
         self._position = Position("", 0, 0)
@@ -70,12 +92,39 @@ class Records:
         """Have `listener` told of every transact that applies here, and of those of which nobody knows."""
         self._listeners.append(listener)
 
+    def patiently(self, patience: Patience) -> Records:
+        """The same A-Hash, asked again while it does not answer; who listens here hears of that, too."""
+        patient = Records(self._ahash, self._identity, patience)
+        patient._listeners = self._listeners
+        return patient
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask, and ask again as long as patience lasts. Raises: what the A-Hash raised last, with the cure."""
+        if self._patience is None:
+            return await ask()
+        clock, pause_ms = self._patience.clock, PATIENCE_PAUSE_MS
+        give_up = clock.monotonic_ms() + PATIENCE_MS
+        while True:
+            try:
+                return await ask()
+            except CheloniaError as error:
+                if error.kind not in _UNKNOWN and error.kind is not Kind.READ_ONLY:
+                    raise
+                if clock.monotonic_ms() >= give_up:
+                    cure = "begin again when `chelonia admin ahash status` shows that it serves"
+                    cause = f"the A-Hash has not answered for {PATIENCE_MS // 1000} s ({error.cause}): {cure}"
+                    raise CheloniaError(error.kind, error.op, error.subject, cause) from error
+                _LOG.info("the A-Hash is asked again: %s", error)
+            await clock.sleep(pause_ms)
+            pause_ms *= 2
+
     async def get(self, call: Call, ids: Sequence[ObjectId], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """Read objects in order of `ids`, as many calls as that takes."""
         own, step = self._identity.call(call), bounds.BULK_ELEMENTS_MAX
         found: tuple[StoredObject, ...] = ()
         for start in range(0, len(ids), step):
-            found += await self._ahash.get(own, tuple(ids[start : start + step]), needed)
+            some = tuple(ids[start : start + step])
+            found += await self._ask(partial(self._ahash.get, own, some, needed))
         return found
 
     async def one(self, call: Call, object_id: ObjectId, needed: Filter = ()) -> StoredObject:
@@ -84,35 +133,39 @@ class Records:
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
         """Follow paths."""
-        return await self._ahash.walk(self._identity.call(call), walks, needed) if walks else ()
+        own = self._identity.call(call)
+        return await self._ask(lambda: self._ahash.walk(own, walks, needed)) if walks else ()
 
     async def scan(self, call: Call, object_id: ObjectId, section: str, after: str, limit: int) -> Page:
         """Read a page of a wide section."""
-        return await self._ahash.scan(self._identity.call(call), object_id, section, after, limit)
+        own = self._identity.call(call)
+        return await self._ask(lambda: self._ahash.scan(own, object_id, section, after, limit))
 
     async def objects(self, call: Call, after: str, limit: int) -> ObjectPage:
         """A page of the ids of all objects."""
-        return await self._ahash.objects(self._identity.call(call), after, limit)
+        return await self._ask(lambda: self._ahash.objects(self._identity.call(call), after, limit))
 
     async def count(self, call: Call) -> int:
         """About how many objects there are."""
-        return (await self._ahash.status(self._identity.call(call))).objects_estimate
+        return (await self._ask(lambda: self._ahash.status(self._identity.call(call)))).objects_estimate
 
     async def recall(self, call: Call) -> TransactOutcome | None:
         """The stored outcome under the call's request key."""
         key = _scoped(call)
-        return await self._ahash.recall(self._identity.call(call), key) if key else None
+        return await self._ask(lambda: self._ahash.recall(self._identity.call(call), key)) if key else None
 
     async def refresh_position(self, call: Call) -> Position:
         """Ask the A-Hash where it stands."""
-        self._saw((await self._ahash.status(self._identity.call(call))).position)
+        self._saw((await self._ask(lambda: self._ahash.status(self._identity.call(call)))).position)
         return self._position
 
     async def attempt(self, call: Call, draft: Draft) -> TransactOutcome:
         """One transact under the call's request key; listeners hear of it when it applied, or may have."""
-        elements = tuple(draft.elements)
+        own, key, elements = self._identity.call(call), _scoped(call), tuple(draft.elements)
+        if self._patience is not None and not key:
+            key = RequestKey(self._patience.ids.uuid())
         try:
-            outcome = await self._ahash.transact(self._identity.call(call), _scoped(call), elements, draft.memo)
+            outcome = await self._ask(lambda: self._ahash.transact(own, key, elements, draft.memo))
         except CheloniaError as error:
             if error.kind in _UNKNOWN:
                 self._tell(elements)

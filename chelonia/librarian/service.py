@@ -65,7 +65,7 @@ from chelonia.librarian.healer import Healer
 from chelonia.librarian.rebuild import under_way
 from chelonia.librarian.rebuilding import Rebuilding, Tools
 from chelonia.librarian.rechecking import Rechecking
-from chelonia.librarian.records import Draft, Identity, Records
+from chelonia.librarian.records import Draft, Identity, Patience, Records
 from chelonia.librarian.service_names import Names, numbered
 from chelonia.librarian.service_nodes import Nodes
 from chelonia.librarian.service_uploads import Uploads
@@ -439,5 +439,7 @@ class _Parts:
         self.fsck = Fsck(records, world)
         self.rebuilding: Rebuilding | None = None
         if self.healer.keeping is not None:
-            tools = Tools(self.names, self.fsck, self.healer.keeping, self.healer.heed)
-            self.rebuilding = Rebuilding(Footing(records, nodes, world, identity.call()), tools)
+            patient = records.patiently(Patience(world.clock, world.ids))
+            names, fsck = Names(patient, world, nodes.present), Fsck(patient, world)
+            tools = Tools(names, fsck, self.healer.keeping, self.healer.heed, records)
+            self.rebuilding = Rebuilding(Footing(patient, nodes, world, identity.call()), tools)

@@ -32,7 +32,7 @@ KEPT = ("entry", "policy", "defaultPolicy", "metadata", "mountpoint")
 """Sections of an entry that come back as the snapshot has them."""
 _USED = re.compile(r"the snapshot used was begun at (\d+) ms")
 _PAGE_LOST = "a page of the snapshot is lost"
-_MISSED = (" is away: ", " stopped answering ")
+_MISSED = (" is away: ", " stopped answering ", " does not come to the end ", " was withdrawn ")
 
 Places = tuple[tuple[ServiceId, ReferenceId], ...]
 

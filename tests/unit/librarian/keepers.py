@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from chelonia.ahash.service import AHashService
@@ -25,9 +25,11 @@ from chelonia.core.shepherd import (
     PutRequest,
     RecordPage,
     ReplicaRecord,
+    ShepherdStatus,
     TurlOutcome,
 )
 from chelonia.librarian.records import Identity
+from chelonia.librarian.seal import seal
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
@@ -56,6 +58,16 @@ class Kept:
     state: ReplicaState = ReplicaState.ALIVE
 
 
+KEY = "5a" * 32
+"""The cluster's record key."""
+
+
+def resealed(facts: ReplicaFacts, **changes: object) -> ReplicaFacts:
+    """These facts with changes, as the cluster would have sealed them."""
+    made = replace(facts, **changes)  # type: ignore[arg-type]
+    return replace(made, seal=seal(KEY, made.blob, made.guid, name=made.name, owner=made.owner, wanted=made.wanted))
+
+
 @dataclass
 class Keeper:
     """A Shepherd's control port over a dictionary."""
@@ -68,6 +80,10 @@ class Keeper:
     def _check(self) -> None:
         if not self.up:
             raise CheloniaError(Kind.NETWORK, "shepherd", self.id, "connection refused")
+
+    def plant(self, number: int, facts: ReplicaFacts, data: bytes, **state: object) -> None:
+        """Have a replica on the disk that nobody has put there; the lower its number, the sooner it is told."""
+        self.disk[ReferenceId(f"00000000-0000-4000-9000-{number:012d}")] = Kept(facts, data, **state)  # type: ignore[arg-type]
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
         self._check()
@@ -99,6 +115,10 @@ class Keeper:
             self.disk.pop(reference, None)
         return tuple(DeleteOutcome(name, "deleted") for name, _ in references)
 
+    async def status(self, call: Call) -> ShepherdStatus:
+        self._check()
+        return ShepherdStatus(self.id, 1, len(self.disk), 0, 0, reporting=True, quarantined=0)
+
     async def records(self, call: Call, after: str, limit: int) -> RecordPage:
         self._check()
         later = sorted(reference for reference in self.disk if reference > after)
@@ -118,6 +138,8 @@ class Keepers:
     ids: SequentialIds = field(default_factory=SequentialIds)
     shepherds: dict[ServiceId, Keeper] = field(default_factory=dict)
     turls: dict[str, ReplicaFacts] = field(default_factory=dict)
+    unanswered: Callable[[str], bool] = field(default=lambda method: False)
+    """Whether the A-Hash's answer to this call is lost, though it was carried out."""
     bench: Bench = field(init=False)
     cluster: str = "test"
 
@@ -189,7 +211,8 @@ class Keepers:
         while True:
             for keeper in self.shepherds.values():
                 if keeper.up:
-                    await self.bench.beat(keeper.id, compared=9)
+                    with suppress(CheloniaError):  # it beats again, as Shepherds do
+                        await self.bench.beat(keeper.id, compared=9)
             await asyncio.sleep(0.3)
 
     @asynccontextmanager
@@ -197,7 +220,7 @@ class Keepers:
         """A Librarian over a fresh A-Hash of some generation, healing; the Shepherds' disks are what they are."""
         chosen = replace(settings, bootstrap=approved(*self.shepherds))
         async with serving(MemoryStore(), self.clock) as ahash:  # type: ignore[arg-type]
-            raised = Generation(ahash, generation)
+            raised = Generation(ahash, generation, self)
             world = World(self, PaperVerifier(), self.clock, self.ids, chosen, carrier=self)  # type: ignore[arg-type]
             service = LibrarianService(raised, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)  # type: ignore[arg-type]
             self.bench = Bench(service, ahash, self.clock, tuple(self.shepherds), chosen, self)  # type: ignore[arg-type]
@@ -215,17 +238,20 @@ class Keepers:
 
 
 class Generation:
-    """An A-Hash that says it is of another generation."""
+    """An A-Hash that says it is of another generation, and of which some answers are lost."""
 
-    def __init__(self, ahash: AHashService, generation: int) -> None:
+    def __init__(self, ahash: AHashService, generation: int, cluster: Keepers) -> None:
         self._ahash: AHash = ahash
         self._generation = generation
+        self._cluster = cluster
 
     def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
         method = getattr(self._ahash, name)
 
         async def call(*args: object) -> object:
             answer = await method(*args)
+            if self._cluster.unanswered(name):
+                raise CheloniaError(Kind.OUTCOME_UNKNOWN, name, cause="its master has changed")
             position = getattr(answer, "position", None)
             if not isinstance(position, Position):
                 return answer

@@ -23,7 +23,6 @@ from chelonia.core.ids import (
     BlobId,
     Dn,
     Guid,
-    ReferenceId,
     ServiceId,
 )
 from chelonia.core.librarian import (
@@ -37,7 +36,7 @@ from chelonia.core.librarian import (
     Undelete,
     Unlink,
 )
-from chelonia.core.replicas import Checksums, ReplicaState
+from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import RecordPage
 from chelonia.librarian import rebuild, rebuilding
 from chelonia.librarian.elements import put
@@ -45,18 +44,16 @@ from chelonia.librarian.invariants import broken
 from chelonia.librarian.mending import LOST_FOUND
 from chelonia.librarian.rebuilding import Rebuilding
 from chelonia.librarian.records import Draft, Identity
-from chelonia.librarian.seal import seal
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.world import World
 from chelonia.wire.snapshots import Manifest, encode_manifest, snapshot_name
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, JOE, PaperVerifier
-from tests.unit.librarian.keepers import SETTINGS, Keeper, Keepers, Kept, checksums, keepers
+from tests.unit.librarian.keepers import KEY, SETTINGS, Keeper, Keepers, Kept, checksums, keepers, resealed
 from tests.unit.librarian.test_snapshotting import taken, times
 from tests.unit.librarian.test_trash import snapshot, trashed
 
-KEY = "5a" * 32
 BEFORE = replace(SETTINGS, record_key=KEY, trash_keep_ms=3_600_000)
 NO_SNAPSHOTS = replace(BEFORE, snapshot_interval_ms=0)
 
@@ -151,17 +148,13 @@ def test_what_was_written_overwritten_and_made_since_the_snapshot_comes_back() -
             await k.bench.collection("new")
             new, new_blob = await k.upload("/new/f", b"new file")
             flat, _ = await k.upload("/d/g", b"g", owner=EVE)
-            name = "/d/over"
             facts_blob = BlobId(k.ids.uuid())
-            sealed = seal(KEY, facts_blob, old, name=name, owner=JOE, wanted=2)
-            for number, shepherd in enumerate(list(k.shepherds)[2:4]):
-                facts = replace(
-                    held(k, new_blob)[0].facts, blob=facts_blob, guid=old, name=name, owner=JOE, wanted=2, seal=sealed,
-                    size=9, checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms(),
-                )  # fmt: skip
-                k.shepherds[shepherd].disk[ReferenceId(f"00000000-0000-4000-9000-{number:012d}")] = Kept(
-                    facts, b"NEW bytes"
-                )
+            facts = resealed(
+                held(k, new_blob)[0].facts, blob=facts_blob, guid=old, name="/d/over", size=9,
+                checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms(),
+            )  # fmt: skip
+            for number, keeper in enumerate(list(k.shepherds.values())[2:4]):
+                keeper.plant(number, facts, b"NEW bytes")
         async with rebuilt(k) as (k, status):
             paths = await k.paths()
             assert {"/d", "/d/over", "/d/g", "/new", "/new/f"} <= set(paths)
@@ -194,15 +187,11 @@ def test_bytes_that_newer_ones_replaced_do_not_come_back_under_the_name_of_their
             kept = held(k, replaced)
         upload, newer = Guid("00000000-0000-4000-9000-f00000000009"), BlobId("00000000-0000-4000-9000-b00000000009")
         for one in kept:
-            sealed = seal(KEY, replaced, upload, name="/over", owner=JOE, wanted=2)
-            one.facts = replace(one.facts, guid=upload, seal=sealed)
-        sealed = seal(KEY, newer, file, name="/over", owner=JOE, wanted=2)
-        facts = replace(
-            kept[0].facts, blob=newer, guid=file, seal=sealed, checksums=checksums(b"NEW bytes"),
-            created_ms=k.clock.now_ms(),
-        )  # fmt: skip
-        first = next(iter(k.shepherds.values()))
-        first.disk[ReferenceId("00000000-0000-4000-9000-000000000000")] = Kept(facts, b"NEW bytes")
+            one.facts = resealed(one.facts, guid=upload)
+        facts = resealed(
+            kept[0].facts, blob=newer, guid=file, checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms()
+        )
+        next(iter(k.shepherds.values())).plant(0, facts, b"NEW bytes")
         async with rebuilt(k) as (k, status):
             assert set(await k.paths()) == {"/over"}
             assert (await k.bench.stored(file)).sections["blobs"] == {"00000000": newer}
@@ -226,7 +215,7 @@ def test_what_was_deleted_before_the_snapshot_stays_deleted(monkeypatch: pytest.
             await next_snapshot(k)
             await next_snapshot(k)
         # A Shepherd that was away when its order to erase was written:
-        list(k.shepherds.values())[3].disk[ReferenceId("00000000-0000-4000-9000-000000000001")] = copy[0]
+        list(k.shepherds.values())[3].plant(1, copy[0].facts, copy[0].data)
         async with rebuilt(k) as (k, status):
             assert set(await k.paths()) == {"/g"}
             assert status.counts["replicas of deleted files"] == 1
@@ -263,34 +252,22 @@ def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_of_thei
             await times(k, 1)
             await next_snapshot(k)
             facts = held(k, blob)[0].facts
-        disk = list(k.shepherds.values())[3].disk
+        keeper, data = list(k.shepherds.values())[3], facts_data(k, blob)
         later = k.clock.now_ms()
 
-        def plant(number: int, **changes: object) -> None:
-            planted = replace(facts, blob=BlobId(f"00000000-0000-4000-9000-b0000000000{number}"), created_ms=later)
-            kept = Kept(
-                replace(planted, guid=Guid(f"00000000-0000-4000-9000-f0000000000{number}")), facts_data(k, blob)
-            )
-            state = changes.pop("state", ReplicaState.ALIVE)
-            committed = changes.pop("committed", True)
-            kept = replace(kept, facts=replace(kept.facts, **changes), state=state, committed=committed)  # type: ignore[arg-type]
-            disk[ReferenceId(f"00000000-0000-4000-9000-00000000000{number}")] = kept
+        def genuine(number: int, name: str) -> ReplicaFacts:
+            own = BlobId(f"00000000-0000-4000-9000-b0000000000{number}")
+            file = Guid(f"00000000-0000-4000-9000-f0000000000{number}")
+            return resealed(facts, blob=own, guid=file, name=name, created_ms=later)
 
-        def genuine(number: int, name: str) -> dict[str, object]:
-            args = (
-                BlobId(f"00000000-0000-4000-9000-b0000000000{number}"),
-                Guid(f"00000000-0000-4000-9000-f0000000000{number}"),
-            )
-            return {"name": name, "seal": seal(KEY, *args, name=name, owner=JOE, wanted=2)}
-
-        plant(1, name="/forged", seal="00" * 32)
-        plant(2, name="/unsigned", seal="")
-        plant(3, name="/uncommitted", committed=False, **{k: v for k, v in genuine(3, "/u").items() if k != "name"})
-        plant(8, committed=False, **genuine(8, "/acknowledged"))
-        plant(4, state=ReplicaState.INVALID, **genuine(4, "/damaged"))
-        plant(5, **genuine(5, "/mine"))
-        plant(6, **genuine(6, "no/name"))
-        disk[ReferenceId("00000000-0000-4000-9000-000000000007")] = Kept(replace(facts, size=1), b"x")
+        keeper.plant(1, replace(genuine(1, "/forged"), seal="00" * 32), data)
+        keeper.plant(2, replace(genuine(2, "/unsigned"), seal=""), data)
+        keeper.plant(3, replace(genuine(3, "/u"), name="/uncommitted"), data, committed=False)
+        keeper.plant(8, genuine(8, "/acknowledged"), data, committed=False)
+        keeper.plant(4, genuine(4, "/damaged"), data, state=ReplicaState.INVALID)
+        keeper.plant(5, genuine(5, "/mine"), data)
+        keeper.plant(6, genuine(6, "no/name"), data)
+        keeper.plant(7, replace(facts, size=1), b"x")
         async with rebuilt(k) as (k, status):
             paths = await k.paths()
             top = {path for path in paths if path.count("/") == 1}
@@ -323,15 +300,11 @@ def test_what_is_not_known_to_be_committed_displaces_nothing() -> None:
         for disk in disks:
             for kept in disk.values():
                 kept.committed = kept.facts.blob == blob
-        newer, name = BlobId(k.ids.uuid()), "/f"
-        stale, other = BlobId(k.ids.uuid()), Guid(k.ids.uuid())
-        facts = held(k, blob)[0].facts
+        newer, stale, other = BlobId(k.ids.uuid()), BlobId(k.ids.uuid()), Guid(k.ids.uuid())
+        facts, later = held(k, blob)[0].facts, k.clock.now_ms() + 5
         for number, (each, file) in enumerate(((newer, guid), (stale, other))):
-            sealed = seal(KEY, each, file, name=name, owner=JOE, wanted=2)
-            made = replace(facts, blob=each, guid=file, seal=sealed, created_ms=k.clock.now_ms() + 5)
-            disks[0][ReferenceId(f"00000000-0000-4000-8{number}00-000000000000")] = Kept(
-                made, b"committed", committed=False
-            )
+            made = resealed(facts, blob=each, guid=file, created_ms=later)
+            next(iter(k.shepherds.values())).plant(number, made, b"committed", committed=False)
         async with rebuilt(k) as (k, status):
             paths = await k.paths()
             assert (paths["/f"], set(paths)) == (

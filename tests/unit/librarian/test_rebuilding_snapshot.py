@@ -18,14 +18,12 @@ from chelonia.core.shepherd import GetRequest, RecordPage, StatOutcome, TurlOutc
 from chelonia.librarian import rebuild
 from chelonia.librarian.blobs import facts_of
 from chelonia.librarian.rebuilding import Rebuilding
-from chelonia.librarian.seal import seal
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN, BARTENDER, EVE, shepherd_call
-from tests.unit.librarian.keepers import Keeper, Keepers, keepers
+from tests.unit.librarian.keepers import KEY, Keeper, Keepers, keepers, resealed
 from tests.unit.librarian.test_rebuilding import (
     AWAY,
     BEFORE,
-    KEY,
     NO_SNAPSHOTS,
     held,
     marked,
@@ -180,8 +178,7 @@ def test_a_rebuild_begun_again_leaves_what_gave_way_where_it_is(expect_log) -> N
         async with k.running(replace(NO_SNAPSHOTS, record_key=KEY)):
             _, new = await k.upload("/f", b"new bytes")
         for kept in held(k, new):
-            sealed = seal(KEY, new, guid, name="/f", owner=kept.facts.owner, wanted=kept.facts.wanted)
-            kept.facts = replace(kept.facts, guid=guid, seal=sealed)
+            kept.facts = resealed(kept.facts, guid=guid)
         async with k.running(BEFORE, generation=2):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Rebuilding, "_check", refused)

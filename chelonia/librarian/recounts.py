@@ -1,0 +1,121 @@
+"""What Shepherds tell of their records, page by page: who is waited for, and who is passed over.
+
+A Shepherd that does not answer is asked again for half a minute, one that keeps silent for a minute. One that tells
+more pages than the inventory fills that it says it has, or the same page again, would go on for ever: it is passed
+over, as if it were away. So each holds up a rebuild for a minute for each page of the inventory it names at most, and
+one that names too much for as long as it is not withdrawn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.clock import within
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ServiceId
+from chelonia.core.shepherd import RecordPage, ReplicaRecord, Shepherd, ShepherdStatus
+from chelonia.librarian.footing import Footing
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PAUSES_MS: Final = (1_000, 2_000, 4_000, 8_000, 16_000)
+"""How long a Shepherd that does not tell its records, or those that have a snapshot, are waited for between tries: a
+restart is no reason to lose it."""
+ANSWER_MS: Final = 60_000
+"""How long one answer may take (a page is read from a disk that may be busy), and all tries for it, about."""
+PAGES_SPARE: Final = 8
+"""Pages that a Shepherd may tell beyond twice its inventory: the last ones may be empty, and bytes may still arrive."""
+
+Look = Callable[[ServiceId, Sequence[ReplicaRecord]], Awaitable[None]]
+"""Told of each page of a Shepherd's records."""
+
+
+class Recounts:
+    """The records of all Shepherds. `note`: tells a person. `answering`: who has told all there is, or is at it."""
+
+    def __init__(self, footing: Footing, note: Callable[[str], None]) -> None:
+        self._on = footing
+        self._note = note
+        self.answering: set[ServiceId] = set()
+        self._endless: set[ServiceId] = set()
+        self._told: dict[ServiceId, ShepherdStatus] = {}
+
+    def begin(self) -> None:
+        """Whoever was passed over is asked again."""
+        self._endless.clear()
+
+    async def each_page(self, look: Look) -> None:
+        """Go through the records of every Shepherd that is there; say which are not."""
+        for shepherd in self._on.nodes.table.shepherds():
+            if shepherd in self._endless:
+                continue
+            if not self._on.nodes.present(shepherd) and shepherd not in self.answering:
+                self._note(f"{shepherd} is away: what only it holds is not found")
+                continue
+            why = await self._pages(shepherd, look)
+            if why:
+                self.answering.discard(shepherd)
+                self._note(f"{shepherd} {why}: what only it holds is not found")
+
+    def readmissions_max(self, shepherd: ServiceId) -> int:
+        """How often a Shepherd may be asked to bring back what it says it has set aside."""
+        told = self._told.get(shepherd)
+        return (told.quarantined if told is not None else 0) // bounds.READMITTED_MAX + 2
+
+    async def _pages(self, shepherd: ServiceId, look: Look) -> str:
+        """Go through the records of one; returns why it was given up, "" when it told all."""
+        call, after = self._on.call, ""
+        try:
+            told = self._told[shepherd] = await self._answer(shepherd, lambda port: port.status(call))
+            for _ in range(_pages_max(told)):
+                ask = partial(_records, call=call, after=after)
+                page = await self._answer(shepherd, ask)
+                self.answering.add(shepherd)
+                await look(shepherd, page.items)
+                if not page.after:
+                    return ""
+                if shepherd not in self._on.nodes.table.shepherds():
+                    return "was withdrawn while it told its records"
+                if page.after == after:
+                    break
+                after = page.after
+        except _SilentError as silent:
+            return f"stopped answering ({silent.cause})"
+        self._endless.add(shepherd)
+        return f"does not come to the end of the {told.replicas + told.quarantined} records it says it has"
+
+    async def _answer(self, shepherd: ServiceId, ask: Callable[[Shepherd], Coroutine[Any, Any, T]]) -> T:
+        """An answer of a Shepherd, having waited for it. Raises: _SilentError."""
+        cause, world, begun = "", self._on.world, self._on.now
+        for pause_ms in (*PAUSES_MS, 0):
+            try:
+                return await within(world.clock, ANSWER_MS, ask(world.directory.shepherd(shepherd)))
+            except CheloniaError as error:
+                _LOG.info("the records of %s are not told: %s", shepherd, error)
+                cause = error.cause
+            if self._on.now - begun >= ANSWER_MS:
+                break
+            await world.clock.sleep(pause_ms)
+        raise _SilentError(cause)
+
+
+class _SilentError(Exception):
+    """A Shepherd does not answer."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+def _records(port: Shepherd, *, call: Call, after: str) -> Coroutine[Any, Any, RecordPage]:
+    return port.records(call, after, bounds.REFERENCES_PAGE)
+
+
+def _pages_max(told: ShepherdStatus) -> int:
+    return 2 * (told.replicas + told.quarantined) // bounds.REFERENCES_PAGE + PAGES_SPARE
