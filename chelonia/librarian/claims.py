@@ -3,8 +3,8 @@
 A claim ends `claim_ms` after it was made or last renewed. The Shepherd that takes the copy tells in its heartbeats how
 many bytes are here, and a Librarian that hears it renews the claim when they have grown enough.
 Invariants: no byte counts twice, and none beyond the size of the blob; less than a least rate renews nothing. So
-whoever tells of bytes that never come keeps a claim for twice `claim_ms` and the time that the blob takes at that
-rate, no longer; whoever tells of none, for `claim_ms`. Reasoning: docs/design/002-protocols.md, Healing.
+whoever tells one Librarian of bytes that never come keeps a claim for twice `claim_ms` and the time that the blob
+takes at that rate, no longer; whoever tells of none, for `claim_ms`. Reasoning: docs/design/002-protocols.md, Healing.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class ShepherdService:
         self._stock = Stock(self._node)
         self._drilling = Drilling(self._node)
         self._aside = _Aside({}, {})
-        self._copies = asyncio.Semaphore(bounds.COPIES_IN_FLIGHT_PER_NODE_MAX)
+        self._sending = 0
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -263,14 +263,21 @@ class ShepherdService:
         return await self._drilling.obey(call, order)
 
     async def copy(self, call: Call, order: CopyOrder) -> Receipt:
-        """Push a replica; returns the other Shepherd's receipt. Raises: DENIED, NOT_ALIVE, NETWORK, BAD_TICKET, ..."""
+        """Push a replica; returns the other Shepherd's receipt. Raises: DENIED, NOT_ALIVE, NETWORK, BAD_TICKET, ...;
+        UNAVAILABLE when as many are being sent as may: a copy that waits here would lose its claim meanwhile."""
         self._admit(call, "copy")
-        async with self._copies:
-            held = self._node.index.get(order.reference)
-            if held is None or not held.alive:
-                self._node.doubt(order.reference)
-                raise CheloniaError(Kind.NOT_ALIVE, "copy", order.reference, "file is not alive")
+        if self._sending >= bounds.COPIES_IN_FLIGHT_PER_NODE_MAX:
+            cause = f"{self._sending} copies are being sent from here, and no more at once; ask again later"
+            raise CheloniaError(Kind.UNAVAILABLE, "copy", order.reference, cause)
+        held = self._node.index.get(order.reference)
+        if held is None or not held.alive:
+            self._node.doubt(order.reference)
+            raise CheloniaError(Kind.NOT_ALIVE, "copy", order.reference, "file is not alive")
+        self._sending += 1
+        try:
             receipt = await push_copy(self._node, order.turl, held, paced=True)
+        finally:
+            self._sending -= 1
         log.info("replica copied reference=%s blob=%s to=%s", held.reference, held.blob, receipt.location.shepherd)
         return receipt
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.bounds import CHUNK_BYTES
+from chelonia.core.bounds import CHUNK_BYTES, COPIES_IN_FLIGHT_PER_NODE_MAX
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
@@ -398,6 +398,22 @@ async def test_a_rate_that_is_lifted_is_lifted_for_a_copy_under_way() -> None:
     await first.service.beat()
     assert await copying == pytest.approx(2, abs=0.5)
     assert len(LARGE) > 10 * RATE
+
+
+@virtual
+async def test_a_copy_for_which_there_is_no_place_is_refused_at_once() -> None:
+    """A copy that waited for the others here would be given up by then, and its sender be spared for nothing."""
+    first, second = await two()
+    first.librarian.copy_bytes_per_s_max = 10 * RATE
+    await first.service.beat()
+    places = range(1, COPIES_IN_FLIGHT_PER_NODE_MAX + 1)
+    under_way = asyncio.ensure_future(copied(first, second, *places))
+    await first.pass_ms(1_000)
+    order = CopyOrder(await first.store(DATA, 100), (await second.put(request(DATA, 100))).turl)
+    assert await kind_of(asyncio.wait_for(first.service.copy(LIBRARIAN, order), 1)) is Kind.UNAVAILABLE
+    assert not under_way.done()
+    await under_way
+    assert (await first.service.copy(LIBRARIAN, order)).location.shepherd == second.settings.service_id
 
 
 @virtual
