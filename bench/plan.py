@@ -24,7 +24,7 @@ BATCH = 100
 """As `plan_batch`."""
 SITES, RACKS = 5, 10
 NOW = Ms(1_000_000)
-POLICY = RepairPolicy(repair_delay_ms=0, trim_grace_ms=3_000)
+POLICY = RepairPolicy(repair_delay_ms=0, trim_grace_ms=3_000, claim_ms=3_600_000)
 CASES = {"whole": 3, "one copy short": 2, "one copy left": 1, "one copy too many": 4}
 """Replicas of each file, of which three are wanted."""
 

@@ -189,7 +189,7 @@ def tell(metrics: Metrics, status: AHashStatus) -> None:
         seen = status.pages
         metrics.gauge("ahash_pages", "Pages of the A-Hash's store.", seen.pages)
         metrics.gauge("ahash_pages_checked", "Of these checked in the present or last round.", seen.checked)
-        metrics.gauge("ahash_pages_damaged", "Damaged pages: replace this replica.", seen.damaged)
+        metrics.gauge("ahash_pages_damaged", "Damaged pages and log files: replace this replica.", seen.damaged)
         if seen.ended_ms:  # 0 after a start would look like a scrub that has stood still for fifty years
             metrics.gauge("ahash_pages_checked_seconds", "When all were last checked, Unix time.", seen.ended_ms / 1000)
     for view in status.replicas:

@@ -134,6 +134,7 @@ class Metrics:
             self._exposed.labels(str(live)).set(told.get(live, 0))
         self._lives.update(told)
         for name, text, value in (
+            ("leader", "Whether this Librarian leads repair: its figures are the whole picture.", status.is_leader),
             ("paused", "Whether an administrator has paused healing.", status.control.paused),
             ("waiting", "Whether all healing waits for a rebuild that is not through.", bool(status.waits_for)),
             ("copies_to_go", "Copies to be made for all exposed files.", status.copies_to_go),

@@ -183,7 +183,7 @@ class NodeLife:
         page = await self._records.scan(call, shepherd_object(leave.shepherd), "file", after, bounds.REFERENCES_PAGE)
         losses: list[Loss] = []
         done = 0
-        while done < len(page.items) and sum(len(loss.name) for loss in losses) < bounds.LOSS_NAMES_BYTES_MAX:
+        while done < len(page.items) and _name_bytes(losses) < bounds.LOSS_NAMES_BYTES_MAX:
             items = page.items[done : done + PART]
             losses += await self._part(call, leave, items)
             done += len(items)
@@ -281,6 +281,11 @@ class NodeLife:
         if stored is None:
             raise CheloniaError(Kind.NOT_FOUND, op, shepherd, "no such Shepherd is registered")
         return stored
+
+
+def _name_bytes(losses: Sequence[Loss]) -> int:
+    """What the names of these take in an answer."""
+    return sum(len(loss.name.encode("utf-8", "surrogatepass")) for loss in losses)
 
 
 def _listed(blob: StoredObject, shepherd: ServiceId) -> list[Location]:

@@ -102,7 +102,7 @@ class RepairPolicy:
 
     repair_delay_ms: int
     trim_grace_ms: int
-    claim_ms: int = 3_600_000
+    claim_ms: int
 
     def ripe(self, since: Ms, now: Ms) -> bool:
         """Whether what is kept for the trim grace has been kept long enough."""

@@ -212,7 +212,7 @@ async def test_the_same_figures_are_metrics() -> None:
     text = (await metrics.expose()).decode()
     for line in (
         'chelonia_heal_exposed{left="1"} 2.0', 'chelonia_heal_exposed{left="2"} 40.0', "chelonia_heal_paused 1.0",
-        "chelonia_heal_copies_to_go 44.0", "chelonia_heal_forecast_seconds 7.3",
+        "chelonia_heal_copies_to_go 44.0", "chelonia_heal_forecast_seconds 7.3", "chelonia_heal_leader 1.0",
     ):  # fmt: skip
         assert line in text
     metrics.healing(WHOLE)

@@ -15,7 +15,7 @@ from chelonia.librarian.guard import Relief
 from chelonia.librarian.repair import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan_blob
 
 NOW = Ms(1_000_000)
-POLICY = RepairPolicy(repair_delay_ms=600_000, trim_grace_ms=3_000)
+POLICY = RepairPolicy(repair_delay_ms=600_000, trim_grace_ms=3_000, claim_ms=3_600_000)
 EVEN = Balance(0.1, even_out=True, relieved={})
 OFF = replace(EVEN, even_out=False)
 TOTAL = 1_000

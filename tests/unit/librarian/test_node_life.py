@@ -135,23 +135,33 @@ def test_what_only_it_has_is_named_and_kept_until_that_is_accepted() -> None:
     run_virtual(scenario())
 
 
+async def with_an_only_copy(p: Paper) -> ServiceId:
+    """A Shepherd that cannot be forgotten without a loss."""
+    await p.upload("only", copies=1)
+    return p.b.shepherds[0]
+
+
+async def erased_on_return(p: Paper, shepherd: ServiceId) -> list[ReferenceId]:
+    """What a Shepherd that comes back has erased when its orders are carried out."""
+    p.shepherds[shepherd].up = True
+    await p.until(lambda: drained_of(p, shepherd))
+    return p.shepherds[shepherd].erased
+
+
 def test_a_shepherd_that_is_not_forgotten_after_all_keeps_its_orders_to_erase() -> None:
     """It may come back: what was deleted meanwhile must not stay on its disk."""
 
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
-            await p.upload("only", copies=1)
+            one = await with_an_only_copy(p)
             gone, _ = await p.upload("gone", copies=2)
-            one = p.b.shepherds[0]
             await away(p, one)
             await p.b.service.delete(BARTENDER, Delete(gone))
             orders = await p.b.outbox(one)
             assert orders
             assert not (await forget(p, one))[-1].forgotten
             assert await p.b.outbox(one) == orders
-            p.shepherds[one].up = True
-            await p.until(lambda: drained_of(p, one))
-            assert len(p.shepherds[one].erased) == 1
+            assert len(await erased_on_return(p, one)) == 1
 
     run_virtual(scenario())
 
@@ -161,9 +171,8 @@ def test_what_is_to_be_erased_on_a_shepherd_that_is_not_forgotten_is_not_listed_
 
     async def scenario() -> None:
         async with paper(shepherds=3) as p:
-            await p.upload("only", copies=1)
+            one = await with_an_only_copy(p)
             _, blob = await p.upload("f", copies=2)
-            one = p.b.shepherds[0]
             place = Location(one, ReferenceId(f"{blob}@{one}"))
             await away(p, one)
             await p.until(lambda: healed(p, blob, 2))
@@ -173,9 +182,7 @@ def test_what_is_to_be_erased_on_a_shepherd_that_is_not_forgotten_is_not_listed_
             assert not (await forget(p, one))[-1].forgotten
             await p.b.report(one, (blob, place.reference, S.ALIVE))
             assert one not in await p.b.locations(blob)
-            p.shepherds[one].up = True
-            await p.until(lambda: drained_of(p, one))
-            assert p.shepherds[one].erased == [place.reference]
+            assert await erased_on_return(p, one) == [place.reference]
 
     run_virtual(scenario())
 
@@ -561,13 +568,16 @@ def test_forgetting_goes_in_pages_and_can_be_begun_again(monkeypatch: pytest.Mon
 
 
 @pytest.mark.expect_log("is lost with")
-def test_long_names_of_lost_files_come_in_pages_that_an_answer_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("letter", ["x", "\N{TURTLE}"])
+def test_long_names_of_lost_files_come_in_pages_that_an_answer_can_hold(
+    letter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("chelonia.core.bounds.LOSS_NAMES_BYTES_MAX", 1_000)
     monkeypatch.setattr("chelonia.librarian.node_life.PART", 3)
 
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
-            names = [f"{n}{'x' * 200}" for n in range(10)]
+            names = [f"{n}{letter * (200 // len(letter.encode()))}" for n in range(10)]
             for name in names:
                 await p.upload(name, copies=1)
             one = p.b.shepherds[0]

@@ -23,8 +23,8 @@ from chelonia.librarian.repair import (
 )
 
 NOW = Ms(1_000_000)
-DEV = RepairPolicy(repair_delay_ms=0, trim_grace_ms=3_000)
-CALM = RepairPolicy(repair_delay_ms=600_000, trim_grace_ms=3_000)
+DEV = RepairPolicy(repair_delay_ms=0, trim_grace_ms=3_000, claim_ms=3_600_000)
+CALM = RepairPolicy(repair_delay_ms=600_000, trim_grace_ms=3_000, claim_ms=3_600_000)
 S = ReplicaState
 LETTERS = {
     "A": S.ALIVE, "C": S.CREATING, "X": S.CREATING, "I": S.INVALID, "T": S.STALLED, "W": S.THIRDWHEEL,
