@@ -534,11 +534,9 @@ class ReplicatedStore:
         the thread, an election, a reader. (Whoever comes after that look is waited for, as briefly as they are.)
         """
         began_s = time.monotonic()
-        if not (self._brief.expected(began_s) and is_brief(frame.control, frame.record)):
-            return False
         with self._work.alone() as alone:
-            over = self._closed or self._panicked or not self._ready or self._master == self._own
-            if over or not alone or self._elections.turn.locked() or self._state.held:
+            brief = alone and self._brief.expected(began_s) and is_brief(frame.control, frame.record)
+            if not brief or not self._is_follower_at_rest():
                 return False
             try:
                 self._carry_out(frame)
@@ -547,6 +545,11 @@ class ReplicatedStore:
                 self._panic(f"Berkeley DB: {error!r}")
             self._brief.note(began_s, time.monotonic())
         return True
+
+    def _is_follower_at_rest(self) -> bool:
+        """Whether this follows a master, and neither an election nor a reader is at work."""
+        follows = self._ready and self._master != self._own and not (self._closed or self._panicked)
+        return follows and not (self._elections.turn.locked() or self._state.held)
 
     def _carry_out(self, item: _Frame | Callable[[], None]) -> None:
         try:
