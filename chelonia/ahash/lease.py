@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.ahash.membership import Quorum
+from chelonia.core import bounds
 
 NEVER_MS: Final = 1 << 62
 """No timer runs."""
@@ -20,7 +21,9 @@ MARGIN_PER_MILLE: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The periods of the protocol, in milliseconds.
+    """The periods of the protocol, in milliseconds: of replicas near each other, by default; `over` a distance.
+
+    All replicas of a group have the same: a follower that forgets a grant is bound for as long as its own lease.
 
     Args:
         beat_ms: between a master's beats, and between the words of a replica that stands for election.
@@ -52,10 +55,27 @@ class Pace:
         """A master's lease is over before a replica that lost its disk, or forgot its grants, counts again."""
         assert self.beat_ms < self.dead_ms < self.held_ms, "beat_ms < dead_ms < lease_ms less its margin"
 
+    @classmethod
+    def over(cls, round_trip_ms: int) -> Pace:
+        """That of a group whose replicas hear an answer of each other after so long at most, from
+        `bounds.ROUND_TRIP_MS` to `bounds.ROUND_TRIP_MS_MAX`.
+
+        An echo that a lost packet delays still comes within the lease, a vote before its election is over.
+        """
+        assert bounds.ROUND_TRIP_MS <= round_trip_ms <= bounds.ROUND_TRIP_MS_MAX, "refused by the configuration"
+        far_ms = round_trip_ms - bounds.ROUND_TRIP_MS
+        near = cls()
+        return cls(
+            lease_ms=near.lease_ms + 2 * far_ms,
+            dead_ms=near.dead_ms + 3 * far_ms // 2,
+            vote_ms=near.vote_ms + 3 * far_ms // 2,
+            stuck_ms=near.stuck_ms + 10 * far_ms,
+        )
+
     @property
     def held_ms(self) -> int:
         """How long a master's lease lasts from the stamp echoed."""
-        return self.lease_ms - self.lease_ms * MARGIN_PER_MILLE // 1000
+        return self.lease_ms * (1000 - MARGIN_PER_MILLE) // 1000
 
 
 class Lease:

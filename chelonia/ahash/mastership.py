@@ -65,6 +65,10 @@ class Links(Protocol):
         """Connect to these members from now on, and to nobody else."""
         ...
 
+    def round_trip_ms(self, peer: int) -> int | None:
+        """How far a peer is, there and back; None: it is not known."""
+        ...
+
 
 class Listener(Protocol):
     """What is told of terms and of calls from other replicas, on the event loop."""
@@ -398,6 +402,11 @@ class Mastership:
             waiting.cancel()
 
     # --- the links --------------------------------------------------------------------------------------------------
+
+    def round_trip_ms(self, peer: int) -> int | None:
+        """See `Links`."""
+        assert self._links is not None
+        return self._links.round_trip_ms(peer)
 
     def up(self, peer: int) -> None:
         """A connection to `peer` stands; its HELLO was checked."""

@@ -16,7 +16,7 @@ from chelonia.ahash.standing import Vouched
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of these messages, told in `Hello`; a peer of another one is refused."""
 
 
@@ -25,6 +25,7 @@ class Hello:
     """The first message of either side: which replica of which cluster, which start of it, and what it knows.
 
     `nonce` differs at every start of the process. `membership` is the number of the newest record known.
+    `round_trip_ms`: what the sender's leases and waits are made for; a group has one.
     """
 
     version: int
@@ -32,6 +33,7 @@ class Hello:
     replica: int
     nonce: bytes
     membership: int
+    round_trip_ms: int = bounds.ROUND_TRIP_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +131,23 @@ class Goodbye:
     reason: str
 
 
-Message = Hello | EngineFrame | Beat | Ack | Echo | Stand | Resign | CallFrame | AnswerFrame | Goodbye
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """How far is it? `sent_us`: the sender's clock."""
 
-_HELLO: Final = struct.Struct(">BHIQ16s")
+    sent_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer to a `Ping`, at once."""
+
+    sent_us: int
+
+
+Message = Hello | EngineFrame | Beat | Ack | Echo | Stand | Resign | CallFrame | AnswerFrame | Goodbye | Ping | Pong
+
+_HELLO: Final = struct.Struct(">BHIQ16sH")
 _ENGINE: Final = struct.Struct(">BBII")
 _VOUCHED = "IIQ"
 _BEAT: Final = struct.Struct(">BQIQ" + _VOUCHED + "QQ")
@@ -141,9 +157,10 @@ _ECHO: Final = struct.Struct(">BQIB" + _TOKEN)
 _STAND: Final = struct.Struct(">BB" + _VOUCHED + "II")
 _RESIGN: Final = struct.Struct(">BI")
 _CALL: Final = struct.Struct(">BQ")
+_PING: Final = struct.Struct(">BQ")
 
 _KINDS: Final[tuple[type, ...]] = (
-    Hello, EngineFrame, Beat, Ack, Echo, Stand, Resign, CallFrame, AnswerFrame, Goodbye,
+    Hello, EngineFrame, Beat, Ack, Echo, Stand, Resign, CallFrame, AnswerFrame, Goodbye, Ping, Pong,
 )  # fmt: skip
 _KIND: Final = {kind: number for number, kind in enumerate(_KINDS, start=1)}
 """Numbers of the kinds, in order from 1; append only."""
@@ -178,8 +195,10 @@ def encode(message: Message) -> bytes:
             return _STAND.pack(kind, flags, vouched.term, vouched.replica, vouched.sequence, *seen)
         case Resign(term):
             return _RESIGN.pack(kind, term)
-        case Hello(version, cluster, replica, nonce, membership):
-            return _HELLO.pack(kind, version, replica, membership, nonce) + cluster.encode()
+        case Hello(version, cluster, replica, nonce, membership, round_trip_ms):
+            return _HELLO.pack(kind, version, replica, membership, nonce, round_trip_ms) + cluster.encode()
+        case Ping(sent_us) | Pong(sent_us):
+            return _PING.pack(kind, sent_us)
         case Goodbye(reason):
             return bytes((kind,)) + reason.encode()
         case _:
@@ -199,7 +218,7 @@ def decode(data: bytes) -> Message:
         raise CheloniaError(Kind.BAD_REQUEST, "replication", "", f"not a message: {error}") from error
 
 
-def refuse_hello(hello: Hello, cluster: str, replica: int) -> str:
+def refuse_hello(hello: Hello, cluster: str, replica: int, *, round_trip_ms: int) -> str:
     """Why a peer that said `hello` on the connection of `replica` is refused; empty: it is welcome."""
     if hello.version != VERSION:
         return f"it speaks version {hello.version} of the replication messages, this one {VERSION}"
@@ -207,12 +226,15 @@ def refuse_hello(hello: Hello, cluster: str, replica: int) -> str:
         return f"it belongs to cluster {hello.cluster[:64]}, not to {cluster}"
     if hello.replica != replica:
         return f"it says to be replica {hello.replica}, but its certificate is that of replica {replica}"
+    if hello.round_trip_ms != round_trip_ms:
+        there, here = hello.round_trip_ms, round_trip_ms
+        return f"its ahash.tuning.round_trip_ms is {there}, here it is {here}: set the same on all replicas"
     return ""
 
 
 def _read_hello(data: bytes) -> Hello:
-    _, version, replica, membership, nonce = _HELLO.unpack_from(data)
-    return Hello(version, data[_HELLO.size :].decode(), replica, nonce, membership)
+    _, version, replica, membership, nonce, round_trip_ms = _HELLO.unpack_from(data)
+    return Hello(version, data[_HELLO.size :].decode(), replica, nonce, membership, round_trip_ms)
 
 
 def _read_engine(data: bytes) -> EngineFrame:
@@ -264,6 +286,14 @@ def _read_goodbye(data: bytes) -> Goodbye:
     return Goodbye(data[1:].decode())
 
 
+def _read_ping(data: bytes) -> Ping:
+    return Ping(_PING.unpack(data)[1])
+
+
+def _read_pong(data: bytes) -> Pong:
+    return Pong(_PING.unpack(data)[1])
+
+
 def _flag(flags: int, known: int) -> bool:
     if flags & ~known:
         raise ValueError(f"unknown flags {flags:#x}")
@@ -274,7 +304,7 @@ _READERS: Final[dict[int, Callable[[bytes], Message]]] = dict(
     enumerate(
         (
             _read_hello, _read_engine, _read_beat, _read_ack, _read_echo, _read_stand, _read_resign, _read_call,
-            _read_answer, _read_goodbye,
+            _read_answer, _read_goodbye, _read_ping, _read_pong,
         ),
         start=1,
     )

@@ -209,6 +209,7 @@ class ReplicatedAHash:
             membership=found.membership,
             replicas=self._views(found),
             pages=parts.pages_seen(),
+            round_trip_ms=parts.settings.round_trip_ms,
         )
 
     def _views(self, found: ReplicaStatus) -> tuple[ReplicaView, ...]:
@@ -226,7 +227,9 @@ class ReplicatedAHash:
                 role = "away"
             elif is_master and peer.acked:
                 lag = max(0, found.head - peer.acked)
-            views.append(ReplicaView(member.replica, member.dn, member.address, role, lag))
+            trip = self._mastership.round_trip_ms(member.replica)
+            distance = -1 if trip is None else trip
+            views.append(ReplicaView(member.replica, member.dn, member.address, role, lag, distance))
         return tuple(views)
 
     @property

@@ -66,6 +66,7 @@ class AHashSettings:
     page_scrub_interval_ms, page_scrub_bytes_per_s_max: how often pages and logs are read to find damage
         (0: never), and how fast at most.
     batch_max, batch_elements_max, queue_max: see `core.bounds`.
+    round_trip_ms: how long replicas of a group wait for each other's answers at most, see `Pace.over`.
     """
 
     cluster: str = ""
@@ -79,6 +80,7 @@ class AHashSettings:
     batch_max: int = bounds.COMMIT_BATCH_MAX
     batch_elements_max: int = bounds.COMMIT_BATCH_ELEMENTS_MAX
     queue_max: int = bounds.COMMIT_QUEUE_MAX
+    round_trip_ms: int = bounds.ROUND_TRIP_MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,25 @@ def claim_directory(path: Path, own: ReplicaIdentity) -> None:
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", str(path.parent), cause)
 
 
+def read_lease(path: Path) -> int | None:
+    """How long, in ms, what this replica grants may last, as written before it granted any; None: it cannot be read.
+
+    0 where no such file is: earlier releases had the shortest leases there are.
+    """
+    try:
+        words = path.read_text().split()
+    except FileNotFoundError:
+        return 0
+    except UnicodeDecodeError:
+        return None
+    return int(words[2]) if words[:2] == ["chelonia-lease", "1"] and words[2:3] and words[2].isdecimal() else None
+
+
+def write_lease(path: Path, lease_ms: int) -> None:
+    """Write how long what this replica grants lasts from now on. Raises: OSError."""
+    _write_whole(path, f"chelonia-lease 1 {lease_ms}\n")
+
+
 def _write_whole(path: Path, text: str) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text)

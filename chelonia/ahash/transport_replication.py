@@ -2,8 +2,8 @@
 
 The replica with the higher id dials. Whoever is at the other end must show the certificate of a member and then say,
 in its HELLO, that it is this member of this cluster, in our version; all others are closed with one line in the log.
-On the wire: length (u32, big-endian), then one message (`peer_messages.py`). Nothing here reads a message but HELLO
-and GOODBYE, and the kind of the others.
+On the wire: length (u32, big-endian), then one message (`peer_messages.py`). Nothing here reads a message but HELLO,
+GOODBYE, and PING and PONG, by which each measures how far the others are; and the kind of the others.
 Invariants: nothing blocks the event loop; a peer that takes nothing is dropped when its queue is full; no message is
 handed over before its sender's HELLO was checked; a replica has at most one link, the newest.
 """
@@ -16,6 +16,7 @@ import re
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import Any, Final, Protocol, cast
 
 from chelonia.ahash import peer_messages
 from chelonia.ahash.membership import Member, Membership
-from chelonia.ahash.peer_messages import AnswerFrame, Beat, CallFrame, Goodbye, Hello
+from chelonia.ahash.peer_messages import AnswerFrame, Beat, CallFrame, Goodbye, Hello, Ping, Pong
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
@@ -36,6 +37,10 @@ HANDSHAKE_S: Final = 5.0
 """For the TLS handshake, and again for the HELLO."""
 RECHECK_S: Final = 10.0
 """How often open links are judged again: certificates may expire or be revoked, a message never be completed."""
+PING_S: Final = 1.0
+"""How often the distance to each peer is measured."""
+TRIPS_KEPT: Final = 30
+"""Measurements of which the least counts: what a busy host adds is no distance."""
 IDLE_S: Final = 1
 """A link without traffic is probed by the system so often: a process that is gone holds no place."""
 UNTAKEN_MS: Final = 5000
@@ -45,7 +50,7 @@ SAME_LINE_S: Final = 10.0
 """The same refusal is written to the log again only after so long."""
 LENGTH_BYTES: Final = 4
 _HELLO: Final = bytes((peer_messages.number(Hello),))
-_GOODBYE: Final = bytes((peer_messages.number(Goodbye),))
+_OURS: Final = frozenset(bytes((peer_messages.number(kind),)) for kind in (Goodbye, Ping, Pong))
 _GATHERED: Final = frozenset(peer_messages.number(kind) for kind in (CallFrame, AnswerFrame, Beat))
 
 
@@ -79,11 +84,12 @@ class LinkTrust:
 
 @dataclass(frozen=True, slots=True)
 class LinkIdentity:
-    """Who we are: id, cluster, and 16 bytes that differ at every start."""
+    """Who we are: id, cluster, 16 bytes that differ at every start, and the distance that the group is made for."""
 
     replica: int
     cluster: str
     nonce: bytes
+    round_trip_ms: int = bounds.ROUND_TRIP_MS
 
 
 class Links:
@@ -98,7 +104,7 @@ class Links:
         self._open: set[_Link] = set()
         self._diallers: dict[int, tuple[Member, asyncio.Task[None]]] = {}
         self._server: asyncio.Server | None = None
-        self._recheck: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._said: dict[str, float] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -107,7 +113,7 @@ class Links:
         self._server = await self._loop.create_server(
             lambda: _Link(self, None), host, port, ssl=self._trust.server, ssl_handshake_timeout=HANDSHAKE_S
         )
-        self._recheck = asyncio.create_task(self._recheck_all())
+        self._watching = [asyncio.create_task(self._recheck_all()), asyncio.create_task(self._measure_all())]
         self.set_membership(self._membership)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -142,10 +148,15 @@ class Links:
         """To whom there are links."""
         return tuple(sorted(self._links))
 
+    def round_trip_ms(self, peer: int) -> int | None:
+        """How long an answer of a peer takes at least, by the last half minute; None: it is not known."""
+        link = self._links.get(peer)
+        return None if link is None else link.round_trip_ms
+
     async def close(self) -> None:
         """Close everything."""
         tasks = [task for _, task in self._diallers.values()]
-        tasks += [self._recheck] if self._recheck is not None else []
+        tasks += self._watching
         self._diallers.clear()
         for task in tasks:
             task.cancel()
@@ -186,12 +197,19 @@ class Links:
             for link in list(self._open):
                 link.recheck()
 
+    async def _measure_all(self) -> None:
+        while True:
+            await asyncio.sleep(PING_S)
+            for link in self._links.values():
+                link.ping()
+
     # --- what links ask ---------------------------------------------------------------------------------------------
 
     def hello(self) -> bytes:
         """Our HELLO."""
         own = self._own
-        hello = Hello(peer_messages.VERSION, own.cluster, own.replica, own.nonce, self._membership.number)
+        number = self._membership.number
+        hello = Hello(peer_messages.VERSION, own.cluster, own.replica, own.nonce, number, own.round_trip_ms)
         return peer_messages.encode(hello)
 
     def identify(self, tls: ssl.SSLObject) -> Member:
@@ -210,7 +228,8 @@ class Links:
         Of two processes with one identity the first stays: what one of them acknowledged, the other need not have. A
         process that is gone takes its link along, at the latest when the system notices that nobody confirms.
         """
-        reason = peer_messages.refuse_hello(hello, self._own.cluster, member.replica)
+        own = self._own
+        reason = peer_messages.refuse_hello(hello, own.cluster, member.replica, round_trip_ms=own.round_trip_ms)
         linked = self._links.get(member.replica)
         if not reason and linked is not None and linked.nonce != hello.nonce:
             reason = f"another process is replica {member.replica} already, at {linked.where}: stop one of the two"
@@ -229,6 +248,7 @@ class Links:
         self._links[replica] = link
         _LOG.info("replica %d is linked to replica %d", self._own.replica, replica)
         self._receiver.up(replica)
+        link.ping()
 
     def received(self, replica: int, data: bytes) -> None:
         """A message came over the link of `replica`. Raises: CheloniaError."""
@@ -271,6 +291,9 @@ class _Link(asyncio.Protocol):
         self._hurry: asyncio.TimerHandle | None = None
         self._pieces = self._pieces_seen = 0
         """Of messages not yet complete: now, and when it was last looked."""
+        self._trips_us: deque[int] = deque(maxlen=TRIPS_KEPT)
+        self.round_trip_ms: int | None = None
+        """The least of what was measured of late; None: nothing yet. Looked at by other threads, too."""
 
     # --- the event loop's ------------------------------------------------------------------------------------------
 
@@ -359,6 +382,10 @@ class _Link(asyncio.Protocol):
             self._links.complain(f"{self._name()} is refused: {reason}")
             self.part(reason)
 
+    def ping(self) -> None:
+        """Measure how far the peer is."""
+        self.write(peer_messages.encode(Ping(_now_us())))
+
     def recheck(self) -> None:
         """Judge the certificate again, and whether the rest of a message still comes."""
         if self._ending or self._transport is None or self.member is None:
@@ -395,7 +422,7 @@ class _Link(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         assert self.member is not None
-        if self.greeted and data[:1] != _GOODBYE:
+        if self.greeted and data[:1] not in _OURS:
             if data[:1] == _HELLO:
                 raise CheloniaError(Kind.BAD_REQUEST, "replication", "", "it said HELLO twice")
             self._links.received(self.member.replica, data)
@@ -408,6 +435,11 @@ class _Link(asyncio.Protocol):
             self._transport.close()
         elif isinstance(message, Hello):
             self._greet(message, self.member)
+        elif isinstance(message, Ping) and self.greeted:
+            self.write(peer_messages.encode(Pong(message.sent_us)))
+        elif isinstance(message, Pong) and self.greeted:
+            self._trips_us.append(max(0, _now_us() - message.sent_us))
+            self.round_trip_ms = min(self._trips_us) // 1000
         else:
             raise CheloniaError(Kind.BAD_REQUEST, "replication", "", "its first message is no HELLO")
 
@@ -444,6 +476,10 @@ class _Link(asyncio.Protocol):
 def _same(one: Member | None, other: Member) -> bool:
     """Whether it is the same replica at the same place; its vote does not matter here."""
     return one is not None and (one.replica, one.dn, one.address) == (other.replica, other.dn, other.address)
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
 
 
 def _tune(raw: Any) -> None:

@@ -165,7 +165,8 @@ class ReplicaView:
     """One replica of a group as another sees it.
 
     `role`: `master`, `follower`, `learner` (it has no vote) or `away`. `lag`: commits that it has yet to acknowledge,
-    -1 where that is not known: only the master is told.
+    -1 where that is not known: only the master is told. `round_trip_ms`: how long an answer of it takes at least; -1:
+    not known, or the one that tells.
     """
 
     replica: int
@@ -173,6 +174,7 @@ class ReplicaView:
     address: str
     role: str
     lag: int
+    round_trip_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,8 @@ class AHashStatus:
     knows of no master); `writable`: it is master, sure of its majority, and the disk is not nearly full.
     Of a group: `replica` its id, `term` of mastership, `lease_ms` left of a master's lease, `elected_ms` when this
     replica last became master (0: never in this process), `membership` the number of the record in force.
-    `pages`: the scrub of this one's pages; None when there is none.
+    `pages`: the scrub of this one's pages; None when there is none. `round_trip_ms`: how far apart replicas may be, as
+    configured; 0: not told.
     """
 
     position: Position
@@ -209,6 +212,7 @@ class AHashStatus:
     membership: int = 0
     replicas: tuple[ReplicaView, ...] = ()
     pages: PagesSeen | None = None
+    round_trip_ms: int = 0
 
 
 class GroupStep(enum.Enum):

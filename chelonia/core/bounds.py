@@ -107,6 +107,10 @@ HELD_FRAMES_MAX: Final = 4096
 """Engine frames held back from one peer that may not be followed yet; lost ones are asked for again."""
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Their bytes."""
+ROUND_TRIP_MS: Final = 100
+"""How far apart replicas are at most, there and back, unless a group says otherwise: leases are made for it."""
+ROUND_TRIP_MS_MAX: Final = 1000
+"""What a group may say: nowhere on earth is farther by any road, and a dead master is missed the later."""
 PEER_HELLO_BYTES_MAX: Final = 1024
 """The first message of a peer: who it is."""
 PEER_QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024

@@ -23,6 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from chelonia.core import bounds
 from chelonia.core.ahash import ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
@@ -38,6 +39,7 @@ SKEW_MAX_MS: Final = 10_000
 """How far the clocks of two hosts may be apart: certificates, tickets and leases of files go by them."""
 RSA_BITS_MIN: Final = 2048
 VERSION: Final = 1
+_AT_WORK: Final = ("master", "follower")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class Replica(msgspec.Struct, frozen=True):
 
 class Offer(msgspec.Struct, frozen=True):
     """What an admitted host gets. `replica`: which one it has; `bartender_secret`: the same on all hosts; PEM: its
-    `certificate` with chain, and the cluster's `ca` with `crl`, each "" when the site has its own."""
+    `certificate` with chain, and the cluster's `ca` with `crl`, each "" when the site has its own; `round_trip_ms`: how
+    far apart replicas may be."""
 
     dn: str
     cluster: str
@@ -87,6 +90,7 @@ class Offer(msgspec.Struct, frozen=True):
     certificate: str = ""
     ca: str = ""
     crl: str = ""
+    round_trip_ms: int = bounds.ROUND_TRIP_MS
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -182,7 +186,7 @@ def check_free(expected: Expected) -> None:
     if not expected.dn:  # the site's certificate, which tells whether the one at this address is he, is still to come
         return
     for view in expected.members:
-        if view.dn == expected.dn and view.role in ("master", "follower"):
+        if view.dn == expected.dn and view.role in _AT_WORK:
             cause = (
                 f"replica {view.replica} of the A-Hash has this name and is at work ({view.role}): admit another name, "
                 f"or first stop it, or take it out with `chelonia admin ahash remove {view.replica}`"
@@ -197,6 +201,11 @@ def check_free(expected: Expected) -> None:
     if expected.dn in expected.taken:
         cause = f"{expected.dn} is somebody else's identity here: a host needs one of its own"
         raise CheloniaError(Kind.EXISTS, "admit", expected.host, cause)
+
+
+def may_be_his(members: Sequence[ReplicaView], address: str) -> bool:
+    """Whether a member at a newcomer's address may be his own earlier self, whatever its certificate calls it."""
+    return any(view.address == address and view.role not in _AT_WORK for view in members)
 
 
 def replica_of(members: Sequence[ReplicaView], dn: Dn) -> int:

@@ -22,11 +22,12 @@ from chelonia.ahash.replicated import Parts, ReplicatedAHash
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import BdbSettings
-from chelonia.ahash.store_bdb_files import ReplicaIdentity, last_counted
+from chelonia.ahash.store_bdb_files import ReplicaIdentity, last_counted, read_lease, write_lease
 from chelonia.ahash.store_bdb_pages import LogFiles, PageFile
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.ahash.transport_replication import LinkIdentity, Links, LinkTrust
+from chelonia.core import bounds
 from chelonia.core.ahash import AHashStatus
 from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
@@ -74,11 +75,12 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
     identity = ReplicaIdentity(own.id, settings.cluster, around.dn)
     engine = await asyncio.to_thread(ReplicatedStore, Path(section.data_dir), store_settings(section), identity)
     executor = ThreadExecutor()
-    mastership = Mastership(own.id, engine, executor, around.clock, Pace())
+    pace = Pace.over(settings.round_trip_ms)
+    mastership = Mastership(own.id, engine, executor, around.clock, pace)
     parts = Parts(engine, executor, around.clock, settings, around.horizon, around.scrub.seen)
     ahash = ReplicatedAHash(mastership, parts)
     members = configured(section)
-    link_identity = LinkIdentity(own.id, settings.cluster, around.ids.token(NONCE_BYTES))
+    link_identity = LinkIdentity(own.id, settings.cluster, around.ids.token(NONCE_BYTES), settings.round_trip_ms)
     links = Links(link_identity, members, trust_of(around.tls), mastership)
 
     async def close() -> None:
@@ -86,12 +88,27 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
         await links.close()
 
     try:
+        await outlive_grants(Path(section.data_dir) / "lease", pace, around.clock)
         await ahash.start(links, members)
         await links.start(section.replica_listen, own.port)
     except BaseException:
         await close()
         raise
     return HostedReplica(ahash, ahash.run, close)
+
+
+async def outlive_grants(path: Path, pace: Pace, clock: Clock) -> None:
+    """Let end what an earlier process granted for longer than this one would be bound by it. Raises: OSError.
+
+    A process that starts is bound for one lease of its own, as it does not remember what it granted.
+    """
+    before = await asyncio.to_thread(read_lease, path)
+    if before is None:
+        before = Pace.over(bounds.ROUND_TRIP_MS_MAX).lease_ms
+    if before > pace.lease_ms:
+        await clock.sleep(before)
+    if before != pace.lease_ms:
+        await asyncio.to_thread(write_lease, path, pace.lease_ms)
 
 
 def settings_of(section: AHashSection) -> AHashSettings:
@@ -195,6 +212,8 @@ def tell(metrics: Metrics, status: AHashStatus) -> None:
     for view in status.replicas:
         if view.lag >= 0:
             metrics.lag(view.replica, view.lag)
+        if view.round_trip_ms >= 0:
+            metrics.round_trip(view.replica, view.round_trip_ms)
 
 
 def unready(status: AHashStatus) -> None:

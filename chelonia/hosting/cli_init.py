@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from cryptography import x509
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.hosting import host_files
@@ -71,6 +72,11 @@ def add_to(verbs: Any) -> None:
         help="make no CA: use the host certificate and the CAs in the grid layout that are there",
     )  # fmt: skip
     parser.add_argument("--port", type=int, default=PORT_FIRST, help=f"first of 12 ports (default {PORT_FIRST})")
+    least, most = bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX
+    parser.add_argument(
+        "--round-trip-ms", type=int, default=least, metavar="MS",
+        help=f"the longest way between two hosts with metadata, there and back, from {least} (default) to {most}",
+    )  # fmt: skip
     add_places(parser)
     parser.set_defaults(act=_init)
 
@@ -96,8 +102,8 @@ def _init(options: argparse.Namespace) -> int:
     if host_files.is_set_up(places, name, "init"):
         print(f"{name} is set up already; nothing was changed. Start it: systemctl enable --now chelonia@core")
         return 0
-    if not 0 < options.port <= 65_535 - REPLICA:
-        raise CheloniaError(Kind.BAD_REQUEST, "init", str(options.port), f"--port is from 1 to {65_535 - REPLICA}")
+    _check_range("--port", options.port, 1, 65_535 - REPLICA)
+    _check_range("--round-trip-ms", options.round_trip_ms, bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX)
     owner = host_files.account(options.account)
     host_files.check_writable(places)
     host_files.check_resolves(name)
@@ -110,7 +116,8 @@ def _init(options: argparse.Namespace) -> int:
     host_files.make_data(places, owner)
     replicas = (ReplicaEntry(1, name, options.port + REPLICA, dn),)
     begun = host_files.founded_before(places, owner)
-    cluster = ClusterFacts(begun or SystemIds().uuid(), options.port, (administrator,), hosts, replicas)
+    known = begun or SystemIds().uuid()
+    cluster = ClusterFacts(known, options.port, (administrator,), hosts, replicas, options.round_trip_ms)
     host = HostFacts(name, dn, 1, options.domain)
     host_files.check_free_of_shepherd(host, cluster, places, "init")
     if not begun:
@@ -119,6 +126,11 @@ def _init(options: argparse.Namespace) -> int:
     host_files.write_configs(host, cluster, places, owner, "init")
     _tell(hosts)
     return 0
+
+
+def _check_range(option: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise CheloniaError(Kind.BAD_REQUEST, "init", str(value), f"{option} is from {least} to {most}")
 
 
 def _own_certificates(places: Places, name: str, options: argparse.Namespace) -> Dn:

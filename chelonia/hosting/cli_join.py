@@ -28,6 +28,7 @@ from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.hosting import admission, host_files
 from chelonia.hosting.admission import Expected, Offer, Replica, Request, Token
 from chelonia.hosting.admission_door import Door, Knock
+from chelonia.hosting.ahash_replica import settings_of
 from chelonia.hosting.certificates import (
     CertificateAuthority,
     Issued,
@@ -131,6 +132,12 @@ class _Home:
         assert self.core.ahash is not None
         own = next(each for each in self.core.ahash.replicas if each.id == self.core.ahash.replica_id)
         return own.port - REPLICA
+
+    @property
+    def round_trip_ms(self) -> int:
+        """How far apart the A-Hash's replicas may be."""
+        assert self.core.ahash is not None
+        return settings_of(self.core.ahash).round_trip_ms
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -250,12 +257,15 @@ class _Desk:
         self.secret = SystemIds().token(admission.SECRET_BYTES)
 
     async def look(self, dn: Dn | None = None) -> Expected:
-        """Ask the A-Hash who is there. Raises: EXISTS, or what the A-Hash raises."""
+        """Ask the A-Hash who is there. `dn`: the newcomer's, "" while he may have any; None: nobody has knocked yet.
+
+        Raises: EXISTS, or what the A-Hash raises.
+        """
         status = await self._ahash.status(Call(request_id="admit").strongly())
         home = self._home
-        if dn is None:
-            dn = host_subject(home.ca, self._name) if home.ca is not None else Dn("")
         address = f"{self._name}:{home.port + REPLICA}"
+        if dn is None:
+            dn = Dn("") if admission.may_be_his(status.replicas, address) else self._subject()
         taken = [Dn(each) for each in home.core.trust.administrators]
         expected = Expected(self._name, dn, self.secret, address, status.replicas, taken)
         admission.check_free(expected)
@@ -264,17 +274,20 @@ class _Desk:
     async def decide(self, request: Request, origin: str) -> Offer:
         """Admit, or raise. As `admission_door.Decide`."""
         now = SystemClock().now_ms()
-        expected = await self.look()
-        csr = admission.judge(request, expected, now)
+        csr = admission.judge(request, await self.look(Dn("")), now)
         chain: tuple[x509.Certificate, ...] = ()
         if self._home.ca is None or request.certificate:
             chain = self._certified(request, csr)
-            expected = await self.look(subject_dn(chain[0]))
+        expected = await self.look(subject_dn(chain[0]) if chain else self._subject())
         await self._approved(expected.dn, admission.fingerprint(csr), origin)
         if self._home.ca is not None and not chain:
             public = csr.public_key()
             chain = self._home.ca.certify_host(expected.dn, [self._name], now, public)  # type: ignore[arg-type]
         return self._offer(expected.dn, chain, await self._member(expected))
+
+    def _subject(self) -> Dn:
+        """What our CA calls a newcomer; "" where the site has its own."""
+        return host_subject(self._home.ca, self._name) if self._home.ca is not None else Dn("")
 
     def _certified(self, request: Request, csr: x509.CertificateSigningRequest) -> tuple[x509.Certificate, ...]:
         """The certificate that the newcomer has: the site's, or what our CA gave to a `join` that was killed.
@@ -348,6 +361,7 @@ class _Desk:
             certificate=chain_pem(chain).decode() if home.ca is not None else "",
             ca=ca,
             crl=crl,
+            round_trip_ms=home.round_trip_ms,
         )
 
 
@@ -438,7 +452,8 @@ def _settle(offer: Offer, issued: Issued, host: HostFacts, places: Places, owner
     host_files.make_data(places, owner)
     replicas = tuple(ReplicaEntry(each.id, each.host, each.port, each.dn) for each in offer.replicas)
     administrators = tuple(Dn(dn) for dn in offer.administrators)
-    cluster = ClusterFacts(offer.cluster, offer.port, administrators, tuple(offer.hosts), replicas)
+    hosts = tuple(offer.hosts)
+    cluster = ClusterFacts(offer.cluster, offer.port, administrators, hosts, replicas, offer.round_trip_ms)
     host_files.write_configs(host, cluster, places, owner, "join")
 
 

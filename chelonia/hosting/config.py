@@ -279,7 +279,7 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
     yield from _listener_problems(config.listen, hosted)
     if config.ahash:
         yield from _replica_problems(config.ahash, config.listen)
-        yield from _cache_limits(config.ahash)
+        yield from _tuning_limits(config.ahash)
     if config.librarian and not config.librarian.ahash and not config.ahash:
         yield _bad("librarian.ahash", "no A-Hash is hosted here: name the URLs of the A-Hash")
     for name in ("bartender", "shepherd"):
@@ -345,7 +345,10 @@ def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]
             yield _bad(f"listen[{index}].client_certificate", "an A-Hash or Librarian demands certificates: 'required'")
 
 
-def _cache_limits(section: AHashSection) -> Iterator[CheloniaError]:
+def _tuning_limits(section: AHashSection) -> Iterator[CheloniaError]:
+    least, most = bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX
+    if not least <= section.tuning.get("round_trip_ms", least) <= most:
+        yield _bad("ahash.tuning.round_trip_ms", f"from {least} to {most} ms, the same on every replica")
     least, most = bounds.CACHE_BYTES_MIN, bounds.CACHE_BYTES_MAX
     if not least <= section.tuning.get("cache_bytes", bounds.CACHE_BYTES) <= most:
         cause = f"a page cache has from {least} ({least >> 20} MiB) to {most} ({most >> 30} GiB) bytes"

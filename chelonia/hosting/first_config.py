@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.hosting.config import (
@@ -90,13 +91,15 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What all hosts of a cluster agree on. `hosts`: their names, those to come included; `replicas`: the A-Hash's."""
+    """What all hosts of a cluster agree on. `hosts`: their names, those to come included; `replicas`: the A-Hash's,
+    `round_trip_ms` how far apart."""
 
     cluster: str
     port: int
     administrators: tuple[Dn, ...]
     hosts: tuple[str, ...]
     replicas: tuple[ReplicaEntry, ...]
+    round_trip_ms: int = bounds.ROUND_TRIP_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ def hosts_of(addresses: Iterable[str]) -> tuple[str, ...]:
 def core_config(host: HostFacts, cluster: ClusterFacts, places: Places) -> NodeConfig:
     """A-Hash replica, Librarian and Bartender. The host's own services are approved by it, as the host itself was."""
     first = cluster.port
+    far = {"round_trip_ms": cluster.round_trip_ms} if cluster.round_trip_ms != bounds.ROUND_TRIP_MS else {}
     services = [
         TrustedService(name.lower(), url(host.name, first, name), host.dn)
         for name in ("AHash", "Librarian", "Bartender", "Shepherd")
@@ -150,7 +154,7 @@ def core_config(host: HostFacts, cluster: ClusterFacts, places: Places) -> NodeC
             backup_dir=str(places.backups),
             replica_id=host.replica,
             replicas=cluster.replicas,
-            tuning={"cluster": cluster.cluster},
+            tuning={"cluster": cluster.cluster, **far},
         ),
         librarian=LibrarianSection(
             url(host.name, first, "Librarian"), record_key_file=str(places.data / "core" / "record.key")

@@ -98,6 +98,9 @@ class Metrics:
         self._lag = Gauge(
             "chelonia_ahash_lag_commits", "Commits a replica has yet to confirm.", ("replica",), registry=r
         )
+        self._round_trip = Gauge(
+            "chelonia_ahash_round_trip_seconds", "To a replica and back, at least.", ("replica",), registry=r
+        )
         self._days = Gauge("chelonia_certificate_days_left", "Days until the first expires.", ("what",), registry=r)
 
     def operation(self, service: str, operation: str, kind: str, took_s: float) -> None:
@@ -126,6 +129,10 @@ class Metrics:
     def lag(self, replica: int, commits: int) -> None:
         """Set how many commits a replica of the A-Hash has yet to acknowledge; known to the master alone."""
         self._lag.labels(str(replica)).set(commits)
+
+    def round_trip(self, replica: int, round_trip_ms: int) -> None:
+        """Set how long an answer of another replica of the A-Hash takes at least."""
+        self._round_trip.labels(str(replica)).set(round_trip_ms / 1000)
 
     def healing(self, status: HealStatus) -> None:
         """Set how far healing is. A class of exposed files that has emptied shows 0, not its last number."""

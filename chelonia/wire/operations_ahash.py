@@ -107,6 +107,7 @@ _REPLICA = record(
     Text("address", "address"),
     Text("role", "role"),
     Text("lag", "lag", INT),
+    extra("roundTripMs", "round_trip_ms", -1, form=INT),
 )
 _IDS = record(ObjectPage, Listed("IDList", Texts("ID", "ids")), Text("more", "more", BOOL))
 _GROUP_CHANGE = record(
@@ -137,6 +138,7 @@ _STATUS = record(
     extra("membership", "membership", 0, form=INT),
     Listed("replicaList", Children("replica", "replicas", _REPLICA), omit=True),
     Child("pages", "pages", _PAGES_SEEN, default=None),
+    extra("roundTripMs", "round_trip_ms", 0, form=INT),
 )
 
 AHASH: Final = service(

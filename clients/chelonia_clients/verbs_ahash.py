@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from chelonia.core import bounds
 from chelonia.core.ahash import AHash, AHashStatus, GroupChange, GroupStep
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
@@ -19,6 +20,8 @@ _LOOK_MS: Final = 500
 """Between two looks whether a new replica votes, or whether a change was made whose answer was lost."""
 _LOOKS_MAX: Final = 20
 """Looks after a change whose outcome is not known, and tries to make it."""
+_ROUND_MS: Final = 50
+"""To what a distance is rounded up that is proposed for `round_trip_ms`."""
 _NEXT: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT})
 """Another A-Hash may do what this one cannot: one that was removed knows of no master."""
 
@@ -35,6 +38,8 @@ async def status(session: Session) -> None:
         session.out.result(url=url, answers=True, **_facts(found))
     best = next((found for found in told.values() if found.role == "master"), next(iter(told.values())))
     _show(session, best)
+    for line in too_far(told.values()):
+        session.out.say(line)
     for url, found in told.items():
         _show_pages(session, url, found)
 
@@ -171,6 +176,21 @@ def _show(session: Session, found: AHashStatus) -> None:
         say(line)
 
 
+def too_far(told: Iterable[AHashStatus]) -> list[str]:
+    """A line for each two replicas that are farther apart than their group is made for: who measured, and the cure."""
+    lines: dict[tuple[int, ...], str] = {}
+    for found in told:
+        for view in found.replicas:
+            if found.round_trip_ms and view.round_trip_ms > found.round_trip_ms:
+                enough = min((view.round_trip_ms // _ROUND_MS + 1) * _ROUND_MS, bounds.ROUND_TRIP_MS_MAX)
+                lines[tuple(sorted((found.replica, view.replica)))] = (
+                    f"WARNING: from replica {found.replica} to {view.replica} and back takes {view.round_trip_ms} ms, "
+                    f"ahash.tuning.round_trip_ms is {found.round_trip_ms}: masters may be given up, none be elected; "
+                    f"set it to {enough} on every replica (docs/operate/ahash-replicas.md, Replicas at several sites)"
+                )
+    return [lines[pair] for pair in sorted(lines)]
+
+
 def _show_pages(session: Session, url: str, found: AHashStatus) -> None:
     """How far the scrub of one A-Hash's pages is, and what to do about damage."""
     seen = found.pages
@@ -207,6 +227,7 @@ def _facts(found: AHashStatus) -> dict[str, object]:
         "membership": found.membership,
         "objects": found.objects_estimate,
         "free_bytes": found.free_bytes,
+        "round_trip_ms": found.round_trip_ms,
         "pages": found.pages
         and {
             "pages": found.pages.pages,
@@ -215,7 +236,14 @@ def _facts(found: AHashStatus) -> dict[str, object]:
             "damaged": found.pages.damaged,
         },
         "replicas": [
-            {"replica": v.replica, "role": v.role, "lag": v.lag, "address": v.address, "dn": v.dn}
+            {
+                "replica": v.replica,
+                "role": v.role,
+                "lag": v.lag,
+                "round_trip_ms": v.round_trip_ms,
+                "address": v.address,
+                "dn": v.dn,
+            }
             for v in found.replicas
         ],
     }

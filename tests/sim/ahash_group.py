@@ -369,6 +369,10 @@ class _Links:
     def set_membership(self, membership: Membership) -> None:
         """See `Links`; members do not change here."""
 
+    def round_trip_ms(self, peer: int) -> int | None:
+        """See `Links`; nobody measures here."""
+        return None
+
 
 @dataclass(slots=True)
 class Place:

@@ -70,7 +70,9 @@ class Process:
         self.engine = Engine(self, node.disk)
         known = self.engine.state.values.get("members", node.world.first_members)
         trusted = founder or self.engine.trusted()
-        self.replica = Replica(self.own, known, Pace(), node.clock_ms(), end=self.engine.end(), trusted=trusted)
+        self.replica = Replica(
+            self.own, known, self.world.pace, node.clock_ms(), end=self.engine.end(), trusted=trusted
+        )
         self._waiters: list[_Waiter] = []
         self._wake_at: int | None = None
         self.opened: int | None = None
@@ -392,8 +394,9 @@ class Trap:
 class World:
     """Time, network, nodes, and what must hold at every moment. Links and calls of members and strangers alike."""
 
-    def __init__(self, seed: int, voters: int, spare: int = 0) -> None:
+    def __init__(self, seed: int, voters: int, spare: int = 0, pace: Pace | None = None) -> None:
         self.random = random.Random(seed)
+        self.pace = pace or Pace()
         self.now_us = 0
         self.steps = 0
         self.newest_gen = 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from _pytest.outcomes import Failed
 
+from chelonia.ahash.lease import Pace
 from tests.sim.replication import Broken, World
 from tests.sim.replication_mistakes import MISTAKES, Plant
 from tests.sim.replication_scenario import Done, Scenario, check_history, run_seed
@@ -82,18 +83,33 @@ def test_starved_replicas_keep_their_master(voters: int) -> None:
 
 
 @pytest.mark.parametrize("voters", [3, 5])
-@pytest.mark.parametrize("far_us", [(50_000, 60_000), (50_000, 100_000), (90_000, 110_000)])
-def test_replicas_that_are_far_apart_elect_a_master_and_keep_it(voters: int, far_us: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("round_trip_ms", "far_us"),
+    [
+        (100, (50_000, 60_000)),
+        (100, (50_000, 100_000)),
+        (100, (90_000, 110_000)),
+        (200, (90_000, 110_000)),
+        (300, (100_000, 150_000)),
+        (300, (140_000, 160_000)),
+        (600, (290_000, 310_000)),
+        (1000, (450_000, 510_000)),
+        (1000, (200, 900)),
+    ],
+)
+def test_replicas_that_are_far_apart_elect_a_master_and_keep_it(
+    voters: int, round_trip_ms: int, far_us: tuple[int, int]
+) -> None:
     for seed in range(1, 7):
-        world = World(seed, voters)
+        world = World(seed, voters, pace=Pace.over(round_trip_ms))
         world.calm = True
         world.far_us = far_us
-        world.run(6_000_000)
+        world.run(6_000_000 + 10_000 * round_trip_ms)
         assert world.terms_opened == 1
-        world.run(30_000_000)
+        world.run(world.now_us + 24_000_000)
         assert world.terms_begun == world.terms_opened == 1, "nobody gives his master up for the distance"
         next(node for node in world.nodes.values() if node.process and node.process.opened).crash()
-        world.run(36_000_000)
+        world.run(world.now_us + 6_000_000 + 10_000 * round_trip_ms)
         assert world.terms_opened == 2
 
 

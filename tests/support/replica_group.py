@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ import msgspec
 
 from chelonia.ahash import layout, meta
 from chelonia.ahash.store_bdb import BdbStore
+from chelonia.core import bounds
 from chelonia.core.ids import ObjectId
 from tests.support.ahash import no_panic
 from tests.support.far_links import FarLinks
@@ -36,6 +38,9 @@ ASK_S = 12.0
 """Longer than the shell holds a request: an answer that does not come by then is not coming."""
 WRITE_S = 2.5
 """Longer than an election: a writer asks another replica when one is silent for so long."""
+
+
+_OF_TERMS = re.compile(r"replica \d+(: term \d+ ended| is master| steps down| lost its link)")
 
 
 def free_ports(count: int) -> list[int]:
@@ -96,12 +101,14 @@ class Door(Protocol):
 
 @dataclass
 class Writers:
-    """Writers that go on until told to end. `acked[writer]`: turns acknowledged; `at`: when, any writer's, in order."""
+    """Writers that go on until told to end, each with a pause after each write. `acked[writer]`: turns acknowledged;
+    `at`: when, any writer's, in order."""
 
     ports: dict[int, int]
     count: int = 8
     size: int = 100
     first: int = 0
+    pause_s: float = 0.0
     acked: dict[int, list[int]] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
     at: list[float] = field(default_factory=list)
@@ -146,6 +153,8 @@ class Writers:
                 await self._until_told(doors, writer, turn)
                 self.acked[writer].append(turn)
                 self.at.append(time.monotonic())
+                if self.pause_s:
+                    await asyncio.sleep(self.pause_s)
         finally:
             for door in doors:
                 door.close()
@@ -167,9 +176,14 @@ class ReplicaGroup:
     """Replica processes by id, all in one directory."""
 
     def __init__(
-        self, directory: Path, count: int = 3, pace: dict[str, int] | None = None, apart_ms: tuple[int, int] = (0, 0)
+        self,
+        directory: Path,
+        count: int = 3,
+        apart_ms: tuple[int, int] = (0, 0),
+        round_trip_ms: int = bounds.ROUND_TRIP_MS,
     ) -> None:
-        """`apart_ms`: how long at least and at most what one sends to another is on its way."""
+        """`apart_ms`: how long at least and at most what one sends to another is on its way; `round_trip_ms`: what is
+        configured."""
         self.directory = directory
         self.replicas = tuple(range(1, count + 1))
         ports = free_ports(3 * count)
@@ -185,17 +199,18 @@ class ReplicaGroup:
         self._watch: asyncio.Task[None] | None = None
         for replica in self.replicas:
             self._grid.replica(replica)
-            self._configure(replica, pace or {})
+            self.configure(replica, round_trip_ms)
         founder = BdbStore(directory / "1", SETTINGS, no_panic)
         meta.prepare(founder, "test")
         founder.close()
 
-    def _configure(self, replica: int, pace: dict[str, int]) -> None:
+    def configure(self, replica: int, round_trip_ms: int) -> None:
+        """Write what the next start of a replica goes by."""
         config = {
             "replica": replica, "directory": str(self.directory / str(replica)), "grid": str(self.directory / "grid"),
             "members": [[n, replica_dn(n), self.addresses[n], n == 1] for n in self.replicas],
             "control": self.control[replica], "listen": self.listen[replica],
-            "pace": pace, "trace": bool(os.environ.get("TRACE_REPLICAS")),
+            "round_trip_ms": round_trip_ms, "trace": bool(os.environ.get("TRACE_REPLICAS")),
         }  # fmt: skip
         (self.directory / f"{replica}.json").write_text(json.dumps(config))
 
@@ -310,6 +325,11 @@ class ReplicaGroup:
     def wipe(self, replica: int) -> None:
         """Its disk is new."""
         shutil.rmtree(self.directory / str(replica))
+
+    def terms(self) -> list[str]:
+        """What the logs tell of terms that opened, ended, or were given up, in order of time."""
+        lines = (line for n in self.replicas for line in (self.directory / f"{n}.log").read_text().splitlines())
+        return sorted(line for line in lines if _OF_TERMS.search(line))
 
     async def show_threads(self) -> None:
         """Have every process write the stacks of its threads to its log."""

@@ -34,11 +34,13 @@ from chelonia.ahash.store_bdb_frames import frame_kind
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.ahash.transport_replication import LinkIdentity, Links
+from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.position import Horizon
+from chelonia.hosting.ahash_replica import outlive_grants
 from chelonia.hosting.clock import SystemClock
 from tests.support.replica_grid import ReplicaGrid, link_trust, replica_dn
 
@@ -69,12 +71,19 @@ class ReplicaProcess:
         store = TracedStore if config.get("trace") else ReplicatedStore
         self._engine = store(Path(config["directory"]), SETTINGS, identity, self._before_office)
         executor = ThreadExecutor()
-        self._mastership = Mastership(own, self._engine, executor, SystemClock(), Pace(**config.get("pace", {})))
-        parts = Parts(self._engine, executor, SystemClock(), AHashSettings(cluster="test"), Horizon())
+        round_trip_ms = int(config.get("round_trip_ms", bounds.ROUND_TRIP_MS))
+        pace = Pace.over(round_trip_ms)
+        await outlive_grants(Path(config["directory"]) / "lease", pace, SystemClock())
+        self._mastership = Mastership(own, self._engine, executor, SystemClock(), pace)
+        settings = AHashSettings(cluster="test", round_trip_ms=round_trip_ms)
+        parts = Parts(self._engine, executor, SystemClock(), settings, Horizon())
         self._service = ReplicatedAHash(self._mastership, parts)
         trust = link_trust(ReplicaGrid(Path(config["grid"])).replica(own))
         links = Links(
-            LinkIdentity(own, config.get("cluster", "test"), os.urandom(16)), membership, trust, self._mastership
+            LinkIdentity(own, config.get("cluster", "test"), os.urandom(16), round_trip_ms),
+            membership,
+            trust,
+            self._mastership,
         )
         await self._service.start(links, membership)
         await links.start("127.0.0.1", int(config["listen"]))
@@ -131,6 +140,7 @@ class ReplicaProcess:
             "trusted": found.trusted, "ready": found.ready, "sequence": sequence,
             "voters": list(self._mastership.replica.membership.voters), "serving": self._service.serving,
             "former": list(self._mastership.replica.membership.former),
+            "round_trip_ms": {n: self._mastership.round_trip_ms(n) for n in self._mastership.replica.membership.voters},
         }  # fmt: skip
 
     async def _freeze_at_office(self, wanted: bool) -> None:

@@ -23,6 +23,8 @@ from chelonia.ahash.peer_messages import (
     Goodbye,
     Hello,
     Message,
+    Ping,
+    Pong,
     Resign,
     Stand,
     decode,
@@ -47,6 +49,8 @@ EXAMPLES: tuple[Message, ...] = (
     CallFrame(9, b"body"),
     AnswerFrame(9, b"body"),
     Goodbye("bye"),
+    Ping(2_000_000),
+    Pong(2_000_000),
 )
 MARK = TermMark(5, 2, 42, Vouched(4, 1, 41))
 
@@ -61,12 +65,13 @@ def example_record() -> Membership:
     return membership.promote(membership.found(((Dn("/CN=a"), "a:1"), (Dn("/CN=b"), "b:1"))), 2)
 
 
+u16 = st.integers(0, 2**16 - 1)
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 vouched = st.builds(Vouched, u32, u32, u64)
 acks = st.builds(Ack, st.builds(Token, u32, u32, u32), u64)
 messages = st.one_of(
-    st.builds(Hello, st.integers(0, 2**16 - 1), st.text(), u32, st.binary(min_size=16, max_size=16), u64),
+    st.builds(Hello, u16, st.text(), u32, st.binary(min_size=16, max_size=16), u64, u16),
     st.builds(EngineFrame, st.booleans(), u32, st.binary(), st.binary()),
     st.builds(Beat, u64, u32, u64, vouched, u64, u64),
     acks,
@@ -76,6 +81,8 @@ messages = st.one_of(
     st.builds(CallFrame, u64, st.binary()),
     st.builds(AnswerFrame, u64, st.binary()),
     st.builds(Goodbye, st.text()),
+    st.builds(Ping, u64),
+    st.builds(Pong, u64),
 )
 
 
@@ -109,7 +116,7 @@ def test_bytes_are_one_message_or_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
 def test_a_message_cut_short_is_refused(message: Message) -> None:
-    open_ended = {Hello: 31, EngineFrame: 13, CallFrame: 9, AnswerFrame: 9, Goodbye: 1}
+    open_ended = {Hello: 33, EngineFrame: 13, CallFrame: 9, AnswerFrame: 9, Goodbye: 1}
     data = encode(message)
     for length in range(open_ended.get(type(message), len(data))):
         with pytest.raises(CheloniaError, match="bad-request"):
@@ -135,7 +142,11 @@ def test_a_damaged_record_is_internal() -> None:
 
 
 def test_a_stranger_is_told_why() -> None:
-    assert refuse_hello(HELLO, "c1", 2) == ""
-    assert "cluster c1, not to c2" in refuse_hello(HELLO, "c2", 2)
-    assert "replica 3" in refuse_hello(HELLO, "c1", 3)
-    assert "version" in refuse_hello(Hello(VERSION + 1, "c1", 2, bytes(16), 0), "c1", 2)
+    def told(cluster: str, replica: int, hello: Hello = HELLO, round_trip_ms: int = 100) -> str:
+        return refuse_hello(hello, cluster, replica, round_trip_ms=round_trip_ms)
+
+    assert told("c1", 2) == ""
+    assert "cluster c1, not to c2" in told("c2", 2)
+    assert "replica 3" in told("c1", 3)
+    assert "version" in told("c1", 2, Hello(VERSION + 1, "c1", 2, bytes(16), 0))
+    assert "its ahash.tuning.round_trip_ms is 100, here it is 300" in told("c1", 2, round_trip_ms=300)

@@ -12,6 +12,7 @@ from chelonia.ahash.lease import Lease, Pace
 from chelonia.ahash.membership import Membership, Quorum
 from chelonia.ahash.standing import LogEnd, TermMark, Vouched, may_join
 from chelonia.ahash.watermark import Watermark
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
 
@@ -268,8 +269,20 @@ def test_a_lease_runs_from_the_stamps_of_a_majority() -> None:
 
 
 def test_a_lease_ends_before_the_grants_whatever_the_rates() -> None:
-    pace = Pace()
-    assert pace.held_ms * 1.025 < pace.lease_ms * 0.975
+    for round_trip_ms in range(bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX + 1):
+        pace = Pace.over(round_trip_ms)
+        assert pace.held_ms * 1.025 < pace.lease_ms * 0.975
+
+
+def test_what_is_waited_for_has_the_time_to_come() -> None:
+    """From the distance that a group is made for: echoes of a master's beats, of its first one too, and votes."""
+    assert Pace.over(bounds.ROUND_TRIP_MS) == Pace()
+    for round_trip_ms in range(150, bounds.ROUND_TRIP_MS_MAX + 1):
+        pace = Pace.over(round_trip_ms)
+        assert pace.held_ms > round_trip_ms + 2 * pace.beat_ms, "the next echo comes before the lease of this one ends"
+        assert pace.dead_ms > round_trip_ms + pace.beat_ms, "the first one before a term without any is given up"
+        assert pace.vote_ms > round_trip_ms
+        assert pace.lease_ms > round_trip_ms + 200 + pace.beat_ms, "a beat that was lost is sent again by TCP in time"
 
 
 def test_a_log_vouches_for_its_newest_proven_commit() -> None:

@@ -16,8 +16,10 @@ from chelonia.ahash.peer_messages import CallFrame, Goodbye, Hello
 from chelonia.ahash.transport_replication import LinkIdentity, Links, LinkTrust
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from tests.support.far_links import FarLinks
 from tests.support.polling import poll_async
 from tests.support.replica_grid import ReplicaGrid, link_trust, replica_dn
+from tests.support.replica_group import free_ports
 
 
 @dataclass
@@ -96,8 +98,14 @@ def framed(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def hello(replica: int, cluster: str = "test", version: int = peer_messages.VERSION, nonce: bytes = bytes(16)) -> bytes:
-    return framed(peer_messages.encode(Hello(version, cluster, replica, nonce, 1)))
+def hello(
+    replica: int,
+    cluster: str = "test",
+    version: int = peer_messages.VERSION,
+    nonce: bytes = bytes(16),
+    round_trip_ms: int = bounds.ROUND_TRIP_MS,
+) -> bytes:
+    return framed(peer_messages.encode(Hello(version, cluster, replica, nonce, 1, round_trip_ms)))
 
 
 async def closed(reader: asyncio.StreamReader) -> bytes:
@@ -124,6 +132,20 @@ async def test_all_link_and_messages_arrive_in_order(net: Net) -> None:
     for replica, peer in ((1, 3), (3, 1)):
         assert [data for who, data in net.nodes[replica].heard.messages if who == peer] == sent
     assert not net.nodes[1].links.send(4, b"x")
+
+
+async def test_how_far_a_peer_is_is_measured_at_both_ends(net: Net) -> None:
+    one, door, far = await net.start(1), free_ports(1)[0], FarLinks(40, 45)
+    await far.relay(door, one.port)
+    try:
+        net.ports[1] = door
+        two = await net.start(2)
+        for node, peer in ((one, 2), (two, 1)):
+            assert node.links.round_trip_ms(3) is None
+            await poll_async(lambda node=node, peer=peer: 80 <= (node.links.round_trip_ms(peer) or 0) < 120)
+    finally:
+        await net.stop(2)
+        await far.close()
 
 
 async def test_a_large_message_arrives(net: Net) -> None:
@@ -183,6 +205,7 @@ REFUSALS: list[tuple[str, Callable[[], bytes]]] = [
     ("it belongs to cluster other", lambda: hello(2, "other")),
     ("it says to be replica 3", lambda: hello(3)),
     ("it speaks version 99", lambda: hello(2, version=99)),
+    ("its ahash.tuning.round_trip_ms is 300, here it is 100", lambda: hello(2, round_trip_ms=300)),
     ("its first message is no HELLO", lambda: framed(peer_messages.encode(CallFrame(1, b"x")))),
     ("it announces a message of", lambda: (1 << 20).to_bytes(4, "big") + bytes(100)),
     ("it said HELLO twice", lambda: hello(2) + hello(2)),

@@ -139,6 +139,23 @@ async def test_the_scrub_of_each_replicas_pages_is_told_and_what_to_do_about_dam
     assert told["https://c/AHash"] is None
 
 
+async def test_replicas_farther_apart_than_their_group_is_made_for_are_named_with_the_cure() -> None:
+    def seen(by: AHashStatus, *trips: int) -> AHashStatus:
+        views = (replace(each, round_trip_ms=trip) for each, trip in zip(by.replicas, trips, strict=True))
+        return replace(by, replicas=tuple(views), round_trip_ms=100)
+
+    session = PaperSession(a=PaperAHash(seen(FOLLOWER, -1, 187, 100)), b=PaperAHash(seen(MASTER, 184, -1, 1700)))
+    await verbs_ahash.status(session)  # type: ignore[arg-type]
+    said = [line for line in session.said.getvalue().splitlines() if line.startswith("WARNING")]
+    assert [("from replica 2 to 1 and back takes 184 ms" in said[0], "set it to 200 on every replica" in said[0])] == [
+        (True, True)
+    ]
+    assert "from replica 2 to 3 and back takes 1700 ms" in said[1]
+    assert "set it to 1000" in said[1]
+    assert len(said) == 2
+    assert {result["round_trip_ms"] for result in session.results} == {100}
+
+
 async def test_an_a_hash_alone_says_so() -> None:
     session = PaperSession(a=PaperAHash(AHashStatus(Position("c", 1, 3), "master", True, 5, 9)))
     await verbs_ahash.status(session)  # type: ignore[arg-type]

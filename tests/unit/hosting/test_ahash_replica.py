@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from chelonia.ahash.lease import Pace
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import PAGE_BYTES, BdbSettings
+from chelonia.ahash.store_bdb_files import read_lease
 from chelonia.ahash.store_bdb_pages import PageFile
 from chelonia.core.ahash import AHashStatus, PagesSeen, ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.position import Position
-from chelonia.hosting.ahash_replica import leave_group, page_scrub, store_settings, tell, unready
+from chelonia.hosting.ahash_replica import leave_group, outlive_grants, page_scrub, store_settings, tell, unready
 from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.config import AHashSection, problems_of
 from chelonia.hosting.metrics import Metrics
@@ -45,6 +47,33 @@ def test_a_replica_without_a_master_is_not_ready_and_says_whom_it_does_not_see()
         unready(lost)
     assert caught.value.kind is Kind.UNAVAILABLE
     assert "1, 2, 3" in caught.value.cause
+
+
+async def test_what_was_granted_for_longer_is_outlived_before_a_start(tmp_path: Path) -> None:
+    """Else who goes by a shorter lease would be free to help another master while the first may still answer."""
+    path, near, far = tmp_path / "lease", Pace(), Pace.over(300)
+    slept: list[tuple[int, int | None]] = []
+
+    class Sleeper(SystemClock):
+        async def sleep(self, duration_ms: int) -> None:
+            slept.append((duration_ms, read_lease(path)))
+
+    for pace, expected in (
+        (near, []),
+        (far, []),
+        (far, []),
+        (near, [(far.lease_ms, far.lease_ms)]),
+        (near, []),
+    ):
+        await outlive_grants(path, pace, Sleeper())
+        assert slept == expected, "and what is written says so until it is over, lest one that is killed forgets it"
+        assert read_lease(path) == pace.lease_ms
+        slept.clear()
+    for damaged in (b"", b"chelonia-lease 2 340\n", b"\xff\xfe", b"chelonia-lease 1 x\n"):
+        path.write_bytes(damaged)
+        await outlive_grants(path, far, Sleeper())
+        assert slept == [(Pace.over(1000).lease_ms, None)], "it may have been any"
+        slept.clear()
 
 
 def section(tmp_path: Path, **tuning: object) -> AHashSection:

@@ -282,6 +282,7 @@ def test_a_host_has_a_name_that_dns_knows(name: str) -> None:
         (["--account", "nobody-here"], 2, ["systemd-sysusers", "--account"]),
         (["--account", "root"], 2, ["do not run as root"]),
         (["--port", "65530"], 2, ["--port"]),
+        (["--round-trip-ms", "20"], 2, ["--round-trip-ms is from 100 to 1000"]),
         (["--administrator", "/CN"], 2, ["a DN looks like"]),
         (["--organization", "Example"], 2, ["a DN looks like"]),
     ],

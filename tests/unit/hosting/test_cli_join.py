@@ -117,7 +117,7 @@ def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
 async def test_a_host_joins_with_a_key_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert init(tmp_path / "one") == 0
+    assert init(tmp_path / "one", "--round-trip-ms", "250") == 0
     say(monkeypatch, "y")
     async with Admission(tmp_path) as admission:
         assert await admission.join("--domain", "oslo/b") == 0
@@ -131,7 +131,7 @@ async def test_a_host_joins_with_a_key_of_its_own(
     core, first = load_config(two.core), load_config(one.core)
     assert core.ahash is not None
     assert first.ahash is not None
-    assert (core.ahash.replica_id, core.ahash.tuning["cluster"]) == (2, "8e1f7a52")
+    assert (core.ahash.replica_id, core.ahash.tuning) == (2, {"cluster": "8e1f7a52", "round_trip_ms": 250})
     assert core.ahash.replicas == (
         *first.ahash.replicas,
         replace(first.ahash.replicas[0], id=2, host=NEW, dn=dn_of(two.cert, two.key)),

@@ -134,6 +134,8 @@ def test_a_small_configuration_is_enough() -> None:
         (("[node]", '[log]\nformat = "xml"\n[node]'), "log.format", "text"),
         (("[ahash]", "[ahash]\ntuning.cache_bytes = 256"), "ahash.tuning.cache_bytes", "from 16777216 (16 MiB)"),
         (("[ahash]", f"[ahash]\ntuning.cache_bytes = {1 << 41}"), "ahash.tuning.cache_bytes", "(1024 GiB)"),
+        (("[ahash]", "[ahash]\ntuning.round_trip_ms = 99"), "ahash.tuning.round_trip_ms", "from 100 to 1000 ms"),
+        (("[ahash]", "[ahash]\ntuning.round_trip_ms = 1001"), "ahash.tuning.round_trip_ms", "the same on every"),
         (("[ahash]", '[ahash]\ntuning.cache_bytes = "1 GB"'), "ahash.tuning.cache_bytes", "a whole number"),
     ],
 )
