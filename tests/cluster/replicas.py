@@ -289,6 +289,30 @@ async def load(group: ReplicaGroup) -> None:
             print("master  " if where == master else "follower", f"{writers:3}", json.dumps(found), flush=True)
 
 
+async def soak(group: ReplicaGroup, minutes: float, per_s: float) -> dict[str, object]:
+    """No faults, light load: whatever ends a term is needless. Prints what the logs tell of terms, as it comes."""
+    await group.settled()
+    began, known = time.monotonic(), len(group.terms())
+    told = known
+    writers = Writers(group.control, count=4, pause_s=4 / per_s)
+    writers.start()
+    while time.monotonic() - began < minutes * 60:
+        await asyncio.sleep(min(10.0, minutes * 60))
+        lines = group.terms()
+        for line in lines[told:]:
+            print(line, flush=True)
+        told = len(lines)
+    await writers.end()
+    acknowledged = await verify(group, writers)
+    return {
+        "minutes": round((time.monotonic() - began) / 60, 1),
+        "acknowledged_and_found": acknowledged,
+        "terms_opened": sum(" is master" in line for line in group.terms()[known:]),
+        "writers_waited_at_most_ms": round(writers.outage_ms(began)),
+        "refusals": writers.refusals,
+    }
+
+
 async def on_daemons(directory: Path, names: list[str]) -> None:
     """Scenarios on whole daemons, all where none is named; what a run that failed has left stays."""
     known = {scenario.__name__: scenario for scenario in daemons.SCENARIOS}
@@ -322,6 +346,9 @@ async def main(options: argparse.Namespace) -> None:
         if options.load:
             await load(group)
             return
+        if options.soak:
+            print(json.dumps(await soak(group, options.soak, options.rate), indent=2))
+            return
         trial = Trial(group, chance, count=4 if options.crashes else 8)
         await run(trial, scenarios)
         print(json.dumps(report(trial), indent=2))
@@ -350,6 +377,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--directory", type=Path, default=None, help="where to keep the replicas")
     parser.add_argument("--load", action="store_true", help="no faults: measure 1, 8 and 64 writers in process")
+    parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="no faults: count needless elections")
+    parser.add_argument("--rate", type=float, default=10, help="writes a second of a soak")
     parser.add_argument("--keep", action="store_true", help="keep directory and logs when all went well, too")
     return parser.parse_args(arguments)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,13 @@ from cryptography.hazmat.primitives import serialization
 from chelonia.hosting import host_files
 from chelonia.hosting.certificates import CertificateAuthority, KeyKind, write_file
 from chelonia.hosting.cheloniad import main
+from chelonia.hosting.cli_ca import base_of
 from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.config import load_config
 from chelonia.hosting.credentials import explain_chain
 from chelonia.hosting.first_config import Places
 from chelonia.hosting.tls import TlsSettings, load_trust
+from tests.unit.hosting.grid import real_now_ms
 from tests.unit.hosting.test_cli_init import ACCOUNT, init, places, tree, where
 from tests.unit.hosting.test_cli_init_killed import KILLED, LIVED, STEPS_MAX, begun, end_of, shape
 from tests.unit.hosting.test_cli_join import NEW, Admission, certify, say, site
@@ -62,11 +65,12 @@ def check_whole(at: Places) -> None:
     assert section.replica_id == 2
 
 
-async def killed_at_each_step(root: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
+async def killed_at_each_step(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *more: str, certified: Callable[[Places], None] = lambda at: None
+) -> int:
     """Kill `join` at each step, and give it again while the same `admit` waits; returns how many steps it has."""
     whole = places(root / "whole")
-    if more:
-        certify(CertificateAuthority.load(root / "site"), whole, NEW)
+    certified(whole)
     say(monkeypatch, "y")
     async with Admission(root) as admission:
         assert await joined(admission, root / "whole", STEPS_MAX, *more) == LIVED
@@ -75,8 +79,7 @@ async def killed_at_each_step(root: Path, monkeypatch: pytest.MonkeyPatch, *more
     expected = shape(root / "whole")
     for step in range(STEPS_MAX):
         here = root / f"{step:03}"
-        if more:
-            certify(CertificateAuthority.load(root / "site"), places(here), NEW)
+        certified(places(here))
         say(monkeypatch, "y", "y")
         async with Admission(root) as admission:
             first = await joined(admission, here, step, *more)
@@ -101,8 +104,24 @@ async def test_killed_at_any_step_it_is_given_again_and_ends_as_if_it_had_not_be
 
 
 async def test_so_it_is_with_the_sites_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site(tmp_path)
-    assert await killed_at_each_step(tmp_path, monkeypatch, "--site-certificate") > 10
+    ca = site(tmp_path)
+    steps = await killed_at_each_step(
+        tmp_path, monkeypatch, "--site-certificate", certified=lambda at: certify(ca, at, NEW)
+    )
+    assert steps > 10
+
+
+async def test_so_it_is_with_a_certificate_that_the_clusters_ca_gave_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cheloniad ca` takes any; `admit` would have called it `host/two.example.org`."""
+    assert init(tmp_path / "one") == 0
+    ca = CertificateAuthority.load(places(tmp_path / "one").grid)
+
+    def certified(at: Places) -> None:
+        ca.issue_host(f"{base_of(ca)}/CN=second of ours", [NEW], real_now_ms()).write(at.cert, at.key)
+
+    assert await killed_at_each_step(tmp_path, monkeypatch, certified=certified) > 10
 
 
 async def test_a_certificate_of_another_ca_is_not_taken_for_that_of_an_earlier_join(
