@@ -39,7 +39,7 @@ class CompactClient:
         """Args: tls: offers `compact.PROTOCOL` and shows this node's certificate."""
         self._tls = tls
         self._clock = clock
-        self._open: dict[str, asyncio.Task[_Connection]] = {}
+        self._open: dict[str, asyncio.Task[Connection]] = {}
         self._soap_until: dict[str, int] = {}
 
     def speaks(self, url: str) -> bool:
@@ -51,12 +51,15 @@ class CompactClient:
 
         Raises: NOT_SUPPORTED (to be asked by SOAP), NETWORK, TIMEOUT, UNTRUSTED; `Silent` if that is to be told.
         """
-        connection = self._standing(url) or await self._connected(url)
+        connection = self._standing(_target(url)) or await self._connected(_target(url))
         return await connection.ask(asking)
 
-    def stands(self, url: str) -> bool:
-        """Whether there is a connection, so that a call may be sent at once."""
-        return self._standing(url) is not None
+    def standing(self, url: str) -> Connection | None:
+        """The connection on which a call may be sent at once; None: there is none yet, or it is to be asked by SOAP."""
+        target = _target(url)
+        if self._soap_until and self._clock.monotonic_ms() < self._soap_until.get(target, 0):
+            return None
+        return self._standing(target)
 
     def by_soap(self, url: str) -> None:
         """Note that a target does not speak this, or not of that service."""
@@ -71,16 +74,15 @@ class CompactClient:
                 task.result().close()
         await asyncio.gather(*opening, return_exceptions=True)
 
-    def _standing(self, url: str) -> _Connection | None:
+    def _standing(self, target: str) -> Connection | None:
         """The connection that stands; None: there is none yet, or it broke."""
-        task = self._open.get(_target(url))
+        task = self._open.get(target)
         if task is None or not task.done() or task.cancelled() or task.exception() is not None:
             return None
         connection = task.result()
         return None if connection.broken else connection
 
-    async def _connected(self, url: str) -> _Connection:
-        target = _target(url)
+    async def _connected(self, target: str) -> Connection:
         task = self._open.get(target)
         if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().broken)):
             task = self._open[target] = asyncio.create_task(self._connect(target))
@@ -89,13 +91,13 @@ class CompactClient:
         except CheloniaError as error:  # a fresh one for each caller
             raise CheloniaError(error.kind, error.op, error.subject, error.cause) from error
 
-    async def _connect(self, target: str) -> _Connection:
+    async def _connect(self, target: str) -> Connection:
         where = URL(target)
         host, port = where.host or "", where.port or 443
         try:
             async with asyncio.timeout(CONNECT_MS / 1000):
                 transport, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Connection(target), host, port, ssl=self._tls, server_hostname=host
+                    lambda: Connection(target), host, port, ssl=self._tls, server_hostname=host
                 )
         except (OSError, TimeoutError) as error:
             raise explain(error, target) from error
@@ -139,7 +141,7 @@ class Silent(Exception):
         self.rest = rest
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection: numbers calls, and hands answers to whoever asked."""
 
     def __init__(self, target: str) -> None:
@@ -156,8 +158,11 @@ class _Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self.broken = False
 
-    async def ask(self, asking: Asking) -> compact.Answered:
-        """Send a call and wait for its answer. Raises: NETWORK, TIMEOUT, TOO_LARGE, `Silent`."""
+    def ask(self, asking: Asking) -> Coroutine[Any, Any, compact.Answered]:
+        """Send a call; its answer is to be awaited.
+
+        Raises: NETWORK, TOO_LARGE; when awaited NETWORK, TIMEOUT, `Silent`.
+        """
         if self.broken:
             raise self._failure("broke")
         number = next(self._numbers)
@@ -174,7 +179,7 @@ class _Connection(asyncio.Protocol):
             self._flush()  # nobody else waits: hardly another call comes in this turn
         elif len(self._out) == 1:
             self._loop.call_soon(self._flush)
-        return await self._answer(number)
+        return self._answer(number)
 
     async def _answer(self, number: int) -> compact.Answered:
         """Wait for an answer. Raises: NETWORK, TIMEOUT, `Silent`."""

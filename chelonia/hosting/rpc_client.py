@@ -171,32 +171,29 @@ class Channel:
     async def _ask(self, first: int, call: Call, method: str, args: tuple[Any, ...]) -> Any:
         """Ask one instance, and the next beside it for as long as the last one asked is silent; the first to answer
         is the one to stay with."""
+        url, client = self._urls[first], self._link.compact
+        hedge_ms = 0
+        if len(self._urls) > 1 and method not in ONCE:
+            hedge_ms = (self._patience.hedge_read_ms if method in READS else 0) or self._patience.hedge_ms
 
-        def trying(number: int, silent_ms: int = 0) -> Coroutine[Any, Any, Any]:
-            url = self._urls[number]
-            return self._heed(url, self._once(url, call, method, args, silent_ms))
+        def trying(number: int) -> Coroutine[Any, Any, Any]:
+            return self._once(self._urls[number], call, method, args)
 
-        if len(self._urls) == 1 or method in ONCE:
-            return await trying(first)
-        hedge_ms = (self._patience.hedge_read_ms if method in READS else 0) or self._patience.hedge_ms
-        url = self._urls[first]
-        if not self._goes_at_once(url, method):
-            return await self._race(first, trying(first), trying, (hedge_ms, hedge_ms))
+        standing = client.standing(url) if client is not None and method in self._compact else None
+        if standing is None:
+            return await (self._race(first, trying, trying(first), (hedge_ms, hedge_ms)) if hedge_ms else trying(first))
         try:  # what is answered soon needs no task and no timer of its own
-            answer = await trying(first, hedge_ms)
+            asked = standing.ask(self._asking(call, method, args, hedge_ms))
+            answer = await self._packed(asked, url, call, method, args)
         except Silent as silent:
-            begun = self._heed(url, self._packed(silent.rest(), url, call, method, args))
-            return await self._race(first, begun, trying, (0, hedge_ms))
-        self._current = first
+            begun = self._packed(silent.rest(), url, call, method, args)
+            return await self._race(first, trying, begun, (0, hedge_ms))
+        if hedge_ms:
+            self._current = first
         return answer
 
-    def _goes_at_once(self, url: str, method: str) -> bool:
-        """Whether a call is sent in the compact encoding, on a connection that stands."""
-        client = self._link.compact
-        return client is not None and method in self._compact and client.speaks(url) and client.stands(url)
-
     async def _race(
-        self, first: int, begun: Coroutine[Any, Any, Any], trying: Callable[[int], Coroutine[Any, Any, Any]],
+        self, first: int, trying: Callable[[int], Coroutine[Any, Any, Any]], begun: Coroutine[Any, Any, Any],
         pauses_ms: tuple[int, int],
     ) -> Any:  # fmt: skip
         """Wait for what was `begun` with one instance, `trying` others beside it: after the first pause if it has been
@@ -221,38 +218,37 @@ class Channel:
         heard = self._heard.get(url)
         return heard is None or self._link.clock.monotonic_ms() - heard >= hedge_ms
 
-    async def _heed(self, url: str, tried: Coroutine[Any, Any, Any]) -> Any:
-        """Make one try, and note when the instance answered, be it with a failure."""
-        try:
-            answer = await tried
-        except CheloniaError as error:
-            if error.kind not in _UNHEARD:
-                self._heard[url] = self._link.clock.monotonic_ms()
-            raise
-        self._heard[url] = self._link.clock.monotonic_ms()
-        return answer
+    def _heard_from(self, url: str, error: CheloniaError | None = None) -> None:
+        """Note when an instance answered, be it with a failure; where there is but one nobody asks."""
+        if len(self._urls) > 1 and (error is None or error.kind not in _UNHEARD):
+            self._heard[url] = self._link.clock.monotonic_ms()
 
-    async def _once(self, url: str, call: Call, method: str, args: tuple[Any, ...], silent_ms: int = 0) -> Any:
-        """Ask one instance. Raises: `Silent` in the compact encoding, after `silent_ms` if they are given."""
+    async def _once(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+        """Ask one instance."""
         client = self._link.compact
         if client is None or method not in self._compact or not client.speaks(url):
             return await self._by_soap(url, call, method, args)
+        return await self._packed(client.ask(url, self._asking(call, method, args)), url, call, method, args)
+
+    def _asking(self, call: Call, method: str, args: tuple[Any, ...], silent_ms: int = 0) -> Asking:
         after = later(call.read_after, self._link.horizon.newest)
         read_ms = self._patience.read_ms or COMPACT_MS
-        asking = Asking(self._service.name, method, call, args, after, self._link.service_id, read_ms, silent_ms)
-        return await self._packed(client.ask(url, asking), url, call, method, args)
+        return Asking(self._service.name, method, call, args, after, self._link.service_id, read_ms, silent_ms)
 
     async def _packed(
         self, answer: Coroutine[Any, Any, compact.Answered], url: str, call: Call, method: str, args: tuple[Any, ...]
     ) -> Any:
-        """What came of asking in the compact encoding; by SOAP where it is not spoken."""
+        """What came of asking in the compact encoding; by SOAP where it is not spoken. Raises: as `Connection.ask`."""
         try:
             answered = await answer
             if answered.position is not None:
                 self._saw(answered.position)
-            return compact.decode_result(self._compact[method], answered)
+            result = compact.decode_result(self._compact[method], answered)
+            self._heard_from(url)
+            return result
         except CheloniaError as error:
             if error.kind is not Kind.NOT_SUPPORTED or error.op != "compact":
+                self._heard_from(url, error)
                 raise
         assert self._link.compact is not None
         self._link.compact.by_soap(url)
@@ -261,7 +257,12 @@ class Channel:
     async def _by_soap(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
         body = soap.encode_request(self._service, method, args)
         sending = Sending("POST", url, self._headers(call), body, read_idle_ms=self._patience.read_ms)
-        received = await self._link.client.request(sending)
+        try:
+            received = await self._link.client.request(sending)
+        except CheloniaError as error:
+            self._heard_from(url, error)
+            raise
+        self._heard_from(url)
         self._note_position(received)
         if received.headers.get("Content-Type", "").startswith("text/xml"):
             return soap.decode_response(self._service, method, received.body)
