@@ -403,6 +403,8 @@ class SimGroup:
         self.newest_gen = 0
         self.unexpected = unexpected
         self.parcels: list[tuple[Any, ...]] = []
+        self.distance_s: dict[int, float] = {}
+        """How much longer messages of replicas far away are on their way."""
         self._network = network
         self._truth = truth
         self._links: dict[tuple[int, int], _Link] = {}
@@ -524,7 +526,8 @@ class SimGroup:
 
     def _carry(self, pair: tuple[int, int], link: _Link, message: tuple[int, int, bytes]) -> None:
         loop, sender = self.loop, message[0]
-        at_s = max(loop.now_s + self.random.uniform(0.0002, 0.003), link.last_s.get(sender, 0.0) + 1e-6)
+        away_s = sum(self.distance_s.get(own, 0.0) for own in pair)
+        at_s = max(loop.now_s + self.random.uniform(0.0002, 0.003) + away_s, link.last_s.get(sender, 0.0) + 1e-6)
         link.last_s[sender] = at_s
         receiver = self.places[message[1]].engine
         if receiver is not None:

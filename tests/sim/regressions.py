@@ -95,6 +95,7 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ("swarm", 1_187, "the simulator's own: bytes that arrived after all metadata were lost became a file"),
     ("swarm", 3_706, "bytes of putFile that newer ones had replaced were in /lost+found after a rebuild"),
     ("swarm", 72_048, "the simulator's own: an erasure that the disk had in hand when news came of older metadata"),
+    ("swarm", 63, "the simulator's own: an upload to a forgotten Shepherd, refused when it was to be committed"),
     ("swarm", 1_347, "the simulator's own: a file overwritten by another user since the snapshot is either's"),
 )
 """(scenario, seed, what it found)."""

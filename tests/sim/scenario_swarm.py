@@ -13,9 +13,9 @@ import random
 from dataclasses import replace
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import ServiceId
+from chelonia.core.ids import ReferenceId, ServiceId, blob_object
 from tests.sim.acts import Acts, forget
-from tests.sim.ahash_group import slower
+from tests.sim.ahash_group import REPLICAS, slower
 from tests.sim.chaos import CALM, Chaos, Mix, draw, with_echo, with_group, with_loss, with_more
 from tests.sim.model import Op, Story, Violation
 from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild, rebuild_in_trouble
@@ -44,6 +44,9 @@ BACKUP_LOOK = 4
 SITES = tuple(dict.fromkeys(domain.split("/")[0] for domain in DOMAINS))
 GROUPS = 0.34
 """The share of seeds whose A-Hash is a group of three replicas."""
+FAR = 0.5
+"""The share of those of which one replica is far away: what it answers is as much older, as a rule."""
+DISTANCES_S = (0.03, 0.1)
 DRILLS = 0.3
 """The share of seeds that begin with a drill."""
 DETECTS = 0.2
@@ -117,6 +120,8 @@ class Swarm:
         )
         # Inventories are compared daily as a rule: what only that mends is a bug to be shown.
         self.world.shepherd_tuning = {"compare_ms": 3_600_000, "scrub_period_ms": rng.choice((15_000, 60_000))}
+        if self.world.group is not None and (far := random.Random(f"far {seed}")).random() < FAR:
+            self.world.group.distance_s[far.randint(1, REPLICAS)] = far.choice(DISTANCES_S)
         self.users = Users(self.world, rng, more if grouped else None)
         breaking, mix = random.Random(rng.random()), draw(rng)
         mix = with_group(mix, more) if grouped else mix
@@ -370,8 +375,15 @@ class Swarm:
         if rng.random() < 0.5:
             await world.restart(shepherd)
             await world.clock.sleep(20_000)
-            if self.watch.state_of(shepherd) == "alive" or not held.issuperset(shepherd.disk.platter.references()):
+            if self.watch.state_of(shepherd) == "alive" or self._given(shepherd, held):
                 raise Violation(f"{shepherd.node.name} is forgotten, and taken again")
+
+    def _given(self, shepherd: SimShepherd, before: set[ReferenceId]) -> list[ReferenceId]:
+        """What this Shepherd has got since of blobs that the metadata know: an upload through a Bartender that had not
+        heard that it is forgotten is refused when it is committed, and nobody's."""
+        seen = self.watch.known()
+        fresh = {stored.reference: stored.facts for stored in shepherd.disk.held() if stored.reference not in before}
+        return [each for each, facts in fresh.items() if facts and seen.get(blob_object(facts.blob)).exists]
 
     async def recovery(self) -> Outcome:
         """Phase 2."""
