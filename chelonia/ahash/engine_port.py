@@ -7,7 +7,8 @@ Words: `replica` a number > 0, the same on every host, never reused; `term` one 
 generation); `sequence` the count of commits (`core.ahash.Position.sequence`). A term has nothing to do with
 `Position.generation`, which rises when a backup is restored.
 Invariants: events are told in the order in which the engine did what they tell; `Committed` is posted
-before any later change of role, and before `commit` returns; `Flushed` only after the replica's own log is synced.
+before any later change of role, and before `commit` returns, or `sync` after `write_at_once`; `Flushed` only after the
+replica's own log is synced.
 """
 
 from __future__ import annotations

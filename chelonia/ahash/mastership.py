@@ -125,6 +125,18 @@ class TermStore:
         """See `ReplicatedEngine.commit_in`."""
         self._engine.commit_in(self._term, puts, deletes)
 
+    def write_at_once(self, work: Callable[[], T]) -> T | None:
+        """See `Store`."""
+        return self._engine.write_at_once(work)
+
+    def sync_at_once(self) -> bool:
+        """See `Store`."""
+        return self._engine.sync_at_once()
+
+    def sync(self) -> None:
+        """See `Store`."""
+        self._engine.sync()
+
     def upkeep_due(self) -> bool:
         """See `Store`."""
         return self._engine.upkeep_due()

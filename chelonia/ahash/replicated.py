@@ -42,6 +42,7 @@ from chelonia.core.ahash import (
 )
 from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
+from chelonia.core.eager import begin
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
@@ -433,7 +434,7 @@ class ReplicatedAHash:
         if self._reign is None or self._carrying_out >= bounds.FORWARDED_MAX:
             self._mastership.send(peer, AnswerFrame(number, forwarding.NOT_MASTER))
         else:
-            self._spawn(self._carry_out(self._reign, peer, number, body))
+            self._watch(begin(self._carry_out(self._reign, peer, number, body)))
 
     async def _carry_out(self, reign: _Serving, peer: int, number: int, body: bytes) -> None:
         self._carrying_out += 1
@@ -460,9 +461,12 @@ class ReplicatedAHash:
         return self._mastership.send(peer, CallFrame(number, body))
 
     def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        self._watch(asyncio.get_running_loop().create_task(work))
+
+    def _watch(self, task: asyncio.Task[None] | None) -> None:
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

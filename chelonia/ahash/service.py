@@ -13,7 +13,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Awaitable, Callable, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -36,7 +36,7 @@ from chelonia.core.ahash import (
 )
 from chelonia.core.caller import Call, Role
 from chelonia.core.clock import Clock
-from chelonia.core.eager import begin
+from chelonia.core.eager import Turn, begin
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
 from chelonia.core.metadata import Filter, StoredObject
@@ -48,6 +48,8 @@ BRIEF_MS: Final = 8
 """A read in the event loop may take so long before the next ones are made elsewhere."""
 BRIEF_OBJECTS: Final = 200
 """No more of them, or walks, are read in the event loop in one call: some milliseconds."""
+BRIEF_ELEMENTS: Final = 200
+"""No more of them are committed there at once."""
 HAND_OVER_FACTOR: Final = 10
 """For how long they are, in terms of what that read took."""
 _BACKUP_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
@@ -97,7 +99,7 @@ class _Flight:
     """A batch that the committer has in hand."""
 
     batch: list[_Waiting]
-    outcomes: asyncio.Future[tuple[list[Outcome], Position]]
+    outcomes: Awaitable[tuple[list[Outcome], Position]]
 
 
 @dataclass(slots=True)
@@ -335,10 +337,14 @@ class AHashService:
         waited for its turn on a busy host does not, as readers would wait for theirs too.
         """
         committer = self._started()
+        return self._here(lambda: self._store.at_once(lambda state: work(state, self._stands(committer, state))))
+
+    def _here(self, work: Callable[[], T | None]) -> T | None:
+        """Do brief work in the event loop, unless some waited for a disk just before; None: it was not done."""
         began_ms = self._clock.monotonic_ms()
         if began_ms < self._hand_over_until_ms:
             return None
-        found = self._store.at_once(lambda state: work(state, self._stands(committer, state)))
+        found = work()
         ended_ms = self._clock.monotonic_ms()
         if ended_ms - began_ms >= BRIEF_MS and self._executor.waited():
             self._hand_over_until_ms = ended_ms + HAND_OVER_FACTOR * (ended_ms - began_ms)
@@ -401,27 +407,41 @@ class AHashService:
             return committer.commit(jobs, now_ms), committer.position
 
         try:
-            return _Flight(batch, self._executor.run_write(commit))
+            brief = weight <= BRIEF_ELEMENTS
+            made = self._here(lambda: self._store.write_at_once(commit)) if brief else None
+            return _Flight(batch, self._executor.run_write(commit) if made is None else self._sync(made))
         except BaseException:
             _refuse(deque(batch))
             raise
 
+    async def _sync(self, made: tuple[list[Outcome], Position]) -> tuple[list[Outcome], Position]:
+        """Sync what was committed in the event loop, when it has left for the other replicas, who sync meanwhile."""
+        self._executor.catch_up()
+        await Turn()
+        try:
+            if self._store.sync_at_once():
+                self._executor.catch_up()
+            else:
+                await self._executor.run_write(self._store.sync)
+        except CheloniaError as error:
+            outcomes, position = made
+            cause = f"it may not be on the disk ({error.cause}): retry with the same request key"
+            return [CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", "store", cause)] * len(outcomes), position
+        return made
+
     async def _land(self, flight: _Flight) -> _Flight | None:
-        """Answer a batch when it is committed; the next one takes off first, so that the disk is never idle."""
+        """Have a batch answered that is committed, and let the next one take off."""
         try:
             outcomes, position = await flight.outcomes
-        finally:
-            if not flight.outcomes.done() or flight.outcomes.cancelled() or flight.outcomes.exception():
-                _refuse(deque(flight.batch))
-        try:
-            following = None if self._store.upkeep_due() else self._take_off()
-        finally:
-            telling = begin(self._tell(flight.batch, outcomes, position))
-            if telling is not None:
-                self._telling.add(telling)
-                telling.add_done_callback(self._telling.discard)
+        except BaseException:
+            _refuse(deque(flight.batch))
+            raise
+        telling = begin(self._tell(flight.batch, outcomes, position))
+        if telling is not None:
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
         self._note_writable(self._started().writable)
-        return following
+        return None if self._store.upkeep_due() else self._take_off()
 
     async def _tell(self, batch: list[_Waiting], outcomes: list[Outcome], position: Position) -> None:
         """Answer a batch once what it came to may be told: one wait for all of them."""

@@ -76,6 +76,22 @@ class Store(Protocol):
         """
         ...
 
+    def write_at_once(self, work: Callable[[], T]) -> T | None:
+        """Run `work`, which may read and `commit`, on the event loop if nobody is waited for; None: it was not run.
+
+        What it commits is visible, and no more: it is synced, and in a group told, by `sync_at_once` or `sync`. Nothing
+        else is committed until then. Stores whose answers wait for no other replica never run it.
+        """
+        ...
+
+    def sync_at_once(self) -> bool:
+        """Sync what `write_at_once` committed, on the event loop, where that is expected to be brief; else False."""
+        ...
+
+    def sync(self) -> None:
+        """Sync what `write_at_once` committed. Raises: OUTCOME_UNKNOWN."""
+        ...
+
     def upkeep_due(self) -> bool:
         """Whether `upkeep` has something to do."""
         ...
@@ -116,6 +132,10 @@ class Executor(Protocol):
 
         Args: `at_once` False: what is run on the writer just now has something to tell; with its result is soon enough.
         """
+        ...
+
+    def catch_up(self) -> None:
+        """On the event loop, in nothing that was handed back: have what was handed back called now."""
         ...
 
     def waited(self) -> bool:

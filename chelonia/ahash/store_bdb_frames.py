@@ -139,6 +139,8 @@ class TokenMark(threading.local):
     """Of the last record sent that asks to be made permanent: our own commit's."""
     gathered: Bundle | None = None
     """Records of the commit that this thread makes, which travel together; None: it makes none."""
+    late: bool = False
+    """Whether what this thread commits is synced later; it holds the state meanwhile."""
 
     def take(self) -> Token | None:
         """Read the token and forget it: none is ever told twice."""

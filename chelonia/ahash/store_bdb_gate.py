@@ -44,6 +44,18 @@ class OneState:
         finally:
             self._held.release()
 
+    @contextmanager
+    def changing_at_once(self) -> Iterator[bool]:
+        """`changing`, but nobody is waited for: whether that is so."""
+        if self._turnstile.locked() or not self._held.acquire(blocking=False):
+            yield False
+            return
+        self._number += 1
+        try:
+            yield True
+        finally:
+            self._held.release()
+
     @property
     def held(self) -> bool:
         """Whether somebody reads or changes it now."""

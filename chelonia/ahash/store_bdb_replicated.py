@@ -22,8 +22,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -50,19 +50,11 @@ from chelonia.ahash.engine_port import (
 )
 from chelonia.ahash.store import State
 from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_commits import Commits
 from chelonia.ahash.store_bdb_elections import Elections, Order
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
-from chelonia.ahash.store_bdb_frames import (
-    LOG,
-    Bundle,
-    FrameKind,
-    TokenMark,
-    frame_kind,
-    is_brief,
-    is_whole,
-    may_roll_back,
-)
+from chelonia.ahash.store_bdb_frames import FrameKind, frame_kind, is_brief, is_whole, may_roll_back
 from chelonia.ahash.store_bdb_gate import Gate, OneState
 from chelonia.ahash.store_bdb_work import Briefness, WorkQueue
 from chelonia.core import bounds
@@ -117,7 +109,7 @@ class ReplicatedStore:
         self._state = OneState()
         self._logs_kept = threading.Lock()
         self._gate = Gate()
-        self._mark = TokenMark()
+        self._commits = Commits(lambda control, record: self._send(None, control, record), self._panic)
         self._work: WorkQueue[_Frame | Callable[[], None]] = WorkQueue()
         self._brief = Briefness()
         self._bytes_queued = self._bytes_taken = 0  # one written by who receives, the other by who has the turn
@@ -262,48 +254,55 @@ class ReplicatedStore:
                 raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", cause)
             self._commit(tree, puts, deletes)
 
-        with self._state.changing():
+        with nullcontext() if self._commits.late else self._state.changing():
             self._use(work)
         self._log_bytes += sum(map(len, puts)) + sum(map(len, puts.values()))
 
     def _commit(self, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """Within the gate: no change of role can come between the commit and its `Committed`."""
+        """Within the gate: no change of role comes between a commit and its `Committed`, unless it is synced later."""
         state = puts.get(layout.META_STATE)
         sequence = self._applied if state is None else layout.decode_state(state).sequence
-        with self._gathering():
-            token = self._commit_txn(tree, puts, deletes)
+        token = self._commits.make(self._env, tree, puts, deletes)
         if token is not None:  # else it changed nothing
+            self._commits.made(sequence, token)
+            if not self._commits.late:
+                self._tell_synced()
+
+    def _tell_synced(self) -> None:
+        """Vouch for what was committed in our term and is synced now, within the gate."""
+        for sequence, token in self._commits.synced(self._term if self._master == self._own else 0):
             self._applied = sequence
             self._vouch(sequence)
             self._post(Committed(sequence, token))
 
-    def _commit_txn(self, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> Token | None:
-        txn = self._env.txn_begin()
+    def write_at_once(self, work: Callable[[], T]) -> T | None:
+        """Commit on the event loop: see `Store.write_at_once`."""
+        with self._state.changing_at_once() as mine:
+            if not mine or self._master != self._own or not self._commits.brief.expected(time.monotonic()):
+                return None
+            with self._commits.synced_later():
+                return work()
+
+    def sync_at_once(self) -> bool:
+        """See `Store.sync_at_once`. Who shuts the gate for a role holds the state before, and is not waited for."""
+        began_s = time.monotonic()
+        if self._state.held or not self._commits.brief.expected(began_s):
+            return False
+        self.sync()
+        return True
+
+    def sync(self) -> None:
+        """Sync what was committed on the event loop, and tell it. Who cannot is master no longer."""
+        began_s = time.monotonic()
         try:
-            environment.write(tree, txn, puts, deletes)
-        except BaseException:
-            txn.abort()
+            with Errors(self._panic, Kind.OUTCOME_UNKNOWN, Kind.OUTCOME_UNKNOWN), self._gate:
+                if self._commits.untold:
+                    self._open_env().log_flush()
+                    self._tell_synced()
+        except CheloniaError:
+            self.step_down()
             raise
-        self._mark.take()
-        with Errors(self._panic, Kind.OUTCOME_UNKNOWN, Kind.OUTCOME_UNKNOWN):
-            txn.commit(bdb.DB_TXN_SYNC)
-        return self._mark.take()
-
-    @contextmanager
-    def _gathering(self) -> Iterator[None]:
-        """What this thread's commit writes to the log travels together, when the commit record is written."""
-        self._mark.gathered = Bundle()
-        try:
-            yield
-        finally:
-            self._send_gathered()
-            self._mark.gathered = None
-
-    def _send_gathered(self) -> None:
-        gathered = self._mark.gathered
-        frame = gathered.take() if gathered is not None else None
-        if frame is not None:
-            self._send(None, *frame)
+        self._commits.brief.note(began_s, time.monotonic(), rest_factor=0.0)
 
     def upkeep_due(self) -> bool:
         """Whether a checkpoint is due; only a master writes them, followers take them from its log."""
@@ -749,14 +748,7 @@ class ReplicatedStore:
     def _transport(self, env: Any, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> int:
         """Pass a frame on. Returns 0 always: whether a majority has a commit is not this callback's to say."""
         del env
-        if flags & bdb.DB_REP_PERMANENT:
-            self._mark.token = Token(frame_term(control), lsn[0], lsn[1])
-        gathered = self._mark.gathered
-        if gathered is not None and control[16:20] == LOG and peer == bdb.DB_EID_BROADCAST:
-            gathered.add(control, record)
-            # the library asks for haste where a delay would matter
-            if flags & (bdb.DB_REP_PERMANENT | bdb.DB_REP_NOBUFFER) or gathered.size >= bounds.REPLICA_BUNDLE_BYTES:
-                self._send_gathered()
+        if self._commits.gather(control, record, lsn, peer, flags):
             return 0
         self._elections.frame_sent()
         kind = frame_kind(control)
@@ -767,7 +759,7 @@ class ReplicatedStore:
             self._trusted = False
             self._post(Refilling())
         if kind != FrameKind.DUPMASTER:  # it would depose every master, also the newer one of the two
-            self._send_gathered()
+            self._commits.send_gathered()
             self._send(None if peer == bdb.DB_EID_BROADCAST else peer, control, record)
         return 0
 

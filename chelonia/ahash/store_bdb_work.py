@@ -81,8 +81,9 @@ class Briefness:
         """Whether the next piece is likely to be brief."""
         return now_s >= self._resting_until_s
 
-    def note(self, began_s: float, ended_s: float) -> None:
+    def note(self, began_s: float, ended_s: float, rest_factor: float | None = None) -> None:
         """One took from then to now."""
         took_s = ended_s - began_s
-        rest_s = took_s * (DOUBT_FACTOR if took_s > BRIEF_S else REST_FACTOR)
+        rest_factor = REST_FACTOR if rest_factor is None else rest_factor
+        rest_s = took_s * (DOUBT_FACTOR if took_s > BRIEF_S else rest_factor)
         self._resting_until_s = max(self._resting_until_s, ended_s + rest_s)

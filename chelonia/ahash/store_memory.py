@@ -66,6 +66,18 @@ class MemoryStore:
             if self._contents.pop(key, None) is not None:
                 del self._keys[bisect_left(self._keys, key)]
 
+    def write_at_once(self, work: Callable[[], T]) -> T | None:
+        """Nothing: its executor runs all work where it stands."""
+        del work
+        return None
+
+    def sync_at_once(self) -> bool:
+        """Nothing was left unsynced."""
+        return True
+
+    def sync(self) -> None:
+        """Nothing was left unsynced."""
+
     def upkeep_due(self) -> bool:
         """Never."""
         return False
@@ -110,6 +122,9 @@ class InlineExecutor:
         """Do it now."""
         del at_once
         work()
+
+    def catch_up(self) -> None:
+        """Nothing waits."""
 
     def waited(self) -> bool:
         """Never."""

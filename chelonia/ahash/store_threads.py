@@ -43,25 +43,28 @@ class _WayBack:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._own = threading.get_ident()
         self._waiting: deque[Callable[[], None]] = deque()
         self._woken = False
 
     def put(self, work: Callable[[], None], *, at_once: bool = True) -> None:
         """On any thread: have `work` called on the loop."""
         self._waiting.append(work)
-        if at_once and not self._woken:  # looked at after the append, cleared before the work is taken
+        here = threading.get_ident() == self._own  # the loop's own thread: it needs no bell
+        if (at_once or here) and not self._woken:  # looked at after the append, cleared before the work is taken
             self._woken = True
             with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                self._loop.call_soon_threadsafe(self._take)
+                (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self.take)
 
-    def _take(self) -> None:
+    def take(self) -> None:
+        """On the loop: call what waits."""
         self._woken = False
         try:
             while self._waiting:
                 self._waiting.popleft()()
         finally:
             if self._waiting:  # one of them failed, which the loop tells; the others go on
-                self._loop.call_soon(self._take)
+                self._loop.call_soon(self.take)
 
 
 class ThreadExecutor:
@@ -94,6 +97,10 @@ class ThreadExecutor:
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
         """See `Executor.hand_back`."""
         self._back.put(work, at_once=at_once)
+
+    def catch_up(self) -> None:
+        """See `Executor.catch_up`."""
+        self._back.take()
 
     def waited(self) -> bool:
         """Whether the kernel had to read a disk for the thread that asks."""

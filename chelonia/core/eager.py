@@ -27,6 +27,15 @@ async def _finish(rest: _Rest) -> None:
     await rest
 
 
+class Turn:
+    """Awaited, it lets one turn of the event loop pass: what was written to connections in this one has left."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
 class _Rest:
     """A coroutine that waits for something already, as something to be awaited."""
 

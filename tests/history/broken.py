@@ -79,6 +79,7 @@ class WriteBehindStore:
         self.scan = self._seen.scan
         self.reading = self._seen.reading
         self.at_once = self._seen.at_once
+        self.write_at_once = self._seen.write_at_once
         self.upkeep_due = self._seen.upkeep_due
         self.upkeep = self._seen.upkeep
         self.backup = self._seen.backup

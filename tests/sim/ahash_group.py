@@ -271,6 +271,18 @@ class SimReplica:
         """See `Store`."""
         yield
 
+    def write_at_once(self, work: Callable[[], T]) -> T | None:
+        """Nothing: the executor makes all commits."""
+        del work
+        return None
+
+    def sync_at_once(self) -> bool:
+        """Nothing was left unsynced."""
+        return True
+
+    def sync(self) -> None:
+        """Nothing was left unsynced."""
+
     def at_once(self, work: Callable[[State], T]) -> T | None:
         """See `Store`."""
         self.number += 1  # what is rolled back is no commit: a state is never taken for an earlier one
@@ -334,6 +346,9 @@ class SimExecutor:
             self._engine.synced()
         if not future.done():
             future.set_result(result)
+
+    def catch_up(self) -> None:
+        """Nothing waits."""
 
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
         """Do it in the next turn of the loop."""

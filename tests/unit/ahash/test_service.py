@@ -8,9 +8,17 @@ from typing import TypeVar
 
 import pytest
 
-from chelonia.ahash.service import BRIEF_MS, BRIEF_OBJECTS, HAND_OVER_FACTOR, AHashService, AHashSettings
+from chelonia.ahash.service import (
+    BRIEF_ELEMENTS,
+    BRIEF_MS,
+    BRIEF_OBJECTS,
+    HAND_OVER_FACTOR,
+    AHashService,
+    AHashSettings,
+)
 from chelonia.ahash.store import State
 from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
+from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
@@ -264,8 +272,6 @@ async def test_a_clock_that_is_set_forgets_no_request() -> None:
 
 
 async def test_work_on_threads_keeps_its_order_and_its_errors(tmp_path: Path) -> None:
-    from chelonia.ahash.store_threads import ThreadExecutor
-
     executor = ThreadExecutor(readers=2)
     seen: list[int] = []
     writes = [executor.run_write(lambda i=i: seen.append(i)) for i in range(100)]  # type: ignore[misc]
@@ -284,8 +290,6 @@ async def test_work_on_threads_keeps_its_order_and_its_errors(tmp_path: Path) ->
 
 
 async def test_what_threads_hand_back_is_done_on_the_loop_in_order() -> None:
-    from chelonia.ahash.store_threads import ThreadExecutor
-
     executor, many = ThreadExecutor(), 500
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context.get("exception")))
@@ -382,4 +386,130 @@ async def test_what_is_not_durable_is_not_told_at_once() -> None:
     with pytest.raises(CheloniaError) as caught:
         service.at_once(Call(), "get", (ids, ()))
     assert caught.value.kind is Kind.DENIED
+    await service.close()
+
+
+class LateStore(MemoryStore):
+    """A store that commits on the event loop and syncs later; `steps` is what it was asked, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+        self.takes, self.brief = True, True
+
+    def write_at_once(self, work: Callable[[], T]) -> T | None:
+        return work() if self.takes else None
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        self.steps.append("commit")
+        super().commit(puts, deletes)
+
+    def sync_at_once(self) -> bool:
+        self.steps.append("sync at once" if self.brief else "no sync")
+        return self.brief
+
+    def sync(self) -> None:
+        self.steps.append("sync")
+
+
+class NotingExecutor(InlineExecutor):
+    """Notes in the store's steps what goes to the writer, and when what was handed back is called."""
+
+    def __init__(self, store: LateStore) -> None:
+        self.steps = store.steps
+
+    def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        self.steps.append("writer")
+        return super().run_write(work)
+
+    def catch_up(self) -> None:
+        self.steps.append("catch up")
+
+
+async def test_a_brief_batch_is_committed_on_the_loop_and_synced_when_it_has_left() -> None:
+    store, gate = LateStore(), Gate()
+    service = AHashService(store, NotingExecutor(store), HandClock(), SETTINGS, gate)
+    await service.start()
+    store.steps.clear()
+    tries = [asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))) for _ in range(5)]
+    await turns()
+    assert store.steps == ["commit", "catch up", "sync at once", "catch up"]
+    assert not any(each.done() for each in tries)
+    gate.opened.set()
+    assert {(await each).position.sequence for each in tries} == {1}
+    await service.close()
+
+
+async def test_on_a_slow_disk_the_writer_syncs() -> None:
+    store = LateStore()
+    service = AHashService(store, NotingExecutor(store), HandClock(), SETTINGS)
+    await service.start()
+    store.steps.clear()
+    store.brief = False
+    await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
+    assert store.steps == ["commit", "catch up", "no sync", "writer", "sync"]
+    await service.close()
+
+
+async def test_a_large_batch_and_one_that_would_wait_are_the_writers() -> None:
+    store = LateStore()
+    service = AHashService(store, NotingExecutor(store), HandClock(), SETTINGS)
+    await service.start()
+    store.steps.clear()
+    await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),) * (BRIEF_ELEMENTS + 1))
+    store.takes = False
+    await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
+    assert store.steps == ["writer", "commit"] * 2
+    await service.close()
+
+
+async def test_a_sync_that_fails_leaves_the_outcome_unknown() -> None:
+    store = LateStore()
+
+    def fail() -> bool:
+        raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", "store", "no space")
+
+    service = AHashService(store, NotingExecutor(store), HandClock(), SETTINGS)
+    await service.start()
+    store.sync_at_once = fail  # type: ignore[method-assign]
+    with pytest.raises(CheloniaError) as refused:
+        await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
+    assert refused.value.kind is Kind.OUTCOME_UNKNOWN
+
+
+async def test_what_the_loop_hands_back_itself_keeps_its_place() -> None:
+    executor = ThreadExecutor()
+    seen: list[int] = []
+    executor.hand_back(lambda: seen.append(1))
+    executor.hand_back(lambda: seen.append(2), at_once=False)
+    assert seen == []
+    executor.catch_up()
+    assert seen == [1, 2]
+    executor.hand_back(lambda: seen.append(3))
+    await asyncio.sleep(0)
+    assert seen == [1, 2, 3]
+    await executor.close()
+
+
+async def test_after_a_batch_that_waited_for_a_disk_the_writer_commits() -> None:
+    class OnDisk(NotingExecutor):
+        def waited(self) -> bool:
+            return True
+
+    store, clock = LateStore(), HandClock()
+
+    def write_slowly(work: Callable[[], T]) -> T | None:
+        clock.now += BRIEF_MS
+        return work()
+
+    service = AHashService(store, OnDisk(store), clock, SETTINGS)
+    await service.start()
+    store.write_at_once = write_slowly  # type: ignore[method-assign]
+    store.steps.clear()
+    await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
+    await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
+    assert store.steps[-2:] == ["writer", "commit"]
+    clock.now += BRIEF_MS * HAND_OVER_FACTOR
+    await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
+    assert store.steps[-1] == "catch up"
     await service.close()

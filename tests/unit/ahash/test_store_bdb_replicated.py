@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from berkeleydb import db as bdb
 
 from chelonia.ahash import layout, meta, store_bdb_work
 from chelonia.ahash.engine_port import (
@@ -24,7 +25,7 @@ from chelonia.ahash.engine_port import (
 from chelonia.ahash.layout import StoreState
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import PAGE_BYTES, BdbSettings
-from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity
+from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, last_counted
 from chelonia.ahash.store_bdb_frames import FrameKind, frame_kind
 from chelonia.ahash.store_bdb_pages import LogFiles
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
@@ -670,3 +671,102 @@ def check_logs(directory: Path) -> None:
                 look = logs.look(name, at)
                 assert not look.flaw, (replica, name, look)
                 at = look.then
+
+
+# --- commits on the event loop ---------------------------------------------------------------------------------------
+
+
+def put_at_once(engine: ReplicatedStore, sequence: int) -> bool:
+    """Whether it was committed, not yet synced."""
+
+    def work() -> bool:
+        put(engine, sequence)
+        return True
+
+    return bool(engine.write_at_once(work))
+
+
+def committed(wired: Wired, replica: int = 1) -> list[int]:
+    return [event.sequence for event in wired.seen[replica] if isinstance(event, Committed)]
+
+
+def test_a_commit_at_once_leaves_before_it_is_synced_and_is_told_after(
+    group: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_bdb_work, "BRIEF_S", 10.0)
+    left: list[list[int]] = []
+    group.sent = lambda sender, peer, control: left.append(committed(group)) or True
+    master = group.engines[1]
+    assert put_at_once(master, 1)
+    assert left == [[], []], "to two followers, untold"
+    assert sequence_at(master) == 1
+    assert master.applied() == 0
+    caught_up(group, 1)
+    assert committed(group) == []
+    assert master.sync_at_once()
+    assert committed(group) == [1]
+    assert master.applied() == 1
+    master.sync()
+    put(master, 2)
+    assert committed(group) == [1, 2], "each is told once"
+    caught_up(group, 2)
+
+
+def test_what_was_committed_at_once_is_vouched_for_only_when_synced(group: Wired, tmp_path: Path) -> None:
+    before = last_counted(tmp_path / "1" / "acked")
+    assert put_at_once(group.engines[1], 1)
+    assert last_counted(tmp_path / "1" / "acked") == before
+    group.engines[1].sync()
+    assert last_counted(tmp_path / "1" / "acked")[1] == 1
+
+
+def test_nothing_is_committed_at_once_by_a_follower_or_while_somebody_reads(group: Wired) -> None:
+    assert not put_at_once(group.engines[2], 1)
+    with group.engines[1].reading():
+        assert not put_at_once(group.engines[1], 1)
+        assert not group.engines[1].sync_at_once(), "who changes the role may be waiting"
+    assert put_at_once(group.engines[1], 1)
+    group.engines[1].sync()
+    assert committed(group) == [1]
+
+
+def test_after_a_slow_sync_commits_are_not_made_at_once(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert put_at_once(group.engines[1], 1)
+    monkeypatch.setattr(store_bdb_work, "BRIEF_S", 0.0)
+    monkeypatch.setattr(store_bdb_work, "DOUBT_FACTOR", 1e9)
+    assert group.engines[1].sync_at_once()
+    assert not put_at_once(group.engines[1], 2)
+    assert not group.engines[1].sync_at_once()
+
+
+def test_a_commit_that_was_not_synced_in_its_term_is_not_told(group: Wired) -> None:
+    assert put_at_once(group.engines[1], 1)
+    group.engines[1].step_down()
+    group.wait(1, Demoted)
+    group.engines[1].sync()
+    assert committed(group) == []
+    winner = vote_for_each_other(group, 1, 2, 3)
+    put(group.engines[winner], 2)
+    assert committed(group, winner) == [2]
+    caught_up(group, 2)
+
+
+def test_who_cannot_sync_gives_its_office_up(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    master = group.engines[1]
+    assert put_at_once(master, 1)
+    env = master._env
+
+    class NoSpace:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(env, name)
+
+        def log_flush(self) -> None:
+            raise bdb.DBNoSpaceError(28, "no space")
+
+    monkeypatch.setattr(master, "_env", NoSpace())
+    with pytest.raises(CheloniaError) as refused:
+        master.sync()
+    assert refused.value.kind is Kind.OUTCOME_UNKNOWN
+    group.wait(1, Demoted)
+    assert committed(group) == []
+    monkeypatch.undo()

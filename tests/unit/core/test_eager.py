@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chelonia.core.eager import begin
+from chelonia.core.eager import Turn, begin
 
 
 async def test_what_never_waits_is_done_at_once() -> None:
@@ -75,3 +75,19 @@ async def test_a_cancellation_reaches_the_work() -> None:
         await task
     assert seen == ["cancelled", "cleaned"]
     assert waits.cancelled()
+
+
+async def test_a_turn_is_one_turn() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(seen.append, "what was due in this turn")
+        await Turn()
+        seen.append("goes on")
+
+    asyncio.get_running_loop().call_soon(seen.append, "earlier")
+    task = begin(work())
+    assert task is not None
+    assert seen == []
+    await task
+    assert seen == ["earlier", "what was due in this turn", "goes on"]
