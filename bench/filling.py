@@ -71,10 +71,9 @@ class _Shepherd:
 
     async def found(self) -> Iterator[Held]:
         """What its store has already."""
-        notes = await self.store.notes()
-        head = rows.at_rest(committed=True, keep_until_ms=0)
-        here = [reference async for page in self.store.scan(notes.keys()) for reference in page.known]
-        return (rows.unpack(reference, head + notes[reference]) for reference in here)
+        notes = await self.store.notes(rows.at_rest(0))
+        here = [noted async for page in self.store.scan(notes) for noted in page.known.items()]
+        return (rows.unpack(reference, row) for reference, row in here)
 
     async def write(self, facts: ReplicaFacts) -> ReferenceId:
         """Store a replica; returns its reference."""

@@ -7,9 +7,9 @@ an immediate check. Bytes move only under tickets that this Shepherd itself sign
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from chelonia.core.caller import Call
 from chelonia.core.drills import ShepherdDrill
@@ -428,17 +428,40 @@ class StoredReplica:
     committed: bool = True
 
 
+PREFIX_CHARS: Final = 2
+"""Replicas are gone through in 256 parts, by the first characters of their references."""
+
+
 @dataclass(frozen=True, slots=True)
-class Scanned:
-    """Some of the replicas found on disk at start, in order of reference.
+class Notes:
+    """What was noted of replicas.
 
     Args:
-        known: record and bytes are there, and what the record says is known: neither was read or measured.
-        uncommitted: those of `known` of which no transact has named the blob.
-        read: all others.
+        parts: by what their references begin with.
+        behind: how many notes stand behind those that are in order of reference: a start takes longer with them.
     """
 
-    known: Sequence[ReferenceId]
+    parts: Mapping[str, dict[ReferenceId, bytes]]
+    behind: int
+
+
+NO_NOTES: Final = Notes({}, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The replicas found on disk at start whose references begin alike.
+
+    Args:
+        prefix: what they begin with.
+        known: record and bytes are there, neither was read or measured; with what was noted of each, in no order. The
+            taker may keep it.
+        uncommitted: those of `known` of which no transact has named the blob.
+        read: all others, in order of reference.
+    """
+
+    prefix: str
+    known: dict[ReferenceId, bytes]
     uncommitted: frozenset[ReferenceId]
     read: Sequence[StoredReplica]
 
@@ -532,22 +555,26 @@ class BlobStore(Protocol):
         """Bring back, as committed, what was set aside: the namespace names it after all. None when it is not there."""
         ...
 
-    def scan(self, known: Set[ReferenceId] = frozenset()) -> AsyncIterator[Scanned]:
-        """Every replica on disk, page by page in order of reference; of those in `known` only that record and bytes
-        are there is looked at. What a crash interrupted is finished."""
+    def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
+        """Every replica on disk, page by page in order of reference; of those in `notes`, which are given up, only that
+        record and bytes are there is looked at. What a crash interrupted is finished."""
         ...
 
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
         """How many bytes of these replicas are there, -1 where none are."""
         ...
 
-    async def notes(self) -> Mapping[ReferenceId, bytes]:
-        """What was noted of replicas. Some or all may be lost after a crash, none is ever wrong; of replicas that
-        are gone there may be some."""
+    async def notes(self, head: bytes = b"") -> Notes:
+        """What was noted of replicas, each behind `head`. Some or all may be lost after a crash, none is ever wrong; of
+        replicas that are gone there may be some."""
         ...
 
-    async def note(self, notes: Mapping[ReferenceId, bytes], *, anew: bool = False) -> None:
-        """Note something of replicas, b"" to forget it; `anew`: forget all else. Not durable at once."""
+    async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
+        """Note something of replicas, b"" to forget it. Not durable at once."""
+        ...
+
+    async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
+        """Note this, best in order of reference, and forget all else: all or, after a crash, nothing of it."""
         ...
 
     async def space(self) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import ByteRange, Scanned, StoredReplica, StoreIdentity
+from chelonia.core.shepherd import NO_NOTES, ByteRange, Notes, Scanned, StoredReplica, StoreIdentity
 from chelonia.shepherd import blobs_notes, store_state
 from chelonia.wire import records
 
@@ -169,11 +169,12 @@ class FileBlobs:
         folder = self._root / "quarantine"
         return await self.run(lambda: tuple(_scan_folder(folder)))
 
-    async def scan(self, known: Set[ReferenceId] = frozenset()) -> AsyncIterator[Scanned]:
+    async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica on disk, a folder a page. Erasures and moves that a crash interrupted are finished."""
         for number in range(256):
             folder = self._root / "replicas" / f"{number:02x}"
-            page = await self.run(lambda folder=folder: _scan_page(folder, known))  # type: ignore[misc]
+            noted = notes.parts.get(folder.name, {})
+            page = await self.run(lambda folder=folder, noted=noted: _scan_page(folder, noted))  # type: ignore[misc]
             alone = [stored for stored in page.read if stored.size < 0]
             moved = {stored.reference for stored in alone if await self._follows_aside(stored.reference)}
             yield replace(page, read=[stored for stored in page.read if stored.reference not in moved])
@@ -184,14 +185,24 @@ class FileBlobs:
         paths = [f"{folder}/{reference[:2]}/{reference}" for reference in references]
         return await self.run(lambda: tuple(map(_size, paths)))
 
-    async def notes(self) -> Mapping[ReferenceId, bytes]:
-        """What was noted of replicas."""
-        return await self.run(lambda: blobs_notes.read(self._root))
+    async def notes(self, head: bytes = b"") -> Notes:
+        """What was noted of replicas, each behind `head`."""
+        return await self.run(lambda: blobs_notes.read(self._root, head))
 
-    async def note(self, notes: Mapping[ReferenceId, bytes], *, anew: bool = False) -> None:
-        """Note something of replicas; `anew`: and forget all else."""
-        write = blobs_notes.rewrite if anew else blobs_notes.append
-        await self.run(lambda: write(self._root, notes))
+    async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
+        """Note something of replicas."""
+        await self.run(lambda: blobs_notes.append(self._root / blobs_notes.NAME, notes))
+
+    async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
+        """Note this, and forget all else."""
+        draft = self._root / blobs_notes.DRAFT
+        try:
+            await self.run(lambda: blobs_notes.append(draft, {}))
+            async for page in pages:
+                await self.run(lambda page=page: blobs_notes.append(draft, page))  # type: ignore[misc]
+            await self.run(lambda: _replace_durably(draft, self._root / blobs_notes.NAME))
+        finally:
+            await self.run(lambda: draft.unlink(missing_ok=True))
 
     async def _follows_aside(self, reference: ReferenceId) -> bool:
         """Whether a record was alone because its bytes are in quarantine; it is moved there too."""
@@ -422,6 +433,7 @@ def _prepare(root: Path) -> None:
     for path in (root / "incoming").iterdir():
         if path.suffix != ".kept":
             path.unlink()
+    (root / blobs_notes.DRAFT).unlink(missing_ok=True)
 
 
 def _open_upload(path: Path, kept: Path, resume: bool) -> tuple[int, int]:
@@ -475,26 +487,29 @@ def _read_record(path: Path) -> tuple[ReplicaFacts | None, bool]:
     return None, True
 
 
-def _scan_page(folder: Path, known: Set[ReferenceId]) -> Scanned:
-    """Known replicas of which there are bytes and a record, and all else as it is read. A million pass through here at
-    a start, so they are sorted by the lengths of their names, and looked up as sets."""
-    names: dict[int, list[str]] = {}
-    for name in os.listdir(folder):
-        names.setdefault(len(name), []).append(name)
-    bare = cast(set[ReferenceId], set(names.get(UUID_CHARS, ())))
-    bare -= _with_suffix(names, ERASING)
-    committed = bare & _with_suffix(names, COMMITTED) & known
-    uncommitted = bare & _with_suffix(names, UNCOMMITTED) & known
-    seen = committed | uncommitted
-    if 2 * len(seen) == sum(map(len, names.values())):  # nothing else is there
-        return Scanned(sorted(seen), frozenset(uncommitted), [])
-    rest = [name for some in names.values() for name in some if name[:UUID_CHARS] not in seen]
-    return Scanned(sorted(seen), frozenset(uncommitted), list(_scan_names(folder, rest)))
+def _scan_page(folder: Path, noted: dict[ReferenceId, bytes]) -> Scanned:
+    """Noted replicas of which there are bytes and a record, and all else as it is read. A million pass through here at
+    a start, so they are looked up as sets."""
+    listed = os.listdir(folder)
+    bare = {name for name in listed if len(name) == UUID_CHARS}
+    committed = _with_suffix(listed, COMMITTED) & bare & noted.keys()
+    if 2 * len(committed) == len(listed):  # nothing else is there
+        return Scanned(folder.name, _of(committed, noted), frozenset(), [])
+    bare -= _with_suffix(listed, ERASING)
+    uncommitted = _with_suffix(listed, UNCOMMITTED) & bare & noted.keys()
+    seen = committed & bare | uncommitted
+    rest = [name for name in listed if name[:UUID_CHARS] not in seen]
+    return Scanned(folder.name, _of(seen, noted), frozenset(uncommitted), list(_scan_names(folder, rest)))
 
 
-def _with_suffix(names: Mapping[int, list[str]], suffix: str) -> set[ReferenceId]:
-    of_length = names.get(UUID_CHARS + len(suffix), ())
-    return cast(set[ReferenceId], {name[:UUID_CHARS] for name in of_length if name.endswith(suffix)})
+def _of(seen: Set[ReferenceId], noted: dict[ReferenceId, bytes]) -> dict[ReferenceId, bytes]:
+    return noted if len(seen) == len(noted) else {reference: noted[reference] for reference in seen}
+
+
+def _with_suffix(listed: list[str], suffix: str) -> set[ReferenceId]:
+    chars = UUID_CHARS + len(suffix)
+    found = {name[:UUID_CHARS] for name in listed if len(name) == chars and name.endswith(suffix)}
+    return cast(set[ReferenceId], found)
 
 
 def _size(path: str) -> int:
@@ -602,6 +617,16 @@ def _write_durably(path: Path, data: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _replace_durably(draft: Path, path: Path) -> None:
+    fd = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(draft, path)
+    _fsync_directory(path.parent)
 
 
 def _fsync_directory(folder: Path) -> None:

@@ -6,7 +6,7 @@ The object is the disk: it survives a Shepherd's restart. `crash` loses what was
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,16 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, parse_reference
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import ByteRange, Scanned, StoredReplica, StoreIdentity
+from chelonia.core.shepherd import (
+    NO_NOTES,
+    PREFIX_CHARS,
+    ByteRange,
+    Notes,
+    Scanned,
+    StoredReplica,
+    StoreIdentity,
+)
+from chelonia.shepherd import blobs_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +43,7 @@ class MemoryBlobs:
         self._suspended: dict[ReferenceId, bytes] = {}
         self._writers: dict[ReferenceId, MemoryWriter] = {}
         self._identity = identity
-        self._notes: dict[ReferenceId, bytes] = {}
+        self._notes: list[Mapping[ReferenceId, bytes]] = []
         self._gone: tuple[Any, ...] | None = None
         self.broken = False
         """What is read from a cache still comes, all else fails."""
@@ -68,7 +77,7 @@ class MemoryBlobs:
     def vanish(self) -> None:
         """The disk is unmounted: an empty directory is in its place."""
         self._gone = (self._replicas, self._set_aside, self._suspended, self._identity, self._notes)
-        self._replicas, self._set_aside, self._suspended, self._identity, self._notes = {}, {}, {}, None, {}
+        self._replicas, self._set_aside, self._suspended, self._identity, self._notes = {}, {}, {}, None, []
 
     def come_back(self) -> None:
         """The disk is mounted again."""
@@ -186,26 +195,34 @@ class MemoryBlobs:
         """What was set aside, in order of reference."""
         return tuple(_stored(reference, self._set_aside[reference]) for reference in sorted(self._set_aside))
 
-    async def scan(self, known: Set[ReferenceId] = frozenset()) -> AsyncIterator[Scanned]:
+    async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica, in order of reference; of known ones with record and bytes only that."""
-        stored = [_stored(reference, self._replicas[reference]) for reference in sorted(self._replicas)]
-        here = [each for each in stored if each.reference in known and each.size >= 0]
-        uncommitted = frozenset(each.reference for each in here if not each.committed)
-        yield Scanned([each.reference for each in here], uncommitted, [each for each in stored if each not in here])
+        pages: dict[str, list[StoredReplica]] = {}
+        for reference in sorted(self._replicas):
+            pages.setdefault(reference[:PREFIX_CHARS], []).append(_stored(reference, self._replicas[reference]))
+        for prefix, stored in pages.items():
+            noted = notes.parts.get(prefix, {})
+            here = [each for each in stored if each.reference in noted and each.size >= 0]
+            known = {each.reference: noted[each.reference] for each in here}
+            uncommitted = frozenset(each.reference for each in here if not each.committed)
+            yield Scanned(prefix, known, uncommitted, [each for each in stored if each not in here])
 
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
         """How many bytes are there, -1 where none are."""
         kept = [self._replicas.get(reference) for reference in references]
         return tuple(-1 if each is None or each.data is None else len(each.data) for each in kept)
 
-    async def notes(self) -> Mapping[ReferenceId, bytes]:
-        """What was noted of replicas."""
-        return dict(self._notes)
+    async def notes(self, head: bytes = b"") -> Notes:
+        """What was noted of replicas, each behind `head`."""
+        return blobs_notes.gather(self._notes, head)
 
-    async def note(self, notes: Mapping[ReferenceId, bytes], *, anew: bool = False) -> None:
+    async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
         """Note something of replicas, b"" to forget it."""
-        kept = {} if anew else self._notes
-        self._notes = {reference: note for reference, note in {**kept, **notes}.items() if note}
+        self._notes.append(dict(notes))
+
+    async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
+        """Note this, and forget all else."""
+        self._notes = [dict(page) async for page in pages]
 
     async def space(self) -> tuple[int, int]:
         """(free, total) bytes usable for replicas."""

@@ -1,68 +1,86 @@
-"""Notes about replicas in one file, so that a start need not read a record for each: appended to, rewritten when old.
+"""Notes about replicas in one file, so that a start need not read a record for each: appended to, and written anew in
+order of reference when many are behind, for objects that lie in memory as they are gone through are gone through fast.
 
 The file is a row of blocks: length (4 bytes, little endian), then `CHLN`, BLAKE2b-64 of the rest, version byte (1), a
-msgpack map of reference -> bytes (empty: forgotten). Later blocks go before earlier ones. Nothing is synced: a block
-that is torn or damaged is cut off with all behind it, and costs that start a record for each replica they spoke of.
+msgpack map of reference -> bytes (empty: forgotten). Later blocks go before earlier ones. What is appended is not
+synced: a block that is torn or damaged is cut off with all behind it, and costs that start a record for each replica
+they spoke of.
 Calls block. Layout: docs/formats/replica-store.md.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, cast
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId
+from chelonia.core.shepherd import PREFIX_CHARS, Notes
 from chelonia.wire import records
 
 NAME: Final = "notes"
+DRAFT: Final = "notes.new"
+"""What takes its place when it is whole."""
 BLOCK_NOTES_MAX: Final = 10_000
 """Notes of one block: what a torn one can cost."""
+SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
+"""The disk gets what was written this often, so that a file written anew holds no other sync up."""
 _MAGIC: Final = b"CHLN"
 _NOTES: Final = records.Format("notes of replicas", dict[str, bytes], 1)
 _LENGTH_BYTES: Final = 4
 
 
-def read(root: Path) -> dict[ReferenceId, bytes]:
-    """What was noted last of each replica; nothing when there is no file. Raises: OSError."""
-    try:
-        raw = (root / NAME).read_bytes()
-    except FileNotFoundError:
-        return {}
-    found: dict[str, bytes] = {}
-    at = 0
-    while at < len(raw):
-        end = at + _LENGTH_BYTES + int.from_bytes(raw[at : at + _LENGTH_BYTES], "little")
-        try:
-            found.update(_NOTES.decode(records.check_out(_MAGIC, raw[at + _LENGTH_BYTES : end], _NOTES.name)))
-        except CheloniaError:  # torn or damaged, or by newer software: what it said is read from the records
-            os.truncate(root / NAME, at)  # what is appended from now on must be found
-            break
-        at = end
-    for reference in [reference for reference, note in found.items() if not note]:
-        del found[reference]
-    return cast(dict[ReferenceId, bytes], found)
+def read(root: Path, head: bytes = b"") -> Notes:
+    """What was noted last of each replica, each behind `head`; nothing when there is no file. Raises: OSError."""
+    return gather(_blocks(root / NAME), head)
 
 
-def append(root: Path, notes: Mapping[ReferenceId, bytes]) -> None:
-    """Add notes behind the others. Raises: OSError."""
-    _write(root / NAME, notes, os.O_APPEND)
+def gather(blocks: Iterable[Mapping[ReferenceId, bytes]], head: bytes) -> Notes:
+    """The last note of each replica in these blocks, each behind `head`. A million pass through here at a start."""
+    parts: defaultdict[str, dict[ReferenceId, bytes]] = defaultdict(dict)
+    behind, last = 0, ""
+    for block in filter(None, blocks):
+        behind += len(block) if behind or next(iter(block)) < last else 0
+        last = max(block)
+        for reference, note in block.items():
+            if note:
+                parts[reference[:PREFIX_CHARS]][reference] = head + note
+            else:
+                parts[reference[:PREFIX_CHARS]].pop(reference, None)
+    return Notes(parts, behind)
 
 
-def rewrite(root: Path, notes: Mapping[ReferenceId, bytes]) -> None:
-    """Put these notes in the place of all others. Raises: OSError."""
-    draft = root / (NAME + ".new")
-    _write(draft, notes, os.O_TRUNC)
-    os.replace(draft, root / NAME)
-
-
-def _write(path: Path, notes: Mapping[ReferenceId, bytes], how: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+def append(path: Path, notes: Mapping[ReferenceId, bytes]) -> None:
+    """Add notes behind the others; many go to the disk in pieces. Raises: OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
     items = list(notes.items())
-    with os.fdopen(fd, "wb") as file:
+    with os.fdopen(fd, "ab") as file:
+        before = file.tell()
         for start in range(0, len(items), BLOCK_NOTES_MAX):
-            body: dict[str, bytes] = dict(items[start : start + BLOCK_NOTES_MAX])
-            block = records.check_in(_MAGIC, _NOTES.encode(body))
+            block = records.check_in(_MAGIC, _NOTES.encode(dict(items[start : start + BLOCK_NOTES_MAX])))
             file.write(len(block).to_bytes(_LENGTH_BYTES, "little") + block)
+        if file.tell() // SYNC_EVERY_BYTES > before // SYNC_EVERY_BYTES:
+            file.flush()
+            os.fdatasync(fd)
+
+
+def _blocks(path: Path) -> Iterator[dict[ReferenceId, bytes]]:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        at, size = 0, os.fstat(file.fileno()).st_size
+        while at < size:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            raw = file.read(min(length, size - at))
+            try:
+                block = _NOTES.decode(records.check_out(_MAGIC, raw, _NOTES.name))
+            except CheloniaError:  # torn or damaged, or by newer software: what it said is read from the records
+                os.truncate(path, at)  # what is appended from now on must be found
+                return
+            yield cast(dict[ReferenceId, bytes], block)
+            at += _LENGTH_BYTES + length

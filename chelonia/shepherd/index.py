@@ -1,18 +1,19 @@
 """What this Shepherd holds, in memory: reference -> `Held`, and blob -> references. Built at start.
 
 Replicas are kept as rows of bytes (`rows`), for there may be a million; those asked for lately also as they are.
-References are kept in order as well, so that a scrub can go round by cursor and a start can compare page by page.
+They are kept in parts, by what their references begin with, as a start finds them. A part is put in order when it is
+first gone through, so that a scrub can go round by cursor and a start can compare page by page.
 Lookups are exact: no prefix of an id ever matches. Pure, not thread-safe.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from chelonia.core.ids import BlobId, ReferenceId
-from chelonia.core.shepherd import Scanned
+from chelonia.core.shepherd import PREFIX_CHARS, Scanned
 from chelonia.shepherd import rows
 from chelonia.shepherd.lifecycle import Held
 
@@ -24,67 +25,66 @@ class Index:
     """The replicas of one Shepherd."""
 
     def __init__(self) -> None:
-        self._rows: dict[ReferenceId, bytes] = {}
+        self._parts: dict[str, _Part] = {}
+        self._prefixes: list[str] = []
         self._blobs: dict[bytes, ReferenceId | tuple[ReferenceId, ...]] = {}
-        self._order: list[ReferenceId] = []
         self._warm: dict[ReferenceId, Held] = {}
         self._changed: dict[ReferenceId, None] = {}
+        self._count = 0
         self.total_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
     def __contains__(self, reference: ReferenceId) -> bool:
-        return reference in self._rows
+        return self._row(reference) is not None
 
     def get(self, reference: ReferenceId) -> Held | None:
         """The replica called `reference`, or None."""
         held = self._warm.get(reference)
-        if held is None and (row := self._rows.get(reference)) is not None:
+        if held is None and (row := self._row(reference)) is not None:
             held = self._keep_warm(rows.unpack(reference, row))
         return held
 
     def put(self, held: Held) -> None:
         """Add a replica, or replace what is known of it."""
-        row, old = rows.pack(held), self._rows.get(held.reference)
+        part = self._part(held.reference[:PREFIX_CHARS])
+        row, old = rows.pack(held), part.rows.get(held.reference)
         if old is None or rows.facts_of(old) != rows.facts_of(row):
             self._changed[held.reference] = None
-        if old is not None:
-            self._forget(held.reference, old)
+        if old is None:
+            self._count += 1
         else:
-            self._enter(held.reference)
+            self._forget(held.reference, old)
+        part.enter(held.reference, row)
         self._add(held.reference, row)
         self._keep_warm(held)
 
-    def load(self, page: Scanned, facts: Mapping[ReferenceId, bytes], until_ms: int) -> None:
-        """Add the known replicas of a page: whole ones, whose facts were learned by an earlier start.
+    def load(self, page: Scanned) -> None:
+        """Add the known replicas of a page: whole ones, whose facts were learned by an earlier start. What is here
+        already stays as it is.
 
         Args:
-            facts: of each, as `changes` gave them.
-            until_ms: monotonic; those not committed are expected to be unknown until then.
+            page: what was noted of each is `rows.at_rest` and its facts, as `changes` gave them.
         """
-        committed, uncommitted = (rows.at_rest(committed=each, keep_until_ms=until_ms) for each in (True, False))
-        known = [facts[reference] for reference in page.known]
-        self.total_bytes += rows.sizes_together(known)
-        if page.uncommitted:
-            heads = (uncommitted if reference in page.uncommitted else committed for reference in page.known)
-            self._rows.update(zip(page.known, map(bytes.__add__, heads, known), strict=True))
-        else:
-            self._rows.update(zip(page.known, map(committed.__add__, known), strict=True))
-        self._enter_blobs(rows.fact_blobs(known), page.known)
-        in_turn = not (self._order and page.known) or self._order[-1] < page.known[0]
-        self._order += page.known
-        if not in_turn:
-            self._order.sort()
+        part = self._part(page.prefix)
+        for reference in part.rows:
+            page.known.pop(reference, None)
+        for reference in page.uncommitted & page.known.keys():
+            page.known[reference] = rows.uncommitted(page.known[reference])
+        self._enter_blobs(page.known)
+        self.total_bytes += rows.sizes_together(page.known.values())
+        self._count += len(page.known)
+        page.known.update(part.rows)
+        part.rows, part.order = page.known, None
 
-    def _enter_blobs(self, blobs: Sequence[bytes], references: Sequence[ReferenceId]) -> None:
-        fresh = dict(zip(blobs, references, strict=True))
-        if len(fresh) == len(blobs) and self._blobs.keys().isdisjoint(fresh):  # as good as always: one copy of each
-            self._blobs.update(fresh)
+    def _enter_blobs(self, known: Mapping[ReferenceId, bytes]) -> None:
+        blobs = rows.blobs_of(known.values())
+        first = list(map(self._blobs.setdefault, blobs, known))
+        if first == list(known):  # as good as always: one copy of each
             return
-        for blob, reference in zip(blobs, references, strict=True):
-            others = self._blobs.setdefault(blob, reference)
-            if others is not reference:
+        for blob, other, reference in zip(blobs, first, known, strict=True):
+            if other is not reference:
                 self._blobs[blob] = (*self._of_blob(blob), reference)
 
     def remove(self, reference: ReferenceId) -> Held | None:
@@ -92,8 +92,8 @@ class Index:
         held = self.get(reference)
         if held is None:
             return None
-        self._forget(reference, self._rows.pop(reference))
-        self._order.pop(bisect.bisect_left(self._order, reference))
+        self._forget(reference, self._part(reference[:PREFIX_CHARS]).take(reference))
+        self._count -= 1
         del self._warm[reference]
         self._changed[reference] = None
         return held
@@ -103,51 +103,73 @@ class Index:
         chosen = [reference for reference, _ in zip(self._changed, range(limit), strict=False)]
         for reference in chosen:
             del self._changed[reference]
-        return {reference: rows.facts_of(self._rows.get(reference, b"")) for reference in chosen}
+        return {reference: rows.facts_of(self._row(reference) or b"") for reference in chosen}
 
     def facts_after(self, after: str, limit: int) -> dict[ReferenceId, bytes]:
         """The facts of the next `limit` replicas in order, b"" of those that are unreadable."""
-        start = bisect.bisect_right(self._order, ReferenceId(after))
-        return {r: rows.facts_of(self._rows[r]) for r in self._order[start : start + limit]}
+        return {reference: rows.facts_of(row) for reference, row in self._following(after, limit)}
 
     def sizes_after(self, after: str, limit: int) -> dict[ReferenceId, int]:
         """The sizes of the next `limit` replicas in order, as their records have them."""
-        start = bisect.bisect_right(self._order, ReferenceId(after))
-        return {r: rows.size_of(self._rows[r]) for r in self._order[start : start + limit]}
+        return {reference: rows.size_of(row) for reference, row in self._following(after, limit)}
 
     def live_copy(self, blob: BlobId) -> Held | None:
         """A live replica of exactly this blob, or None."""
-        return next((self.get(r) for r in self._of_blob(rows.shorten(blob)) if rows.is_alive(self._rows[r])), None)
+        copies = map(self.get, self._of_blob(rows.shorten(blob)))
+        return next((held for held in copies if held is not None and held.alive), None)
 
     def after(self, reference: str) -> Held | None:
         """The next replica in order of reference, going round at the end; None when there is none at all."""
-        if not self._order:
-            return None
-        at = bisect.bisect_right(self._order, ReferenceId(reference))
-        return self.get(self._order[at % len(self._order)])
+        found = self._following(reference, 1) or self._following("", 1)
+        return self.get(found[0][0]) if found else None
 
     def count_after(self, after: str) -> int:
         """How many references are greater than `after`."""
-        return len(self._order) - bisect.bisect_right(self._order, ReferenceId(after))
+        prefix = after[:PREFIX_CHARS]
+        later = self._prefixes[bisect.bisect_right(self._prefixes, prefix) :]
+        order = self._parts[prefix].in_order() if prefix in self._parts else []
+        beside = len(order) - bisect.bisect_right(order, after)
+        return beside + sum(len(self._parts[each].rows) for each in later)
 
     def references(self, after: str, upto: str) -> list[ReferenceId]:
         """References with `after` < reference <= `upto` in order; `upto` "" means to the end."""
-        start = bisect.bisect_right(self._order, ReferenceId(after))
-        return self._order[start : bisect.bisect_right(self._order, ReferenceId(upto)) if upto else len(self._order)]
+        return [reference for part, span in self._spans(after, upto) for reference in part.in_order()[span]]
 
     def between(self, after: str, upto: str) -> Iterator[Held]:
         """Replicas with `after` < reference <= `upto` in order; `upto` "" means to the end."""
-        for reference in self.references(after, upto):
-            yield rows.unpack(reference, self._rows[reference])
+        for part, span in self._spans(after, upto):
+            for reference in part.in_order()[span]:
+                yield rows.unpack(reference, part.rows[reference])
 
-    def _enter(self, reference: ReferenceId) -> None:
-        if self._order and reference < self._order[-1]:
-            bisect.insort(self._order, reference)
-        else:
-            self._order.append(reference)
+    def _following(self, after: str, limit: int) -> list[tuple[ReferenceId, bytes]]:
+        found = list[tuple[ReferenceId, bytes]]()
+        for part, span in self._spans(after, ""):
+            chosen = part.in_order()[span.start : span.start + limit - len(found)]
+            found += [(reference, part.rows[reference]) for reference in chosen]
+            if len(found) == limit:
+                break
+        return found
+
+    def _spans(self, after: str, upto: str) -> Iterator[tuple[_Part, slice]]:
+        """Where in which parts the references with `after` < reference <= `upto` are."""
+        for prefix in self._prefixes[bisect.bisect_left(self._prefixes, after[:PREFIX_CHARS]) :]:
+            if upto and prefix > upto:
+                break
+            order = self._parts[prefix].in_order()
+            stop = bisect.bisect_right(order, upto) if upto else len(order)
+            yield self._parts[prefix], slice(bisect.bisect_right(order, after), stop)
+
+    def _row(self, reference: ReferenceId) -> bytes | None:
+        part = self._parts.get(reference[:PREFIX_CHARS])
+        return None if part is None else part.rows.get(reference)
+
+    def _part(self, prefix: str) -> _Part:
+        if prefix not in self._parts:
+            self._parts[prefix] = _Part()
+            bisect.insort(self._prefixes, prefix)
+        return self._parts[prefix]
 
     def _add(self, reference: ReferenceId, row: bytes) -> None:
-        self._rows[reference] = row
         self.total_bytes += max(rows.size_of(row), 0)
         blob = rows.blob_of(row)
         if len(blob) > 1:
@@ -172,3 +194,26 @@ class Index:
             self._warm.clear()
         self._warm[held.reference] = held
         return held
+
+
+class _Part:
+    """The replicas whose references begin alike. `order`: their references in order, once somebody asks for it."""
+
+    def __init__(self) -> None:
+        self.rows: dict[ReferenceId, bytes] = {}
+        self.order: list[ReferenceId] | None = None
+
+    def in_order(self) -> list[ReferenceId]:
+        if self.order is None:
+            self.order = sorted(self.rows)
+        return self.order
+
+    def enter(self, reference: ReferenceId, row: bytes) -> None:
+        if self.order is not None and reference not in self.rows:
+            bisect.insort(self.order, reference)
+        self.rows[reference] = row
+
+    def take(self, reference: ReferenceId) -> bytes:
+        if self.order is not None:
+            self.order.pop(bisect.bisect_left(self.order, reference))
+        return self.rows.pop(reference)

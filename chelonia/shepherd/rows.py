@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId, is_uuid
@@ -22,9 +23,12 @@ from chelonia.shepherd.lifecycle import Held
 _CONDITION: Final = struct.Struct("<Bqqq")
 _NUMBERS: Final = struct.Struct("<qq")
 _LENGTH: Final = struct.Struct("<H")
-_SIZE: Final = struct.Struct("<q")
+_FRONT: Final = struct.Struct(f"<{_CONDITION.size}xq")
 _ALIVE, _COMMITTED = 1, 2
+_BLOB_AT: Final = _CONDITION.size + _NUMBERS.size + _LENGTH.size
 _UUID_SHORT: Final = _LENGTH.pack(17)
+_SHORT_SPAN: Final = slice(_BLOB_AT - _LENGTH.size, _BLOB_AT)
+_UUID_SPAN: Final = slice(_BLOB_AT, _BLOB_AT + 17)
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2})+")
 
 
@@ -60,32 +64,23 @@ def is_alive(row: bytes) -> bool:
 
 def size_of(row: bytes) -> int:
     """The size in a row, bytes."""
-    return fact_size(row[_CONDITION.size :])
-
-
-def fact_size(facts: bytes) -> int:
-    """The size in facts, bytes."""
-    return int.from_bytes(facts[:8], "little", signed=True)
+    (size,) = _FRONT.unpack_from(row)
+    return int(size)
 
 
 def blob_of(row: bytes) -> bytes:
     """The blob in a row, in its short form."""
-    return fact_blob(row[_CONDITION.size :])
+    return row[_BLOB_AT : _BLOB_AT + row[_BLOB_AT - 2] + (row[_BLOB_AT - 1] << 8)]
 
 
-def fact_blob(facts: bytes) -> bytes:
-    """The blob in facts, in its short form."""
-    return facts[18 : 18 + facts[16] + (facts[17] << 8)]
+def sizes_together(several: Iterable[bytes]) -> int:
+    """The sizes in all these rows, bytes."""
+    return sum(chain.from_iterable(map(_FRONT.unpack_from, several)))
 
 
-def sizes_together(facts: Sequence[bytes]) -> int:
-    """The sizes in all these facts, bytes."""
-    return sum(size for each in facts for size in _SIZE.unpack_from(each))
-
-
-def fact_blobs(facts: Sequence[bytes]) -> list[bytes]:
-    """The blob in each of these facts, in its short form: a million at a start, nearly all of one length."""
-    return [each[18:35] if each[16:18] == _UUID_SHORT else fact_blob(each) for each in facts]
+def blobs_of(several: Iterable[bytes]) -> list[bytes]:
+    """The blob in each of these rows, in its short form: a million at a start, nearly all of one length."""
+    return [row[_UUID_SPAN] if row[_SHORT_SPAN] == _UUID_SHORT else blob_of(row) for row in several]
 
 
 def facts_of(row: bytes) -> bytes:
@@ -93,9 +88,14 @@ def facts_of(row: bytes) -> bytes:
     return row[_CONDITION.size :] if row and len(blob_of(row)) > 1 else b""
 
 
-def at_rest(*, committed: bool, keep_until_ms: int) -> bytes:
-    """What `facts_of` becomes a row with: the condition of a whole replica that a start finds."""
-    return _CONDITION.pack(_ALIVE | _COMMITTED * committed, keep_until_ms, -1, 0)
+def at_rest(keep_until_ms: int) -> bytes:
+    """What `facts_of` becomes a row behind: the condition of a whole, committed replica that a start finds."""
+    return _CONDITION.pack(_ALIVE | _COMMITTED, keep_until_ms, -1, 0)
+
+
+def uncommitted(row: bytes) -> bytes:
+    """The row of a replica that is not known to be committed."""
+    return bytes((row[0] & ~_COMMITTED,)) + row[1:]
 
 
 def shorten(text: str) -> bytes:

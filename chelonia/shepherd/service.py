@@ -154,6 +154,7 @@ class ShepherdService:
         await self._purge(self._aside.leftovers, now_ms - settings.unknown_grace_ms, blobs.erase)
         await self._purge(self._aside.quarantined, now_ms - settings.quarantine_keep_ms, blobs.discard)
         await self._scrubber.save_cursor()
+        await self._stock.put_in_order()
 
     async def _tidy_loop(self) -> None:
         while True:

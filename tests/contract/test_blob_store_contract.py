@@ -1,7 +1,7 @@
 """The BlobStore contract, on every engine: what is visible when, what survives a crash, what a full disk does."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.replicas import Checksums, ReplicaFacts
-from chelonia.core.shepherd import BlobStore, ByteRange
+from chelonia.core.shepherd import BlobStore, ByteRange, Notes
 from chelonia.shepherd.blobs_files import FileBlobs
 from chelonia.shepherd.blobs_memory import MemoryBlobs
 
@@ -350,12 +350,13 @@ async def test_of_known_replicas_only_that_they_are_there_is_looked_at(engine: E
     await engine.store.settle((REF,))
     engine.damage_record(REF)
     engine.lose(OTHER)
-    pages = [page async for page in engine.store.scan({REF, OTHER, ReferenceId(REF[:-1] + "9")})]
-    assert [reference for page in pages for reference in page.known] == [REF]
+    await engine.store.note({REF: b"1", OTHER: b"2", ReferenceId(REF[:-1] + "9"): b"3"})
+    pages = [page async for page in engine.store.scan(await engine.store.notes(b"of "))]
+    assert [(page.prefix, page.known) for page in pages if page.known] == [("aa", {REF: b"of 1"})]
     assert not any(page.uncommitted for page in pages)
     assert [(s.reference, s.size) for page in pages for s in page.read] == [(third, 3), (OTHER, -1)]
-    pages = [page async for page in engine.store.scan({third})]
-    assert [(page.known, page.uncommitted) for page in pages if page.known] == [([third], {third})]
+    pages = [page async for page in engine.store.scan(Notes({"aa": {third: b"3"}}, 0))]
+    assert [(page.known, page.uncommitted) for page in pages if page.known] == [({third: b"3"}, {third})]
 
 
 async def test_what_is_cut_off_shows_in_the_sizes(engine: Engine) -> None:
@@ -368,16 +369,54 @@ async def test_what_is_cut_off_shows_in_the_sizes(engine: Engine) -> None:
     assert await engine.store.sizes(()) == ()
 
 
+async def pages(*several: Mapping[ReferenceId, bytes]) -> AsyncIterator[Mapping[ReferenceId, bytes]]:
+    for page in several:
+        yield page
+
+
+def together(notes: Notes) -> dict[ReferenceId, bytes]:
+    return {reference: note for part in notes.parts.values() for reference, note in part.items()}
+
+
 async def test_notes_are_given_back_the_last_of_each(engine: Engine) -> None:
     store = engine.store
-    assert await store.notes() == {}
+    assert together(await store.notes()) == {}
     await store.note({REF: b"a", OTHER: b"b"})
     await store.note({REF: b"c"})
     await store.note({OTHER: b""})
     store = engine.reopen(True)
-    assert await store.notes() == {REF: b"c"}
-    await store.note({OTHER: b"d"}, anew=True)
-    assert await engine.reopen(False).notes() == {OTHER: b"d"}
+    assert (await store.notes(b"of ")).parts["aa"] == {REF: b"of c"}
+    await store.note_anew(pages({OTHER: b"d"}))
+    assert together(await engine.reopen(False).notes()) == {OTHER: b"d"}
+
+
+async def test_notes_that_are_not_in_order_are_counted(engine: Engine) -> None:
+    first, *more = (ReferenceId(f"{kind * 8}-0000-4000-8000-000000000001") for kind in "0123")
+    await engine.store.note_anew(pages({first: b"0", more[0]: b"1"}, {more[2]: b"3"}))
+    assert (await engine.store.notes()).behind == 0
+    await engine.store.note({more[1]: b"2", more[2]: b""})
+    await engine.store.note({REF: b"4"})
+    store = engine.reopen(True)
+    notes = await store.notes()
+    assert (notes.behind, together(notes)) == (3, {first: b"0", more[0]: b"1", more[1]: b"2", REF: b"4"})
+    await store.note_anew(pages(together(notes)))
+    assert (await store.notes()).behind == 0
+    await store.note_anew(pages())
+    assert together(await store.notes()) == {}
+
+
+async def test_a_crash_while_notes_are_written_anew_leaves_the_old_ones(engine: Engine) -> None:
+    async def broken() -> AsyncIterator[Mapping[ReferenceId, bytes]]:
+        yield {OTHER: b"b"}
+        raise CheloniaError(Kind.UNAVAILABLE)
+
+    await engine.store.note({REF: b"a"})
+    with pytest.raises(CheloniaError):
+        await engine.store.note_anew(broken())
+    store = engine.reopen(True)
+    assert together(await store.notes()) == {REF: b"a"}
+    await store.note_anew(pages({REF: b"c"}))
+    assert together(await store.notes()) == {REF: b"c"}
 
 
 @pytest.mark.parametrize("cut", [1, 30, 50])
@@ -388,13 +427,13 @@ async def test_what_is_behind_a_torn_note_is_not_believed(tmp_path: Path, cut: i
     await store.note({OTHER: b"b"})
     with (tmp_path / "notes").open("r+b") as file:
         file.truncate(whole + cut)
-    assert await store.notes() == {REF: b"a"}
+    assert together(await store.notes()) == {REF: b"a"}
     await store.note({OTHER: b"c"})
-    assert await store.notes() == {REF: b"a", OTHER: b"c"}
+    assert together(await store.notes()) == {REF: b"a", OTHER: b"c"}
     raw = bytearray((tmp_path / "notes").read_bytes())
     raw[20] ^= 1
     (tmp_path / "notes").write_bytes(raw)
-    assert await store.notes() == {}
+    assert together(await store.notes()) == {}
     store.close()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.position import Horizon
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.core.shepherd import ByteRange, Scanned, State, StoredReplica
+from chelonia.core.shepherd import NO_NOTES, ByteRange, Notes, Scanned, State, StoredReplica
 from chelonia.shepherd.blobs_memory import MemoryBlobs
 from chelonia.shepherd.store_state import MemoryState
 from tests.sim.process import check_alive
@@ -166,9 +166,9 @@ class SimDisk:
         await self.lag()
         return await self.platter.reinstate(reference)
 
-    def scan(self, known: Set[ReferenceId] = frozenset()) -> AsyncIterator[Scanned]:
+    def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica."""
-        return self.platter.scan(known)
+        return self.platter.scan(notes)
 
     async def space(self) -> tuple[int, int]:
         """(free, total) bytes."""

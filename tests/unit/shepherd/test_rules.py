@@ -1,5 +1,6 @@
 """The pure parts: the replica's local life, the journal, the index, authority, pacing, checksums."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -229,20 +230,40 @@ def test_the_index_finds_by_exact_blob_and_in_order() -> None:
     assert (index.remove(C), len(index), index.total_bytes) == (None, 2, 8)
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 8), st.integers(0, 3)), max_size=40))
-def test_the_index_agrees_with_a_plain_dict(steps: list[tuple[bool, int, int]]) -> None:
+SPREAD = [ReferenceId(numbered(kind, number)) for kind in "a7f" for number in range(4)]
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from(SPREAD), st.integers(0, 3)), max_size=40),
+    st.lists(st.sampled_from([*SPREAD, "", "aa", "g"]), min_size=1, max_size=4),
+)
+def test_the_index_agrees_with_a_plain_dict(steps: list[tuple[bool, ReferenceId, int]], marks: list[str]) -> None:
     index, plain = Index(), dict[ReferenceId, Held]()
-    for add, number, size in steps:
-        reference = ReferenceId(numbered("a", number))
+    for turn, (add, reference, size) in enumerate(steps):
         if add:
             plain[reference] = held(reference, size=size, blob=BlobId(f"blob{size}"))
             index.put(plain[reference])
         else:
             assert index.remove(reference) == plain.pop(reference, None)
-    assert list(index.between("", "")) == [plain[reference] for reference in sorted(plain)]
-    assert index.total_bytes == sum(h.size for h in plain.values())
+        if turn % 3 == 0:
+            check_order(index, plain, marks[turn % len(marks)])
+    for mark in marks:
+        check_order(index, plain, mark)
+    assert (len(index), index.total_bytes) == (len(plain), sum(h.size for h in plain.values()))
     for size in range(4):
         assert (index.live_copy(BlobId(f"blob{size}")) is not None) == any(h.size == size for h in plain.values())
+
+
+def check_order(index: Index, plain: Mapping[ReferenceId, Held], mark: str) -> None:
+    later = [reference for reference in sorted(plain) if reference > mark]
+    assert list(index.between(mark, "")) == [plain[reference] for reference in later]
+    assert index.references(mark, "7f") == [reference for reference in later if reference <= "7f"]
+    assert index.references("", mark or "0") == [reference for reference in sorted(plain) if reference <= (mark or "0")]
+    assert index.sizes_after(mark, 2) == {reference: plain[reference].size for reference in later[:2]}
+    assert list(index.facts_after(mark, 5)) == later[:5]
+    assert index.count_after(mark) == len(later)
+    turn = [*later, *sorted(plain), None]
+    assert index.after(mark) == (plain[turn[0]] if turn[0] is not None else None)
 
 
 @given(
@@ -268,10 +289,18 @@ def test_a_row_is_the_replica(replica: Held) -> None:
     assert rows.unpack(replica.reference, row) == replica
     assert (rows.size_of(row), rows.is_alive(row)) == (replica.size, replica.alive)
     assert rows.blob_of(row) == rows.shorten(replica.blob)
+    assert rows.blobs_of([row, row]) == [rows.shorten(replica.blob)] * 2
+    assert rows.sizes_together([row, row]) == 2 * replica.size
+    assert rows.unpack(A, rows.uncommitted(row)) == replace(replica, committed=False)
     assert bool(rows.facts_of(row)) == bool(replica.blob)
     if facts := rows.facts_of(row):
-        assert rows.fact_blobs([facts, facts]) == [rows.shorten(replica.blob)] * 2
-        assert rows.sizes_together([facts, facts]) == 2 * replica.size
+        fresh = replace(replica, state=ReplicaState.ALIVE, committed=True, keep_until_ms=77)
+        found = rows.unpack(A, rows.at_rest(77) + facts)
+        assert found == replace(fresh, unknown_since_ms=-1, checked_ms=Ms(0))
+
+
+def noted(facts: Mapping[ReferenceId, bytes], *references: ReferenceId) -> dict[ReferenceId, bytes]:
+    return {reference: rows.at_rest(77) + facts[reference] for reference in references}
 
 
 def test_what_was_learned_by_an_earlier_start_fills_the_index() -> None:
@@ -284,7 +313,7 @@ def test_what_was_learned_by_an_earlier_start_fills_the_index() -> None:
     assert (facts[C], before.changes(10)) == (b"", {})
     before.put(held(A, size=3))
     assert before.changes(10) == {}, "only facts are noted, and they are the same"
-    after.load(Scanned([A, B], frozenset({B}), []), facts, 77)
+    after.load(Scanned("aa", noted(facts, A, B), frozenset({B}), []))
     assert [h.reference for h in after.between("", "")] == [A, B]
     assert (len(after), after.total_bytes, after.changes(10)) == (2, 6, {})
     loaded = after.get(B)
@@ -301,10 +330,11 @@ def test_pages_of_blobs_that_are_there_once_or_twice_are_found_by_blob() -> None
     for reference, number in blobs.items():
         before.put(held(reference, blob=BlobId(f"00000000-0000-4000-8000-00000000000{number}")))
     facts = before.changes(10)
-    for page in ([A, B], [C]):
-        after.load(Scanned(page, frozenset(), []), facts, 77)
-    for reference in (A, C, B):
-        kept = before.get(reference)
+    far = ReferenceId(numbered("b", 1))
+    after.load(Scanned("bb", {far: noted(facts, C)[C]}, frozenset(), []))
+    after.load(Scanned("aa", noted(facts, C, B, A), frozenset(), []))
+    for reference in (A, far, C, B):
+        kept = after.get(reference)
         assert kept is not None
         assert after.live_copy(kept.blob) is not None
         after.remove(reference)

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,8 @@ from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.librarian import InventoryItem
 from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import Authority, CopyOrder, Upload
+from chelonia.core.shepherd import Authority, CopyOrder, Notes, Upload
+from chelonia.shepherd import stock
 from tests.support.shepherd import (
     ADMINISTRATOR,
     CLUSTER,
@@ -212,7 +213,7 @@ async def test_damage_found_at_the_start_is_reported_as_invalid(fault: str, expe
     world.librarian.applied.clear()
     {"truncate": lambda r: world.blobs.truncate(r, 3)}.get(fault, getattr(world.blobs, fault))(reference)
     if fault == "damage_record":
-        await world.blobs.note({}, anew=True)  # else it is not read at the start
+        await world.blobs.note({reference: b""})  # else it is not read at the start
     await world.restart(run=True)
     await world.pass_ms(2000)
     assert set(world.librarian.states()) == {(reference, "invalid")}
@@ -237,15 +238,36 @@ async def test_a_start_reads_only_records_that_were_not_noted(expect_log: Any) -
 
 
 @virtual
+async def test_notes_are_written_anew_in_order_when_many_are_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stock, "BEHIND_MIN", 2)
+    world, asked = await World().start(), list[tuple[str, ReferenceId]]()
+    for number in range(1, 13):
+        asked.append(("r", await world.store(b"%d" % number, number)))
+        await world.service.tidy()
+        assert (await world.blobs.notes()).behind <= len(asked) // 2 + 2
+    before = await world.service.stat(LIBRARIAN, tuple(asked))
+    for _, reference in asked:
+        world.blobs.damage_record(reference)
+    await world.restart()
+    assert await world.service.stat(LIBRARIAN, tuple(asked)) == before
+    for _, reference in asked[4:]:
+        await world.blobs.erase(reference)
+    await world.restart()
+    await world.service.tidy()
+    parts = (await world.blobs.notes()).parts
+    assert sorted(reference for part in parts.values() for reference in part) == sorted(r for _, r in asked[:4])
+
+
+@virtual
 async def test_a_start_that_takes_long_gives_signs_of_life_and_takes_nothing() -> None:
     world = await World().start(run=True)
     reference = await world.store(DATA)
     await world.stop()
     held, notes = asyncio.Event(), world.blobs.notes
 
-    async def slowly() -> Mapping[ReferenceId, bytes]:
+    async def slowly(head: bytes = b"") -> Notes:
         await held.wait()
-        return await notes()
+        return await notes(head)
 
     world.blobs.notes = slowly  # type: ignore[method-assign]
     world.librarian.beats.clear()
