@@ -503,7 +503,7 @@ def _scan_page(folder: Path, noted: dict[ReferenceId, bytes]) -> Scanned:
 
 
 def _of(seen: Set[ReferenceId], noted: dict[ReferenceId, bytes]) -> dict[ReferenceId, bytes]:
-    return noted if len(seen) == len(noted) else {reference: noted[reference] for reference in seen}
+    return noted if len(seen) == len(noted) else {each: note for each, note in noted.items() if each in seen}
 
 
 def _with_suffix(listed: list[str], suffix: str) -> set[ReferenceId]:

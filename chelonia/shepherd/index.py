@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from chelonia.core.ids import BlobId, ReferenceId
@@ -120,8 +121,10 @@ class Index:
 
     def after(self, reference: str) -> Held | None:
         """The next replica in order of reference, going round at the end; None when there is none at all."""
-        found = self._following(reference, 1) or self._following("", 1)
-        return self.get(found[0][0]) if found else None
+        for part, span in chain(self._spans(reference, ""), self._spans("", "")):
+            if span.start < span.stop:
+                return self.get(part.in_order()[span.start])
+        return None
 
     def count_after(self, after: str) -> int:
         """How many references are greater than `after`."""
@@ -133,7 +136,10 @@ class Index:
 
     def references(self, after: str, upto: str) -> list[ReferenceId]:
         """References with `after` < reference <= `upto` in order; `upto` "" means to the end."""
-        return [reference for part, span in self._spans(after, upto) for reference in part.in_order()[span]]
+        found = list[ReferenceId]()
+        for part, span in self._spans(after, upto):
+            found += part.in_order()[span]
+        return found
 
     def between(self, after: str, upto: str) -> Iterator[Held]:
         """Replicas with `after` < reference <= `upto` in order; `upto` "" means to the end."""
@@ -152,12 +158,13 @@ class Index:
 
     def _spans(self, after: str, upto: str) -> Iterator[tuple[_Part, slice]]:
         """Where in which parts the references with `after` < reference <= `upto` are."""
-        for prefix in self._prefixes[bisect.bisect_left(self._prefixes, after[:PREFIX_CHARS]) :]:
-            if upto and prefix > upto:
+        for at in range(bisect.bisect_left(self._prefixes, after[:PREFIX_CHARS]), len(self._prefixes)):
+            if upto and self._prefixes[at] > upto:
                 break
-            order = self._parts[prefix].in_order()
+            part = self._parts[self._prefixes[at]]
+            order = part.in_order()
             stop = bisect.bisect_right(order, upto) if upto else len(order)
-            yield self._parts[prefix], slice(bisect.bisect_right(order, after), stop)
+            yield part, slice(bisect.bisect_right(order, after), stop)
 
     def _row(self, reference: ReferenceId) -> bytes | None:
         part = self._parts.get(reference[:PREFIX_CHARS])
