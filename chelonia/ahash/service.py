@@ -14,7 +14,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from chelonia.ahash import engine, meta, reads
@@ -318,9 +318,7 @@ class AHashService:
 
         def read() -> tuple[T, Position]:
             with self._store.reading():
-                # Where the state read stands: the committer's own word may lag behind what it just made visible.
-                position = replace(committer.position, sequence=meta.read_state(self._store).sequence)
-                return work(self._store), position
+                return work(self._store), _position_of(committer, self._store)
 
         found = self._read_now(lambda state, position: (work(state), position)) if brief else None
         if found is None:
@@ -354,7 +352,7 @@ class AHashService:
         """Where a state stands; remembered, as many reads see the same one."""
         number, position = self._stood
         if number != state.number:
-            position = replace(committer.position, sequence=meta.read_state(state).sequence)
+            position = _position_of(committer, state)
             self._stood = state.number, position
         return position
 
@@ -475,6 +473,12 @@ class AHashService:
                 _LOG.info("ahash takes changes again: there is free space")
             else:
                 _LOG.warning("ahash is read-only: less than %d bytes free", self._settings.min_free_bytes)
+
+
+def _position_of(committer: Committer, reader: Reader) -> Position:
+    """Where the state read stands: the committer's own word may lag behind what it just made visible."""
+    said, sequence = committer.position, meta.read_state(reader).sequence
+    return said if said.sequence == sequence else Position(said.cluster, said.generation, sequence)
 
 
 def _refuse(batch: deque[_Waiting]) -> None:

@@ -59,6 +59,9 @@ class Call:
 
     def as_service(self, dn: Dn, role: Role, service_id: ServiceId) -> Call:
         """This request carried on by a service of ours in its own name, ids and key kept."""
+        own = self.service_id == service_id and self.dn == dn and self.roles == (role,)
+        if own and not (self.attributes or self.address):
+            return self
         return Call(
             dn=dn, roles=(role,), service_id=service_id, request_id=self.request_id, request_key=self.request_key,
             read_after=self.read_after, strong=self.strong,

@@ -55,7 +55,7 @@ class Race(Generic[K, T]):
         if pause_ms is None:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             return
-        timer = asyncio.ensure_future(self._clock.sleep(pause_ms))
+        timer = asyncio.create_task(self._clock.sleep(pause_ms))
         try:
             await asyncio.wait((*self._running, timer), return_when=asyncio.FIRST_COMPLETED)
         finally:

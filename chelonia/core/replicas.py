@@ -25,6 +25,14 @@ class ReplicaState(enum.Enum):
     OFFLINE = "offline"
 
 
+_STATES = {state.value: state for state in ReplicaState}
+
+
+def state_of(text: str) -> ReplicaState:
+    """The state called `text`. Raises: ValueError when there is none."""
+    return _STATES.get(text) or ReplicaState(text)  # a dictionary, as it is asked for each replica of each plan
+
+
 class Cause(enum.Enum):
     """What happened to a replica; the columns of `TRANSITIONS`."""
 

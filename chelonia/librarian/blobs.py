@@ -17,7 +17,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BLOB_PREFIX, BlobId, Dn, Guid, Ms, ObjectId, blob_object
 from chelonia.core.librarian import TYPE_FILE
 from chelonia.core.metadata import StoredObject
-from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState, parse_location
+from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState, parse_location, state_of
 from chelonia.librarian.elements import check, drop, erase, file_record, is_, outbox_record, put, put_all, version
 
 FIRST_ORDINAL = "00000000"
@@ -141,7 +141,7 @@ def blob_of(blob: StoredObject) -> BlobId:
 def locations_of(blob: StoredObject) -> tuple[tuple[Location, ReplicaState], ...]:
     """Where a blob's replicas are and their stored states, ordered."""
     stored = blob.sections.get("locations", {})
-    return tuple((parse_location(key), ReplicaState(stored[key])) for key in sorted(stored))
+    return tuple([(parse_location(key), state_of(stored[key])) for key in sorted(stored)])
 
 
 def facts_of(blob: StoredObject) -> ReplicaFacts:

@@ -336,11 +336,14 @@ class Snapshot:
     """All objects of one moment, whole (wide sections included). A `Look` at itself."""
 
     def __init__(self, objects: Iterable[StoredObject]) -> None:
-        self.objects: Mapping[ObjectId, StoredObject] = {obj.id: obj for obj in objects}
+        found = {obj.id: obj for obj in objects}
+        self.objects: Mapping[ObjectId, StoredObject] = {key: found[key] for key in sorted(found)}
+        """In order of id."""
 
     def get(self, object_id: ObjectId) -> StoredObject:
         """An object; version 0 when there is none."""
-        return self.objects.get(object_id, StoredObject(object_id, 0))
+        found = self.objects.get(object_id)
+        return found if found is not None else StoredObject(object_id, 0)
 
     def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
         """See `Look`."""
@@ -352,21 +355,21 @@ class Snapshot:
 
     def entries(self) -> list[StoredObject]:
         """Files, collections, mount points and pending uploads."""
-        return [obj for key, obj in sorted(self.objects.items()) if is_guid(key)]
+        return [obj for key, obj in self.objects.items() if is_guid(key)]
 
     def blobs(self) -> list[StoredObject]:
         """Blob objects."""
-        return [obj for key, obj in sorted(self.objects.items()) if key.startswith(BLOB_PREFIX)]
+        return [obj for key, obj in self.objects.items() if key.startswith(BLOB_PREFIX)]
 
     def shepherds(self) -> list[StoredObject]:
         """Objects of Shepherds."""
-        return [obj for key, obj in sorted(self.objects.items()) if key.startswith(SHEPHERD_PREFIX)]
+        return [obj for key, obj in self.objects.items() if key.startswith(SHEPHERD_PREFIX)]
 
 
 def broken(snapshot: Snapshot) -> tuple[Finding, ...]:
     """What no moment may show, whatever crashed. A blob may lose its last copy with the disks: that is not here."""
     found: list[Finding] = []
-    for _, obj in sorted(snapshot.objects.items()):
+    for obj in snapshot.objects.values():
         found += [finding for finding in object_rules(snapshot, obj) if finding.rule != BLOB_LOST]
     for entry in snapshot.entries():
         found += name_rules(snapshot, entry.id, entry.sections.get("entries", {}).items())

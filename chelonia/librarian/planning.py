@@ -74,7 +74,9 @@ class Planning:
     def nodes(self) -> Nodes:
         """The Shepherds as the planner sees them."""
         if self._on.now >= self._fresh_until:
-            self._nodes = Nodes.of(self._node_health())
+            health = self._node_health()
+            if health != self._nodes.health:  # else what was made ready of them is good for another tick
+                self._nodes = Nodes.of(health)
             self._fresh_until = Ms(self._on.now + self._on.settings.tick_ms)
         return self._nodes
 

@@ -34,6 +34,7 @@ class Progress:
         self._rate = Rate()
         self._ticked_ms = footing.now
         self._stored_ms = Ms(0)
+        self._ordered = leading.record, steering.control_of(leading.record, footing.settings)
 
     def copied(self, size: int) -> None:
         """A copy of so many bytes was made."""
@@ -68,7 +69,10 @@ class Progress:
     @property
     def control(self) -> HealControl:
         """What is in force."""
-        return steering.control_of(self._leading.record, self._on.settings)
+        record = self._leading.record
+        if record is not self._ordered[0]:  # asked at each heartbeat, read anew each tick
+            self._ordered = record, steering.control_of(record, self._on.settings)
+        return self._ordered[1]
 
     @property
     def cursors(self) -> tuple[NodeCursor, ...]:

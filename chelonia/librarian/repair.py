@@ -204,7 +204,8 @@ def vouched(plan: BlobPlan, answered: Container[Location]) -> BlobPlan:
 def view_of(stored: StoredObject) -> BlobView:
     """A blob object as the planner reads it."""
     facts, claims = stored.sections.get("blob", {}), stored.sections.get("claims", {})
-    replicas = tuple(_replica(loc, state, Ms(int(claims.get(str(loc), "0")))) for loc, state in locations_of(stored))
+    noted = [(loc, state, claims.get(str(loc), "0") if claims else "0") for loc, state in locations_of(stored)]
+    replicas = tuple([_replica(loc, state, Ms(int(text))) for loc, state, text in noted])
     return BlobView(
         blob=blob_of(stored),
         version=stored.version,

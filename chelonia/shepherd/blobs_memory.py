@@ -93,6 +93,15 @@ class MemoryBlobs:
         """What is on disk as a replica, in order."""
         return tuple(sorted(self._replicas))
 
+    def record(self, reference: ReferenceId) -> ReplicaFacts | None:
+        """The record on disk now; None when it is missing or damaged."""
+        kept = self._replicas.get(parse_reference(reference))
+        return kept.facts if kept else None
+
+    def aside(self) -> tuple[StoredReplica, ...]:
+        """What is set aside now, in order of reference."""
+        return tuple(_stored(reference, self._set_aside[reference]) for reference in sorted(self._set_aside))
+
     def leftover(self) -> int:
         """How many kept uploads, open writers and set-aside replicas there are; those whose record is damaged are not
         counted, for they stay until a person decides."""
@@ -146,8 +155,7 @@ class MemoryBlobs:
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record again; None when it is missing or damaged."""
-        kept = self._replicas.get(parse_reference(reference))
-        return kept.facts if kept else None
+        return self.record(reference)
 
     async def spoil(self, reference: ReferenceId) -> bool:
         """Change one byte in the middle of a replica; False when it has none."""
@@ -193,7 +201,7 @@ class MemoryBlobs:
 
     async def quarantined(self) -> tuple[StoredReplica, ...]:
         """What was set aside, in order of reference."""
-        return tuple(_stored(reference, self._set_aside[reference]) for reference in sorted(self._set_aside))
+        return self.aside()
 
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica, in order of reference; of known ones with record and bytes only that."""
@@ -232,9 +240,10 @@ class MemoryBlobs:
 
     def used_bytes(self) -> int:
         """Bytes of replicas, set-aside replicas and uploads."""
-        kept = [*self._replicas.values(), *self._set_aside.values()]
-        uploads = [*self._suspended.values(), *(writer.buffer for writer in self._writers.values())]
-        return sum(len(k.data or b"") for k in kept) + sum(map(len, uploads))
+        used = sum(map(len, self._suspended.values()))
+        for place in (self._replicas, self._set_aside):
+            used += sum([len(kept.data) for kept in place.values() if kept.data is not None])
+        return used + sum([len(writer.buffer) for writer in self._writers.values()])
 
     def publish(self, reference: ReferenceId, data: bytes, facts: ReplicaFacts) -> None:
         """Make an upload a replica."""

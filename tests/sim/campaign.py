@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.sim import large_pages
 from tests.sim.replication_scenario import replication
 from tests.sim.scenario import crashes_and_loss
 from tests.sim.scenario_churn import churn
@@ -40,6 +41,8 @@ SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, object]]] = {
     "replication": replication,
 }
 """Every scenario a campaign runs, by name."""
+_KEPT: list[object] = []
+"""What a process must not give back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     runs = list(_to_run(options))
     began, failed, spent = time.monotonic(), 0, 0.0
     options.ledger.parent.mkdir(parents=True, exist_ok=True)
-    with options.ledger.open("a") as ledger, ProcessPoolExecutor(options.jobs, initializer=_quiet) as pool:
+    with options.ledger.open("a") as ledger, ProcessPoolExecutor(options.jobs, initializer=_begin) as pool:
         for (name, seed), (error, seconds) in zip(runs, pool.map(_try_seed, runs, chunksize=2), strict=True):
             failed += bool(error)
             spent += seconds
@@ -133,8 +136,10 @@ def revision() -> str:
     return digest.hexdigest()[:12]
 
 
-def _quiet() -> None:
+def _begin() -> None:
+    """What each process does first."""
     logging.disable(logging.CRITICAL)
+    _KEPT.append(large_pages.reserve())
 
 
 def _try_seed(run: tuple[str, int]) -> tuple[str, float]:

@@ -67,6 +67,11 @@ class SimDisk:
                 await self.platter.erase(reference)
         self._recent.clear()
 
+    @property
+    def identity(self) -> Any:
+        """See `core.shepherd.BlobStore`: a disk tells at once whose it is."""
+        return self.platter.identity
+
     def image(self) -> MemoryBlobs:
         """A copy of what is on the disk, to be put back later."""
         image = copy.deepcopy(self.platter)
@@ -249,7 +254,7 @@ class _Writer:
 
 def facts_now(platter: MemoryBlobs, reference: ReferenceId) -> ReplicaFacts | None:
     """The record of a replica, for those who watch."""
-    return run_now(platter.facts(reference))
+    return platter.record(reference)
 
 
 def run_now(work: Coroutine[Any, Any, T]) -> T:
@@ -264,13 +269,15 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
 
 class SimStore(MemoryStore):
     """The A-Hash's store. `watch` is told of every commit before it is applied; `unknown` is the probability that a
-    commit fails while it syncs, with or without effect, after which the store has to be started anew."""
+    commit fails while it syncs, with or without effect, after which the store has to be started anew; `failing` is told
+    just before."""
 
     def __init__(self, rng: random.Random, contents: Mapping[bytes, bytes] | None = None) -> None:
         super().__init__(contents)
         self.unknown = 0.0
         self.panicked = asyncio.Event()
         self.watch: Callable[[Mapping[bytes, bytes], Iterable[bytes]], None] = _nobody
+        self.failing: Callable[[], None] = lambda: None
         self._rng = rng
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
@@ -280,6 +287,7 @@ class SimStore(MemoryStore):
             self.watch(puts, deletes)
             super().commit(puts, deletes)
         if fails:
+            self.failing()
             self.close()
             self.panicked.set()
             raise CheloniaError(Kind.OUTCOME_UNKNOWN, "commit", "store", "it failed while syncing")
@@ -305,7 +313,7 @@ class SimStore(MemoryStore):
         """Crash, and come back with these contents."""
         self.close()
         store = SimStore(self._rng, contents)
-        store.watch, store.free = self.watch, self.free
+        store.watch, store.failing, store.free = self.watch, self.failing, self.free
         return store
 
 

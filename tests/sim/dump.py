@@ -11,15 +11,49 @@ from chelonia.librarian.invariants import Snapshot
 _ALL = 1 << 30
 
 
+class Dump:
+    """Makes snapshots of one store after another. What has not changed since the last one is not read again."""
+
+    def __init__(self) -> None:
+        self._store: MemoryStore | None = None
+        self._number = -1
+        self._seen = Snapshot(())
+        self._headers: dict[bytes, tuple[bytes, StoredObject]] = {}
+
+    def snapshot(self, store: MemoryStore) -> Snapshot:
+        """The objects of a store, wide sections included. Nobody may change them."""
+        if store is not self._store or store.number != self._number:
+            self._seen = Snapshot(self._objects(store))
+            self._store, self._number = store, store.number
+        return self._seen
+
+    def _objects(self, store: MemoryStore) -> list[StoredObject]:
+        headers = {}
+        found: dict[ObjectId, StoredObject] = {}
+        for key, value in store.scan(b"H\0", b"H\1", _ALL):
+            known = self._headers.get(key)
+            if known is None or known[0] is not value:
+                known = value, StoredObject(ObjectId(key[2:].decode()), *layout.decode_header(value))
+            headers[key] = known
+            found[known[1].id] = known[1]
+        self._headers = headers
+        for object_id, wide in _wide(store).items():
+            narrow = found.get(object_id, StoredObject(object_id, 1))
+            found[object_id] = StoredObject(object_id, narrow.version, {**narrow.sections, **wide})
+        return list(found.values())
+
+
+def _wide(store: MemoryStore) -> dict[ObjectId, dict[str, dict[str, str]]]:
+    found: dict[bytes, dict[bytes, dict[str, str]]] = {}
+    for key, value in store.scan(b"W\0", b"W\1", _ALL):
+        _, object_id, section, prop = key.split(b"\0", 3)
+        found.setdefault(object_id, {}).setdefault(section, {})[prop.decode()] = layout.decode_value(value)
+    return {
+        ObjectId(object_id.decode()): {section.decode(): properties for section, properties in sections.items()}
+        for object_id, sections in found.items()
+    }
+
+
 def snapshot(store: MemoryStore) -> Snapshot:
     """The objects of a store, wide sections included."""
-    versions: dict[ObjectId, int] = {}
-    found: dict[ObjectId, dict[str, dict[str, str]]] = {}
-    for key, value in store.scan(b"H\0", b"H\1", _ALL):
-        object_id = ObjectId(key[2:].decode())
-        versions[object_id], found[object_id] = layout.decode_header(value)
-    for key, value in store.scan(b"W\0", b"W\1", _ALL):
-        object_id = ObjectId(key.split(b"\0")[1].decode())
-        section, prop = layout.wide_name(key)
-        found.setdefault(object_id, {}).setdefault(section, {})[prop] = layout.decode_value(value)
-    return Snapshot(StoredObject(key, versions.get(key, 1), sections) for key, sections in found.items())
+    return Dump().snapshot(store)

@@ -33,6 +33,8 @@ BODIES = ("PUT", "GET")
 REPORTS_LATE = 6
 """Reports are few, and late ones must change nothing: they are late so many times as often."""
 LONG = ("copy", "scrub", *BODIES)
+FOLLOWED = ("op", "admin")
+"""How the ids of requests begin of which somebody asks whether they are under way: services' own are UUIDs."""
 ECHO_MS_MAX = 60_000
 
 
@@ -68,7 +70,7 @@ class Trace:
 
     def add(self, now_ms: int, text: str) -> None:
         """Append one event."""
-        self._lines.append(f"{now_ms:>8} {text}")
+        self._lines.append(f"{str(now_ms).rjust(8)} {text}")
 
     def tail(self, count: int) -> str:
         """The last events."""
@@ -129,6 +131,7 @@ class Network:
 
     def flying(self, request_id: str) -> bool:
         """Whether any call that belongs to this request is still under way, its late and doubled copies included."""
+        assert request_id.startswith(FOLLOWED), request_id
         return request_id in self._flying
 
     def port(self, target: Target, node: Node, caller: Call, source: Node) -> Any:
@@ -138,9 +141,14 @@ class Network:
         """
         return _Port(self, target, node, caller, source)
 
-    async def carry(self, source: Node, node: Node, what: str, work: Work, request_id: str = "") -> Any:
+    def carry(self, source: Node, node: Node, what: str, work: Work, request_id: str = "") -> Coroutine[Any, Any, Any]:
         """Carry one call: `work` runs on `node`. Raises: NETWORK or TIMEOUT when it or its answer does not arrive."""
         check_alive()
+        if request_id.startswith(FOLLOWED):
+            return self._followed(source, node, what, work, request_id)
+        return self._carry(source, node, what, work, "")
+
+    async def _followed(self, source: Node, node: Node, what: str, work: Work, request_id: str) -> Any:
         self._take_off(request_id)
         try:
             return await self._carry(source, node, what, work, request_id)
@@ -149,8 +157,9 @@ class Network:
 
     async def _carry(self, source: Node, node: Node, what: str, work: Work, request_id: str) -> Any:
         faults, rng = self.faults, self._rng
-        await source.awake()
-        await self._loop.sleep(rng.randint(0, faults.delay_ms_max) / 1000)
+        if source.thawed is not None:
+            await source.awake()
+        await self._loop.sleep(below(rng, faults.delay_ms_max + 1) / 1000)
         fate = rng.random()
         if (source.name, node.name) in self._cuts:
             return await self._lost(source, node, what, "cut off")
@@ -173,7 +182,8 @@ class Network:
             self._note(source, node, what, "comes again")
             self._fly(node, self._late(node, work, ECHO_MS_MAX), "")
         result = await self._perform(source, node, what, work, request_id)
-        await source.awake()
+        if source.thawed is not None:
+            await source.awake()
         if fate < faults.loss or (node.name, source.name) in self._cuts:
             return await self._lost(source, node, what, "answer lost")
         return result
@@ -226,14 +236,12 @@ class Network:
         return task
 
     def _take_off(self, request_id: str) -> None:
-        if request_id:
-            self._flying[request_id] = self._flying.get(request_id, 0) + 1
+        self._flying[request_id] = self._flying.get(request_id, 0) + 1
 
     def _land(self, request_id: str) -> None:
-        if request_id:
-            self._flying[request_id] -= 1
-            if not self._flying[request_id]:
-                del self._flying[request_id]
+        self._flying[request_id] -= 1
+        if not self._flying[request_id]:
+            del self._flying[request_id]
 
 
 class _Port:
@@ -245,9 +253,10 @@ class _Port:
         self._caller, self._source = caller, source
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
-        return partial(self._call, method)
+        return partial(self.call, method)
 
-    async def _call(self, method: str, context: Call, *args: Any, **kwargs: Any) -> Any:
+    async def call(self, method: str, context: Call, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the service."""
         mine = self._source.horizon
         arriving = Call(
             dn=self._caller.dn, roles=self._caller.roles, service_id=self._caller.service_id,
@@ -287,7 +296,7 @@ class Channel:
     """Several instances of one service as one port: `hosting.rpc_client.Channel` without HTTP. It stays with one while
     that answers, goes on to the next when it does not, and repeats a call for `retry_ms` under one request key."""
 
-    def __init__(self, ports: Sequence[Any], source: Node, ids: SimIds, *, retry_ms: int = 10_000) -> None:
+    def __init__(self, ports: Sequence[_Port], source: Node, ids: SimIds, *, retry_ms: int = 10_000) -> None:
         self._ports = ports
         self._source = source
         self._ids = ids
@@ -295,23 +304,21 @@ class Channel:
         self._current = int(ids.uniform() * len(ports))
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
-        async def call(context: Call, *args: Any) -> Any:
-            if method in KEYED and not context.request_key:
-                context = replace(context, request_key=RequestKey(self._ids.uuid()))
-            if method == "transact" and not args[0]:
-                args = (RequestKey(self._ids.uuid()), *args[1:])
-            return await self._repeat(method, context, args)
+        called = self.__dict__[method] = partial(self._repeat, method)
+        return called
 
-        return call
-
-    async def _repeat(self, method: str, context: Call, args: tuple[Any, ...]) -> Any:
+    async def _repeat(self, method: str, context: Call, *args: Any) -> Any:
+        if method in KEYED and not context.request_key:
+            context = replace(context, request_key=RequestKey(self._ids.uuid()))
+        if method == "transact" and not args[0]:
+            args = (RequestKey(self._ids.uuid()), *args[1:])
         clock, count = self._source.clock, len(self._ports)
         give_up = clock.monotonic_ms() + self._retry_ms
         tried = hopeless = 0
         while True:
             current = self._current
             try:
-                return await getattr(self._ports[current], method)(context, *args)
+                return await self._ports[current].call(method, context, *args)
             except CheloniaError as error:
                 tried += 1
                 hopeless += isinstance(error, Refused)
@@ -322,6 +329,15 @@ class Channel:
                 self._current = (current + 1) % count
             if tried % count == 0:
                 await clock.sleep(200)
+
+
+def below(rng: random.Random, end: int) -> int:
+    """What `rng.randrange(end)` draws, in less time."""
+    bits = end.bit_length()
+    drawn = rng.getrandbits(bits)
+    while drawn >= end:
+        drawn = rng.getrandbits(bits)
+    return drawn
 
 
 def _pairs(sources: Sequence[str], targets: Sequence[str]) -> list[tuple[str, str]]:

@@ -3,6 +3,9 @@
 Every task belongs to the life of the node in whose context it was made, whoever made it: a crash cancels them all and
 marks the life as over, so that what a cancelled task still does while it unwinds reaches neither disk nor network, as
 nothing of a killed process does. A frozen process stands still at its next wait; its clocks go on.
+
+How tasks end is not looked at one by one but many at a time (`Life.look`): before a crash, before anybody asks whether
+something went wrong, and now and then. A task that only sleeps is none: a `Nap` takes the same turns of the loop.
 """
 
 from __future__ import annotations
@@ -10,19 +13,24 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms
 from chelonia.core.position import Horizon
-from tests.sim.virtual_loop import VirtualLoop, this_loop
+from tests.sim.virtual_loop import Timer, VirtualLoop, this_loop
 
 EPOCH_MS = 1_700_000_000_000
+
+ENDED_MAX = 8
+"""So many tasks of a life at most have ended before they are looked at, beside as many as live."""
 
 Unexpected = Callable[[str, BaseException], None]
 """Told of an error that no service of ours may raise: which process, what."""
 
+
+_WAIT = asyncio.Event.wait.__code__
 
 _LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
 
@@ -33,21 +41,25 @@ class Life:
     def __init__(self, name: str, unexpected: Unexpected) -> None:
         self.name = name
         self.over = False
-        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.tasks: dict[asyncio.Future[Any], None] = {}
+        self.full = ENDED_MAX
         self._living = this_loop().living
         self.context = contextvars.copy_context()
         self.context.run(_LIFE.set, self)
         self._unexpected = unexpected
 
-    def ended(self, task: asyncio.Task[Any]) -> None:
-        """Look at how a task has ended, which is no part of this life any more."""
-        self.tasks.pop(task, None)
-        self._living.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None and not self.over and not isinstance(error, CheloniaError):
-            self._unexpected(self.name, error)
+    def look(self) -> None:
+        """Look at how tasks have ended, which are no part of this life any more."""
+        ended = [task for task in self.tasks if task.done()]
+        for task in ended:
+            del self.tasks[task]
+            if task.cancelled():
+                continue
+            error = task.exception()
+            if error is not None and not self.over and not isinstance(error, CheloniaError):
+                self._unexpected(self.name, error)
+        self._living.difference_update(ended)
+        self.full = len(self.tasks) * 5 // 4 + ENDED_MAX
 
 
 def check_alive() -> None:
@@ -57,16 +69,50 @@ def check_alive() -> None:
         raise asyncio.CancelledError
 
 
-def make_task(loop: VirtualLoop, work: Any, context: contextvars.Context | None) -> asyncio.Task[Any]:
+def make_task(
+    loop: VirtualLoop, work: Any, *, name: str | None = None, context: contextvars.Context | None = None
+) -> asyncio.Future[Any]:
     """Make a task of the process in whose context it runs: the `make_task` of a loop with processes."""
-    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, name="", context=context)
-    life = _LIFE.get() if context is None else context.get(_LIFE)
-    if life is not None:
-        life.tasks[task] = None
-        task.add_done_callback(life.ended)
+    del name
+    task: asyncio.Future[Any]
+    if type(work) is Sleep:
+        task = Nap(loop=loop)
+        task.lie_down(work)
+    elif getattr(work, "cr_code", None) is _WAIT:
+        task = Waiter(loop=loop)
+        task.attend(work)
     else:
+        task = asyncio.Task(work, loop=loop, name="", context=context)
+    life = _LIFE.get() if context is None else context.get(_LIFE)
+    if life is None:
         task.add_done_callback(loop.living.discard)
+        return task
+    life.tasks[task] = None
+    if len(life.tasks) >= life.full:
+        life.look()
     return task
+
+
+class Thawing:
+    """Who waits for a frozen process to go on, in order."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def waiter(self, told: Callable[[Any], object] | None = None) -> asyncio.Future[None]:
+        """Done when it goes on; `told` is called then, in the next turn."""
+        future = self._loop.create_future()
+        if told is not None:
+            future.add_done_callback(told)
+        self._waiting.append(future)
+        return future
+
+    def set(self) -> None:
+        """Everything that waited goes on."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
 
 
 class Node:
@@ -75,15 +121,20 @@ class Node:
     def __init__(self, name: str, unexpected: Unexpected) -> None:
         self.name = name
         self.up = False
-        self.thawed: asyncio.Event | None = None
+        self.thawed: Thawing | None = None
         self.clock = SimClock(self)
         self.horizon = Horizon()
         self._unexpected = unexpected
         self._loop = this_loop()
         self._life = Life(name, unexpected)
 
+    def look(self) -> None:
+        """Look whether anything has ended as no service of ours may."""
+        self._life.look()
+
     def begin(self) -> None:
         """Start a new life, which has seen nothing yet."""
+        self._life.look()
         self._life = Life(self.name, self._unexpected)
         self.horizon = Horizon()
         self.up = True
@@ -105,6 +156,7 @@ class Node:
         """Kill the process: every task is cancelled, nothing is flushed."""
         self.up = False
         self.thaw()
+        self._life.look()
         self._life.over = True
         tasks = list(self._life.tasks)
         for task in tasks:
@@ -114,7 +166,7 @@ class Node:
     def freeze(self) -> None:
         """Stop the process, which does not know: what it does and what is asked of it waits."""
         if self.thawed is None:
-            self.thawed = asyncio.Event()
+            self.thawed = Thawing(self._loop)
 
     def thaw(self) -> None:
         """Let it go on: everything that waited happens now."""
@@ -130,7 +182,7 @@ class Node:
     async def awake(self) -> None:
         """Wait while it is frozen."""
         while self.thawed is not None:
-            await self.thawed.wait()
+            await self.thawed.waiter()
 
 
 class SimClock:
@@ -141,8 +193,8 @@ class SimClock:
         self._pace = 1.0
         self._origin_ms = 0.0
         self._even = True  # goes as the loop does
-        self._node = node
-        self._loop = this_loop()
+        self.node = node
+        self.loop = this_loop()
 
     @property
     def pace(self) -> float:
@@ -156,7 +208,7 @@ class SimClock:
 
     def drift(self, pace: float) -> None:
         """Go at another pace from now on."""
-        self._origin_ms += self._loop.now_s * 1000 * (self._pace - pace)
+        self._origin_ms += self.loop.now_s * 1000 * (self._pace - pace)
         self.pace = pace
 
     def now_ms(self) -> Ms:
@@ -166,14 +218,138 @@ class SimClock:
     def monotonic_ms(self) -> Ms:
         """Milliseconds since the start of the run, as this process counts them."""
         if self._even:
-            return self._loop.now_ms  # type: ignore[return-value]
-        return Ms(round(self._origin_ms + self._loop.now_s * 1000 * self._pace))
+            return self.loop.now_ms  # type: ignore[return-value]
+        return Ms(round(self._origin_ms + self.loop.now_s * 1000 * self._pace))
 
-    async def sleep(self, duration_ms: int) -> None:
+    def sleep(self, duration_ms: int) -> Sleep:
         """Let virtual time pass; a frozen process wakes when it is thawed."""
-        await self._loop.sleep(duration_ms / 1000 if self._even else duration_ms / 1000 / self._pace)
-        if self._node is not None and self._node.thawed is not None:
-            await self._node.awake()
+        return Sleep(self, duration_ms)
+
+    def delay_s(self, duration_ms: int) -> float:
+        """How long the loop waits while so much time passes for this process."""
+        return duration_ms / 1000 if self._even else duration_ms / 1000 / self._pace
+
+
+class Sleep:
+    """What `SimClock.sleep` returns: something to be awaited, or made a task of."""
+
+    __slots__ = ("clock", "duration_ms")
+
+    def __init__(self, clock: SimClock, duration_ms: int) -> None:
+        self.clock = clock
+        self.duration_ms = duration_ms
+
+    def __await__(self) -> Generator[Any, None, None]:
+        clock = self.clock
+        loop, delay, node = clock.loop, clock.delay_s(self.duration_ms), clock.node
+        if delay > 0:
+            future = loop.create_future()
+            timer = loop.wake_after(delay, future)
+            try:
+                yield from future
+            finally:
+                timer.gone = True
+        else:
+            yield
+        if node is not None and node.thawed is not None:
+            yield from node.awake().__await__()
+
+
+class Nap(asyncio.Future[None]):
+    """A task that sleeps and does nothing else, without coroutine and context. It takes as many turns of the loop as
+    the task would, and sets the same timer in the same turn: else every seed would become another run."""
+
+    __slots__ = ("_asked", "_asleep", "_sleep", "_thawing", "_timer")
+
+    def lie_down(self, sleep: Sleep) -> None:
+        """Begin to sleep in the next turn."""
+        self._sleep = sleep
+        self._asked = self._asleep = False
+        self._timer: Timer | None = None
+        self._thawing: asyncio.Future[Any] | None = None
+        sleep.clock.loop.next_turn(self._begin)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """See `asyncio.Task`."""
+        if self.done():
+            return False
+        self._asked = True
+        if self._asleep:
+            self._wake()
+        elif self._thawing is not None:
+            self._thawing.cancel()
+        return True
+
+    def _begin(self) -> None:
+        clock = self._sleep.clock
+        delay = clock.delay_s(self._sleep.duration_ms)
+        if self._asked:
+            asyncio.Future.cancel(self)
+        elif delay > 0:
+            self._asleep = True
+            self._timer = clock.loop.ring_after(delay, self._wake)
+        else:
+            clock.loop.next_turn(self._rise)
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            self._sleep.clock.loop.next_turn(self._rise)
+
+    def _rise(self, _: object = None) -> None:
+        node, timer = self._sleep.clock.node, self._timer
+        if timer is not None:
+            timer.gone = True
+        self._timer = self._thawing = None
+        if self._asked:
+            asyncio.Future.cancel(self)
+        elif node is not None and node.thawed is not None:
+            self._thawing = node.thawed.waiter(self._rise)
+        else:
+            self.set_result(None)
+
+
+class Waiter(asyncio.Future[bool]):
+    """A task that waits for an `asyncio.Event` and does nothing else: as `Nap`."""
+
+    __slots__ = ("_asked", "_event", "_news", "_vloop")
+
+    def attend(self, work: Coroutine[Any, Any, bool]) -> None:
+        """Begin to wait in the next turn, as `work` would, which is not begun."""
+        frame = work.cr_frame  # type: ignore[attr-defined]
+        self._event: asyncio.Event = frame.f_locals["self"]
+        work.close()
+        self._asked = False
+        self._news: asyncio.Future[bool] | None = None
+        self._vloop = this_loop()
+        self._vloop.next_turn(self._begin)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """See `asyncio.Task`."""
+        if self.done():
+            return False
+        self._asked = True
+        if self._news is not None:
+            self._news.cancel()
+        return True
+
+    def _begin(self) -> None:
+        if self._asked:
+            asyncio.Future.cancel(self)
+        elif self._event.is_set():
+            self.set_result(True)
+        else:
+            self._news = self._vloop.create_future()
+            self._event._waiters.append(self._news)  # type: ignore[attr-defined]
+            self._news.add_done_callback(self._told)
+
+    def _told(self, news: asyncio.Future[bool]) -> None:
+        self._event._waiters.remove(news)  # type: ignore[attr-defined]
+        self._news = None
+        if self._asked:
+            asyncio.Future.cancel(self)
+        else:
+            self.set_result(True)
 
 
 class SimIds:

@@ -60,7 +60,7 @@ _Work = tuple[contextvars.Context, Callable[..., object], tuple[Any, ...]]
 """What the loop does next: call this with these arguments in this context."""
 
 
-class _Timer(float):
+class Timer(float):
     """What the loop does later, as `asyncio.TimerHandle`; its value is when, in virtual seconds. `gone`: it need not be
     waited for any more; `calls`: what it calls, when it can be cancelled after its time has come."""
 
@@ -93,13 +93,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.now_s, self.now_ms, self.ends_s = 0.0, 0, math.inf
-        self._due: list[_Timer] = []
+        self._due: list[Timer] = []
         self._own = contextvars.Context()
         self.living: set[Task[Any]] = set()
         super().__init__(_NoSockets())
         self._ready: deque[_Work] = deque()
-        self.make_task: Callable[..., Task[Any]] = _plain_task
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
+        self.create_task = partial(_plain_task, self)  # type: ignore[method-assign]
+        self.get_debug = bool  # type: ignore[method-assign]  # never; asked for each future
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
@@ -117,7 +118,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
         """See `asyncio.AbstractEventLoop`."""
-        timer = _Timer(when)
+        timer = Timer(when)
         timer.gone, timer.calls = False, [callback, *args]
         timer.work = (copy_context() if context is None else context, _call, (timer.calls,))
         heappush(self._due, timer)
@@ -127,15 +128,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """See `asyncio.AbstractEventLoop`."""
         return self.call_at(self.now_s + delay, callback, *args, context=context)
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> Any:
-        """See `asyncio.AbstractEventLoop`; tasks have no names."""
-        del name
-        return self.make_task(self, coro, context)
+    def make_tasks_by(self, make_task: Callable[..., Any]) -> None:
+        """Have tasks made by `make_task(loop, work, name=None, context=None)`, as in `create_task`."""
+        self.create_task = partial(make_task, self)  # type: ignore[method-assign]
+        asyncio.create_task = self.create_task
+
+    def next_turn(self, callback: Callable[..., object]) -> None:
+        """Call it in the next turn of the loop, in no context of anybody's."""
+        self._ready.append((self._own, callback, ()))
 
     async def finished(self, task: asyncio.Future[Any], limit: float) -> bool:
         """Whether `task` ends within `limit` virtual seconds; waits so long: `asyncio.wait` for one."""
         over = self.create_future()
-        timer = self._wake_after(limit, over)
+        timer = self.wake_after(limit, over)
 
         def ended(_: object) -> None:
             timer.gone = True
@@ -154,17 +159,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if delay <= 0:
             return await asyncio.sleep(0)
         future = self.create_future()
-        timer = self._wake_after(delay, future)
+        timer = self.wake_after(delay, future)
         try:
             await future
         finally:
             timer.gone = True
 
-    def _wake_after(self, delay: float, future: asyncio.Future[None]) -> _Timer:
+    def wake_after(self, delay: float, future: asyncio.Future[None]) -> Timer:
         """A timer for a future that somebody waits for: fired too late it does nothing."""
-        timer = _Timer(self.now_s + delay)
+        timer = Timer(self.now_s + delay)
         timer.gone = False
         timer.work = (self._own, _wake, (future,))
+        heappush(self._due, timer)
+        return timer
+
+    def ring_after(self, delay: float, callback: Callable[[], object]) -> Timer:
+        """A timer that calls `callback`, in no context of anybody's."""
+        timer = Timer(self.now_s + delay)
+        timer.gone = False
+        timer.work = (self._own, callback, ())
         heappush(self._due, timer)
         return timer
 
@@ -208,22 +221,27 @@ def _wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _plain_task(loop: VirtualLoop, work: Any, context: contextvars.Context | None) -> Task[Any]:
+def _plain_task(
+    loop: VirtualLoop, work: Any, *, name: str | None = None, context: contextvars.Context | None = None
+) -> Task[Any]:
+    del name  # nobody asks for it
     task: Task[Any] = Task(work, loop=loop, name="", context=context)
     task.add_done_callback(loop.living.discard)
     return task
 
 
 @contextmanager
-def _registered(living: set[Task[Any]]) -> Iterator[None]:
-    """While held, tasks that are made are put into this set; asyncio's own refers weakly to them, which costs more than
-    a callback does. Whoever makes a task takes it out at its end."""
+def _registered(loop: VirtualLoop) -> Iterator[None]:
+    """While held, tasks that are made are put into a set of the loop's; asyncio's own refers weakly to them, and costs
+    more than a callback does. Whoever makes a task takes it out at its end. The loop need not be looked for either."""
     every: Any = asyncio.tasks._all_tasks  # type: ignore[attr-defined]
-    every.add = living.add
+    every.add = loop.living.add
+    asyncio.create_task = loop.create_task
     try:
         yield
     finally:
         del every.add
+        asyncio.create_task = asyncio.tasks.create_task
 
 
 def this_loop() -> VirtualLoop:
@@ -245,7 +263,7 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     gc.freeze()
     try:
         asyncio.set_event_loop(loop)
-        with _registered(loop.living):
+        with _registered(loop):
             return _run(loop, main)
     finally:
         asyncio.set_event_loop(None)

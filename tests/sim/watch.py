@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 
 from chelonia.ahash import layout, meta
 from chelonia.core.ids import (
@@ -18,6 +19,7 @@ from chelonia.core.ids import (
     SHEPHERD_PREFIX,
     SNAPSHOTS_OBJECT,
     BlobId,
+    ObjectId,
     ReferenceId,
     ServiceId,
     blob_object,
@@ -32,7 +34,7 @@ from chelonia.librarian.invariants import Snapshot
 from chelonia.librarian.repair import SURPLUS
 from chelonia.librarian.tree import names_of
 from tests.sim.disk import SimStore, facts_now, run_now
-from tests.sim.dump import snapshot
+from tests.sim.dump import Dump
 from tests.sim.model import Violation
 from tests.sim.world import SimShepherd, World
 
@@ -43,6 +45,7 @@ TIDYING = ("surplus", "invalid", "stalled")
 _HEADER = b"H\0" + BLOB_PREFIX.encode()
 _WIDE = b"W\0" + SHEPHERD_PREFIX.encode()
 _S = ReplicaState
+Located = tuple[tuple[Location, ReplicaState], ...]
 
 
 class Watch:
@@ -52,6 +55,8 @@ class Watch:
     def __init__(self, world: World, *, steady_clocks: bool = False) -> None:
         self._world = world
         self._steady_clocks = steady_clocks
+        self._dump = Dump()
+        self._located: dict[ObjectId, tuple[StoredObject, Located]] = {}
         self._found: list[str] = []
         self._ordered_away: set[ReferenceId] = set()
         self._gone_before: set[BlobId] = set()
@@ -137,7 +142,14 @@ class Watch:
         if self._world.group is not None:
             self._world.group.look_all()  # an answer may come before anybody has looked what it rests on
         with self._world.store.watched():
-            return snapshot(self._world.store)
+            return self._dump.snapshot(self._world.store)
+
+    def _locations(self, blob: StoredObject) -> Located:
+        """As `locations_of`; of a blob that has not changed as they were."""
+        known = self._located.get(blob.id)
+        if known is None or known[0] is not blob:
+            known = self._located[blob.id] = blob, locations_of(blob)
+        return known[1]
 
     def lost(self) -> set[BlobId]:
         """Blobs of which disasters have taken every copy."""
@@ -158,7 +170,7 @@ class Watch:
         way while its copy was erased by order lists it again for a moment: the next one takes that back."""
         held = {shepherd.service_id: references_on(shepherd) for shepherd in self._world.shepherds}
         for blob in seen.blobs():
-            for place, state in locations_of(blob):
+            for place, state in self._locations(blob):
                 taken = (place.shepherd, place.reference) in self._world.taken or place.reference in self._ordered_away
                 excused = place.shepherd in self._world.liars or taken or place.shepherd not in held
                 if state in (_S.ALIVE, _S.THIRDWHEEL) and not excused and place.reference not in held[place.shepherd]:
@@ -172,7 +184,7 @@ class Watch:
             s.service_id: s for s in self._world.shepherds if s.compared == generation and s.service_id not in liars
         }
         for blob in seen.blobs():
-            for place, state in locations_of(blob):
+            for place, state in self._locations(blob):
                 vouched = state in (_S.ALIVE, _S.THIRDWHEEL) and place.shepherd in heard
                 told = heard[place.shepherd].told(place.reference) if vouched else None
                 if told not in (None, _S.ALIVE):
@@ -197,16 +209,16 @@ class Watch:
         wanted = {
             location.reference: facts_of(blob).checksums.sha256
             for blob in seen.blobs()
-            for location, _ in locations_of(blob)
+            for location, _ in self._locations(blob)
             if location.shepherd == shepherd.service_id and blob_of(blob) not in lost
         }
         held = {
-            reference: hashlib.sha256(platter.data(reference)).hexdigest()
+            reference: sha256(platter.data(reference))
             for reference in platter.references()
             if reference in wanted or not _of(platter, reference, lost)
         }
         odd = [reference for reference in sorted({*wanted, *held}) if wanted.get(reference) != held.get(reference)]
-        aside = [stored.reference for stored in run_now(platter.quarantined()) if not stored.committed]
+        aside = [stored.reference for stored in platter.aside() if not stored.committed]
         kept = run_now(platter.leftovers())
         if not (odd or aside or kept):
             return ""
@@ -278,7 +290,7 @@ class Watch:
         platter = self._world.find(place.shepherd).disk.platter
         if place.reference not in platter.references():
             return ""
-        return hashlib.sha256(platter.data(place.reference)).hexdigest()
+        return sha256(platter.data(place.reference))
 
     def _claimed(self, location: Location, after: StoredObject, old: Mapping[Location, ReplicaState]) -> None:
         claims = after.sections.get("claims", {})
@@ -328,11 +340,16 @@ class Watch:
         return self._node(shepherd, "store")
 
     def _node(self, shepherd: SimShepherd, prop: str) -> str:
-        return self._seen().get(shepherd_object(shepherd.service_id)).value("node", prop)
+        if self._world.group is not None:
+            self._world.group.look_all()
+        key = layout.header_key(shepherd_object(shepherd.service_id))
+        with self._world.store.watched():
+            header = self._world.store.get(key)
+        return _blob(key, header).value("node", prop) if header is not None else ""
 
     def listed_on(self, shepherd: ServiceId) -> list[str]:
         """The copies that the metadata list on a Shepherd."""
-        listed = (place for blob in self._seen().blobs() for place, _ in locations_of(blob))
+        listed = (place for blob in self._seen().blobs() for place, _ in self._locations(blob))
         return [place.reference for place in listed if place.shepherd == shepherd]
 
     def named(self) -> str:
@@ -370,6 +387,12 @@ class Watch:
             self._found.append(f"{shepherd.node.name} erases {reference} of {facts.blob}, which is listed as alive")
 
 
+@lru_cache(maxsize=10_000)
+def sha256(data: bytes) -> str:
+    """The checksum of these bytes; most are looked at again and again."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def _generation(store: SimStore) -> int:
     with store.watched():
         return meta.read_number(store, layout.META_GENERATION)
@@ -388,7 +411,7 @@ def _good(shepherd: SimShepherd) -> Iterator[BlobId]:
             facts = facts_now(platter, reference)
             assert facts is not None
             yield facts.blob
-    for stored in run_now(platter.quarantined()):
+    for stored in platter.aside():
         if stored.facts is not None and stored.size == stored.facts.size:
             yield stored.facts.blob
 
@@ -396,13 +419,13 @@ def _good(shepherd: SimShepherd) -> Iterator[BlobId]:
 def references_on(shepherd: SimShepherd) -> set[ReferenceId]:
     """What is on its disk, set aside or not."""
     platter = shepherd.disk.platter
-    return {*platter.references(), *(stored.reference for stored in run_now(platter.quarantined()))}
+    return {*platter.references(), *(stored.reference for stored in platter.aside())}
 
 
 def _is_good(shepherd: SimShepherd, reference: ReferenceId) -> bool:
     facts = facts_now(shepherd.disk.platter, reference)
     data = shepherd.disk.platter.data(reference)
-    return facts is not None and hashlib.sha256(data).hexdigest() == facts.checksums.sha256
+    return facts is not None and sha256(data) == facts.checksums.sha256
 
 
 def _of(platter: object, reference: ReferenceId, blobs: set[BlobId]) -> bool:

@@ -39,9 +39,11 @@ from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimState, Sim
 from tests.sim.freshness import Decided, Fresh, Sure
 from tests.sim.network import Channel, Network, Trace
 from tests.sim.process import Node, SimClock, SimIds, make_task
+from tests.sim.quick import hasten
 from tests.sim.virtual_loop import ENDLESS_S, this_loop
 
 T = TypeVar("T")
+hasten("chelonia")  # all that is imported above
 
 USER = Call(dn=Dn("/O=Sim/CN=user"))
 ADMIN_DN = Dn("/O=Sim/CN=admin")
@@ -209,7 +211,8 @@ class World:
         self.trace = Trace()
         self.ids = SimIds(self.rng)
         self.network = Network(self.rng, self.trace)
-        self.bugs: list[str] = []
+        self._bugs: list[str] = []
+        self._processes: list[Node] = []
         self.harmed: dict[BlobId, set[ServiceId]] = {}
         self.taken: set[tuple[ServiceId, ReferenceId]] = set()
         self.liars: set[ServiceId] = set()
@@ -217,8 +220,9 @@ class World:
         self.clock = SimClock()
         self.user = self.client("user")
         self.store = SimStore(self.rng)
+        self.store.failing = self._look_at_tasks
         self.durability = SimDurability(self.rng)
-        self.hosts = [Host(Node(name, self._unexpected), services) for name, services in shape.hosts]
+        self.hosts = [Host(self._process(name), services) for name, services in shape.hosts]
         self.history = Decided(self._look)
         self.group = self._group(seed)
         self.shepherds = [self._shepherd(number, domain) for number, domain in enumerate(shape.domains, start=1)]
@@ -229,6 +233,21 @@ class World:
         self.shepherd_tuning: dict[str, int] = {}
         self.breaks = 0
         """How often all bodies on their way have broken off."""
+
+    @property
+    def bugs(self) -> list[str]:
+        """Errors that no service may raise, so far."""
+        self._look_at_tasks()
+        return self._bugs
+
+    def _look_at_tasks(self) -> None:
+        for node in self._processes:
+            node.look()
+
+    def _process(self, name: str) -> Node:
+        node = Node(name, self._unexpected)
+        self._processes.append(node)
+        return node
 
     def _group(self, seed: int) -> SimGroup | None:
         """The replicas of the A-Hash, where there are more than one. What they decide is in `store`."""
@@ -254,7 +273,7 @@ class World:
     async def start(self) -> None:
         """Start all services and wait until every Shepherd is alive."""
         loop = this_loop()
-        loop.make_task = make_task
+        loop.make_tasks_by(make_task)
         loop.ends_s = ENDLESS_S
         if self.group is not None:
             self._connecting = asyncio.ensure_future(self.group.connect())
@@ -325,7 +344,7 @@ class World:
         if host.replica:
             assert self.group is not None
             replica = await self.group.open(host.replica, host.node.horizon)
-            host.ahash = Fresh(replica, host.node, self.history, self.bugs.append)
+            host.ahash = Fresh(replica, host.node, self.history, self._bugs.append)
             host.node.spawn(self._run_replica(host, replica))
         elif "a" in host.services:
             durability = SeenDurability(self.durability, host.node.horizon)
@@ -381,7 +400,7 @@ class World:
         if self.store.panicked.is_set() and any(name == host.node.name for host in self._with("a")):
             return  # the A-Hash ends with its store, as it must
         self.note(f"BUG {name}: {error!r}")
-        self.bugs.append(f"{name}: {error!r}")
+        self._bugs.append(f"{name}: {error!r}")
 
     async def restore(self, backup: Mapping[bytes, bytes]) -> None:
         """Stop every A-Hash, put a backup in the place of its store, as an administrator does, and start them: of a
@@ -471,7 +490,7 @@ class World:
 
     def client(self, name: str) -> Node:
         """A user's machine."""
-        node = Node(name, self._unexpected)
+        node = self._process(name)
         node.begin()
         return node
 
@@ -527,7 +546,7 @@ class World:
 
     def _shepherd(self, number: int, domain: str) -> SimShepherd:
         name = f"s{number}"
-        node = Node(name, self._unexpected)
+        node = self._process(name)
         service_id = ServiceId(f"https://{name}:1/Shepherd")
         disk = SimDisk(self.rng, lambda reference, heard: self._erased(shepherd, reference, heard))
         shepherd = SimShepherd(node, service_id, Dn(f"/O=Sim/CN={name}"), disk, domain)
@@ -575,7 +594,7 @@ class World:
         found = getattr(host, service)
         if found is None or service != "librarian" or self.group is None:
             return found
-        return Sure(found, self._on_record, self.bugs.append)
+        return Sure(found, self._on_record, self._bugs.append)
 
     def _on_record(self, shepherd: ObjectId, reference: ReferenceId) -> str:
         self._look()
@@ -706,7 +725,7 @@ async def _broken_when_idle(world: World, body: AsyncIterator[bytes]) -> AsyncIt
     breaks = world.breaks
     while True:
         piece = asyncio.ensure_future(_next(body))
-        idle = asyncio.ensure_future(world.clock.sleep(BODY_IDLE_MS))
+        idle = asyncio.create_task(world.clock.sleep(BODY_IDLE_MS))  # a Nap
         try:
             await asyncio.wait((piece, idle), return_when=asyncio.FIRST_COMPLETED)
         finally:

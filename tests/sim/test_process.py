@@ -1,0 +1,132 @@
+"""What stands for tasks in the simulator behaves as they do, turn by turn; values made fast are the same values."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.ids import Dn
+from chelonia.core.metadata import StoredObject
+from tests.sim import large_pages
+from tests.sim.process import Nap, Node, Waiter, make_task
+from tests.sim.virtual_loop import VirtualLoop, run_virtual, this_loop
+from tests.sim.world import World
+
+Make = Callable[..., Any]
+
+
+async def _as_it_is(work: Any) -> Any:
+    return await work
+
+
+def _whole_task(loop: VirtualLoop, work: Any, **options: Any) -> Any:
+    """A task as asyncio makes it, of what would have been a `Nap` or a `Waiter`."""
+    return asyncio.Task(_as_it_is(work), loop=loop, **{key: value for key, value in options.items() if value})
+
+
+async def _history(make: Make, seed: int) -> list[str]:
+    """Sleeps and waits that end, are cancelled, once or twice, in time and too late, of a process that is frozen now
+    and then: what happened, in which order."""
+    rng, loop, told = random.Random(seed), this_loop(), list[str]()
+    node = Node("n", lambda name, error: told.append(repr(error)))
+    node.begin()
+    event = asyncio.Event()
+
+    def begin(number: int) -> None:
+        work = event.wait() if rng.random() < 0.4 else node.clock.sleep(rng.choice((0, 1, 2, 5, 5)))
+        task = make(loop, work)
+        task.add_done_callback(lambda ended: told.append(f"{loop.now_ms} {number} {ended.cancelled()}"))
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            loop.call_later(rng.choice((0, 1, 2, 5)) / 1000, task.cancel)
+
+    for number in range(60):
+        begin(number)
+        match rng.randrange(8):
+            case 0:
+                node.freeze()
+            case 1:
+                node.thaw()
+            case 2:
+                event.set()
+                event.clear()
+            case 3:
+                event.set()
+            case _:
+                event.clear()
+        await asyncio.sleep(rng.choice((0, 0, 1, 3)) / 1000)
+        told.append(f"turn {loop.now_ms}")
+    node.thaw()
+    event.set()
+    await asyncio.sleep(1)
+    return told
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_nap_and_a_waiter_take_the_turns_of_tasks(seed: int) -> None:
+    light, whole = run_virtual(_history(make_task, seed)), run_virtual(_history(_whole_task, seed))
+    assert light == whole
+    assert {"True", "False"} <= {line.rpartition(" ")[2] for line in light}
+
+
+def test_what_only_sleeps_or_waits_is_no_task() -> None:
+    async def scenario() -> None:
+        node, event = Node("n", lambda *_: None), asyncio.Event()
+        this_loop().make_tasks_by(make_task)
+        node.begin()
+        assert isinstance(asyncio.create_task(node.clock.sleep(1)), Nap)
+        assert isinstance(asyncio.create_task(event.wait()), Waiter)
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("how", ["asked", "crash", "many"])
+def test_an_error_that_no_service_may_raise_is_found_whenever_it_is_looked_for(how: str) -> None:
+    async def scenario() -> list[str]:
+        world = World(1)
+        this_loop().make_tasks_by(make_task)
+        node = world.client("n")
+        node.spawn(_broken())
+        await world.clock.sleep(10)
+        if how == "crash":
+            await node.crash()
+        for _ in range(100 if how == "many" else 0):
+            await node.spawn(_as_it_is(world.clock.sleep(1)))
+        return world._bugs if how != "asked" else world.bugs
+
+    assert run_virtual(scenario()) == ["n: ZeroDivisionError('no service does this')"]
+
+
+async def _broken() -> None:
+    raise ZeroDivisionError("no service does this")
+
+
+def test_values_made_fast_are_frozen_and_the_same() -> None:
+    call = Call(Dn("/CN=a"), request_id="r")
+    assert call == dataclasses.replace(Call(), dn=Dn("/CN=a"), request_id="r") != Call()
+    assert (call.strong, call.roles, type(call)) == (False, (), Call)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        call.dn = Dn("/CN=b")  # type: ignore[misc]
+    one, other = StoredObject("a", 1), StoredObject("a", 1)  # type: ignore[arg-type]
+    assert one == other
+    assert one.sections is not other.sections
+    with pytest.raises(TypeError, match="missing 2 required"):
+        StoredObject()  # type: ignore[call-arg]
+
+
+def test_large_pages_are_no_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_pages, "SMALL_BYTES", 1 << 20)
+    size, pins = large_pages.reserve()
+    assert size >= 0
+    assert pins
+
+    def none() -> None:
+        raise OSError("no such file")
+
+    monkeypatch.setattr(large_pages, "_areas", none)
+    assert large_pages.reserve()[0] == 0
