@@ -251,8 +251,8 @@ MIX: tuple[Scenario, ...] = (
 )  # fmt: skip
 
 
-async def run(trial: Trial, scenarios: list[Scenario], judge_every: int = 8) -> None:
-    """Run scenarios one after the other; judge now and then, and at the end."""
+async def run(trial: Trial, scenarios: list[Scenario], judge_every: int = 1) -> None:
+    """Run scenarios one after the other; judge after each `judge_every`, and at the end."""
     for number, scenario in enumerate(scenarios, start=1):
         begun, writers = time.monotonic(), trial.writers
         await scenario(trial)
@@ -350,7 +350,7 @@ async def main(options: argparse.Namespace) -> None:
             print(json.dumps(await soak(group, options.soak, options.rate), indent=2))
             return
         trial = Trial(group, chance, count=4 if options.crashes else 8)
-        await run(trial, scenarios)
+        await run(trial, scenarios, options.judge_every)
         print(json.dumps(report(trial), indent=2))
     except Exception:
         await group.show_threads()
@@ -373,6 +373,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         metavar="SCENARIO",
         help="whole daemons: growing, disks, clocks, certificates, bad peers",
     )
+    parser.add_argument("--judge-every", type=int, default=1, help="scenarios after which all is compared")
     parser.add_argument("--no-others", dest="others", action="store_false", help="leave the other scenarios out")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--directory", type=Path, default=None, help="where to keep the replicas")
