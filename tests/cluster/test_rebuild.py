@@ -27,6 +27,9 @@ pytestmark = pytest.mark.timeout(600)
 CLI = (sys.executable, "-m", "chelonia_clients.cli")
 RARELY_MS = 60_000
 """Snapshots go on, and none falls between the last file and the loss."""
+TRASH_KEEP_MS = 3_600_000
+"""What was deleted is still in the trash when the namespace is rebuilt, on however slow a machine: later its bytes, if
+nobody has erased them, are sheltered in /lost+found."""
 
 
 def stop(cluster: Cluster, *names: str) -> None:
@@ -53,7 +56,8 @@ def snapshots_every(milliseconds: int) -> Callable[[dict[str, Any]], None]:
 
     def change(config: dict[str, Any]) -> None:
         if "librarian" in config:
-            merge(config["librarian"], {"tuning": {"snapshot_interval_ms": milliseconds, "survey_page_ms": 0}})
+            tuning = {"snapshot_interval_ms": milliseconds, "survey_page_ms": 0, "trash_keep_ms": TRASH_KEEP_MS}
+            merge(config["librarian"], {"tuning": tuning})
 
     return change
 

@@ -244,6 +244,25 @@ def test_deleted_files_whose_time_is_over_by_now_do_not_come_back_as_lost() -> N
     run_virtual(scenario())
 
 
+def test_bytes_of_the_trash_whose_time_is_over_by_now_are_sheltered_as_they_may_have_been_taken_back() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            guid, _ = await k.upload("/f")
+            await k.upload("/g")
+            await k.bench.service.delete(BARTENDER, Delete(guid))
+            await times(k, 1)
+            await next_snapshot(k)
+        k.clock.set_by_ms = 2 * HOUR
+        async with rebuilt(k) as (k, status):
+            assert await trashed(k.bench) == []
+            [found] = set(await k.paths()) - {"/g", "/lost+found"}
+            assert found.startswith("/lost+found/")
+            assert status.counts["blobs in /lost+found"] > 0
+
+    run_virtual(scenario())
+
+
 def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_of_their_choice() -> None:
     async def scenario() -> None:
         k = keepers()
