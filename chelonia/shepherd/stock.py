@@ -102,7 +102,9 @@ class Stock:
             await self._node.ports.blobs.note_anew(self._everything())
 
     async def _everything(self) -> AsyncIterator[dict[ReferenceId, bytes]]:
+        await self._node.disk.require()
         after = ""
         while page := self._node.index.facts_after(after, PAGE):
             yield {reference: facts for reference, facts in page.items() if facts}
+            await self._node.disk.require()  # never into the directory below a disk that has gone meanwhile
             after = next(reversed(page))

@@ -16,6 +16,7 @@ from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, CopyOrder, Notes, Upload
 from chelonia.shepherd import stock
+from chelonia.shepherd.index import Index
 from tests.support.shepherd import (
     ADMINISTRATOR,
     CLUSTER,
@@ -256,6 +257,30 @@ async def test_notes_are_written_anew_in_order_when_many_are_behind(monkeypatch:
     await world.service.tidy()
     parts = (await world.blobs.notes()).parts
     assert sorted(reference for part in parts.values() for reference in part) == sorted(r for _, r in asked[:4])
+
+
+@virtual
+async def test_a_disk_that_goes_while_notes_are_written_anew_keeps_its_notes(
+    monkeypatch: pytest.MonkeyPatch, expect_log: Any
+) -> None:
+    expect_log("the store is not there any more")
+    world = await World().start()
+    reference = await world.store(DATA)
+    await world.service.tidy()
+    monkeypatch.setattr(stock, "BEHIND_MIN", -1)
+    facts_after = Index.facts_after
+
+    def unmounted(index: Index, after: str, limit: int) -> dict[ReferenceId, bytes]:
+        world.blobs.vanish()
+        return facts_after(index, after, limit)
+
+    monkeypatch.setattr(Index, "facts_after", unmounted)
+    await world.store(b"more", 2)
+    with pytest.raises(CheloniaError):
+        await world.service.tidy()
+    assert (await world.blobs.notes()).parts == {}
+    world.blobs.come_back()
+    assert reference in (await world.blobs.notes()).parts[reference[:2]]
 
 
 @virtual
