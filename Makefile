@@ -52,7 +52,7 @@ ratchet: .venv/.installed-test ## tighten the size ratchet to what the code has 
 sim: .venv/.installed-test ## simulate whole clusters under seeds, going on where it was (SEEDS=1..200; ARGS: scenarios, --again ...)
 	$(PY) -m tests.sim.campaign $(SEEDS) $(ARGS)
 
-replicas: .venv/.installed-test ## kill, freeze and wipe replicas of the A-Hash under writers (ARGS: --kills 20 --stops 10 --hunt 0)
+replicas: .venv/.installed-test ## kill, freeze and wipe replicas of the A-Hash under writers (ARGS: --kills 20 --stops 10 --hunt 0, or --soak 60)
 	$(PY) -m tests.cluster.replicas $(ARGS)
 
 hosts: .venv/.installed-test ## hosts as network namespaces, set up by the operator's page; cut them off under writers; as root (ARGS: --rounds 2)

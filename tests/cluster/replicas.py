@@ -307,7 +307,7 @@ async def soak(group: ReplicaGroup, minutes: float, per_s: float) -> dict[str, o
     return {
         "minutes": round((time.monotonic() - began) / 60, 1),
         "acknowledged_and_found": acknowledged,
-        "terms_opened": sum(" is master" in line for line in group.terms()[known:]),
+        "terms_opened": sum(" is master:" in line for line in group.terms()[known:]),
         "writers_waited_at_most_ms": round(writers.outage_ms(began)),
         "refusals": writers.refusals,
     }

@@ -40,7 +40,7 @@ WRITE_S = 2.5
 """Longer than an election: a writer asks another replica when one is silent for so long."""
 
 
-_OF_TERMS = re.compile(r"replica \d+(: term \d+ ended| is master| steps down| lost its link)")
+_OF_TERMS = re.compile(r"replica \d+(: term \d+ ended| is master:| steps down| lost its link)")
 
 
 def free_ports(count: int) -> list[int]:
