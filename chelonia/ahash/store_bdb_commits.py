@@ -30,7 +30,7 @@ class Commits:
         self._panic = panic
         self._mark = TokenMark()
         self._unsynced: deque[tuple[int, Token]] = deque()
-        self.brief = Briefness()
+        self.brief = Briefness(of_master=True)
         """How long syncs on the event loop take."""
 
     @property

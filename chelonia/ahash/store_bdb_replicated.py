@@ -302,7 +302,7 @@ class ReplicatedStore:
         except CheloniaError:
             self.step_down()
             raise
-        self._commits.brief.note(began_s, time.monotonic(), rest_factor=0.0)
+        self._commits.brief.note(began_s, time.monotonic())
 
     def upkeep_due(self) -> bool:
         """Whether a checkpoint is due; only a master writes them, followers take them from its log."""

@@ -22,6 +22,10 @@ BRIEF_S: Final = 0.005
 """What takes longer is not done on the spot: a sync on a disk that turns takes twice as long, on a good one a tenth."""
 DOUBT_FACTOR: Final = 10
 """For how long nothing is done on the spot after a piece that took longer, in terms of what that took."""
+STALL_S: Final = 0.05
+"""What takes longer holds up a process so that others may soon give it up as their master."""
+CALM_S: Final = 10.0
+"""For how long at least a master does nothing on the spot after that: a disk that stalls does so again."""
 REST_FACTOR: Final = 0.5
 """The same after a brief one: pieces that come one upon the other go to the thread, which syncs once for all."""
 
@@ -72,18 +76,24 @@ class WorkQueue(Generic[T]):
 
 
 class Briefness:
-    """Whether work may be expected to be brief: not for a while after a piece that was not, nor right after any."""
+    """Whether work may be expected to be brief: not for a while after a piece that was not, nor right after any.
 
-    def __init__(self) -> None:
+    Args: `of_master`: a master's loop must not stand still for long, and no backlog comes to it: after a stall the
+    while is longer, after a brief piece there is none.
+    """
+
+    def __init__(self, *, of_master: bool = False) -> None:
+        self._of_master = of_master
         self._resting_until_s = 0.0
 
     def expected(self, now_s: float) -> bool:
         """Whether the next piece is likely to be brief."""
         return now_s >= self._resting_until_s
 
-    def note(self, began_s: float, ended_s: float, rest_factor: float | None = None) -> None:
+    def note(self, began_s: float, ended_s: float) -> None:
         """One took from then to now."""
         took_s = ended_s - began_s
-        rest_factor = REST_FACTOR if rest_factor is None else rest_factor
-        rest_s = took_s * (DOUBT_FACTOR if took_s > BRIEF_S else rest_factor)
+        rest_s = took_s * (DOUBT_FACTOR if took_s > BRIEF_S else 0.0 if self._of_master else REST_FACTOR)
+        if self._of_master and took_s > STALL_S:
+            rest_s = max(rest_s, CALM_S)
         self._resting_until_s = max(self._resting_until_s, ended_s + rest_s)

@@ -3,7 +3,15 @@
 import threading
 import time
 
-from chelonia.ahash.store_bdb_work import BRIEF_S, DOUBT_FACTOR, REST_FACTOR, Briefness, WorkQueue
+from chelonia.ahash.store_bdb_work import (
+    BRIEF_S,
+    CALM_S,
+    DOUBT_FACTOR,
+    REST_FACTOR,
+    STALL_S,
+    Briefness,
+    WorkQueue,
+)
 
 MANY = 20_000
 
@@ -101,3 +109,19 @@ def test_after_a_brief_piece_comes_a_brief_rest() -> None:
     brief.note(0.0, BRIEF_S)
     assert not brief.expected(BRIEF_S)
     assert brief.expected(BRIEF_S + REST_FACTOR * BRIEF_S)
+
+
+def test_after_a_stall_a_master_waits_for_a_calm_disk() -> None:
+    brief, stalled_s = Briefness(of_master=True), 2 * STALL_S
+    brief.note(100.0, 100.0 + stalled_s)
+    brief.note(101.0, 101.0)  # the writer's are brief again
+    assert not brief.expected(100.0 + stalled_s + CALM_S - 0.001)
+    assert brief.expected(100.0 + stalled_s + CALM_S + 0.001)
+    brief.note(200.0, 200.0 + CALM_S)
+    assert not brief.expected(200.0 + CALM_S + DOUBT_FACTOR * CALM_S - 0.001), "after a longer one for longer"
+
+
+def test_a_master_goes_on_right_after_a_brief_piece() -> None:
+    brief = Briefness(of_master=True)
+    brief.note(0.0, BRIEF_S)
+    assert brief.expected(BRIEF_S)
