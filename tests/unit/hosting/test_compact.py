@@ -395,6 +395,38 @@ async def test_who_floods_waits_for_himself(grid: Grid) -> None:
         assert {(await answer_from(reader)).number for _ in range(calls)} == set(range(calls))
 
 
+@pytest.mark.parametrize("waits", [False, True])
+async def test_many_calls_that_are_answered_at_once_do_not_have_the_loop_to_themselves(
+    grid: Grid, *, waits: bool
+) -> None:
+    calls, begun_by_then = 100, []
+
+    async def status(call: Call) -> AHashStatus:
+        if port.asked == 1:
+            asyncio.get_running_loop().call_soon(lambda: begun_by_then.append(port.asked))
+        if waits:
+            await asyncio.sleep(0)
+        return STATUS
+
+    port = Port(status)
+    async with door(grid, port) as server, raw(grid, server) as (reader, writer):
+        writer.write(b"".join(asked(number) for number in range(calls)))
+        assert {(await answer_from(reader)).number for _ in range(calls)} == set(range(calls))
+    assert begun_by_then == [calls if waits else compact_server.ANSWERS_AT_ONCE]
+
+
+async def test_calls_before_what_is_no_frame_are_answered_and_none_behind_it_begins(grid: Grid) -> None:
+    port, before = Port(answered), compact_server.ANSWERS_AT_ONCE
+    async with door(grid, port) as server, raw(grid, server) as (reader, writer):
+        calls = [asked(number) for number in range(2 * before)]
+        writer.write(b"".join([*calls[:before], b"\0\0\0\x01\xc1", *calls[before:]]))
+        assert [(await answer_from(reader)).number for _ in range(before)] == list(range(before))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ssl.SSLError)):
+            await answer_from(reader)
+        await until(lambda: server.connections == 0)
+    assert port.asked == before
+
+
 async def test_stopping_answers_what_has_begun(grid: Grid) -> None:
     gate = asyncio.Event()
 
