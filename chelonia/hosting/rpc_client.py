@@ -73,7 +73,7 @@ READS: Final = frozenset({"get", "walk", "scan", "objects"})
 COMPACT_MS: Final = 60_000
 """How long an answer in the compact encoding is waited for."""
 READING_MS: Final = 15 * 60 * 1000
-"""How long the answer to what reads whole replicas is waited for."""
+"""How long the answer to what reads whole replicas, or many records, is waited for."""
 COPY_MS: Final = 365 * 24 * 3_600 * 1000
 """How long the answer to `copy` is waited for here, as good as for ever: who asks gives up when the claim is over."""
 
@@ -567,7 +567,7 @@ class RemoteShepherd:
 
     async def records(self, call: Call, after: str, limit: int) -> shepherd.RecordPage:
         """See the port."""
-        return await self._channel.call(call, "records", after, limit)
+        return await self._reading.call(call, "records", after, limit)
 
     async def scrub_page(self, call: Call, order: shepherd.ScrubOrder) -> shepherd.ScrubPage:
         """See the port."""

@@ -114,6 +114,7 @@ class Rebuilding:
         self._tools = tools
         self._progress = Progress()
         self._task: asyncio.Task[None] | None = None
+        self._beginning = asyncio.Lock()
         self._total = 0
         self._again = False
         self._holes = False
@@ -134,6 +135,10 @@ class Rebuilding:
 
     async def begin(self, dn: Dn) -> None:
         """Start in somebody's name, unless it runs. Raises: NOT_EMPTY."""
+        async with self._beginning:
+            await self._begin(dn)
+
+    async def _begin(self, dn: Dn) -> None:
         if self._task is not None and not self._task.done():
             return
         prompt = self._tools.prompt

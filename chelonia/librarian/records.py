@@ -167,7 +167,7 @@ class Records:
         try:
             outcome = await self._ask(lambda: self._ahash.transact(own, key, elements, draft.memo))
         except CheloniaError as error:
-            if error.kind in _UNKNOWN:
+            if error.kind in _UNKNOWN or self._patience is not None:  # then an earlier try may have applied
                 self._tell(elements)
             raise
         self._saw(outcome.position)

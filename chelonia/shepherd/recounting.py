@@ -8,8 +8,9 @@ from __future__ import annotations
 from itertools import islice
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.replicas import ReplicaState
+from chelonia.core.replicas import ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import RECORDS_ASIDE, RecordPage, ReplicaRecord
+from chelonia.shepherd.lifecycle import Held
 from chelonia.shepherd.node import Node
 
 HERE, ASIDE = "here", RECORDS_ASIDE.strip()
@@ -24,10 +25,11 @@ async def records_page(node: Node, after: str, limit: int) -> RecordPage:
     await node.disk.require()
     if where != ASIDE:
         held = list(islice(node.index.between(reference, ""), limit))
+        sizes = await node.ports.blobs.sizes([each.reference for each in held])
         facts = [await node.ports.blobs.facts(each.reference) for each in held]
         items = [
-            ReplicaRecord(each.reference, each.state if fact else ReplicaState.INVALID, each.committed, False, fact)
-            for each, fact in zip(held, facts, strict=True)
+            ReplicaRecord(each.reference, _state(each, fact, there), each.committed, False, fact)
+            for each, fact, there in zip(held, facts, sizes, strict=True)
         ]
         return RecordPage(tuple(items), f"{HERE} {held[-1].reference}" if len(held) == limit else f"{ASIDE} ")
     later = [each for each in await node.ports.blobs.quarantined() if each.reference > reference]
@@ -42,3 +44,8 @@ async def records_page(node: Node, after: str, limit: int) -> RecordPage:
         for each in later[:limit]
     ]
     return RecordPage(tuple(page), f"{ASIDE} {later[limit - 1].reference}" if len(later) > limit else "")
+
+
+def _state(held: Held, facts: ReplicaFacts | None, size: int) -> ReplicaState:
+    """What is said of a replica with this record and so many bytes: a start may not have looked at them yet."""
+    return held.state if facts is not None and facts.size == size else ReplicaState.INVALID

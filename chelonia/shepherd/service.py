@@ -358,7 +358,6 @@ class ShepherdService:
     async def records(self, call: Call, after: str, limit: int) -> RecordPage:
         """A page of what stands beside the replicas. Raises: DENIED, BAD_REQUEST."""
         self._admit(call, "records")
-        await self._stock.measure()
         return await records_page(self._node, after, min(max(limit, 1), bounds.REFERENCES_PAGE))
 
     # --- the data plane -------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ A replica whose record was damaged while noted is found by the scrub, which beli
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Final
@@ -35,7 +34,6 @@ class Stock:
         self._node = node
         self._behind = 0
         self._measured_to = ""
-        self._measuring = asyncio.Lock()
 
     async def take(self) -> None:
         """Build the index from what is on the disk."""
@@ -65,9 +63,8 @@ class Stock:
 
     async def measure(self) -> None:
         """Look, once after a start, whether all bytes of every replica are there. Raises: UNAVAILABLE."""
-        async with self._measuring:
-            while not self._node.measured:
-                await self._measure_page()
+        while not self._node.measured:
+            await self._measure_page()
 
     async def _measure_page(self) -> None:
         node = self._node

@@ -19,18 +19,20 @@ from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.librarian import ServiceRecord
 from chelonia.core.metadata import StoredObject
 from chelonia.core.position import Horizon, Position
+from chelonia.core.shepherd import RecordPage, ShepherdStatus
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.http_client import ClientLimits, HttpClient, Received, Sending
 from chelonia.hosting.http_messages import Peer, Request, Whole, read_whole
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.registry import Registry
 from chelonia.hosting.routes import Readiness, Routes
-from chelonia.hosting.rpc_client import Channel, Link, Patience, RemoteAHash
+from chelonia.hosting.rpc_client import Channel, Link, Patience, RemoteAHash, RemoteShepherd
 from chelonia.hosting.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.tls import ClientCertificate
 from chelonia.wire import soap
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations_shepherd import SHEPHERD
 from tests.support.ahash import open_store, serving
 from tests.unit.hosting.grid import JANE, Grid
 from tests.unit.hosting.listening import client_of, plain, secure
@@ -380,6 +382,29 @@ async def test_a_read_is_asked_of_another_sooner_than_a_change() -> None:
         assert asked.count("recall") == 1
         frozen.set()
         await recalled
+
+
+async def test_a_page_of_records_may_take_longer_than_what_reads_no_disk() -> None:
+    busy = asyncio.Event()
+
+    class Instance:
+        async def status(self, call: Call) -> ShepherdStatus:
+            await busy.wait()
+            return ShepherdStatus(ServiceId("s"), 1, 0, 0, 0, reporting=True, quarantined=0)
+
+        async def records(self, call: Call, after: str, limit: int) -> RecordPage:
+            await busy.wait()
+            return RecordPage((), "here")
+
+    door = SoapDoor(SHEPHERD, Instance(), "https://x/Shepherd", parts())
+    async with plain(door.serve) as server, client_of(None) as client:
+        shepherd = RemoteShepherd(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(0, read_ms=50))
+        page = asyncio.create_task(shepherd.records(Call(), "", 1))
+        with pytest.raises(CheloniaError) as caught:
+            await shepherd.status(Call())
+        assert caught.value.kind is Kind.TIMEOUT
+        busy.set()
+        assert await page == RecordPage((), "here")
 
 
 async def test_without_patience_a_dead_service_is_known_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,11 +11,17 @@ from dataclasses import replace
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ObjectId, ServiceId
 from chelonia.core.librarian import RebuildStatus
 from chelonia.core.shepherd import RecordPage, ShepherdStatus
+from chelonia.librarian.elements import put
+from chelonia.librarian.records import Draft, Identity, Patience, Records
 from tests.sim.virtual_loop import run_virtual
-from tests.support.librarian import ADMIN, EVE
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import ADMIN, EVE, SequentialIds
 from tests.unit.librarian.keepers import Keeper, Keepers, keepers
+from tests.unit.librarian.test_healing import LoopClock
 from tests.unit.librarian.test_rebuilding import BEFORE, NO_SNAPSHOTS, over, written
 from tests.unit.librarian.test_rebuilding_snapshot import without_the_snapshot
 
@@ -95,6 +102,46 @@ def test_a_rebuild_whose_ahash_stays_away_stops_in_bounded_time_and_names_the_cu
             await service.rebuild(ADMIN, True)
             assert (await ended(k)).stage == "done"
             assert set(await k.paths()) == {"/f", "/alone"}
+
+    run_virtual(scenario())
+
+
+def test_a_rebuild_that_is_begun_twice_at_once_runs_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A command whose answer is late is given again while the first is still at it."""
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        async with k.running(BEFORE, generation=2):
+            await asyncio.sleep(20)
+            service = k.bench.service
+            await asyncio.gather(service.rebuild(ADMIN, True), service.rebuild(ADMIN, True))
+            assert (await ended(k)).stage == "done"
+
+    run_virtual(scenario())
+    assert sum("the namespace is rebuilt" in record.message for record in caplog.records) == 1
+
+
+def test_who_listens_hears_of_a_change_that_may_have_applied_before_the_ahash_became_read_only() -> None:
+    class LosesItsMajority:
+        """Its first answer is lost, and there is no master after that."""
+
+        asked = 0
+
+        async def transact(self, *_: object) -> None:
+            self.asked += 1
+            kind = Kind.OUTCOME_UNKNOWN if self.asked == 1 else Kind.READ_ONLY
+            raise CheloniaError(kind, "transact", cause="there is no majority")
+
+    async def scenario() -> None:
+        told: list[object] = []
+        hasty = Records(LosesItsMajority(), Identity(LIBRARIAN.dn, ServiceId("l")))  # type: ignore[arg-type]
+        hasty.listen(told.append)
+        elements = (put(ObjectId("o"), "s", "p", "v"),)
+        with pytest.raises(CheloniaError, match="admin ahash status"):
+            await hasty.patiently(Patience(LoopClock(), SequentialIds())).attempt(Call(), Draft(elements))
+        assert told == [elements]
 
     run_virtual(scenario())
 
