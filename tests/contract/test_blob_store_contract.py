@@ -419,6 +419,19 @@ async def test_a_crash_while_notes_are_written_anew_leaves_the_old_ones(engine: 
     assert together(await store.notes()) == {REF: b"c"}
 
 
+async def test_what_a_kill_left_of_notes_being_written_anew_is_thrown_away(tmp_path: Path) -> None:
+    store = FileBlobs(tmp_path)
+    await store.note({REF: b"a"})
+    store.close()
+    (tmp_path / "notes.new").write_bytes(b"torn")
+    store = FileBlobs(tmp_path)
+    assert together(await store.notes()) == {REF: b"a"}
+    await store.note_anew(pages({OTHER: b"b"}))
+    assert together(await store.notes()) == {OTHER: b"b"}
+    assert not (tmp_path / "notes.new").exists()
+    store.close()
+
+
 @pytest.mark.parametrize("cut", [1, 30, 50])
 async def test_what_is_behind_a_torn_note_is_not_believed(tmp_path: Path, cut: int) -> None:
     store = FileBlobs(tmp_path)

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -257,6 +257,41 @@ async def test_notes_are_written_anew_in_order_when_many_are_behind(monkeypatch:
     await world.service.tidy()
     parts = (await world.blobs.notes()).parts
     assert sorted(reference for part in parts.values() for reference in part) == sorted(r for _, r in asked[:4])
+
+
+@virtual
+async def test_what_comes_and_goes_while_notes_are_written_anew_is_noted_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await World().start()
+    kept = sorted([await world.store(b"data %d" % number, number) for number in range(1, 9)])
+    await world.service.tidy()
+    monkeypatch.setattr(stock, "BEHIND_MIN", -1)
+    monkeypatch.setattr(stock, "PAGE", 1)
+    anew, come = world.blobs.note_anew, list[ReferenceId]()
+
+    async def between(pages: AsyncIterator[Mapping[ReferenceId, bytes]]) -> AsyncIterator[Mapping[ReferenceId, bytes]]:
+        async for page in pages:
+            yield page
+            if kept[3] in page and not come:
+                for reference in (kept[1], kept[5]):
+                    assert await order(world, reference, Position(CLUSTER, 1, 1)) == "deleted"
+                come.extend([await world.store(b"new %d" % number, number) for number in range(21, 29)])
+
+    monkeypatch.setattr(world.blobs, "note_anew", lambda pages: anew(between(pages)))
+    await world.store(b"one more", 9)
+    await world.service.tidy()
+    assert come
+    await world.service.tidy()
+    here = world.blobs.references()
+    noted = (await world.blobs.notes()).parts
+    assert sorted(reference for part in noted.values() for reference in part) == list(here)
+    assert not {kept[1], kept[5]} & {*here}
+    for reference in here:
+        world.blobs.damage_record(reference)
+    await world.restart()
+    stats = await world.service.stat(LIBRARIAN, tuple(("r", reference) for reference in here))
+    assert [outcome.state for outcome in stats] == ["alive"] * len(here)
 
 
 @virtual
