@@ -6,6 +6,7 @@ left: the followers sync meanwhile. One is made after the other, and all are syn
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ class Commits:
         self._mark = TokenMark()
         self._unsynced: deque[tuple[int, Token]] = deque()
         self.brief = Briefness(of_master=True)
-        """How long syncs on the event loop take."""
+        """How long syncs take, on the event loop or the writer's thread."""
 
     @property
     def late(self) -> bool:
@@ -59,12 +60,19 @@ class Commits:
                 txn.abort()
                 raise
             mark.take()
+            began_s = time.monotonic()
             with Errors(self._panic, Kind.OUTCOME_UNKNOWN, Kind.OUTCOME_UNKNOWN):
                 txn.commit(bdb.DB_TXN_NOSYNC if mark.late else bdb.DB_TXN_SYNC)
+            if not mark.late:
+                self.note_sync(began_s)
             return mark.take()
         finally:
             self.send_gathered()
             mark.gathered = None
+
+    def note_sync(self, began_s: float) -> None:
+        """The log was synced just now."""
+        self.brief.note(began_s, time.monotonic())
 
     def gather(self, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> bool:
         """A frame leaves the library: whether it is part of a commit that this thread makes, and goes with the rest."""

@@ -302,7 +302,7 @@ class ReplicatedStore:
         except CheloniaError:
             self.step_down()
             raise
-        self._commits.brief.note(began_s, time.monotonic())
+        self._commits.note_sync(began_s)
 
     def upkeep_due(self) -> bool:
         """Whether a checkpoint is due; only a master writes them, followers take them from its log."""

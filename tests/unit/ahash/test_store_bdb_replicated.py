@@ -739,6 +739,16 @@ def test_after_a_slow_sync_commits_are_not_made_at_once(group: Wired, monkeypatc
     assert not group.engines[1].sync_at_once()
 
 
+def test_commits_of_the_writer_that_are_slow_keep_the_next_ones_with_it(
+    group: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk held the event loop up for one sync in eleven."""
+    monkeypatch.setattr(store_bdb_work, "BRIEF_S", 0.0)
+    monkeypatch.setattr(store_bdb_work, "DOUBT_FACTOR", 1e9)
+    put(group.engines[1], 1)
+    assert not put_at_once(group.engines[1], 2)
+
+
 def test_a_commit_that_was_not_synced_in_its_term_is_not_told(group: Wired) -> None:
     assert put_at_once(group.engines[1], 1)
     group.engines[1].step_down()
