@@ -434,7 +434,10 @@ class ReplicatedAHash:
         if self._reign is None or self._carrying_out >= bounds.FORWARDED_MAX:
             self._mastership.send(peer, AnswerFrame(number, forwarding.NOT_MASTER))
         else:
-            self._watch(begin(self._carry_out(self._reign, peer, number, body)))
+            try:
+                self._watch(begin(self._carry_out(self._reign, peer, number, body)))
+            except Exception as error:  # noqa: BLE001 - before it waited: no task has it
+                self._fail(error)
 
     async def _carry_out(self, reign: _Serving, peer: int, number: int, body: bytes) -> None:
         self._carrying_out += 1
@@ -471,5 +474,9 @@ class ReplicatedAHash:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("work of the replicated A-Hash failed", exc_info=error)
-            self._mastership.fail(f"an internal failure: {error!r}")
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """What nobody expected ends the process."""
+        _LOG.error("work of the replicated A-Hash failed", exc_info=error)
+        self._mastership.fail(f"an internal failure: {error!r}")

@@ -301,6 +301,24 @@ async def test_a_change_of_the_group_that_makes_no_sense_is_refused(
     assert voters(group) == (1, 2, 3)
 
 
+@pytest.mark.expect_log("ERROR chelonia.ahash.replicated work of the replicated A-Hash failed")
+async def test_what_nobody_expected_in_a_forwarded_call_ends_the_master(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the link to who had asked, and no more."""
+    master, follower = group.master(), group.followers()[0]
+
+    def fail() -> bool:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(group.masterships[master], "may_write", fail)
+    asking = asyncio.create_task(write(group, follower, "k", "v"))
+    async with asyncio.timeout(20):
+        with pytest.raises(CheloniaError, match="planted"):
+            await group.running[master]
+    asking.cancel()
+
+
 async def test_only_a_librarian_may_ask_any_replica(group: Group) -> None:
     for service in group.services.values():
         for asked in (
