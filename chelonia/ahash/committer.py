@@ -1,8 +1,9 @@
 """The one writer: evaluates a batch of requests in order and commits it as one store transaction.
 
-Runs on the executor's writer, never in the event loop. Every outcome it returns is committed: also an unmet condition
-and an error of the caller may rest on changes of the same batch, so none leaves before the commit. An engine error
-aborts the batch and reruns its requests one by one, so that one bad request fails alone.
+Runs on the executor's writer, or in the event loop while the writer rests (`Store.write_at_once`). Every outcome it
+returns is committed: also an unmet condition and an error of the caller may rest on changes of the same batch, so none
+leaves before the commit. An engine error aborts the batch and reruns its requests one by one, so that one bad request
+fails alone.
 Request keys: an applied transact keeps its outcome under (scope, key) until it expires; expired ones are removed a
 bounded number per batch, in order of expiry.
 """
@@ -73,7 +74,7 @@ class CommitLimits:
 
 
 class Committer:
-    """Evaluates and commits batches. Not thread-safe: the executor's writer is its only caller.
+    """Evaluates and commits batches. Not thread-safe: one batch is made after the other.
 
     `began_ms`: the time at its start. Other starts and other replicas may have had other clocks, so outcomes they kept
     are kept for a whole `key_keep_ms` from then on.

@@ -25,6 +25,7 @@ from chelonia.core.access import check_access
 from chelonia.core.ahash import (
     AHashStatus,
     ChangeOutcome,
+    ChangeType,
     Element,
     GroupChange,
     ObjectPage,
@@ -49,7 +50,7 @@ BRIEF_MS: Final = 8
 BRIEF_OBJECTS: Final = 200
 """No more of them, or walks, are read in the event loop in one call: some milliseconds."""
 BRIEF_ELEMENTS: Final = 200
-"""No more of them are committed there at once."""
+"""No more of them are committed there at once, and none that takes a thousand properties along: no `DELETE`."""
 HAND_OVER_FACTOR: Final = 10
 """For how long they are, in terms of what that read took."""
 _BACKUP_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
@@ -87,10 +88,12 @@ class AHashSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A job in the queue and the future its caller waits for; `weight` is its number of elements."""
+    """A job in the queue and the future its caller waits for; `weight` is its number of elements, `brief` whether each
+    of them changes little."""
 
     job: Job
     weight: int
+    brief: bool
     answer: asyncio.Future[Outcome]
 
 
@@ -132,6 +135,9 @@ class AHashService:
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._telling: set[asyncio.Task[None]] = set()
+        self._synced = asyncio.Event()
+        """Clear while a batch is visible that was committed in the event loop and is not synced, nor told."""
+        self._synced.set()
         self._was_writable = True
         self.pages_seen: Callable[[], PagesSeen | None] = lambda: None
         """What the scrub of the store's pages tells; set by whoever runs one."""
@@ -179,6 +185,7 @@ class AHashService:
         """Take no more changes, finish and answer those taken. Store and executor stay the caller's to close."""
         self._queue.open = False
         self._queue.wake.set()
+        self._synced.set()  # a disk that stands still keeps nobody from being told that a term is over
         tasks, self._tasks = self._tasks, ()
         if tasks:
             committing, upkeep = tasks
@@ -212,7 +219,7 @@ class AHashService:
         """See `core.ahash.AHash.change`."""
         check_access(call, "ahash", "change")
         engine.check_change(elements)
-        outcome = await self._submit(ChangeJob(elements), len(elements))
+        outcome = await self._submit(ChangeJob(elements), elements)
         assert isinstance(outcome, tuple)
         return outcome
 
@@ -225,14 +232,14 @@ class AHashService:
         if key:
             parse_request_key(key)
         engine.check_size(memo, bounds.MEMO_BYTES_MAX, "a memo")
-        outcome = await self._submit(TransactJob(call.key_scope(Role.LIBRARIAN), key, elements, memo), len(elements))
+        outcome = await self._submit(TransactJob(call.key_scope(Role.LIBRARIAN), key, elements, memo), elements)
         assert isinstance(outcome, TransactOutcome)
         return outcome
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
         """See `core.ahash.AHash.recall`."""
         check_access(call, "ahash", "recall")
-        outcome = await self._submit(RecallJob(call.key_scope(Role.LIBRARIAN), parse_request_key(key)), 1)
+        outcome = await self._submit(RecallJob(call.key_scope(Role.LIBRARIAN), parse_request_key(key)))
         assert outcome is None or isinstance(outcome, TransactOutcome)
         return outcome
 
@@ -256,7 +263,7 @@ class AHashService:
 
     async def put_record(self, key: bytes, value: bytes) -> Position:
         """Write a record of the store's own, under a key of `layout`; returns where it stands once it is durable."""
-        outcome = await self._submit(RecordJob(key, value), 1)
+        outcome = await self._submit(RecordJob(key, value))
         assert isinstance(outcome, TransactOutcome)
         return outcome.position
 
@@ -324,6 +331,7 @@ class AHashService:
         if found is None:
             found = await self._executor.run_read(read)
         answer, position = found
+        await self._synced.wait()  # until then nobody can say whether what was seen will be durable
         await self._durability.wait(position)
         return answer
 
@@ -356,12 +364,13 @@ class AHashService:
             self._stood = state.number, position
         return position
 
-    async def _submit(self, job: Job, weight: int) -> Outcome:
+    async def _submit(self, job: Job, elements: tuple[Element, ...] = ()) -> Outcome:
         if not self._queue.open:
             raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "not started yet or shutting down: retry")
         if len(self._queue.waiting) >= self._settings.queue_max:
             raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "too many changes are waiting: retry later")
-        waiting = _Waiting(job, weight, asyncio.get_running_loop().create_future())
+        brief = all(element.change is not ChangeType.DELETE for element in elements)
+        waiting = _Waiting(job, max(1, len(elements)), brief, asyncio.get_running_loop().create_future())
         self._queue.waiting.append(waiting)
         self._queue.wake.set()
         outcome = await waiting.answer
@@ -405,7 +414,7 @@ class AHashService:
             return committer.commit(jobs, now_ms), committer.position
 
         try:
-            brief = weight <= BRIEF_ELEMENTS
+            brief = weight <= BRIEF_ELEMENTS and all(item.brief for item in batch)
             made = self._here(lambda: self._store.write_at_once(commit)) if brief else None
             return _Flight(batch, self._executor.run_write(commit) if made is None else self._sync(made))
         except BaseException:
@@ -414,9 +423,10 @@ class AHashService:
 
     async def _sync(self, made: tuple[list[Outcome], Position]) -> tuple[list[Outcome], Position]:
         """Sync what was committed in the event loop, when it has left for the other replicas, who sync meanwhile."""
-        self._executor.catch_up()
-        await Turn()
+        self._synced.clear()
         try:
+            self._executor.catch_up()
+            await Turn()
             if self._store.sync_at_once():
                 self._executor.catch_up()
             else:
@@ -425,6 +435,8 @@ class AHashService:
             outcomes, position = made
             cause = f"it may not be on the disk ({error.cause}): retry with the same request key"
             return [CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", "store", cause)] * len(outcomes), position
+        finally:
+            self._synced.set()
         return made
 
     async def _land(self, flight: _Flight) -> _Flight | None:

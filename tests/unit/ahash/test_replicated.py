@@ -2,15 +2,18 @@
 does to those who wait."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from chelonia.ahash import layout, meta, replicated
 from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_replicated import ReplicatedStore
 from chelonia.core.ahash import GroupChange, GroupStep, TransactOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -72,6 +75,41 @@ async def test_a_read_that_sees_a_commit_before_it_is_told_goes_on_when_it_is(
     await asyncio.wait_for(waits.wait(), 20)
     mastership._pump = pump  # type: ignore[method-assign]
     pump()
+    async with asyncio.timeout(20):
+        assert await reading == "new"
+        assert (await writing).applied
+
+
+async def test_a_strong_read_from_elsewhere_waits_for_the_sync_of_what_it_saw(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told that nobody can say, and waited for 50 ms before it was asked again."""
+    monkeypatch.setattr(replicated, "RETRY_MS", 60_000)
+    master, follower = group.master(), group.followers()[0]
+    engine, here = cast(ReplicatedStore, group.engines[master]), group.services[master]._here
+    sync, on_disk, asked = engine.sync, threading.Event(), asyncio.Event()
+
+    def sync_slowly() -> None:
+        on_disk.wait(20)
+        sync()
+
+    async def answer(*of: Any) -> Any:
+        asked.set()
+        return await here(*of)
+
+    monkeypatch.setattr(engine, "sync_at_once", lambda: False)
+    monkeypatch.setattr(engine, "sync", sync_slowly)
+    before = number = meta.read_state(engine).sequence
+    writing = asyncio.create_task(write(group, master, "k", "new"))
+    try:
+        while number == before:
+            await asyncio.sleep(0)
+            number = meta.read_state(engine).sequence
+        monkeypatch.setattr(group.services[master], "_here", answer)
+        reading = asyncio.create_task(value_at(group, follower, strong=True))
+        await asyncio.wait_for(asked.wait(), 20)
+    finally:
+        on_disk.set()
     async with asyncio.timeout(20):
         assert await reading == "new"
         assert (await writing).applied

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 from chelonia.core.metadata import StoredObject
 from chelonia.core.position import Position
-from tests.support.ahash import LIBRARIAN, HandClock, add, check, is_set, open_store, put, serving
+from tests.support.ahash import LIBRARIAN, HandClock, add, check, delete, is_set, open_store, put, serving
 
 T = TypeVar("T")
 NO_KEY = RequestKey("")
@@ -451,6 +452,35 @@ async def test_on_a_slow_disk_the_writer_syncs() -> None:
     await service.close()
 
 
+async def test_reads_wait_for_the_sync_of_what_they_saw_unless_the_term_ends() -> None:
+    store, gate, on_disk = LateStore(), Gate(), asyncio.Event()
+
+    class Stalled(NotingExecutor):
+        async def _sync(self, work: Callable[[], T]) -> T:
+            await on_disk.wait()
+            return work()
+
+        def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
+            return asyncio.ensure_future(self._sync(work)) if work == store.sync else super().run_write(work)
+
+    service = AHashService(store, Stalled(store), HandClock(), SETTINGS, gate)
+    await service.start()
+    store.brief = False
+    writing = asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (put("o", "s", "p", "v"),)))
+    await turns()
+    reading = asyncio.create_task(service.get(LIBRARIAN, (ObjectId("o"),)))
+    await turns()
+    assert gate.asked == [], "of what is not synced nobody can say whether it will be durable"
+    retiring = asyncio.create_task(service.retire())
+    await turns()
+    assert gate.asked == [1], "of a term that is over it can be said, whatever the disk does"
+    gate.opened.set()
+    assert (await reading)[0].value("s", "p") == "v"
+    on_disk.set()
+    assert (await writing).applied
+    await retiring
+
+
 async def test_a_large_batch_and_one_that_would_wait_are_the_writers() -> None:
     store = LateStore()
     service = AHashService(store, NotingExecutor(store), HandClock(), SETTINGS)
@@ -460,6 +490,22 @@ async def test_a_large_batch_and_one_that_would_wait_are_the_writers() -> None:
     store.takes = False
     await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
     assert store.steps == ["writer", "commit"] * 2
+    await service.close()
+
+
+async def test_what_deletes_objects_is_the_writers() -> None:
+    """One element takes a thousand properties along, two hundred held the event loop up for 1.3 s."""
+    store = LateStore()
+    service = AHashService(store, NotingExecutor(store), HandClock(), SETTINGS)
+    await service.start()
+    store.steps.clear()
+    for ask in (partial(service.transact, LIBRARIAN, NO_KEY), partial(service.change, LIBRARIAN)):
+        await ask((put("o", "s", "p", "v"),))
+        assert "writer" not in store.steps
+        store.steps.clear()
+        await ask((put("other", "s", "p", "v"), delete("o")))
+        assert store.steps == ["writer", "commit"]
+        store.steps.clear()
     await service.close()
 
 
