@@ -533,8 +533,12 @@ class BlobStore(Protocol):
         """Interrupted uploads kept by `suspend`, in order."""
         ...
 
-    async def quarantined(self) -> tuple[StoredReplica, ...]:
-        """What was set aside, in order of reference."""
+    async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
+        """What was set aside, in order of reference: `limit` (0: all) behind the reference `after`."""
+        ...
+
+    async def count_quarantined(self) -> int:
+        """How many replicas are set aside; none of them is read."""
         ...
 
     async def erase(self, reference: ReferenceId) -> bool:

@@ -19,6 +19,7 @@ import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
@@ -164,10 +165,15 @@ class FileBlobs:
         names = await self.run(lambda: sorted(os.listdir(folder)))
         return tuple(ReferenceId(name.removesuffix(".kept")) for name in names if name.endswith(".kept"))
 
-    async def quarantined(self) -> tuple[StoredReplica, ...]:
-        """What was set aside, in order of reference."""
+    async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
+        """What was set aside, in order of reference: `limit` (0: all) behind the reference `after`."""
         folder = self._root / "quarantine"
-        return await self.run(lambda: tuple(_scan_folder(folder)))
+        return await self.run(lambda: tuple(islice(_scan_folder(folder, after), limit or None)))
+
+    async def count_quarantined(self) -> int:
+        """How many replicas are set aside."""
+        folder = self._root / "quarantine"
+        return await self.run(lambda: sum(map(is_uuid, {name[:UUID_CHARS] for name in os.listdir(folder)})))
 
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica on disk, a folder a page. Erasures and moves that a crash interrupted are finished."""
@@ -521,8 +527,8 @@ def _size(path: str) -> int:
         return -1
 
 
-def _scan_folder(folder: Path) -> Iterator[StoredReplica]:
-    return _scan_names(folder, os.listdir(folder))
+def _scan_folder(folder: Path, after: str) -> Iterator[StoredReplica]:
+    return _scan_names(folder, (name for name in os.listdir(folder) if name[:UUID_CHARS] > after))
 
 
 def _scan_names(folder: Path, listed: Iterable[str]) -> Iterator[StoredReplica]:

@@ -199,9 +199,13 @@ class MemoryBlobs:
         """Interrupted uploads kept by `suspend`, in order."""
         return tuple(sorted(self._suspended))
 
-    async def quarantined(self) -> tuple[StoredReplica, ...]:
-        """What was set aside, in order of reference."""
-        return self.aside()
+    async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
+        """What was set aside, in order of reference: `limit` (0: all) behind the reference `after`."""
+        return tuple([each for each in self.aside() if each.reference > after][: limit or None])
+
+    async def count_quarantined(self) -> int:
+        """How many replicas are set aside."""
+        return len(self._set_aside)
 
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica, in order of reference; of known ones with record and bytes only that."""

@@ -32,7 +32,7 @@ async def records_page(node: Node, after: str, limit: int) -> RecordPage:
             for each, fact, there in zip(held, facts, sizes, strict=True)
         ]
         return RecordPage(tuple(items), f"{HERE} {held[-1].reference}" if len(held) == limit else f"{ASIDE} ")
-    later = [each for each in await node.ports.blobs.quarantined() if each.reference > reference]
+    later = await node.ports.blobs.quarantined(reference, limit + 1)
     page = [
         ReplicaRecord(
             each.reference,

@@ -346,7 +346,7 @@ class ShepherdService:
             free_bytes=free,
             total_bytes=total,
             reporting=self._reporting.on,
-            quarantined=len(await node.ports.blobs.quarantined()) if here else 0,
+            quarantined=await node.ports.blobs.count_quarantined() if here else 0,
             scrubbed=self._scrubber.scrubbed,
             damaged=self._scrubber.damaged,
             store=node.disk.identity.store,

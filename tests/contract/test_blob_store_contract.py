@@ -12,6 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia.core.shepherd import BlobStore, ByteRange, Notes
+from chelonia.shepherd import blobs_files
 from chelonia.shepherd.blobs_files import FileBlobs
 from chelonia.shepherd.blobs_memory import MemoryBlobs
 
@@ -246,6 +247,15 @@ async def test_quarantine_hides_a_replica_and_keeps_it(engine: Engine) -> None:
     assert await scan(store) == []
     aside = [(s.reference, s.facts == facts(s.size), s.size, s.committed) for s in await store.quarantined()]
     assert aside == [(REF, True, 3, False), (OTHER, True, 4, True)]
+    assert await store.count_quarantined() == 2
+    for after, limit, found in (
+        ("", 1, [REF]),
+        (REF, 1, [OTHER]),
+        (REF, 0, [OTHER]),
+        (OTHER, 5, []),
+        ("", 5, [REF, OTHER]),
+    ):
+        assert [stored.reference for stored in await store.quarantined(after, limit)] == found
 
 
 async def test_what_was_set_aside_can_be_brought_back_as_committed(engine: Engine) -> None:
@@ -367,6 +377,23 @@ async def test_what_is_cut_off_shows_in_the_sizes(engine: Engine) -> None:
     engine.lose(OTHER)
     assert await engine.store.sizes((OTHER,)) == (-1,)
     assert await engine.store.sizes(()) == ()
+
+
+async def test_a_page_of_what_was_set_aside_reads_only_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand may be aside when a namespace is rebuilt, and are told page by page."""
+    store, read = FileBlobs(tmp_path), list[Path]()
+    for reference in (REF, OTHER):
+        await write(store, reference, b"abc")
+        await store.quarantine(reference)
+    reading = blobs_files._read_record
+    monkeypatch.setattr(blobs_files, "_read_record", lambda path: read.append(path) or reading(path))
+    assert await store.count_quarantined() == 2
+    assert read == []
+    await store.quarantined(REF, 1)
+    assert [path.name for path in read] == [OTHER]
+    await store.quarantined("", 1)
+    assert [path.name for path in read] == [OTHER, REF]
+    store.close()
 
 
 async def pages(*several: Mapping[ReferenceId, bytes]) -> AsyncIterator[Mapping[ReferenceId, bytes]]:

@@ -138,10 +138,10 @@ class SimDisk:
         check_alive()
         return await self.platter.leftovers()
 
-    async def quarantined(self) -> tuple[StoredReplica, ...]:
+    async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
         """What was set aside."""
         check_alive()
-        return await self.platter.quarantined()
+        return await self.platter.quarantined(after, limit)
 
     async def erase(self, reference: ReferenceId) -> bool:
         """Remove a replica; a crash meets it before or after. News that comes meanwhile cannot call it back."""
