@@ -1,9 +1,10 @@
 """What Shepherds tell of their records, page by page: who is waited for, and who is passed over.
 
-A Shepherd that does not answer is asked again for half a minute, one that keeps silent for a minute. One that tells
-more pages than the inventory fills that it says it has, or the same page again, would go on for ever: it is passed
-over, as if it were away. So each holds up a rebuild for a minute for each page of the inventory it names at most, and
-one that names too much for as long as it is not withdrawn.
+A Shepherd that does not answer is asked again for half a minute, one that keeps silent for a minute, and one that says
+that it is starting is waited for before that, for a quarter of an hour in all. One that tells more pages than the
+inventory fills that it says it has, or the same page again, would go on for ever: it is passed over, as if it were
+away. So each holds up a rebuild for that and a minute for each page of the inventory it names at most, and one that
+names too much for as long as it is not withdrawn.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.clock import within
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import ServiceId
+from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.shepherd import RecordPage, ReplicaRecord, Shepherd, ShepherdStatus
 from chelonia.librarian.footing import Footing
 
@@ -29,6 +30,9 @@ PAUSES_MS: Final = (1_000, 2_000, 4_000, 8_000, 16_000)
 restart is no reason to lose it."""
 ANSWER_MS: Final = 60_000
 """How long one answer may take (a page is read from a disk that may be busy), and all tries for it, about."""
+START_MS: Final = 15 * 60_000
+"""How long one that says that it is starting is waited for beside that, in all: after a night without power it may read
+a record for each of a million replicas."""
 PAGES_SPARE: Final = 8
 """Pages that a Shepherd may tell beyond twice its inventory: the last ones may be empty, and bytes may still arrive."""
 
@@ -45,10 +49,12 @@ class Recounts:
         self.answering: set[ServiceId] = set()
         self._endless: set[ServiceId] = set()
         self._told: dict[ServiceId, ShepherdStatus] = {}
+        self._starting_ms: dict[ServiceId, int] = {}
 
     def begin(self) -> None:
         """Whoever was passed over is asked again."""
         self._endless.clear()
+        self._starting_ms.clear()
 
     async def each_page(self, look: Look) -> None:
         """Go through the records of every Shepherd that is there; say which are not."""
@@ -94,6 +100,7 @@ class Recounts:
         """An answer of a Shepherd, having waited for it. Raises: _SilentError."""
         cause, world, begun = "", self._on.world, self._on.now
         for pause_ms in (*PAUSES_MS, 0):
+            begun = Ms(begun + await self._started(shepherd))
             try:
                 return await within(world.clock, ANSWER_MS, ask(world.directory.shepherd(shepherd)))
             except CheloniaError as error:
@@ -103,6 +110,17 @@ class Recounts:
                 break
             await world.clock.sleep(pause_ms)
         raise _SilentError(cause)
+
+    async def _started(self, shepherd: ServiceId) -> int:
+        """Wait for one that says that it is starting, within its time; returns how long that took, in milliseconds."""
+        nodes, begun, before_ms = self._on.nodes, self._on.now, self._starting_ms.get(shepherd, 0)
+        while nodes.present(shepherd) and nodes.table.starting(shepherd):
+            waited_ms = self._starting_ms[shepherd] = before_ms + self._on.now - begun
+            if waited_ms >= START_MS:
+                break
+            self._note(f"{shepherd} is starting: it is waited for")
+            await self._on.world.clock.sleep(PAUSES_MS[0])
+        return self._on.now - begun
 
 
 class _SilentError(Exception):

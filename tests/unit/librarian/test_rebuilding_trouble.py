@@ -15,6 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId, ServiceId
 from chelonia.core.librarian import RebuildStatus
 from chelonia.core.shepherd import RecordPage, ShepherdStatus
+from chelonia.librarian import recounts
 from chelonia.librarian.elements import put
 from chelonia.librarian.records import Draft, Identity, Patience, Records
 from tests.sim.virtual_loop import run_virtual
@@ -200,6 +201,36 @@ def test_a_shepherd_whose_records_do_not_end_is_named_and_holds_nobody_up(lies: 
             assert (status.stage, set(await k.paths())) == ("done", {"/f", "/alone"})
             [told] = {note for note in status.notes if liar.id in note}
             assert "what only it holds is not found" in told
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(("starts_s", "told"), [(70, False), (200, True)])
+def test_a_shepherd_that_says_that_it_is_starting_is_waited_for_but_not_for_ever(
+    starts_s: int, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recounts, "START_MS", 60_000)
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        slow = list(k.shepherds.values())[3]
+        slow.up = False
+
+        async def starting() -> None:
+            for _ in range(starts_s * 3):
+                await k.bench.beat(slow.id, compared=0, starting=True)
+                await asyncio.sleep(0.33)
+            slow.up = True
+
+        async with k.running(BEFORE, generation=2):
+            start = asyncio.create_task(starting())
+            await asyncio.sleep(20)
+            await k.bench.service.rebuild(ADMIN, True)
+            status = await ended(k)
+            assert (status.stage, set(await k.paths())) == ("done", {"/f", "/alone"})
+            assert any(slow.id in note and "not found" in note for note in status.notes) is told
+            start.cancel()
 
     run_virtual(scenario())
 
