@@ -9,6 +9,7 @@ from typing import Any
 
 from chelonia.ahash import membership as records
 from chelonia.ahash.effects import Role
+from chelonia.ahash.lease import Pace
 from chelonia.ahash.membership import Membership
 from chelonia.core.errors import CheloniaError, Kind
 from tests.sim.replication import Broken, Node, Process, Trap, World
@@ -16,7 +17,7 @@ from tests.sim.replication import Broken, Node, Process, Trap, World
 STORM_US = 5_000_000
 """How long everything breaks."""
 CALM_US = 6_000_000
-"""Within so long after the last fault all must be well again."""
+"""Within so long after the last fault all must be well again; far from each other by 20 ms more for each ms more."""
 LOOK_US = 700_000
 """How often one looks whether it is."""
 CLIENTS = 3
@@ -127,14 +128,18 @@ class Client:
 
 
 class Scenario:
-    """One seed: a group, its clients, its faults."""
+    """One seed: a group, its clients, its faults. `round_trip_ms` is what its leases are made for, `far_us` how long
+    what is sent is on the way, if not as in one house."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, round_trip_ms: int = 100, far_us: tuple[int, int] | None = None) -> None:
         draw = random.Random(seed)
         self.seed = seed
         self.history: list[Done] = []
         self.over = False
-        self.world = World(seed, draw.choice((3, 3, 3, 5)), spare=draw.choice((0, 0, 1)))
+        voters, spare = draw.choice((3, 3, 3, 5)), draw.choice((0, 0, 1))
+        self.world = World(seed, voters, spare, Pace.over(round_trip_ms))
+        self.world.far_us = far_us
+        self.calm_us = CALM_US + 20_000 * (round_trip_ms - 100)
         for number in range(CLIENTS):
             Client(self, number)
         for _ in range(draw.randint(4, 10)):
@@ -281,7 +286,7 @@ class Scenario:
 
     def _heal(self) -> None:
         """Let the group become well while clients go on; then let what they asked for end."""
-        world, until_us = self.world, STORM_US + CALM_US
+        world, until_us = self.world, STORM_US + self.calm_us
         while world.now_us < until_us:
             world.run(world.now_us + LOOK_US)
             late = [done for done in self.history if done.kind == "write" and done.call_us > STORM_US]

@@ -28,6 +28,17 @@ def test_nothing_acknowledged_is_lost_whatever_breaks(seed: int) -> None:
         assert outcome.written >= 5, "so much broke that nothing was tested"
 
 
+@pytest.mark.parametrize(
+    ("round_trip_ms", "far_us"), [(300, None), (1000, None), (300, (100_000, 150_000)), (1000, (300_000, 500_000))]
+)
+def test_nor_with_leases_made_for_a_distance(round_trip_ms: int, far_us: tuple[int, int] | None) -> None:
+    """Whether the replicas are that far from each other or not."""
+    for seed in range(1, 13):
+        outcome = Scenario(seed, round_trip_ms, far_us).run()
+        assert outcome.terms >= 1
+        assert outcome.written >= 5, "so much broke that nothing was tested"
+
+
 def test_a_seed_is_one_history() -> None:
     """Nothing but the seed is drawn from."""
     assert _story(7) == _story(7)
