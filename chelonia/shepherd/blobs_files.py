@@ -361,9 +361,7 @@ class FileWriter:
     def _append(self, chunk: bytes) -> None:
         if self._store.free_bytes() < len(chunk):
             raise OSError(errno.ENOSPC, "the reserve of free space is reached")
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        blobs_notes.write_all(self._fd, chunk)
 
     async def _synchronised(self) -> None:
         sync, self._sync = self._sync, None
@@ -617,9 +615,7 @@ def _bring_back(source: Path, target: Path) -> StoredReplica | None:
 def _write_durably(path: Path, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        blobs_notes.write_all(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)

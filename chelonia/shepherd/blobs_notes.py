@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -54,17 +54,33 @@ def gather(blocks: Iterable[Mapping[ReferenceId, bytes]], head: bytes) -> Notes:
 
 
 def append(path: Path, notes: Mapping[ReferenceId, bytes]) -> None:
-    """Add notes behind the others; many go to the disk in pieces. Raises: OSError."""
+    """Add notes behind the others, all or none; many go to the disk in pieces. Raises: OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
-    items = list(notes.items())
-    with os.fdopen(fd, "ab") as file:
-        before = file.tell()
-        for start in range(0, len(items), BLOCK_NOTES_MAX):
-            block = records.check_in(_MAGIC, _NOTES.encode(dict(items[start : start + BLOCK_NOTES_MAX])))
-            file.write(len(block).to_bytes(_LENGTH_BYTES, "little") + block)
-        if file.tell() // SYNC_EVERY_BYTES > before // SYNC_EVERY_BYTES:
-            file.flush()
+    try:
+        before = os.fstat(fd).st_size
+        try:
+            written = sum([write_all(fd, block) for block in _encoded(list(notes.items()))])
+        except OSError:
+            os.ftruncate(fd, before)  # what is appended from now on must be found
+            raise
+        if (before + written) // SYNC_EVERY_BYTES > before // SYNC_EVERY_BYTES:
             os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def _encoded(items: Sequence[tuple[ReferenceId, bytes]]) -> Iterator[bytes]:
+    for start in range(0, len(items), BLOCK_NOTES_MAX):
+        block = records.check_in(_MAGIC, _NOTES.encode(dict(items[start : start + BLOCK_NOTES_MAX])))
+        yield len(block).to_bytes(_LENGTH_BYTES, "little") + block
+
+
+def write_all(fd: int, data: bytes) -> int:
+    """Write all of it; returns how many bytes. Raises: OSError, when some may have been written."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    return len(data)
 
 
 def _blocks(path: Path) -> Iterator[dict[ReferenceId, bytes]]:

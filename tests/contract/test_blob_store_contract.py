@@ -1,6 +1,7 @@
 """The BlobStore contract, on every engine: what is visible when, what survives a crash, what a full disk does."""
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -444,6 +445,21 @@ async def test_a_crash_while_notes_are_written_anew_leaves_the_old_ones(engine: 
     assert together(await store.notes()) == {REF: b"a"}
     await store.note_anew(pages({REF: b"c"}))
     assert together(await store.notes()) == {REF: b"c"}
+
+
+async def test_notes_for_which_there_is_no_space_cost_none_of_those_after_them(tmp_path: Path) -> None:
+    store = FileBlobs(tmp_path)
+    await store.note({REF: b"a"})
+    whole, (soft, hard) = (tmp_path / "notes").stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (whole + 10, hard))
+    try:
+        with pytest.raises(CheloniaError):
+            await store.note({OTHER: b"b"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    await store.note({OTHER: b"c"})
+    assert together(await store.notes()) == {REF: b"a", OTHER: b"c"}
+    store.close()
 
 
 async def test_what_a_kill_left_of_notes_being_written_anew_is_thrown_away(tmp_path: Path) -> None:
