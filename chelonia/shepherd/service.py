@@ -141,7 +141,6 @@ class ShepherdService:
             await node.ports.blobs.erase(reference)
         self._downloads.expire()
         await node.settle()
-        await self._stock.note()
         now_ms = node.ports.clock.monotonic_ms()
         # Looking through what lies aside costs a read per record, so it is done rarely beside how long it is kept.
         if (
@@ -153,6 +152,7 @@ class ShepherdService:
         blobs, settings = node.ports.blobs, node.settings
         await self._purge(self._aside.leftovers, now_ms - settings.unknown_grace_ms, blobs.erase)
         await self._purge(self._aside.quarantined, now_ms - settings.quarantine_keep_ms, blobs.discard)
+        await self._stock.note()  # after what makes room
         await self._scrubber.save_cursor()
         await self._stock.put_in_order()
 

@@ -319,6 +319,25 @@ async def test_a_disk_that_goes_while_notes_are_written_anew_keeps_its_notes(
 
 
 @virtual
+async def test_a_disk_too_full_for_notes_is_tidied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await World(unknown_grace_ms=1000).start()
+    ticket = await world.ticket(request(DATA, lifetime_ms=1000))
+    with pytest.raises(CheloniaError):
+        await world.service.receive(JOE, Upload(ticket, broken_body(DATA[:10]), len(DATA)))
+    await world.restart()
+    assert world.blobs.used_bytes() == 10
+
+    async def full(notes: object) -> None:
+        raise CheloniaError(Kind.NO_SPACE, "write")
+
+    monkeypatch.setattr(world.blobs, "note", full)
+    await world.store(b"more", 2)
+    await world.pass_ms(2000)
+    assert await kind_of(world.service.tidy()) is Kind.NO_SPACE
+    assert world.blobs.used_bytes() == 4
+
+
+@virtual
 async def test_a_start_that_takes_long_gives_signs_of_life_and_takes_nothing() -> None:
     world = await World().start(run=True)
     reference = await world.store(DATA)
