@@ -118,7 +118,8 @@ class Recounts:
             waited_ms = self._starting_ms[shepherd] = before_ms + self._on.now - begun
             if waited_ms >= START_MS:
                 break
-            self._note(f"{shepherd} is starting: it is waited for")
+            if not waited_ms:
+                self._note(f"{shepherd} is starting: it is waited for")
             await self._on.world.clock.sleep(PAUSES_MS[0])
         return self._on.now - begun
 

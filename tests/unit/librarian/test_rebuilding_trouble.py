@@ -230,6 +230,7 @@ def test_a_shepherd_that_says_that_it_is_starting_is_waited_for_but_not_for_ever
             status = await ended(k)
             assert (status.stage, set(await k.paths())) == ("done", {"/f", "/alone"})
             assert any(slow.id in note and "not found" in note for note in status.notes) is told
+            assert f"{slow.id} is starting: it is waited for" in status.notes
             start.cancel()
 
     run_virtual(scenario())
