@@ -28,6 +28,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.hosting.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.compact_server import CompactConnection, CompactDoor
+from chelonia.hosting.guarded import Guarded
 from chelonia.hosting.http_messages import Answer, Door, Peer, Request, WhenClosed, error_answer
 from chelonia.hosting.identity import Identity, TlsObject
 from chelonia.wire import compact
@@ -81,6 +82,8 @@ class ServerParts:
     observe: Observe = lambda request, status, sent, ms: None
     compact: CompactDoor | None = None
     """What connections that agree on the compact encoding speak to; the listener's TLS has to offer it."""
+    guarded: Guarded | None = None
+    """Has HTTP connections cut when this process stands still."""
 
 
 class HttpServer:
@@ -117,6 +120,7 @@ class HttpServer:
         self._acceptor = _Acceptor(
             self._serve,
             limits.connections_max,
+            self._parts.guarded,
             keepalive_timeout=limits.keepalive_ms / 1000,
             lingering_time=limits.linger_ms / 1000,
             max_line_size=limits.header_bytes_max,
@@ -350,11 +354,13 @@ class _Greeter(asyncio.BufferedProtocol):
 class _Acceptor(web.Server):
     """aiohttp's server with a cap on connections, and who is at the other end of each."""
 
-    def __init__(self, handler: Any, connections_max: int, **options: Any) -> None:
+    def __init__(self, handler: Any, connections_max: int, guarded: Guarded | None, **options: Any) -> None:
         super().__init__(handler, **options)
         self.identities: dict[int, tuple[Dn, int]] = {}
         self.closing: dict[int, dict[Hashable, Callable[[], None]]] = {}
         self._connections_max = connections_max
+        self._guarded = guarded
+        self._numbers: dict[int, int] = {}
         self._options = options
         self._buffer = bytearray(SLICE_BYTES)
 
@@ -368,6 +374,8 @@ class _Acceptor(web.Server):
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
+        if self._guarded is not None:
+            self._numbers[id(handler)] = self._guarded.hold(transport)
         if len(self.connections) > self._connections_max:
             log.info("connection refused: %d are open", self._connections_max)
             # Not at once: the handler is not on its feet yet.
@@ -376,6 +384,8 @@ class _Acceptor(web.Server):
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         self.identities.pop(id(handler), None)
+        if self._guarded is not None:
+            self._guarded.release(self._numbers.pop(id(handler), 0))
         super().connection_lost(handler, exc)
         for told in self.closing.pop(id(handler), {}).values():
             told()

@@ -86,6 +86,9 @@ class Metrics:
         r.register(self._operations)
         self._bytes = Counter("chelonia_data_bytes", "File bytes moved, by direction.", ("direction",), registry=r)
         self._http = Counter("chelonia_http_responses", "HTTP answers by status class.", ("status",), registry=r)
+        self._cut = Counter(
+            "chelonia_connections_cut", "Clients' connections cut because this process stood still.", registry=r
+        )
         self._replicas = Gauge(
             "chelonia_replicas", "Replicas by state, as the namespace has them.", ("state",), registry=r
         )
@@ -110,6 +113,10 @@ class Metrics:
     def data(self, direction: str, count: int) -> None:
         """Count file bytes; `direction` is `in` or `out`."""
         self._bytes.labels(direction).inc(count)
+
+    def cut(self, count: int) -> None:
+        """Count connections that the guard has cut."""
+        self._cut.inc(count)
 
     def answered(self, status: int) -> None:
         """Count one HTTP answer."""

@@ -29,6 +29,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.core.position import Horizon
+from chelonia.core.stillness import still_after_ms
 from chelonia.hosting.ahash_replica import (
     REPLACE,
     RESTORE,
@@ -47,6 +48,7 @@ from chelonia.hosting.compact_server import CompactDoor, CompactParts, Offered, 
 from chelonia.hosting.config import AHashSection, NodeConfig, read_secret, trusted
 from chelonia.hosting.data_door import DataDoor
 from chelonia.hosting.directory import ShepherdDirectory
+from chelonia.hosting.guarded import Guarded, GuardParts
 from chelonia.hosting.http_client import HttpClient
 from chelonia.hosting.http_messages import Door
 from chelonia.hosting.http_server import HttpServer, Listener, ServerParts
@@ -116,6 +118,7 @@ class Node:
         self._doors: dict[str, Door] = {}
         self._offered: dict[str, Offered] = {}
         self._servers: list[HttpServer] = []
+        self._guarded: Guarded | None = None
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._farewells: list[Callable[[], Awaitable[None]]] = []
@@ -167,7 +170,8 @@ class Node:
             routes = Routes(doors, self._readiness, self._metrics if "metrics" in section.serves else None)
             offered = {name: port for name, port in self._offered.items() if name in section.serves}
             door = CompactDoor(offered, CompactParts(self._registry, self._horizon, self._metrics.operation))
-            parts = ServerParts(self._clock, self._ids, self._tls.identify, observer(self._metrics), door)
+            guarded = self._guarded if "turl" in section.serves else None
+            parts = ServerParts(self._clock, self._ids, self._tls.identify, observer(self._metrics), door, guarded)
             server = HttpServer(routes.serve, listener, parts, self._config.limits)
             await server.start()
             self._servers.append(server)
@@ -307,6 +311,7 @@ class Node:
             each_librarian=self._each_librarian(section.librarians, own_id),
         )
         shepherd = ShepherdService(ports, settings)
+        self._guard(lambda: still_after_ms(shepherd.lease_ms, settings.heartbeat_ms))
         await shepherd.start()
         self._farewells.append(shepherd.leave)
 
@@ -341,6 +346,13 @@ class Node:
         self._watch("shepherd", check)
         self._doors["shepherd"] = SoapDoor(SHEPHERD, shepherd, section.id, self._parts, capacity).serve
         self._doors["turl"] = DataDoor(shepherd, self._registry, self._metrics).serve
+
+    def _guard(self, limit_ms: Callable[[], int]) -> None:
+        """Have users' connections cut when the event loop has not turned for `limit_ms`."""
+        config = self._config
+        parts = GuardParts(limit_ms, self._metrics.cut, config.node.name, config.log.format)
+        self._guarded = Guarded(parts)
+        self._keep("connection guard", self._guarded.run())
 
     # --- bindings ---
 

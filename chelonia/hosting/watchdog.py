@@ -1,7 +1,7 @@
 """Tells systemd that this process still turns, so that one that is frozen is killed and started again.
 
-A frozen process holds its connections, and nobody outside can cut them for its clients; when it is killed the kernel
-does. `WatchdogSec=` of the unit says how soon. Without a watchdog in the environment nothing is sent.
+`WatchdogSec=` of the unit says how soon. Until then a Shepherd's clients are cut off by its guard
+(`connection_guard.py`). Without a watchdog in the environment nothing is sent.
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 

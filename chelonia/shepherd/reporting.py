@@ -63,6 +63,7 @@ class Reporting:
         self._replaced = False
         self._missing = 0
         self._leaving = False
+        self.lease_ms = 0
         each = node.ports.each_librarian or (node.ports.librarians,)
         self._beats = Beats(each, node.ports.clock, node.settings.heartbeat_ms)
 
@@ -107,6 +108,7 @@ class Reporting:
             answer = await self._beats.send(node.own_call(), await self._beat())
             if answer.refused:
                 return self._turned_away(answer)
+            self.lease_ms = answer.lease_ms
             await self._learn(answer)
         except CheloniaError as error:
             if error.kind is Kind.BAD_CONFIG:

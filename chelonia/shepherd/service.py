@@ -127,6 +127,11 @@ class ShepherdService:
             await self._stock.note()
             await self._scrubber.save_cursor()
 
+    @property
+    def lease_ms(self) -> int:
+        """How long it may be silent before it counts as away, as last told; 0 before any heartbeat was answered."""
+        return self._reporting.lease_ms
+
     async def beat(self) -> None:
         """Send one heartbeat now."""
         await self._reporting.beat()

@@ -21,6 +21,7 @@ pytestmark = [
 ]  # fmt: skip
 
 NODES = ("chelonia@core", "chelonia@shepherd")
+GUARD = "[c]onnection_guard"
 LOUD = re.compile(r".*level=(?:WARNING|ERROR|CRITICAL).*|Traceback.*")
 BOOT = r"""
 set -e
@@ -149,6 +150,7 @@ def test_nodes_live_within_the_sandbox_of_their_unit(machine: Booted) -> None:
     machine.run("sh", "-c", "echo hello > /run/sent && chelonia put /run/sent /sent 1 && chelonia get /sent /run/got")
     assert machine.run("cat", "/run/got") == "hello\n"
     machine.run("chelonia", "admin", "ahash", "backup", "first")
+    assert len(machine.run("pgrep", "-f", GUARD).split()) == 1, "the Shepherd's guard runs in the sandbox too"
 
     before = machine.shown(NODES[0], "MainPID")
     machine.run("systemctl", "reload", *NODES)
@@ -162,4 +164,5 @@ def test_nodes_live_within_the_sandbox_of_their_unit(machine: Booted) -> None:
 
     machine.run("systemctl", "stop", *NODES)
     assert [machine.shown(node, "Result") for node in NODES] == ["success"] * len(NODES)
+    machine.run("sh", "-c", f"! pgrep -f '{GUARD}'")
     assert not LOUD.findall(said := machine.run("journalctl", "-u", "chelonia@*", "-o", "cat")), said

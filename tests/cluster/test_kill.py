@@ -1,10 +1,13 @@
 """kill -9 and SIGSTOP of every kind of process under a running upload load: nothing acknowledged is lost."""
 
 import asyncio
+import contextlib
 import http.client
 import signal
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from tests.cluster.conftest import started
 from tests.cluster.harness import Cluster, read_answer
 from tests.cluster.load import Load, fetch, put, turl_for_put, until_live
+from tests.cluster.test_tickets import turl_for_get
 from tests.support.polling import poll, poll_async
 
 
@@ -60,6 +64,87 @@ async def test_a_frozen_shepherd_holds_up_neither_reads_nor_writes(battered: Clu
     await load.judge()
 
 
+async def test_a_frozen_shepherds_plain_clients_are_cut_off_within_the_lease_and_succeed_elsewhere(
+    battered: Cluster,
+) -> None:
+    data = bytes(range(256)) * 100_000
+    async with battered.client("user") as client:
+        await put(client, "/plain-get", data)
+        turl = await turl_for_get(client, "/plain-get")
+        with battered.connected(turl) as connection, frozen(battered, turl, lambda: ask(connection, turl)) as name:
+            assert await asyncio.to_thread(cut_off, connection, b"") < len(data) - FIRST
+            turl = await turl_for_get(client, "/plain-get")
+            assert battered.named(turl) != name
+            assert battered.request("GET", turl).body == data
+        await battered.until_serving(name)
+
+        turl = await turl_for_put(client, "/plain-put", data)
+        with (
+            battered.connected(turl) as connection,
+            frozen(battered, turl, lambda: offer(connection, battered, turl, data)) as name,
+        ):
+            await asyncio.to_thread(cut_off, connection, data[FIRST:])
+            turl = await turl_for_put(client, "/plain-put", data)
+            assert battered.named(turl) != name
+            assert battered.request("PUT", turl, body=data).status == 201
+            assert await fetch(client, "/plain-put") == data
+        await battered.until_serving(name)
+        assert battered.log_of(name).count("clients' connections were cut") > 0
+        await until_live(client, "/plain-put", 2)
+    await poll_async(lambda: not unfinished(battered), 10.0, what="no upload is left open")
+
+
+FIRST = 1_000_000
+"""Bytes of a transfer, at least, that go over before its Shepherd stands still."""
+LEASE_S, SLOW_MACHINE_S = 1.0, 1.0
+
+
+@contextlib.contextmanager
+def frozen(cluster: Cluster, turl: str, begin: Callable[[], None]) -> Iterator[str]:
+    """Begin a transfer and have the Shepherd of its TURL stand still in the midst of it; gives its name."""
+    name = cluster.named(turl)
+    begin()
+    cluster.signal(name, signal.SIGSTOP)
+    try:
+        yield name
+    finally:
+        cluster.signal(name, signal.SIGCONT)
+
+
+def ask(connection: ssl.SSLSocket, turl: str) -> None:
+    parts = urlsplit(turl)
+    connection.sendall(f"GET {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+    came = connection.recv(FIRST)
+    assert came.startswith(b"HTTP/1.1 200")
+    while len(came) < FIRST:
+        came += connection.recv(FIRST)
+
+
+def offer(connection: ssl.SSLSocket, cluster: Cluster, turl: str, data: bytes) -> None:
+    parts = urlsplit(turl)
+    head = f"PUT {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(data)}\r\n\r\n"
+    connection.sendall(head.encode() + data[:FIRST])
+    reference, incoming = parts.path.rpartition("/")[2], cluster.data_dir(cluster.named(turl)) / "incoming"
+    poll(lambda: list(incoming.glob(f"{reference}*.writing")), what="the upload has begun")
+
+
+def cut_off(connection: ssl.SSLSocket, sent: bytes) -> int:
+    """Read, or send and never read, until the connection ends, which has to be soon; returns how much came."""
+    began, came = time.monotonic(), 0
+    with contextlib.suppress(OSError):
+        if sent:
+            connection.sendall(sent)
+            raise AssertionError("a frozen process took it all")
+        while chunk := connection.recv(1 << 20):
+            came += len(chunk)
+    assert time.monotonic() - began < LEASE_S + SLOW_MACHINE_S
+    return came
+
+
+def unfinished(cluster: Cluster) -> list[Path]:
+    return [path for n in cluster.shepherd_names for path in (cluster.data_dir(n) / "incoming").glob("*.writing")]
+
+
 async def test_a_shepherd_killed_in_mid_upload_costs_an_error_and_nothing_else(battered: Cluster) -> None:
     data = bytes(range(256)) * 40_000
     async with battered.client("user") as client:
@@ -81,10 +166,7 @@ async def test_a_shepherd_killed_in_mid_upload_costs_an_error_and_nothing_else(b
         assert await fetch(client, "/cut-short") == data
         await until_live(client, "/cut-short", 2)
 
-        def tidy() -> bool:
-            return not any(list((battered.data_dir(n) / "incoming").glob("*.writing")) for n in battered.shepherd_names)
-
-        await poll_async(tidy, 10.0, what="no upload is left open")
+        await poll_async(lambda: not unfinished(battered), 10.0, what="no upload is left open")
 
 
 def finish(connection: ssl.SSLSocket, rest: bytes) -> None:

@@ -1,0 +1,52 @@
+"""Whether a process stands still, by the signs of life that it gives to who watches it.
+
+Pure: times are passed in. It never says so of a process whose watcher was itself not given its turn: who looks later
+than he meant to, as after a machine that stood still as a whole, looks again after a short grace.
+"""
+
+from __future__ import annotations
+
+SIGNS = 8
+"""Signs of life in the time after which none is too long: some may come late."""
+LATE_MS = 100
+"""A watcher that is later than this was kept from looking, and the process it watches may have been as well."""
+GRACE_MS = 50
+"""What a watcher that was late gives, before it looks again."""
+LEASE_SHARE = 0.8
+"""Of a lease, so that what follows from standing still is done within it."""
+HEARTBEATS = 2
+"""Missed, while no lease is known yet."""
+
+
+def still_after_ms(lease_ms: int, heartbeat_ms: int) -> int:
+    """How long a process may give no sign, in milliseconds, at least 1; `lease_ms` 0: not known yet."""
+    return max(1, int(lease_ms * LEASE_SHARE) if lease_ms > 0 else heartbeat_ms * HEARTBEATS)
+
+
+class Stillness:
+    """What a watcher knows. Nothing is said of a process before its first sign."""
+
+    __slots__ = ("_due_ms", "heard_ms", "still")
+
+    def __init__(self) -> None:
+        self._due_ms = 0
+        self.heard_ms = 0
+        self.still = True
+
+    def heard(self, now_ms: int, limit_ms: int) -> None:
+        """A sign came; the next has to come within `limit_ms`."""
+        self.heard_ms, self._due_ms, self.still = now_ms, now_ms + limit_ms, False
+
+    def wait_ms(self, now_ms: int) -> int | None:
+        """How long to wait for a sign before `stopped` is asked; None: for ever."""
+        return None if self.still else max(0, self._due_ms - now_ms)
+
+    def stopped(self, now_ms: int) -> bool:
+        """Asked when no sign is waiting to be heard: whether the process stands still since now. Said once."""
+        if self.still or now_ms < self._due_ms:
+            return False
+        if now_ms - self._due_ms > LATE_MS:
+            self._due_ms = now_ms + GRACE_MS
+            return False
+        self.still = True
+        return True
