@@ -29,6 +29,8 @@ from tests.support.polling import poll_async
 from tests.unit.hosting.listening import PLAIN, talk
 
 LIMIT_MS = 400
+PATIENT_MS = 1000
+"""Where nothing is to be cut, however slow the machine is."""
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 PUT = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n"
 BYE = b"GET /bye HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
@@ -157,10 +159,10 @@ async def test_who_comes_after_a_standstill_is_guarded_as_well() -> None:
 
 
 async def test_a_loop_that_turns_is_left_alone_and_ended_connections_are_forgotten() -> None:
-    async with guards() as its:
+    async with guards(PATIENT_MS) as its:
         with connected(its.server, GET) as client:
             await its.until_held(1)
-            await asyncio.sleep(2 * LIMIT_MS / 1000)
+            await asyncio.sleep(1.25 * PATIENT_MS / 1000)
             assert not its.cut
             assert its.held() == 1
             client.close()
@@ -182,13 +184,13 @@ async def test_a_guard_that_was_killed_is_followed_by_one_that_holds_the_same(mo
 
 
 async def test_a_frozen_guard_holds_up_nobody_and_cuts_nobody_when_it_goes_on() -> None:
-    async with guards() as its:
+    async with guards(PATIENT_MS) as its:
         with connected(its.server, GET):
             await its.until_held(1)
             os.kill(its.guarded.pid, signal.SIGSTOP)
             try:
                 assert (await talk(its.server, BYE)).endswith(b"bye"), "the end came, though the guard has a duplicate"
-                await asyncio.sleep(2 * LIMIT_MS / 1000)
+                await asyncio.sleep(1.25 * PATIENT_MS / 1000)
             finally:
                 os.kill(its.guarded.pid, signal.SIGCONT)
             await its.until_held(1)
