@@ -39,6 +39,8 @@ log = logging.getLogger("chelonia.http.server")
 
 _OF_THE_CONNECTION = (Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNTRUSTED, Kind.EXPIRED)
 """What another connection may be rid of: a client that has a new certificate shows it on the next one."""
+_BREAKS = (ConnectionError, ssl.SSLError, RequestPayloadError, ClientPayloadError, HttpProcessingError)
+"""What a body ends with that does not come whole."""
 Identify = Callable[[TlsObject | None], Identity]
 """Tells who is at the other end of a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
 Observe = Callable[[Request, int, int, int], None]
@@ -452,7 +454,7 @@ async def _next_chunk(raw: web.BaseRequest, limits: Limits) -> bytes:
     except TimeoutError as error:
         cause = f"no byte of the body came for {limits.body_idle_ms} ms"
         raise CheloniaError(Kind.TIMEOUT, cause=cause) from error
-    except (ConnectionError, RequestPayloadError, ClientPayloadError, HttpProcessingError, RuntimeError) as error:
+    except (*_BREAKS, RuntimeError) as error:
         if isinstance(error, RuntimeError) and raw.transport is not None:
             raise  # not aiohttp's way to say that the connection is closed
         cause = "the connection ended before the body did"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -383,3 +384,27 @@ async def test_a_path_forges_no_field_of_the_log(caplog: pytest.LogCaptureFixtur
             await talk(server, b"GET /x%20error=none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
     assert "path='/x error=none' error=not-found" in line
+
+
+async def test_a_body_that_is_no_tls_any_more_is_one_that_has_ended(grid: Grid) -> None:
+    begun = asyncio.Event()
+    kinds: list[Kind] = []
+
+    async def door(request: Request) -> Answer:
+        try:
+            async for _ in request.body:
+                begun.set()
+        except CheloniaError as error:
+            kinds.append(error.kind)
+            raise
+        return text_answer(200, "all")
+
+    async with secure(door, grid.server(), ClientCertificate.OPTIONAL) as server:
+        context = grid.client(None).client_context()
+        reader, writer = await asyncio.open_connection("localhost", server.port, ssl=context)
+        writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nhello")
+        await begun.wait()
+        os.write(writer.get_extra_info("socket").fileno(), b"this is no record of TLS")
+        assert await reader.read(-1) == b""
+        writer.close()
+        await poll_async(lambda: kinds == [Kind.INCOMPLETE])
