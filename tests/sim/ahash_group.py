@@ -84,7 +84,12 @@ class Contents:
 
 
 class _Model(Engine):
-    """The model, with the store's contents as state, and commits that the executor of the shell makes one by one."""
+    """The model, with the store's contents as state, and commits that the executor of the shell makes one by one, or
+    the shell itself in the event loop, to be synced later: a role may change between the two."""
+
+    def __init__(self, process: Any, disk: Disk) -> None:
+        self._untold: list[tuple[int, int, int]] = []
+        super().__init__(process, disk)
 
     def _rebuild(self) -> None:
         self.state: Any = Contents()
@@ -96,27 +101,44 @@ class _Model(Engine):
         mark = self.state.values.get(layout.META_TERM)
         return LogEnd(None if mark is None else standing.decode_mark(mark), self.state.sequence)
 
-    def write(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """Append a record and send it; `synced` ends this commit."""
+    def write(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], *, late: bool) -> None:
+        """Append a record and send it; `synced` ends this commit. `late`: the sync begins later."""
         if not self.is_master or (term and term != self.gen) or self._demote_due:
             raise CheloniaError(Kind.UNAVAILABLE, "commit", "ahash", "not the master of this term")
         record = Record(self.gen, self.state.sequence + 1, ((dict(puts), tuple(deletes), ""),))  # type: ignore[arg-type]
         self._disk.log.append(record)
         self.state.apply(record)
-        self._busy = True
+        self._busy = self._busy or not late
+        self._untold.append((self.gen, record.sequence, len(self._disk.log)))
         self._send(None, "LOG", len(self._disk.log) - 1, record)
+
+    def sync(self) -> None:
+        """Begin to sync what was committed in the event loop: until `synced` no role changes."""
+        self._busy = self.unsynced
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether there is a commit that is not told."""
+        return bool(self._untold)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether a master neither commits nor leaves its office."""
+        return self.is_master and not self._busy and not self._demote_due
 
     @property
     def busy(self) -> bool:
-        """Whether a commit is not synced yet."""
+        """Whether a commit is being synced."""
         return self._busy
 
     def synced(self) -> None:
-        """The commit under way is on stable storage."""
+        """All commits are on stable storage. Those of a term that has ended are not told."""
         self._disk.synced = len(self._disk.log)
-        self._disk.witness = self.reach()
-        self._busy = False
-        self._post(Committed(self.state.sequence, Token(self.gen, 1, self._disk.synced)))
+        untold, self._untold, self._busy = self._untold, [], False
+        for term, sequence, place in untold:
+            if self.is_master and term == self.gen:
+                self._disk.witness = self.reach()
+                self._post(Committed(sequence, Token(term, 1, place)))
         if self._demote_due:
             self._demote()
 
@@ -132,6 +154,7 @@ class SimReplica:
         self._events: Callable[[Event], None] | None = None
         self._sends: Send | None = None
         self.number = 0
+        self._late = False
         self._model = _Model(self, disk)  # type: ignore[arg-type]
 
     # --- what the model asks of its process -------------------------------------------------------------------------
@@ -220,15 +243,15 @@ class SimReplica:
 
     def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """See `ReplicatedEngine`; the executor waits for the disk."""
-        self._model.write(term, puts, deletes)
+        self._model.write(term, puts, deletes, late=self._late)
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """See `Store`."""
-        self._model.write(0, puts, deletes)
+        self._model.write(0, puts, deletes, late=self._late)
 
     @property
     def busy(self) -> bool:
-        """Whether a commit waits for the disk."""
+        """Whether a commit is being synced."""
         return self._model.busy
 
     def synced(self) -> None:
@@ -272,16 +295,34 @@ class SimReplica:
         yield
 
     def write_at_once(self, work: Callable[[], T]) -> T | None:
-        """Nothing: the executor makes all commits."""
-        del work
-        return None
+        """Half of what could be, where the group does that at all."""
+        if not (self._is_awake() and self._model.at_rest):
+            return None
+        self._late = True
+        try:
+            return work()
+        finally:
+            self._late = False
 
     def sync_at_once(self) -> bool:
-        """Nothing was left unsynced."""
+        """Half of them."""
+        if not self._is_awake() or self.busy:
+            return False
+        self.synced()
         return True
 
+    def _is_awake(self) -> bool:
+        chance = self.world.at_once
+        return chance is not None and not self.node.frozen and self.stalled is None and chance.random() < 0.5
+
     def sync(self) -> None:
-        """Nothing was left unsynced."""
+        """Begin: the executor waits for the disk."""
+        self._model.sync()
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether there is a commit that is not told."""
+        return self._model.unsynced
 
     def at_once(self, work: Callable[[State], T]) -> T | None:
         """See `Store`."""
@@ -314,6 +355,7 @@ class SimExecutor:
         self._engine = engine
         self._rng = rng
         self._last: asyncio.Task[None] | None = None
+        self._handed: deque[Callable[[], None]] = deque()
 
     def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` now."""
@@ -333,6 +375,8 @@ class SimExecutor:
     async def _write(self, work: Callable[[], T], before: asyncio.Task[None] | None, future: asyncio.Future[T]) -> None:
         if before is not None and not before.done():
             await asyncio.wait((before,))
+        if self._engine.unsynced:
+            await asyncio.sleep(self._rng.randint(0, SYNC_MS_MAX) / 1000)
         await self._engine.node.awake()
         try:
             result = work()
@@ -348,12 +392,19 @@ class SimExecutor:
             future.set_result(result)
 
     def catch_up(self) -> None:
-        """Nothing waits."""
+        """Do now what waits."""
+        while self._handed:
+            self._handed.popleft()()
 
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
         """Do it in the next turn of the loop."""
         del at_once
-        asyncio.get_running_loop().call_soon(work)
+        self._handed.append(work)
+        asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        if self._handed:
+            self._handed.popleft()()
 
     def waited(self) -> bool:
         """Never."""
@@ -420,6 +471,8 @@ class SimGroup:
         self.parcels: list[tuple[Any, ...]] = []
         self.distance_s: dict[int, float] = {}
         """How much longer messages of replicas far away are on their way."""
+        self.at_once: random.Random | None = None
+        """Of what masters commit in the event loop, where they do."""
         self._network = network
         self._truth = truth
         self._links: dict[tuple[int, int], _Link] = {}

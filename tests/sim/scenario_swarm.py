@@ -47,6 +47,8 @@ GROUPS = 0.34
 FAR = 0.5
 """The share of those of which one replica is far away: what it answers is as much older, as a rule."""
 DISTANCES_S = (0.03, 0.1)
+AT_ONCE = 0.5
+"""The share of those whose masters commit in the event loop what they can, and sync it later."""
 DRILLS = 0.3
 """The share of seeds that begin with a drill."""
 DETECTS = 0.2
@@ -122,6 +124,8 @@ class Swarm:
         self.world.shepherd_tuning = {"compare_ms": 3_600_000, "scrub_period_ms": rng.choice((15_000, 60_000))}
         if self.world.group is not None and (far := random.Random(f"far {seed}")).random() < FAR:
             self.world.group.distance_s[far.randint(1, REPLICAS)] = far.choice(DISTANCES_S)
+        if self.world.group is not None and (at_once := random.Random(f"at once {seed}")).random() < AT_ONCE:
+            self.world.group.at_once = at_once
         self.users = Users(self.world, rng, more if grouped else None)
         breaking, mix = random.Random(rng.random()), draw(rng)
         mix = with_group(mix, more) if grouped else mix
