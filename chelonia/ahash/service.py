@@ -46,13 +46,13 @@ from chelonia.core.position import Position
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 BRIEF_MS: Final = 8
-"""A read in the event loop may take so long before the next ones are made elsewhere."""
+"""A read or a commit in the event loop may take so long before the next ones are made elsewhere."""
+HAND_OVER_FACTOR: Final = 10
+"""For how long they are, in terms of what that one took."""
 BRIEF_OBJECTS: Final = 200
 """No more of them, or walks, are read in the event loop in one call: some milliseconds."""
 BRIEF_ELEMENTS: Final = 200
 """No more of them are committed there at once, and none that takes a thousand properties along: no `DELETE`."""
-HAND_OVER_FACTOR: Final = 10
-"""For how long they are, in terms of what that read took."""
 _BACKUP_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
 
 

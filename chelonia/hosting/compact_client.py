@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
     def ask(self, asking: Asking) -> Coroutine[Any, Any, compact.Answered]:
         """Send a call; its answer is to be awaited.
 
-        Raises: NETWORK, TOO_LARGE; when awaited NETWORK, TIMEOUT, `Silent`.
+        Raises: NETWORK, TOO_LARGE, BAD_REQUEST (see `Asking.frame`); when awaited NETWORK, TIMEOUT, `Silent`.
         """
         if self.broken:
             raise self._failure("broke")
