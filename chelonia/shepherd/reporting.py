@@ -56,6 +56,7 @@ class Reporting:
         self.on = True
         self._linked = False
         self._compare = True
+        self._settling = False
         self._strangers: dict[ReferenceId, None] = {}
         self._alarmed = False
         self._compared = (0, 0)  # the generation compared with, and when (monotonic)
@@ -156,7 +157,8 @@ class Reporting:
     def _proven_generation(self) -> int:
         """The generation under which every difference has been reported and taken, 0 when there is none."""
         generation, at_ms = self._compared
-        told = not self._compare and not self._node.in_doubt and self._node.journal.told(at_ms)
+        open_yet = self._compare or self._node.in_doubt or self._settling
+        told = not open_yet and self._node.journal.told(at_ms)
         return generation if told and generation == self._node.state.generation else 0
 
     async def report_once(self) -> bool:
@@ -308,14 +310,18 @@ class Reporting:
         """Page through what the namespace believes to be here and report every difference."""
         node = self._node
         await node.disk.require()
-        asked, self._compare = self._compare, False  # whoever asks while it runs has it run again
+        asked, doubted = self._compare, node.in_doubt
+        self._compare = node.in_doubt = False  # whoever asks, or doubts, while it runs has it run again
+        self._settling = asked or doubted
         self._missing = 0
-        generation, node.in_doubt = node.state.generation, False
+        generation = node.state.generation
         try:
             await self._compare_pages()
         except BaseException:
-            self._compare = self._compare or asked
+            self._compare, node.in_doubt = self._compare or asked, node.in_doubt or doubted
             raise
+        finally:
+            self._settling = False
         if self._replaced and self._missing:
             text = "this store takes the place of an earlier one: %d replicas it held are reported lost"
             log.warning(text, self._missing)

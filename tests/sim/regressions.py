@@ -97,5 +97,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ("swarm", 72_048, "the simulator's own: an erasure that the disk had in hand when news came of older metadata"),
     ("swarm", 63, "the simulator's own: an upload to a forgotten Shepherd, refused when it was to be committed"),
     ("swarm", 1_347, "the simulator's own: a file overwritten by another user since the snapshot is either's"),
+    (
+        "swarm",
+        70_016,
+        "a Shepherd in doubt about a copy said that it had compared while it did, and a comparison that failed ended "
+        "its doubt: a copy named by a receipt of before its disk was rolled back was not missed",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -1,10 +1,13 @@
 """What Librarians hear: heartbeats, numbered reports neither lost nor doubled, the inventory's differences."""
 
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 
 from chelonia.core.errors import Kind
 from chelonia.core.ids import BlobId, ReferenceId
-from chelonia.core.librarian import InventoryItem
+from chelonia.core.librarian import InventoryItem, InventoryPage
 from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, GetRequest, Purpose
@@ -206,6 +209,44 @@ async def test_a_stat_of_a_replica_that_is_not_here_has_the_inventory_compared()
     await world.pass_ms(2_000)
     assert world.librarian.states() == [(lost, "deleted")]
     assert len(world.librarian.pages) == 2
+    assert world.librarian.beats[-1].compared == 1
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica missing")
+@virtual
+async def test_a_doubt_outlives_a_comparison_that_fails() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(2_000)
+    lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
+    world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
+    world.librarian.failures["inventory"] = [Kind.NETWORK]
+    await world.service.stat(LIBRARIAN, (("r", lost),))
+    await world.pass_ms(4_000)
+    assert not world.librarian.failures["inventory"], "it has failed once"
+    assert world.librarian.states() == [(lost, "deleted")]
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica missing")
+@virtual
+async def test_while_a_doubt_is_compared_nothing_counts_as_compared() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(2_000)
+    lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
+    world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
+    during = []
+    ask = world.librarian.inventory
+
+    async def inventory(*asked: Any) -> InventoryPage:
+        await world.clock.sleep(2 * world.settings.heartbeat_ms)
+        during.append(world.librarian.beats[-1].compared)
+        return await ask(*asked)
+
+    with patch.object(world.librarian, "inventory", inventory):
+        await world.service.stat(LIBRARIAN, (("r", lost),))
+        await world.pass_ms(2_000)
+    assert during == [0]
     assert world.librarian.beats[-1].compared == 1
     await world.stop()
 
