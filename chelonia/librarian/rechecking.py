@@ -4,7 +4,8 @@ A receipt may be committed long after it was given (an A-Hash that took nothing 
 again since, with an older image of its disk or another disk, it has compared its inventory too soon to miss the copy.
 Asked for one that it does not have, it compares again. This Librarian may not have heard of that start yet: what was
 written since the Shepherd was last heard is asked for as soon as another start is heard; of one that is not heard here
-for long, before it is too much to remember.
+for long, before it is too much to remember. Who does not answer is asked again some times: one that runs, and has
+compared, would not miss the copy for a day.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -24,6 +26,9 @@ from chelonia.librarian.health import HealthTable
 from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)
+
+TRIES_MAX: Final = 5
+"""How often a Shepherd that does not answer is asked for the same copies, a lease apart."""
 
 
 class Rechecking:
@@ -38,8 +43,8 @@ class Rechecking:
         self._asking: set[asyncio.Task[None]] = set()
 
     async def written(self, receipts: Iterable[Receipt]) -> None:
-        """These receipts have been committed. What a Shepherd answers it acts on itself; one that is silent now will
-        compare when it starts again."""
+        """These receipts have been committed. What a Shepherd answers it acts on itself; one that is silent now is
+        asked again later, and compares when it starts again."""
         old: dict[ServiceId, list[Receipt]] = {}
         for receipt in receipts:
             shepherd = receipt.location.shepherd
@@ -71,13 +76,21 @@ class Rechecking:
         if old:
             self._begin_asking(shepherd, old)
 
-    def _begin_asking(self, shepherd: ServiceId, receipts: Sequence[Receipt]) -> None:
-        task = asyncio.ensure_future(self._ask(shepherd, receipts))
+    def _begin_asking(
+        self, shepherd: ServiceId, receipts: Sequence[Receipt], tries: int = TRIES_MAX, after_ms: int = 0
+    ) -> None:
+        task = asyncio.ensure_future(self._ask_later(shepherd, receipts, tries, after_ms))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def _ask(self, shepherd: ServiceId, receipts: Sequence[Receipt]) -> None:
-        """Ask one Shepherd for these copies, at most `bounds.BULK_ELEMENTS_MAX`."""
+    async def _ask_later(self, shepherd: ServiceId, receipts: Sequence[Receipt], tries: int, after_ms: int) -> None:
+        if after_ms:
+            await self._world.clock.sleep(after_ms)
+        await self._ask(shepherd, receipts, tries)
+
+    async def _ask(self, shepherd: ServiceId, receipts: Sequence[Receipt], tries: int = TRIES_MAX) -> None:
+        """Ask one Shepherd for these copies, at most `bounds.BULK_ELEMENTS_MAX`; without an answer so many tries in all
+        are made."""
         references = [receipt.location.reference for receipt in receipts]
         port = self._world.directory.shepherd(shepherd)
         asked = port.stat(self._call, tuple((reference, reference) for reference in references))
@@ -85,3 +98,5 @@ class Rechecking:
             await within(self._world.clock, self._world.settings.lease_ms, asked)
         except CheloniaError as error:
             _LOG.info("shepherd %s does not answer for %d copies: %s", shepherd, len(references), error)
+            if tries > 1:
+                self._begin_asking(shepherd, receipts, tries - 1, self._world.settings.lease_ms)

@@ -36,10 +36,12 @@ from chelonia.librarian.tree import names_of
 from tests.sim.disk import SimStore, facts_now, run_now
 from tests.sim.dump import Dump
 from tests.sim.model import Violation
-from tests.sim.world import SimShepherd, World
+from tests.sim.world import LIBRARIAN_SETTINGS, SimShepherd, World
 
 STALE_MS = 50_000
 """For so long a Librarian may act on an old belief: leases of node and leader, and calls repeated and late."""
+ASKED_WITHIN_MS = 4 * LIBRARIAN_SETTINGS.lease_ms
+"""How soon a Shepherd is asked for a copy that it had lost before it was listed: questions may be lost."""
 TIDYING = ("surplus", "invalid", "stalled")
 """Reasons of removals that only a whole blob allows."""
 _HEADER = b"H\0" + BLOB_PREFIX.encode()
@@ -58,6 +60,7 @@ class Watch:
         self._dump = Dump()
         self._located: dict[ObjectId, tuple[StoredObject, Located]] = {}
         self._found: list[str] = []
+        self._lost_before: dict[Location, int] = {}
         self._ordered_away: set[ReferenceId] = set()
         self._gone_before: set[BlobId] = set()
         self._kept: dict[tuple[ServiceId, ReferenceId], BlobId] = {}
@@ -187,8 +190,13 @@ class Watch:
             for place, state in self._locations(blob):
                 vouched = state in (_S.ALIVE, _S.THIRDWHEEL) and place.shepherd in heard
                 told = heard[place.shepherd].told(place.reference) if vouched else None
-                if told not in (None, _S.ALIVE):
+                if told not in (None, _S.ALIVE) and not self._unasked(place, heard[place.shepherd]):
                     yield f"{place} of {blob.id} is {state.value}, though its Shepherd has told that it is {told.value}"
+
+    def _unasked(self, place: Location, shepherd: SimShepherd) -> bool:
+        """Whether its Shepherd had lost a copy before a receipt of it was committed, and cannot know of that yet."""
+        lost_ms, now_ms = self._lost_before.get(place, -ASKED_WITHIN_MS), self._world.clock.monotonic_ms()
+        return place.reference not in shepherd.relied_on and now_ms - lost_ms < ASKED_WITHIN_MS
 
     def _without_copy(self, seen: Snapshot) -> Iterator[StoredObject]:
         good = {blob for shepherd in self._world.shepherds for blob in _good(shepherd)}
@@ -243,6 +251,10 @@ class Watch:
         """Two copies are durable, or as many as are wanted, before anybody is told that a file is there; of a snapshot
         one is better than none."""
         homes = {place.shepherd for place, _ in locations_of(blob)}
+        held = {s.service_id: references_on(s) for s in self._world.shepherds if s.service_id in homes}
+        for place, _ in locations_of(blob):
+            if place.reference not in held.get(place.shepherd, ()):
+                self._lost_before[place] = self._world.clock.monotonic_ms()
         least = 1 if facts_of(blob).guid == SNAPSHOTS_OBJECT else min(2, facts_of(blob).wanted)
         if len(homes) < least:
             self._found.append(f"{blob.id} is acknowledged with {len(homes)} copies, wanted {facts_of(blob).wanted}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import hashlib
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -40,6 +39,7 @@ from tests.sim.freshness import Decided, Fresh, Sure
 from tests.sim.network import Channel, Network, Trace
 from tests.sim.process import Node, SimClock, SimIds, make_task
 from tests.sim.quick import hasten
+from tests.sim.signing import SimSigner, SimVerifier
 from tests.sim.virtual_loop import ENDLESS_S, this_loop
 
 T = TypeVar("T")
@@ -110,29 +110,6 @@ class InlineWorker:
         return fn()
 
 
-class SimSigner:
-    """Signs with a name instead of a key: nobody but its owner makes one in the simulator."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def sign(self, message: bytes) -> str:
-        """A digest of name and message."""
-        return hashlib.sha256(self._name.encode() + message).hexdigest()
-
-    def verify_key(self) -> str:
-        """The name."""
-        return self._name
-
-
-class SimVerifier:
-    """Checks `SimSigner`'s signatures."""
-
-    def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
-        """Whether the digest is right."""
-        return SimSigner(verify_key).sign(message) == signature
-
-
 @dataclass(slots=True)
 class Host:
     """A process with any of A-Hash, Librarian and Bartender. A service is None until it has started. `replica`: which
@@ -159,7 +136,7 @@ class Host:
 @dataclass(slots=True)
 class SimShepherd:
     """One Shepherd: what survives a crash, and the service while it runs. `between`: what stands between it and the
-    Librarians, where it is not to be trusted."""
+    Librarians, where it is not to be trusted; `relied_on`: copies that somebody has asked it for."""
 
     node: Node
     service_id: ServiceId
@@ -169,6 +146,7 @@ class SimShepherd:
     state: SimState = field(default_factory=SimState)
     service: ShepherdService | None = None
     between: Callable[[Any], Any] | None = None
+    relied_on: set[ReferenceId] = field(default_factory=set)
 
     @property
     def call(self) -> Call:
@@ -316,6 +294,13 @@ class World:
         shepherd.node.begin()
         settings = replace(shepherd_settings(shepherd), **self.shepherd_tuning)
         service = ShepherdService(self._shepherd_ports(shepherd), settings)
+        doubt = service._node.doubt
+
+        def relied(reference: ReferenceId) -> None:
+            shepherd.relied_on.add(reference)
+            doubt(reference)
+
+        service._node.doubt = relied  # type: ignore[method-assign]
         await shepherd.node.spawn(service.start())
         shepherd.service = service
         self._keep(shepherd.node, service.run())

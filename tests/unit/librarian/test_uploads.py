@@ -12,6 +12,7 @@ from chelonia.core.ids import ROOT, Dn, Guid, ServiceId
 from chelonia.core.librarian import CommitFile, Delete, MakeEntry, ModifyRequest, Move, SetWanted, Unlink
 from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums
+from chelonia.librarian.rechecking import TRIES_MAX
 from chelonia.librarian.seal import seal
 from tests.support.librarian import BARTENDER, EVE, HOUR, JOE, SUMS, Bench, bench, keyed, shepherd_call
 
@@ -344,11 +345,12 @@ async def test_a_new_count_reaches_a_file_made_by_upload() -> None:
 
 
 class Asked:
-    """Shepherds of which only `stat` can be asked, and what was."""
+    """Shepherds of which only `stat` can be asked, and what was; the next `lost` calls have no answer."""
 
     def __init__(self) -> None:
         self.references: list[str] = []
         self.calls = 0
+        self.lost = 0
 
     def shepherd(self, _: ServiceId) -> "Asked":
         return self
@@ -356,7 +358,16 @@ class Asked:
     async def stat(self, _: Call, references: tuple[tuple[str, str], ...]) -> tuple[()]:
         self.references += [reference for _, reference in references]
         self.calls += 1
+        if self.lost:
+            self.lost -= 1
+            raise CheloniaError(Kind.NETWORK, "stat")
         return ()
+
+
+async def settled() -> None:
+    """Tasks that are ready have gone as far as they can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def test_a_copy_whose_receipt_is_of_an_earlier_start_is_asked_for_once_it_is_written() -> None:
@@ -394,6 +405,35 @@ async def test_a_copy_written_down_before_the_new_start_is_heard_is_asked_for_th
         await b.beat(one, boot=3)
         await asyncio.sleep(0)
         assert directory.references == [f"{late}@{one}"]
+
+
+async def test_a_copy_is_asked_for_again_when_the_question_was_lost() -> None:
+    """Its Shepherd runs, has compared, and would not compare again for a day."""
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        one = b.shepherds[1]
+        await b.beat(one, boot=2)
+        await settled()
+        directory.lost = 2
+        _, blob = await b.file("a")
+        assert directory.references == [f"{blob}@{one}"], "the upload is acknowledged all the same"
+        for asked in (2, 3, 3):
+            b.clock.advance(b.settings.lease_ms)
+            await settled()
+            assert directory.references == asked * [f"{blob}@{one}"]
+
+
+async def test_a_shepherd_that_never_answers_is_not_asked_for_ever() -> None:
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        await b.beat(b.shepherds[1], boot=2)
+        await settled()
+        directory.lost = 100
+        await b.file("a")
+        for _ in range(2 * TRIES_MAX):
+            b.clock.advance(b.settings.lease_ms)
+            await settled()
+        assert directory.calls == TRIES_MAX
 
 
 async def test_of_a_shepherd_that_is_not_heard_here_all_copies_are_asked_for_few_of_them_remembered(
