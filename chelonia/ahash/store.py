@@ -116,6 +116,22 @@ class Store(Protocol):
         ...
 
 
+class NeverLate:
+    """That half of a `Store` which syncs before anything is seen, so that nothing is left to sync later."""
+
+    def write_at_once(self, work: Callable[[], T]) -> T | None:
+        """Nothing is run."""
+        del work
+        return None
+
+    def sync_at_once(self) -> bool:
+        """Nothing was left unsynced."""
+        return True
+
+    def sync(self) -> None:
+        """Nothing was left unsynced."""
+
+
 class Executor(Protocol):
     """Runs store work off the event loop. Work starts without being awaited; its exceptions arrive in the future."""
 

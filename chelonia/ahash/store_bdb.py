@@ -24,7 +24,7 @@ from berkeleydb import db as bdb
 
 from chelonia.ahash import layout, meta
 from chelonia.ahash import store_bdb_environment as environment
-from chelonia.ahash.store import State
+from chelonia.ahash.store import NeverLate, State
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store_bdb_files import CommitCounter, make_private, sync_path, take_lock
 from chelonia.ahash.store_bdb_gate import OneState
@@ -34,7 +34,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
-class BdbStore:
+class BdbStore(NeverLate):
     """A `Store` on Berkeley DB. Opening recovers, and takes the directory for this process alone.
 
     Args: `on_panic` is called with a reason, from any thread, when only a new process can go on.
@@ -108,18 +108,6 @@ class BdbStore:
             self._commit(puts, deletes)
         self._log_bytes += sum(map(len, puts)) + sum(map(len, puts.values()))
         self._count(puts)
-
-    def write_at_once(self, work: Callable[[], T]) -> T | None:
-        """Nothing: who is alone syncs before anything is seen."""
-        del work
-        return None
-
-    def sync_at_once(self) -> bool:
-        """Nothing was left unsynced."""
-        return True
-
-    def sync(self) -> None:
-        """Nothing was left unsynced."""
 
     def upkeep_due(self) -> bool:
         """Whether a checkpoint is due."""

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from chelonia.ahash.store import State
+from chelonia.ahash.store import NeverLate, State
 from chelonia.core.errors import CheloniaError, Kind
 
 T = TypeVar("T")
 
 
-class MemoryStore:
+class MemoryStore(NeverLate):
     """A `Store` in memory, its own `State`. `free` is what `free_bytes` answers: assign it to model a full disk."""
 
     def __init__(self, contents: Mapping[bytes, bytes] | None = None) -> None:
@@ -65,18 +65,6 @@ class MemoryStore:
         for key in deletes:
             if self._contents.pop(key, None) is not None:
                 del self._keys[bisect_left(self._keys, key)]
-
-    def write_at_once(self, work: Callable[[], T]) -> T | None:
-        """Nothing: its executor runs all work where it stands."""
-        del work
-        return None
-
-    def sync_at_once(self) -> bool:
-        """Nothing was left unsynced."""
-        return True
-
-    def sync(self) -> None:
-        """Nothing was left unsynced."""
 
     def upkeep_due(self) -> bool:
         """Never."""
