@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from chelonia.ahash import membership as records
-from chelonia.ahash.attention import Attention
+from chelonia.ahash.attention import Attention, Word
 from chelonia.ahash.candidacy import Stood, Turn, ballot
 from chelonia.ahash.effects import (
     Admission,
@@ -103,7 +103,6 @@ class _Following:
     term: int
     first: int
     base: Vouched
-    heard_ms: int
     durable: int = 0
     head: int = 0
     need: int | None = None
@@ -161,6 +160,7 @@ class Replica:
         self._turn = Turn(own, pace, now_ms)
         self._wanted_until_ms = now_ms
         self.attention = Attention(pace.beat_ms, now_ms, now_ms)
+        self._heard = Word(now_ms)
         self._held: dict[int, _Held] = {}
         self._effects: list[Effect] = []
 
@@ -233,7 +233,7 @@ class Replica:
         found = self._following
         if found is None or not (self._trusted and self._ready and found.durable):
             return False
-        return now_ms - found.heard_ms < self._pace.stale_ms
+        return now_ms - self._heard.left_ms < self._pace.stale_ms
 
     def admits(self, peer: int, frame: EngineFrame, now_ms: int) -> Admission:
         """What `received` will do with an engine frame of `peer` now."""
@@ -548,7 +548,6 @@ class Replica:
                 self._refuse(peer, beat, now_ms)
                 return
             found = self._follow(peer, beat, now_ms)
-        found.heard_ms = now_ms
         found.head = max(found.head, beat.head)
         if beat.durable > found.durable:
             found.durable, self._turn.failures = beat.durable, 0
@@ -556,6 +555,7 @@ class Replica:
         self._count_again_at_head()
         self._regain(found, now_ms)
         if beat.sent_ms:
+            self._heard.heard(beat.sent_ms, now_ms)
             self._bound_until_ms = now_ms + self._pace.lease_ms
             self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, self._flushed if self._trusted else None))
 
@@ -570,11 +570,12 @@ class Replica:
         return newer == self._newest or may_join(self._vouched, beat.base, opened=False)
 
     def _follow(self, peer: int, beat: Beat, now_ms: int) -> _Following:
-        found = _Following(peer, beat.term, beat.first, beat.base, now_ms, announce_ms=now_ms + self._pace.announce_ms)
+        found = _Following(peer, beat.term, beat.first, beat.base, announce_ms=now_ms + self._pace.announce_ms)
         self._following = found
         self._bound_until_ms = now_ms + self._pace.lease_ms
         if self._newest != found.key:
             self._newest, self._flushed = found.key, None
+            self._heard = Word(self.attention.grace_until_ms)
         self._turn.over()
         if not beat.durable:
             self._effects.append(FollowerSees(peer, beat.term, 0))

@@ -75,6 +75,7 @@ class Process:
         )
         self._waiters: list[_Waiter] = []
         self._wake_at: int | None = None
+        self._owed = (0, 0)
         self.opened: int | None = None
         self._carrying = 0
         if founder:
@@ -130,7 +131,8 @@ class Process:
                 case Durable(_, sequence):
                     self.world.decided(self, sequence)
                     self._wake_waiters()
-                case FollowerSees():
+                case FollowerSees(_, _, sequence):
+                    self._owe(sequence)
                     self._wake_waiters()
                 case Trusted():
                     pass
@@ -212,11 +214,22 @@ class Process:
 
     def read_local(self, key: str, token: int, answer: Callable[[Any], None]) -> None:
         """Answers with (value, sequence) no older than `token`, or None."""
-        if not self.replica.may_read_here(self.node.clock_ms()) or self.engine.state.sequence < token:
+        behind = self._is_behind() or self.engine.state.sequence < token
+        if not self.replica.may_read_here(self.node.clock_ms()) or behind:
             answer(None)
             return
         value, sequence = self.engine.state.values.get(key), self.engine.state.sequence
         self._wait(self.replica.term, sequence, lambda good: answer((value, sequence) if good else None))
+
+    def _owe(self, sequence: int) -> None:
+        """As `Mastership` does."""
+        if self.engine.state.sequence >= self._owed[0]:
+            self._owed = (sequence, self.node.clock_ms())
+
+    def _is_behind(self) -> bool:
+        owed, since_ms = self._owed
+        lacks = self.opened is None and self.engine.state.sequence < owed
+        return lacks and self.node.clock_ms() - since_ms >= self.world.pace.stale_ms
 
     def _forward(self, method: Callable[..., None], what: Any, answer: Callable[[Any], None], hops: int) -> None:
         master = self.replica.master

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from chelonia.ahash import membership, protocol
+from chelonia.ahash.attention import Word
 from chelonia.ahash.lease import Pace
 from chelonia.ahash.membership import Membership, Quorum
 from chelonia.ahash.protocol import Replica
@@ -232,6 +233,11 @@ def frames_of_any_master_pass(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "admits", lambda self, peer, frame, now_ms: protocol.Admission.PASS)
 
 
+def a_word_counts_from_when_it_is_heard(patch: pytest.MonkeyPatch) -> None:
+    """However long it waited."""
+    patch.setattr(Word, "heard", lambda self, stamp_ms, now_ms: setattr(self, "left_ms", now_ms))
+
+
 def a_retry_is_another_request(patch: pytest.MonkeyPatch) -> None:
     """Request keys are not looked up."""
     patch.setattr(Engine, "_applied", lambda self, request: False)
@@ -287,6 +293,7 @@ MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], .
         (),
         (rules.test_reads_here_need_word_from_the_master_and_what_they_show_must_be_durable,),
     ),
+    (a_word_counts_from_when_it_is_heard, (), (rules.test_a_word_that_waited_counts_from_when_it_left,)),
     (frames_of_any_master_pass, (63, 163), (rules.test_frames_of_a_master_wait_until_it_is_followed,)),
     (a_retry_is_another_request, (1, 5), ()),
 )

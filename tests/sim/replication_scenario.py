@@ -20,6 +20,8 @@ CALM_US = 6_000_000
 """Within so long after the last fault all must be well again; far from each other by 20 ms more for each ms more."""
 LOOK_US = 700_000
 """How often one looks whether it is."""
+STALE_US = 1_300_000
+"""How old what a copy answers may be: a second without word, a beat, the way, and what clocks differ by."""
 CLIENTS = 3
 KEYS = ("a", "b")
 TRY_US = 350_000
@@ -345,6 +347,7 @@ def check_history(history: list[Done], order: dict[str, int]) -> None:
     for key in KEYS:
         strong = [done for done in history if done.key == key and done.kind != "local"]
         _check_real_time(strong, order)
+        _check_age(strong, [done for done in history if done.key == key and done.kind == "local"], order)
         for client in range(CLIENTS):
             _check_session([done for done in history if done.key == key and done.client == client], order)
 
@@ -359,6 +362,18 @@ def _check_real_time(history: list[Done], order: dict[str, int]) -> None:
         place = _place(done, order)
         if place < newest or (done.kind == "write" and place <= newest):
             raise Broken(f"{done} came after one at {newest} had been answered, but stands at {place}")
+
+
+def _check_age(strong: list[Done], local: list[Done], order: dict[str, int]) -> None:
+    """A local read shows all that had been answered for so long when it was asked for."""
+    ends = sorted(strong, key=lambda done: done.return_us)
+    newest, next_end = 0, 0
+    for done in sorted(local, key=lambda done: done.call_us):
+        while next_end < len(ends) and ends[next_end].return_us < done.call_us - STALE_US:
+            newest = max(newest, _place(ends[next_end], order))
+            next_end += 1
+        if _place(done, order) < newest:
+            raise Broken(f"{done} shows {_place(done, order)}, and {newest} had been answered long before")
 
 
 def _check_session(history: list[Done], order: dict[str, int]) -> None:

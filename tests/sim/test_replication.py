@@ -8,9 +8,9 @@ import pytest
 from _pytest.outcomes import Failed
 
 from chelonia.ahash.lease import Pace
-from tests.sim.replication import Broken, World
+from tests.sim.replication import Broken, Node, World
 from tests.sim.replication_mistakes import MISTAKES, Plant
-from tests.sim.replication_scenario import Done, Scenario, check_history, run_seed
+from tests.sim.replication_scenario import STALE_US, Done, Scenario, check_history, run_seed
 
 SMOKE = 5
 """How many of the scenario's seeds one `seed` of the test stands for: they are short."""
@@ -93,6 +93,46 @@ def test_starved_replicas_keep_their_master(voters: int) -> None:
         assert world.terms_begun <= 3
 
 
+def test_a_copy_that_stood_still_shows_nothing_old() -> None:
+    """While one is frozen its master dies and the others go on; then it reads what the dead one told it long ago."""
+    for seed in range(1, 7):
+        world = World(seed, 3)
+        world.calm = True
+        world.run(4_000_000)
+        master, frozen = _master(world), world.nodes[1]
+        if master is frozen:
+            frozen = world.nodes[2]
+        _write(world, master, "old")
+        frozen.freeze()
+        world.run(world.now_us + 200_000)
+        master.crash()
+        world.run(world.now_us + 300_000)
+        master.restart()
+        world.run(world.now_us + 3_000_000)
+        _write(world, _master(world), "new")
+        world.run(world.now_us + 2_000_000)
+        frozen.thaw()
+        shown: list[str] = []
+        for _ in range(100):
+            assert frozen.process is not None
+            frozen.process.read_local("a", 0, lambda found, told=shown: told.append(found[0]) if found else None)
+            world.run(world.now_us + 10_000)
+        assert set(shown) == {"new"}
+
+
+def _master(world: World) -> Node:
+    return next(node for node in world.nodes.values() if node.process is not None and node.process.opened is not None)
+
+
+def _write(world: World, node: Node, value: str) -> None:
+    done: list[object] = []
+    assert node.process is not None
+    node.process.write(((value, "a", value),), done.append)
+    world.run(world.now_us + 200_000)
+    assert done
+    assert done[0] is not None
+
+
 @pytest.mark.parametrize("voters", [3, 5])
 @pytest.mark.parametrize(
     ("round_trip_ms", "far_us"),
@@ -125,11 +165,14 @@ def test_replicas_that_are_far_apart_elect_a_master_and_keep_it(
 
 
 def test_the_checks_of_histories_can_fail() -> None:
-    """A write that stands before one answered earlier; a read of what is older or gone; a session that goes back."""
+    """A write that stands before one answered earlier; a read of what is older or gone; a session that goes back; an
+    old copy."""
     order = {"x": 1, "y": 2}
     written = [Done("write", 0, "a", "x", 0, 10), Done("write", 1, "a", "y", 20, 30)]
     check_history([*written, Done("strong", 0, "a", "y", 40, 50), Done("local", 2, "a", "x", 60, 70)], order)
+    late = STALE_US + 50
     for bad in (
+        Done("local", 2, "a", "x", late, late + 10),
         Done("strong", 0, "a", "x", 40, 50),
         Done("strong", 0, "a", None, 40, 50),
         Done("strong", 0, "a", "z", 40, 50),

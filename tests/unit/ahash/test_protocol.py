@@ -427,6 +427,43 @@ def test_reads_here_need_word_from_the_master_and_what_they_show_must_be_durable
     assert not late.may_read_here(OPEN + PACE.stale_ms)
 
 
+def test_a_word_that_waited_counts_from_when_it_left() -> None:
+    """Here, as this process stood still, or in a network: reads by it would show what was, seconds ago."""
+    one, late = follower(), OPEN + 6000
+    assert sent(Echo, one.received(2, beat(durable=41, sent_ms=7 + 50), late), 2), "it is still followed"
+    assert not one.may_read_here(late)
+    one.received(2, beat(durable=41, sent_ms=7 + 6000), late)
+    assert one.may_read_here(late)
+    two = follower()
+    keep_time(two, OPEN, late)
+    assert two.role is Role.ALONE
+    two.received(2, beat(durable=41, sent_ms=7 + 50), late)
+    assert two.role is Role.FOLLOWER
+    assert not two.may_read_here(late)
+
+
+def test_a_master_that_is_first_heard_of_when_all_waited_is_waited_for() -> None:
+    one = replica()
+    one.event(MasterThere(2, 5), OPEN)
+    one.event(Ready(), OPEN)
+    late = OPEN + 6000
+    for stamp_ms in (7, 57, 107):
+        one.received(2, beat(durable=41, sent_ms=stamp_ms, head=41), late)
+    assert one.role is Role.FOLLOWER
+    assert not one.may_read_here(late)
+    one.received(2, beat(durable=41, sent_ms=6107), late + PACE.beat_ms)
+    assert one.may_read_here(late + PACE.beat_ms)
+
+
+@pytest.mark.parametrize("rate", [951, 1000, 1049])
+def test_reads_here_bear_clocks_that_differ_in_rate(rate: int) -> None:
+    one = follower()
+    for turn in range(1, 5000):
+        now_ms = OPEN + turn * PACE.beat_ms
+        one.received(2, beat(durable=41, sent_ms=7 + turn * PACE.beat_ms * rate // 1000), now_ms)
+        assert one.may_read_here(now_ms + 2 * PACE.beat_ms)
+
+
 def test_a_follower_that_had_no_time_reads_what_waits_before_it_gives_its_master_up() -> None:
     one, late = follower(), OPEN + PACE.lease_ms + 100
     one.tick(late)
