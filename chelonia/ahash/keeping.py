@@ -77,11 +77,22 @@ async def regroup(mastership: Mastership, writer: Writer, wanted: GroupChange) -
             return
         member = record.member(wanted.replica)
         if member is not None and member.voter:
+            await _check_left(mastership, membership.demote(record, wanted.replica), wanted.replica)
             if member.replica == mastership.own and len(record.voters) > 1:
                 await mastership.hand_over("it is to be removed: another takes over")
                 raise NotCarriedOut(Kind.UNAVAILABLE, "regroup", str(wanted.replica), "it was the master: retry")
             record = await change(mastership, writer, membership.demote(record, wanted.replica))
         await change(mastership, writer, membership.remove(record, wanted.replica))
+
+
+async def _check_left(mastership: Mastership, left: Membership, replica: int) -> None:
+    """A record that those who are left do not acknowledge could not be taken back either: nobody would be master."""
+    if not await mastership.is_answered_by(left):
+        cause = (
+            f"without replica {replica} nothing could be changed any more: of {', '.join(map(str, left.voters))} too"
+            " few answer. Bring back who is away (`chelonia admin ahash status`), or remove that one first"
+        )
+        raise CheloniaError(Kind.CONFLICT, "regroup", str(replica), cause)
 
 
 def _check_address(address: str) -> None:

@@ -7,6 +7,7 @@ the first of these followers is free. Only the rates of the clocks are compared,
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,6 +93,11 @@ class Lease:
         if sent_ms > self._echoed.get(replica, -1):
             self._echoed[replica] = sent_ms
             self._stamp = self._quorum.agreed(self._echoed)
+
+    def would_hold(self, quorum: Quorum, among: Collection[int], now_ms: int) -> bool:
+        """Whether the lease would be live if it were counted by another quorum, and by echoes of these alone."""
+        stamp = quorum.agreed({replica: sent_ms for replica, sent_ms in self._echoed.items() if replica in among})
+        return stamp is not None and now_ms < min(stamp, now_ms) + self._pace.held_ms
 
     def decide_by(self, quorum: Quorum) -> None:
         """Count by another quorum from now on."""

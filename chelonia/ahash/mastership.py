@@ -50,6 +50,8 @@ P = ParamSpec("P")
 
 EVENT_MS: Final = 20
 """How long a wait for the engine goes on before it looks again: events wake it before."""
+ANSWERED_MS: Final = 500
+"""For how long it is waited that those answer who would be left without a member: some beats, of a new master too."""
 HAND_OVER_MS: Final = 500
 """How long a master that hands over waits for others to hold all it has. Who holds less loses the election to it."""
 
@@ -281,6 +283,15 @@ class Mastership:
     def resign(self, reason: str) -> None:
         """Give up our term, if we have one."""
         self._do(self.replica.resign, reason, self._clock.monotonic_ms())
+
+    async def is_answered_by(self, record: Membership) -> bool:
+        """Whether as many of those who would decide under a record answer us as it takes; a moment is waited for."""
+        give_up = self._clock.monotonic_ms() + ANSWERED_MS
+        while not self.replica.would_answer(record, self._clock.monotonic_ms()):
+            if self._clock.monotonic_ms() >= give_up:
+                return False
+            await self.changed(EVENT_MS)
+        return True
 
     async def hand_over(self, reason: str) -> None:
         """Give up our term when the others hold all of it, or soon; changes are not taken meanwhile."""

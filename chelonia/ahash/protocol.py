@@ -424,6 +424,11 @@ class Replica:
         self._decide_by(records.finish(self._membership))
         return self._membership
 
+    def would_answer(self, membership: Membership, now_ms: int) -> bool:
+        """As master: whether those whom this record makes decide answer us, as many of them as it takes."""
+        here = {self._own, *self._connected}
+        return self._reign is not None and self._reign.lease.would_hold(membership.quorum, here, now_ms)
+
     def _set_membership(self, membership: Membership) -> None:
         self._membership = membership
         self._members = frozenset(membership.replicas)

@@ -290,7 +290,8 @@ class AHash(Protocol):
         """Change who belongs to the group, one replica at a time; returns the master's status after it.
 
         Raises: DENIED, NOT_SUPPORTED (an A-Hash alone), EXISTS, NOT_FOUND, CONFLICT (another change is under way, the
-        last voter), UNAVAILABLE, OUTCOME_UNKNOWN (look at the status before trying again).
+        last voter, one without whom too few would answer), UNAVAILABLE, OUTCOME_UNKNOWN (look at the status before
+        trying again).
         """
         ...
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import pytest
 
+from chelonia.ahash import membership as records
 from chelonia.ahash.candidacy import LOST_WAITS
 from chelonia.ahash.effects import (
     Admission,
@@ -616,7 +617,6 @@ def test_a_log_that_was_replaced_in_a_term_not_yet_open_counts_once_it_is_whole(
 
 
 def test_a_change_of_members_counts_by_both_at_once_and_is_finished_when_durable() -> None:
-    from chelonia.ahash import membership as records
 
     one = opened()
     with pytest.raises(CheloniaError, match="not the master"):
@@ -631,6 +631,21 @@ def test_a_change_of_members_counts_by_both_at_once_and_is_finished_when_durable
     one.received(4, ack(200, 43), OPEN + 3)
     assert one.finish(43).former == ()
     assert one.membership.voters == (1, 2, 3, 4)
+
+
+def test_who_would_be_left_has_to_answer() -> None:
+    """One that is linked and silent may be frozen."""
+    one, now_ms = opened(), OPEN + PACE.lease_ms
+    three, two = records.demote(GROUP, 1), records.demote(GROUP, 3)
+    one.received(2, Echo(now_ms, 5, True, None), now_ms)
+    assert one.would_answer(two, now_ms), "1 and 2"
+    assert not one.would_answer(three, now_ms), "of 2 and 3 only 2"
+    one.received(3, Echo(now_ms, 5, True, None), now_ms)
+    assert one.would_answer(three, now_ms)
+    assert not one.would_answer(three, now_ms + PACE.lease_ms)
+    one.disconnected(2, now_ms)
+    assert not one.would_answer(two, now_ms)
+    assert not follower().would_answer(two, now_ms), "only a master is answered"
 
 
 def test_only_members_are_heard() -> None:

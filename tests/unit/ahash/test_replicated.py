@@ -308,6 +308,22 @@ async def test_the_master_itself_may_be_removed(group: Group) -> None:
     assert (await write_until(group, other, "after", "after")).applied
 
 
+async def test_nobody_is_removed_without_whom_the_group_would_stand_still(group: Group) -> None:
+    """With one away the other follower is as needed as the master; whoever is away may go."""
+    master, (away, needed) = group.master(), group.followers()
+    await group.close(away)
+    for replica in (needed, master):
+        with pytest.raises(CheloniaError, match=f"without replica {replica} nothing could be changed") as caught:
+            await group.services[needed].regroup(ADMIN, GroupChange(GroupStep.REMOVE, replica))
+        assert caught.value.kind is Kind.CONFLICT
+    assert group.master() == master
+    assert (await write(group, needed, "k", "v")).applied
+    await group.services[needed].regroup(ADMIN, GroupChange(GroupStep.REMOVE, away))
+    assert voters(group) == tuple(sorted((master, needed)))
+    await group.services[needed].regroup(ADMIN, GroupChange(GroupStep.REMOVE, needed))
+    assert voters(group) == (master,)
+
+
 async def test_a_replica_of_a_newer_program_does_not_migrate_the_group(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
