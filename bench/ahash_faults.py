@@ -1,4 +1,4 @@
-"""The A-Hash under faults: how long clients wait when its master dies or freezes, and the paper's Table 1.
+"""The A-Hash under faults: how long clients wait when its master dies or freezes; and, by itself, the paper's Table 1.
 
 An outage is what a client saw: the longest time between two answers of a client that asks again and again and goes on
 to the next replica when one does not answer. The paper: 10 s, and 60.9 s at worst.
@@ -7,7 +7,6 @@ to the next replica when one does not answer. The paper: 10 s, and 60.9 s at wor
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -38,6 +37,11 @@ PAPER = {
     "master restarted": ((3.7, 1971.0), (44.8, 60_900.0)),
 }
 """Table 1 of the paper: milliseconds, (mean, longest) of reading and of writing."""
+ROW_S, EVERY_S = 600, 60
+"""How long the paper measured for each row, and how often something was restarted."""
+SHORT_ROW_S, QUICK_ROW_S, SHORT_RESTARTS = 20, 4, 4
+DOWN_S = 1.0
+"""How long a replica is gone at most before it is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class _Outage:
 
 
 async def run(setup: Setup) -> Outcome:
-    """Kill and freeze masters, then the paper's table."""
+    """Kill and freeze masters."""
     killed, frozen = await _outages(setup)
     checks = [
         *_bars("master killed", killed, 0.6, 1.5),
@@ -59,11 +63,9 @@ async def run(setup: Setup) -> Outcome:
     ]
     for line in checks:
         setup.say(f"  {line}")
-    table = await _table(setup)
     results: dict[str, Any] = {
         "killed": [(outage.write_s, outage.read_s) for outage in killed],
         "frozen": [(outage.write_s, outage.read_s) for outage in frozen],
-        "table1": table,
     }
     return Outcome(results, checks)
 
@@ -149,9 +151,24 @@ async def _longest(ask: Callable[[], Awaitable[object]], done: asyncio.Event) ->
 # --- the paper's Table 1 ---------------------------------------------------------------------------------------------
 
 
-async def _table(setup: Setup) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """How long a row is measured, and how often something is restarted meanwhile."""
+
+    seconds: float
+    every_s: float
+
+    @classmethod
+    def of(cls, setup: Setup) -> _Row:
+        if setup.full:
+            return cls(ROW_S, EVERY_S)
+        seconds = QUICK_ROW_S if setup.quick else SHORT_ROW_S
+        return cls(seconds, seconds / SHORT_RESTARTS)
+
+
+async def table(setup: Setup) -> Outcome:
     """Rows of Table 1: mean and longest milliseconds of reading and writing, beside the paper's."""
-    seconds = float(os.environ.get("CHELONIA_BENCH_TABLE1_S", "4" if setup.quick else "20"))
+    length = _Row.of(setup)
     table: dict[str, Any] = {}
     for name, paper in PAPER.items():
         replicas = 1 if name == "centralised" else 3
@@ -160,22 +177,25 @@ async def _table(setup: Setup) -> dict[str, Any]:
             victims = Victims(running)
             stack.callback(victims.stop)
             door = await stack.enter_async_context(Doors(running))
-            row = await _row(running, door, _disturb(name, running, door, victims, seconds), seconds)
-        table[name] = {"here_ms": row, "paper_ms": paper}
-        setup.say(f"  Table 1, {name}: read mean/longest, write mean/longest: {row} ms; the paper's {paper}")
-    return {"seconds_each": seconds, **table}
+            disturbing = _disturb(name, running, door, victims, length)
+            reads, writes, restarts = await _row(running, door, disturbing, length.seconds)
+        table[name] = {"here_ms": (reads, writes), "paper_ms": paper, "restarts": restarts}
+        setup.say(
+            f"  Table 1, {name}, {length.seconds} s, {restarts} restarts; ms, mean and longest:"
+            f" reading {reads} (paper: {paper[0]}), writing {writes} (paper: {paper[1]})"
+        )
+    return Outcome({"seconds_each": length.seconds, "restart_every_s": length.every_s, **table})
 
 
 async def _row(
-    running: cluster.Running, door: Doors, disturbing: Awaitable[None], seconds: float
-) -> tuple[tuple[float, float], tuple[float, float]]:
+    running: cluster.Running, door: Doors, disturbing: Awaitable[int], seconds: float
+) -> tuple[tuple[float, float], tuple[float, float], int]:
     ahash = door.at(*urls(running), patience=ASK)
     write, read = _writer(ahash, 0), _reader(ahash)
     await write()
     disturber = asyncio.ensure_future(disturbing)
     reads, writes = await asyncio.gather(_timed(read, seconds), _timed(write, seconds))
-    await disturber
-    return reads, writes
+    return reads, writes, await disturber
 
 
 async def _timed(ask: Callable[[], Awaitable[object]], seconds: float) -> tuple[float, float]:
@@ -189,14 +209,15 @@ async def _timed(ask: Callable[[], Awaitable[object]], seconds: float) -> tuple[
     return round(statistics.fmean(took), 2), round(max(took), 1)
 
 
-async def _disturb(name: str, running: cluster.Running, door: Doors, victims: Victims, seconds: float) -> None:
-    """What is done while a row is measured: a replica is killed and started again, four times in all."""
-    if name not in ("clients restarted", "master restarted"):
-        return
-    for number in range(4):
-        await asyncio.sleep(seconds / 8)
+async def _disturb(name: str, running: cluster.Running, door: Doors, victims: Victims, length: _Row) -> int:
+    """What is done while a row is measured: a replica is killed and started again. Returns: how often."""
+    restarts = int(length.seconds / length.every_s) if name in ("clients restarted", "master restarted") else 0
+    began = time.monotonic()
+    for number in range(restarts):
+        await asyncio.sleep(began + (number + 0.5) * length.every_s - time.monotonic())
         master, others = await roles(running, door)
         victim = master if name == "master restarted" else others[number % len(others)]
         victims.kill(victim)
-        await asyncio.sleep(seconds / 16)
+        await asyncio.sleep(min(DOWN_S, length.every_s / 4))
         victims.start(victim)
+    return restarts

@@ -26,11 +26,12 @@ FILL_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How to measure. `scratch` is on the disk to be measured; `say` shows progress."""
+    """How to measure. `scratch` is on the disk to be measured; `say` shows progress; `full`: at the paper's length."""
 
     scratch: Path
     quick: bool
     say: Callable[[str], None]
+    full: bool = False
 
     @property
     def blocks(self) -> int:
