@@ -36,6 +36,8 @@ _LOG = logging.getLogger(__name__)
 
 SETTLE_MS = 3_000
 """How long it may take until all is whole: on a busy cluster a file that was just stored has a copy under way."""
+OBEY_MS = 10_000
+"""How long a Shepherd may take to obey: its disk may be busy."""
 
 
 class Drilling:
@@ -94,10 +96,9 @@ class Drilling:
 
     async def _begin(self, order: DrillOrder) -> DrillStatus:
         scene = await self._settled()
-        _refuse(order, drills.unready(scene))
-        shepherd = drills.chosen(order, scene)
-        held = await self._held(shepherd, order.files_max + 1)
-        _refuse(order, drills.unsafe(order, shepherd, held, scene))
+        if reasons := drills.unready(scene):
+            raise _refusal(order, reasons)
+        shepherd, held = await self._chosen(order, scene)
         made = Drill(self._on.world.ids.uuid(), shepherd=shepherd, files=len(held), began_ms=self._on.wall)
         if order.action is DrillAction.CORRUPT:
             spared = await self._spared(shepherd, drills.spare_copies(held, scene, shepherd))
@@ -116,8 +117,20 @@ class Drilling:
             await self._tell(drill, drill.action)
         except CheloniaError as error:
             await self._store(replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=self._on.wall, why=str(error)))
-            raise
+            cause = f"it is called off, the Shepherd does not obey: {error}"  # never a kind that is asked again unseen
+            raise CheloniaError(Kind.CONFLICT, "drill", drill.shepherd, cause) from error
         return self.own_status()
+
+    async def _chosen(self, order: DrillOrder, scene: Scene) -> tuple[ServiceId, list[Holding]]:
+        """The first Shepherd that this drill may be done to, and what it holds. Raises: CONFLICT when there is none."""
+        refusals = []
+        for shepherd in drills.candidates(order, scene)[: bounds.DRILL_TRIES]:
+            held = await self._held(shepherd, order.files_max + 1)
+            reasons = drills.unsafe(order, shepherd, held, scene)
+            if not reasons:
+                return shepherd, held
+            refusals.append(_refusal(order, reasons))
+        raise refusals[0]
 
     async def _settled(self) -> Scene:
         """The cluster, once a drill may begin, or as it is after a while."""
@@ -170,7 +183,7 @@ class Drilling:
             action, drill.id, position, drill.until_ms - drill.began_ms, drill.reference, drill.blob
         )  # fmt: skip
         asked = self._on.world.directory.shepherd(drill.shepherd).drill(self._on.call, order)
-        await within(self._on.world.clock, max(self._on.settings.lease_ms, 1_000), asked)
+        await within(self._on.world.clock, max(self._on.settings.lease_ms, OBEY_MS), asked)
 
     async def _store_first(self, drill: Drill) -> None:
         """Store a drill that begins. Raises: CONFLICT when another runs, or somebody else leads."""
@@ -251,10 +264,8 @@ class Drilling:
         return tuple(away)
 
 
-def _refuse(order: DrillOrder, reasons: Sequence[str]) -> None:
-    """Raises: CONFLICT, when there is any reason."""
-    if reasons:
-        raise CheloniaError(Kind.CONFLICT, "drill", order.shepherd, "; ".join(reasons))
+def _refusal(order: DrillOrder, reasons: Sequence[str]) -> CheloniaError:
+    return CheloniaError(Kind.CONFLICT, "drill", order.shepherd, "; ".join(reasons))
 
 
 def _since(drill: Drill, at_ms: int) -> str:

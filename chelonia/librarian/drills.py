@@ -119,20 +119,21 @@ def _unfit(shepherd: ServiceId, node: NodeHealth) -> str:
     return f"{shepherd}: {node.view.trouble}" if node.view.trouble else ""
 
 
-def chosen(order: DrillOrder, scene: Scene) -> ServiceId:
-    """The Shepherd of a drill: the one that is named, else the one with the fewest replicas, but some.
+def candidates(order: DrillOrder, scene: Scene) -> tuple[ServiceId, ...]:
+    """The Shepherds of a drill, to be tried in this order: the one that is named, else those with any replicas, the
+    fewest first.
 
     Raises: NOT_FOUND when there is none.
     """
     if order.shepherd:
         if order.shepherd in scene.nodes:
-            return order.shepherd
+            return (order.shepherd,)
         cause = f"no such Shepherd is approved; known: {', '.join(scene.nodes) or 'none'}"
         raise CheloniaError(Kind.NOT_FOUND, "drill", order.shepherd, cause)
     holders = [(node.view.replicas, shepherd) for shepherd, node in scene.nodes.items() if node.view.replicas]
     if not holders:
         raise CheloniaError(Kind.NOT_FOUND, "drill", cause="no Shepherd holds anything: store some files first")
-    return min(holders)[1]
+    return tuple(shepherd for _, shepherd in sorted(holders))
 
 
 def unsafe(order: DrillOrder, shepherd: ServiceId, held: Sequence[Holding], scene: Scene) -> list[str]:

@@ -61,9 +61,9 @@ class Tally:
         return self._done
 
     def watch(self, blobs: Collection[BlobId]) -> None:
-        """Remember of these blobs, and no others, which are found exposed from now on."""
+        """Remember of these blobs, and no others, which are exposed, now or from now on."""
         self._watched = blobs
-        self._touched = {}
+        self._touched = {blob: None for blob in blobs if blob in self._exposed}
 
     @property
     def touched(self) -> int:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.polling import poll_async
 
+LEASE_MS = 4_000
+"""A busy machine makes a Shepherd miss the second that is usual here: then files have a fourth copy for a while, which
+a silence does not expose, or the drill is called off."""
 FILES = {f"/drill/{number}": bytes([number]) * 300_000 for number in range(12)}
 
 
@@ -31,45 +35,78 @@ def drill(cluster: Cluster, *words: str, code: int = 0) -> dict[str, Any]:
     return told
 
 
+async def refused(cluster: Cluster, why: str, *words: str) -> str:
+    """Wait until a drill is refused for this reason, rather than because something is not whole yet."""
+    said = ""
+
+    async def told() -> bool:
+        nonlocal said
+        said = str(drill(cluster, *words, "--dry-run", code=5)["error"]["cause"])
+        assert why in said, said
+        return True
+
+    await poll_async(told, 60.0, tolerate=AssertionError, what=why)
+    return said
+
+
 async def fill(cluster: Cluster) -> None:
     async with cluster.client("user") as client:
         await client.make_collection("/drill")
         for ln, data in FILES.items():
             await put(client, ln, data, 3)
-        for ln in FILES:
-            await until_live(client, ln, 3)
+    await whole(cluster)
 
 
 async def whole(cluster: Cluster) -> None:
+    """All files have their copies and no others, seen in one look, and can be read."""
     async with cluster.client("user") as client:
+
+        async def exact() -> bool:
+            return all([sorted((await locations(client, ln)).values()) == ["alive"] * 3 for ln in FILES])
+
+        await poll_async(exact, 60.0, interval=0.1, tolerate=Away, what="all files have three copies")
         for ln, data in FILES.items():
-            await until_live(client, ln, 3, deadline=30.0)
             assert await fetch(client, ln) == data
 
 
+async def may_begin(cluster: Cluster, order: DrillOrder) -> None:
+    """Wait until the repair leader would begin a drill: until then it says what to wait for."""
+    async with cluster.ports("admin") as ports:
+
+        async def willing() -> bool:
+            return bool((await ports.librarian.drill(Call(), replace(order, check_only=True))).drill.files)
+
+        await poll_async(willing, 60.0, tolerate=CheloniaError, what="a drill may begin")
+
+
+@pytest.mark.timeout(300)
 async def test_a_silence_and_a_damaged_copy_heal_and_leave_their_curves(
     own_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = own_cluster(shepherds=5)
     cluster.expect_log("DRILL|replica is invalid")
+    cluster.reconfigure("core", librarian={"tuning": {"lease_ms": LEASE_MS}})
+    await cluster.until_alive(*cluster.shepherd_names)
     await fill(cluster)
+    await may_begin(cluster, DrillOrder(DrillAction.SILENCE, ServiceId(cluster.url("shepherd1"))))
 
     files = [str(tmp_path / name) for name in ("silence.csv", "silence.svg")]
     told = drill(
         cluster, "silence", cluster.url("shepherd1"), "--for", "40s", "--yes", "--curve", files[0], "--curve", files[1]
     )["results"][0]
-    assert told["stage"] == "healed"
-    assert told["began_ms"] < told["noticed_ms"] < told["whole_ms"] <= told["ended_ms"] < told["deadline_ms"]
-    assert told["files"] == told["touched"] > 0
+    assert told["stage"] == "healed", told
+    assert told["began_ms"] < told["noticed_ms"] < told["whole_ms"] <= told["ended_ms"] < told["deadline_ms"], told
+    assert told["files"] == told["touched"] > 0, told
     assert told["recalled_ms"], "it came back because all was whole, not because its time was over"
     assert Path(files[0]).read_text().startswith("ms,whole")
     assert "<svg" in Path(files[1]).read_text()
     log = cluster.log_of("shepherd1")
     assert "is silent for 40000 ms" in log
     await whole(cluster)
+    await may_begin(cluster, DrillOrder(DrillAction.CORRUPT))
 
     told = drill(cluster, "corrupt", "--yes")["results"][0]
-    assert (told["stage"], told["files"]) == ("healed", 1)
+    assert (told["stage"], told["files"]) == ("healed", 1), told
     name = cluster.named(told["shepherd"])
     assert f"replica is invalid reference={told['reference']}" in cluster.log_of(name)
     place = f"{told['shepherd']} {told['reference']}"
@@ -79,10 +116,11 @@ async def test_a_silence_and_a_damaged_copy_heal_and_leave_their_curves(
         async def dropped() -> bool:
             return place not in await locations(client, told["name"])
 
-        await poll_async(dropped, 20.0, what="the damaged copy is gone")
+        await poll_async(dropped, 40.0, what="the damaged copy is gone")
     await whole(cluster)
 
 
+@pytest.mark.timeout(300)
 async def test_a_silent_shepherd_comes_back_with_nobody_left_to_call_it(
     own_cluster: Callable[..., Cluster],
 ) -> None:
@@ -93,6 +131,7 @@ async def test_a_silent_shepherd_comes_back_with_nobody_left_to_call_it(
     one = ServiceId(cluster.url("shepherd1"))
     async with cluster.ports("admin") as ports:
         order = DrillOrder(DrillAction.SILENCE, one, duration_ms=6_000)
+        await may_begin(cluster, order)
         assert (await ports.librarian.drill(Call(), order)).drill.running
         with pytest.raises(CheloniaError) as refused:
             await ports.shepherds["shepherd1"].status(Call())
@@ -102,13 +141,13 @@ async def test_a_silent_shepherd_comes_back_with_nobody_left_to_call_it(
         async def answers() -> bool:
             return (await ports.shepherds["shepherd1"].status(Call())).reporting
 
-        await poll_async(answers, 12.0, tolerate=Away, what="shepherd1 answers again")
+        await poll_async(answers, 40.0, tolerate=Away, what="shepherd1 answers again")
         cluster.start_node("core")
 
         async def over() -> bool:
             return not (await ports.librarian.drill_status(Call())).drill.running
 
-        await poll_async(over, 30.0, tolerate=Away, what="the next leader has ended the drill")
+        await poll_async(over, 60.0, tolerate=Away, what="the next leader has ended the drill")
         ended = (await ports.librarian.drill_status(Call())).drill
         assert ended.stage in (DrillStage.HEALED, DrillStage.CALLED_OFF), ended
     await whole(cluster)
@@ -119,8 +158,7 @@ async def test_what_would_not_be_safe_is_refused_with_its_cure(own_cluster: Call
     async with cluster.client("user") as client:
         await put(client, "/one", b"only one", 1)
         place = (await until_live(client, "/one", 1)).popitem()[0]
-    told = drill(cluster, "silence", place.split()[0], "--dry-run", code=5)
-    assert "1 files could not be read meanwhile, /one" in told["error"]["cause"]
-    assert "neededReplicas" in told["error"]["cause"]
-    told = drill(cluster, "corrupt", "--dry-run", code=5)
-    assert "no copy that can be spared" in told["error"]["cause"]
+    what = "1 files could not be read meanwhile, /one"
+    told = await refused(cluster, what, "silence", place.split()[0])
+    assert "neededReplicas" in told
+    await refused(cluster, "no copy that can be spared", "corrupt")

@@ -56,6 +56,8 @@ class PaperShepherd:
     scrubbed: list[ReferenceId] = field(default_factory=list)
     drilled: list[ShepherdDrill] = field(default_factory=list)
     silent_until_s: float = 0.0
+    obeys_s: float = 0.0
+    """How long it takes to obey a drill."""
     tells: Callable[[float, float], int] = lambda passed_s, copy_s: int(FILE_BYTES * passed_s / copy_s)
     """What it tells has arrived of a copy that it has been taking for so long, and that takes so long."""
     taking: dict[ReferenceId, tuple[BlobId, float, float]] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class PaperShepherd:
         assert call.roles == (Role.LIBRARIAN,)
         assert order.position.cluster
         self.drilled.append(order)
+        await asyncio.sleep(self.obeys_s)
         if self.broken == "drill":
             raise CheloniaError(Kind.CONFLICT, "drill", self.id, "it is not sound")
         if order.action is DrillAction.CORRUPT:
