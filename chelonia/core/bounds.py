@@ -151,9 +151,9 @@ REFERENCES_PAGE: Final = 500
 LOSS_NAMES_BYTES_MAX: Final = 256 * 1024
 """Names of files that would be lost, in one page of forgetting, but for the last hundred: a name may have 16 KiB."""
 COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 16
-"""Concurrent repair copies that one Shepherd sends or takes at most, whatever administrators set."""
+"""Concurrent repair copies that one Shepherd sends, and as many that it takes, at most, whatever administrators set."""
 ARRIVING_MAX: Final = 100
-"""Copies on their way in that one heartbeat tells of: all that six Librarians may have a Shepherd take at once."""
+"""Copies on their way in that one heartbeat tells of: more than a Shepherd takes at once."""
 HEAL_QUEUE_MAX: Final = 5_000
 """Blobs of lost Shepherds that wait for a copy at once, a KiB each; beyond it they are found again page by page."""
 HEAL_QUEUE_SHOWN: Final = 20

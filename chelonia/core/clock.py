@@ -61,7 +61,7 @@ async def either(one: asyncio.Future[Any], other: asyncio.Future[Any]) -> None:
         other.remove_done_callback(ended)
 
 
-async def done_within(clock: Clock, task: asyncio.Task[Any], limit_ms: int) -> bool:
+async def done_within(clock: Clock, task: asyncio.Future[Any], limit_ms: int) -> bool:
     """Wait for `task` at most `limit_ms`; returns whether it is done. It is not cancelled, its result not taken."""
     if task.done():
         return True

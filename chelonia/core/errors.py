@@ -55,6 +55,7 @@ class Kind(enum.Enum):
     WRONG_CLUSTER = "wrong-cluster"
     CANCELLED = "cancelled"
     INTERNAL = "internal"
+    BUSY = "busy"
 
 
 class ExitCode(enum.IntEnum):
@@ -131,6 +132,7 @@ TABLE: dict[Kind, Meaning] = {
     Kind.WRONG_CLUSTER: Meaning(403, _C, "AccessDenied", errno.EACCES, _X.DENIED),
     Kind.CANCELLED: Meaning(499, _C, "RequestTimeout", errno.ECANCELED, _X.OTHER, retryable=True),
     Kind.INTERNAL: Meaning(500, _S, "InternalError", errno.EIO, _X.OTHER),
+    Kind.BUSY: Meaning(503, _S, "SlowDown", errno.EBUSY, _X.NETWORK, retryable=True),
 }
 
 

@@ -40,7 +40,7 @@ class HealOrder:
 
     Args:
         bytes_per_s: of repair copies that one Shepherd sends, and as many that it takes; 0: no limit.
-        copies_per_node: repair copies that one Shepherd sends or takes at once, from 1.
+        copies_per_node: repair copies that one Shepherd sends, and as many that it takes, at once, from 1.
     """
 
     action: HealAction
@@ -94,6 +94,15 @@ class NodeCursor:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeCopies:
+    """The copies that one Librarian has under way at a Shepherd, sent and taken together, and how many it may have."""
+
+    shepherd: ServiceId
+    copies: int
+    copies_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class HealStatus:
     """Healing as one Librarian sees it; that of the leader is the whole picture.
 
@@ -110,6 +119,7 @@ class HealStatus:
         queue: those that wait, the most endangered first: the first `bounds.HEAL_QUEUE_SHOWN`.
         cursors: of every Shepherd that is being gone through.
         waits_for: what all of it waits for though nobody has paused it, in words, "" when it does not.
+        nodes: of the Shepherds that have copies under way, or are configured to bear fewer at once than others.
     """
 
     leader: str
@@ -129,6 +139,7 @@ class HealStatus:
     queue: tuple[Endangered, ...] = ()
     cursors: tuple[NodeCursor, ...] = ()
     waits_for: str = ""
+    nodes: tuple[NodeCopies, ...] = ()
 
     @property
     def at_rest(self) -> bool:

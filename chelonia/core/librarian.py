@@ -341,6 +341,8 @@ class Heartbeat:
     why it can tell nothing of its replicas now: such a Shepherd counts as away. `leaving`: this is the last one of this
     boot. `starting`: it has not looked through its disk yet, and its address refuses. `reclaimable_bytes`: of
     quarantine, unfinished uploads and what waits to be erased. `arriving`: the copies whose bytes are coming in.
+    `copies_at_once_max`: repair copies that it sends, and as many that it takes, at once by its own configuration; 0:
+    older software.
     """
 
     shepherd: ServiceId
@@ -362,6 +364,7 @@ class Heartbeat:
     leaving: bool = False
     starting: bool = False
     arriving: tuple[Arriving, ...] = ()
+    copies_at_once_max: int = 0
 
 
 REFUSED_STORE = "store"
@@ -377,7 +380,8 @@ class HeartbeatAnswer:
     """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
     `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen; `refused`:
     a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why;
-    `copy_bytes_per_s_max`: of repair copies it sends, all together, 0: no limit."""
+    `copy_bytes_per_s_max`: of repair copies it sends, all together, 0: no limit; `copies_at_once_max`: repair copies
+    that it may send, and as many that it may take, at once, 0: as it is configured."""
 
     lease_ms: int
     known: bool
@@ -386,6 +390,7 @@ class HeartbeatAnswer:
     refused: str = ""
     cause: str = ""
     copy_bytes_per_s_max: int = 0
+    copies_at_once_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,8 @@ class Shepherd(Protocol):
         ...
 
     async def copy(self, call: Call, order: CopyOrder) -> Receipt:
-        """Push a replica; returns the other Shepherd's receipt. Raises: NOT_ALIVE, NETWORK, BAD_TICKET, CHECKSUM."""
+        """Push a replica; returns the other Shepherd's receipt. Raises: NOT_ALIVE, NETWORK, BAD_TICKET, CHECKSUM;
+        BUSY where one of both has as many copies under way as it may: the subject is the sender when it is that one."""
         ...
 
     async def drill(self, call: Call, order: ShepherdDrill) -> int:
@@ -373,7 +374,8 @@ class ShepherdData(Protocol):
         """Take one PUT body to stable storage, forward it, and do what its purpose asks before answering.
 
         Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, CHECKSUM, INCOMPLETE (`length` not met; what came is kept for a
-        resume), TOO_LARGE (longer than the ticket's size), NO_SPACE, BAD_RANGE (offset is not where it left off).
+        resume), TOO_LARGE (longer than the ticket's size), NO_SPACE, BAD_RANGE (offset is not where it left off),
+        BUSY (a repair copy for which there is no place).
         """
         ...
 

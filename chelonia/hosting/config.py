@@ -280,6 +280,7 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
     if config.ahash:
         yield from _replica_problems(config.ahash, config.listen)
         yield from _tuning_limits(config.ahash)
+    yield from _copies_limits(config)
     if config.librarian and not config.librarian.ahash and not config.ahash:
         yield _bad("librarian.ahash", "no A-Hash is hosted here: name the URLs of the A-Hash")
     for name in ("bartender", "shepherd"):
@@ -353,6 +354,17 @@ def _tuning_limits(section: AHashSection) -> Iterator[CheloniaError]:
     if not least <= section.tuning.get("cache_bytes", bounds.CACHE_BYTES) <= most:
         cause = f"a page cache has from {least} ({least >> 20} MiB) to {most} ({most >> 30} GiB) bytes"
         yield _bad("ahash.tuning.cache_bytes", f"{cause}; a quarter of a dedicated host's memory is a good size")
+
+
+def _copies_limits(config: NodeConfig) -> Iterator[CheloniaError]:
+    most = bounds.COPIES_IN_FLIGHT_PER_NODE_MAX
+    limits = (
+        (config.librarian, "librarian", "copies_per_node_max"),
+        (config.shepherd, "shepherd", "copies_at_once_max"),
+    )
+    for section, name, key in limits:
+        if section and not 1 <= section.tuning.get(key, most) <= most:
+            yield _bad(f"{name}.tuning.{key}", f"a Shepherd sends, and takes, 1 to {most} repair copies at once")
 
 
 def cache_problems(section: AHashSection) -> Iterator[CheloniaError]:

@@ -1,6 +1,7 @@
 """The copies under way: which of those planned can begin now, who is free, who is spared, what runs.
 
 Every copy holds a slot of both its ends from the moment it is chosen; a Shepherd that failed is left alone for a while.
+One that is busy with what others have ordered is none that failed: it is asked again soon, and goes on being chosen.
 How one copy is made stands in `copying`.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.healing import HealControl
+from chelonia.core.healing import HealControl, NodeCopies
 from chelonia.core.ids import Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location
@@ -27,6 +28,9 @@ _LOG = logging.getLogger(__name__)
 
 COPIES_MIN: Final = 2
 """Copies in flight however late the process runs."""
+BUSY_DOUBLINGS: Final = 3
+"""How often the pause before a busy Shepherd is asked again is doubled: it may be so for hours with large copies, and
+each question costs some changes of the metadata."""
 
 
 class Copies:
@@ -38,11 +42,12 @@ class Copies:
         self._on = footing
         self._copier = copier
         self._ended = ended
-        self._slots = Slots(settings.copies_per_node_max, settings.copies_max)
+        self._slots = Slots(settings.copies_per_node_max, settings.copies_max, footing.nodes.table.copies_at_once_max)
         self._throttle = Throttle(COPIES_MIN, settings.copies_max)
         self._sent, self._taken = Flow(), Flow()
         self.paused = False
         self._backoff = Backoff(settings.backoff_ms, settings.backoff_max_ms)
+        self._busy = Backoff(settings.backoff_ms, settings.backoff_ms << BUSY_DOUBLINGS)
         self._running: dict[ReferenceId, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
@@ -60,7 +65,13 @@ class Copies:
 
     def heard(self, shepherd: ServiceId) -> None:
         """A Shepherd has been heard of anew: it is tried again."""
-        self._backoff.worked(shepherd)
+        self._worked(shepherd)
+
+    def loads(self) -> tuple[NodeCopies, ...]:
+        """What each Shepherd has of these copies, and those that bear fewer than others; ordered by service id."""
+        used, table = self._slots.used(), self._on.nodes.table
+        all_of_them = ((s, used.get(s, 0), self._slots.most(s)) for s in sorted({*table.shepherds(), *used}))
+        return tuple(NodeCopies(*load) for load in all_of_them if load[1] or load[2] < self._slots.per_node_max)
 
     def take(self, plan: BlobPlan, blob: StoredObject) -> list[CopyJob]:
         """The copies of a plan that can begin now, with their slots taken: each is to be started or dropped."""
@@ -115,22 +126,28 @@ class Copies:
         return next((s for s in copy.sources if self._gives(s.shepherd)), None)
 
     def _gives(self, shepherd: ServiceId) -> bool:
-        free = self._slots.free(shepherd) and self._sent.free(shepherd, self._on.now)
-        return free and not self.paused and not self.spared(shepherd)
+        return self._free(shepherd) and self._sent.free(shepherd, self._on.now) and not self.spared(shepherd)
 
     def _takes(self, shepherd: ServiceId) -> bool:
-        return self._slots.free(shepherd) and self._taken.free(shepherd, self._on.now) and not self.paused
+        return self._free(shepherd) and self._taken.free(shepherd, self._on.now)
+
+    def _free(self, shepherd: ServiceId) -> bool:
+        return self._slots.free(shepherd) and not self.paused and not self._busy.spared(shepherd, self._on.now)
+
+    def _worked(self, *shepherds: ServiceId) -> None:
+        for shepherd in shepherds:
+            self._backoff.worked(shepherd)
+            self._busy.worked(shepherd)
 
     async def _run(self, job: CopyJob) -> None:
         copied = -1
         try:
-            failed = await self._copier.copy(job)
-            if failed is None:
+            held_up = await self._copier.copy(job)
+            if held_up is None:
                 copied = facts_of(job.blob).size
-                for shepherd in job.shepherds:
-                    self._backoff.worked(shepherd)
+                self._worked(*job.shepherds)
             else:
-                self._backoff.failed(failed, self._on.now)
+                (self._busy if held_up.busy else self._backoff).failed(held_up.shepherd, self._on.now)
         except CheloniaError as error:
             _LOG.info("copy of %s to %s is left to its claim: %s", blob_of(job.blob), job.target, error)
         finally:

@@ -54,6 +54,14 @@ class CopyJob:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """Where a copy did not come about: that Shepherd has failed and is to be spared, or was only busy with others."""
+
+    shepherd: ServiceId
+    busy: bool
+
+
 class Copier:
     """Makes repair copies."""
 
@@ -63,8 +71,8 @@ class Copier:
         self._call = identity.call()
         self._world = world
 
-    async def copy(self, job: CopyJob) -> ServiceId | None:
-        """Make the copy. Returns None, or the Shepherd that is to be spared for a while."""
+    async def copy(self, job: CopyJob) -> HeldUp | None:
+        """Make the copy. Returns None, or who is to be left alone for a while."""
         try:
             turl = await within(self._world.clock, self._world.settings.claim_ms, self._place(job))
         except CheloniaError as error:
@@ -72,8 +80,7 @@ class Copier:
         try:
             receipt = await self._while_claimed(job, self._push(job, turl))
         except CheloniaError as error:
-            blame = job.target if error.kind in (Kind.NO_SPACE, Kind.BAD_TICKET, Kind.CHECKSUM) else job.source
-            return await self._give_up(job, blame.shepherd, error)
+            return await self._give_up(job, _blamed(job, error), error)
         if receipt is not None:
             await self._done(job, receipt)
         return None
@@ -143,11 +150,19 @@ class Copier:
             _LOG.info("blob %s at %s: creating -> alive", blob_of(job.blob), key)
             await self._uploads.rechecking.written((receipt,))
 
-    async def _give_up(self, job: CopyJob, blame: ServiceId, error: CheloniaError) -> ServiceId:
+    async def _give_up(self, job: CopyJob, blame: ServiceId, error: CheloniaError) -> HeldUp:
         """Let the claim expire now; the planner decides what becomes of it."""
-        _LOG.info("copy of %s from %s to %s failed: %s", blob_of(job.blob), job.source, job.target, error)
+        _LOG.info("copy of %s from %s to %s is given up: %s", blob_of(job.blob), job.source, job.target, error)
         key = str(job.target)
         creating = is_("locations", key, ReplicaState.CREATING.value)
         expired = put(job.blob.id, "claims", key, GIVEN_UP, creating)
         await self._records.attempt(self._call, Draft((expired,)))
-        return blame
+        return HeldUp(blame, error.kind is Kind.BUSY)
+
+
+def _blamed(job: CopyJob, error: CheloniaError) -> ServiceId:
+    """Whose failure it is that a push did not come about."""
+    if error.kind is Kind.BUSY:
+        return job.source.shepherd if error.subject == job.source.shepherd else job.target.shepherd
+    of_target = error.kind in (Kind.NO_SPACE, Kind.BAD_TICKET, Kind.CHECKSUM)
+    return job.target.shepherd if of_target else job.source.shepherd

@@ -6,7 +6,7 @@ Small state machines with monotonic time passed in.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from chelonia.core.ids import Ms, ServiceId
 
@@ -116,21 +116,30 @@ class Throttle:
 
 
 class Slots:
-    """Copies in flight, bounded per Shepherd and in all."""
+    """Copies in flight, bounded per Shepherd and in all. `own`: what a Shepherd bears by its configuration, 0: any."""
 
-    def __init__(self, per_node_max: int, total_max: int) -> None:
+    def __init__(self, per_node_max: int, total_max: int, own: Callable[[ServiceId], int] = lambda _: 0) -> None:
         self.per_node_max = per_node_max
         self.total_max = total_max
+        self._own = own
         self._busy: dict[ServiceId, int] = {}
         self.total = 0
 
+    def most(self, shepherd: ServiceId) -> int:
+        """How many copies this Shepherd may send and take at once."""
+        return min(self.per_node_max, self._own(shepherd) or self.per_node_max)
+
     def free(self, shepherd: ServiceId) -> bool:
         """Whether this Shepherd can send or take one more."""
-        return self.total < self.total_max and self._busy.get(shepherd, 0) < self.per_node_max
+        return self.total < self.total_max and self._busy.get(shepherd, 0) < self.most(shepherd)
+
+    def used(self) -> dict[ServiceId, int]:
+        """How many copies each Shepherd sends and takes now; without those that have none."""
+        return dict(self._busy)
 
     def copy(self) -> Slots:
         """The same, to try out what would fit."""
-        other = Slots(self.per_node_max, self.total_max)
+        other = Slots(self.per_node_max, self.total_max, self._own)
         other._busy, other.total = dict(self._busy), self.total
         return other
 

@@ -212,6 +212,11 @@ class HealthTable:
         node = self._nodes.get(shepherd)
         return node.beat.boot if node is not None and node.beat is not None else 0
 
+    def copies_at_once_max(self, shepherd: ServiceId) -> int:
+        """How many repair copies a Shepherd sends and takes at once by its own configuration, 0 when it did not say."""
+        node = self._nodes.get(shepherd)
+        return max(node.beat.copies_at_once_max, 0) if node is not None and node.beat is not None else 0
+
     def arriving(self) -> dict[Location, Arriving]:
         """The copies whose bytes are coming in, as approved Shepherds told last, ordered by Shepherd; what can be no
         blob is left out: it is asked for together with those of others."""

@@ -105,5 +105,6 @@ class Progress:
             queue=self._work.endangered(bounds.HEAL_QUEUE_SHOWN),
             cursors=self._work.rounds(),
             waits_for=self._leading.waits_for,
+            nodes=self._copies.loads(),
         )
         return replace(status, forecast_ms=forecast.UNKNOWN) if status.at_rest else status

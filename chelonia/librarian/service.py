@@ -317,8 +317,8 @@ class LibrarianService:
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives. Not in the access table's hands: an unknown identity is recorded as waiting."""
         answer = await self._parts.nodes.heartbeat(call, beat)
-        limit = self._parts.healer.control.bytes_per_s
-        return replace(answer, copy_bytes_per_s_max=limit) if limit else answer
+        control = self._parts.healer.control
+        return replace(answer, copy_bytes_per_s_max=control.bytes_per_s, copies_at_once_max=control.copies_per_node)
 
     def suspect(self, shepherd: ServiceId) -> None:
         """The connection that a Shepherd's heartbeats came over has closed. Told by what serves connections."""

@@ -47,7 +47,8 @@ class LibrarianSettings:
         services_interval_ms: how often the registry and the stored node states are read again, and restored
             metadata noticed at the latest.
         plan_batch: blobs read and planned together; copies_max: copies this Librarian runs at once.
-        copies_per_node_max: repair copies one Shepherd sends or takes at once for this Librarian.
+        copies_per_node_max: repair copies one Shepherd sends, and as many that it takes, at once: it keeps to that
+            itself, whichever Librarians order them. One Librarian plans no more for both together.
         copy_bytes_per_s_max: of repair copies one Shepherd sends, and as many that it takes; 0: no limit. An
             administrator's `heal rate` goes before both.
         balance_bytes_per_s_max: how fast uneven disks are evened out and copies moved to better domains; 0: never.

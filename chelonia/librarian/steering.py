@@ -50,7 +50,7 @@ def _limits(order: HealOrder) -> list[Element]:
     if order.bytes_per_s < KEEP:
         raise CheloniaError(Kind.BAD_REQUEST, "heal", cause="a rate is 0 (no limit) or a number of bytes per second")
     if order.copies_per_node != KEEP and not 1 <= order.copies_per_node <= bounds.COPIES_IN_FLIGHT_PER_NODE_MAX:
-        cause = f"a Shepherd sends or takes 1 to {bounds.COPIES_IN_FLIGHT_PER_NODE_MAX} repair copies at once"
+        cause = f"a Shepherd sends, and takes, 1 to {bounds.COPIES_IN_FLIGHT_PER_NODE_MAX} repair copies at once"
         raise CheloniaError(Kind.BAD_REQUEST, "heal", cause=cause)
     elements = []
     if order.bytes_per_s != KEEP:

@@ -52,7 +52,8 @@ async def push_copy(node: Node, turl: str, held: Held, *, resume: bool = False, 
         except CheloniaError as error:
             if error.kind in (Kind.NOT_ALIVE, Kind.CHECKSUM):
                 node.suspect(held.reference)
-            if error.kind not in _PASSING or left == 0:
+            busy = error.kind is Kind.BUSY and resume  # else nothing is there yet that would be lost
+            if not (error.kind in _PASSING or busy) or left == 0:
                 raise
             log.info("push interrupted reference=%s tries_left=%d error=%s", held.reference, left, error)
         resume = True

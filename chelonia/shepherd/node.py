@@ -24,6 +24,7 @@ from chelonia.shepherd.disk import Disk
 from chelonia.shepherd.index import Index
 from chelonia.shepherd.journal import Journal
 from chelonia.shepherd.lifecycle import Held
+from chelonia.shepherd.places import Places, places_of
 from chelonia.shepherd.scrub import Round
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.waiting import Background
@@ -78,6 +79,7 @@ class Node:
         self.reclaimable_bytes = 0
         self.copying = Pace(0)
         """Of all repair copies that are sent together; 0: as fast as it goes."""
+        self.sending, self.taking = (Places(ports.clock, self.id, self.copies_at_once_max) for _ in range(2))
         self.silent_until_ms = 0
         self._saving = asyncio.Lock()
         self._to_settle: dict[ReferenceId, None] = {}
@@ -126,6 +128,19 @@ class Node:
         async with self._saving:
             latest = self.state  # whoever waited for the lock writes what is newest
             await self.ports.worker.run(lambda: self.ports.state_file.save(latest))
+
+    # --- repair copies --------------------------------------------------------------------------------------------
+
+    @property
+    def copies_at_once_max(self) -> int:
+        """Repair copies that are sent, and as many that are taken, at once by the configuration of this Shepherd."""
+        return places_of(self.settings.copies_at_once_max, 0)
+
+    def ordered(self, bytes_per_s_max: int, copies_at_once_max: int) -> None:
+        """Put in force what the cluster orders for repair copies."""
+        self.copying.per_s_max = bytes_per_s_max
+        for places in (self.sending, self.taking):
+            places.limit(places_of(self.copies_at_once_max, copies_at_once_max))
 
     # --- who we are -----------------------------------------------------------------------------------------------
 

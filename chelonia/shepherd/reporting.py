@@ -152,6 +152,7 @@ class Reporting:
             leaving=self._leaving,
             starting=not node.ready,
             arriving=self._uploads.arriving(),
+            copies_at_once_max=node.copies_at_once_max,
         )
 
     def _proven_generation(self) -> int:
@@ -221,7 +222,7 @@ class Reporting:
             node.disk.refused = f"cluster {answer.position.cluster} answers, this store belongs to {node.state.cluster}"
             return
         node.disk.refused = ""
-        node.copying.per_s_max = answer.copy_bytes_per_s_max
+        node.ordered(answer.copy_bytes_per_s_max, answer.copies_at_once_max)
         if not answer.known and self._linked:
             log.info("this Shepherd is not approved (any more); an administrator approves it as %s", node.id)
         fresh = answer.known and not self._linked

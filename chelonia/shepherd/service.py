@@ -81,7 +81,6 @@ class ShepherdService:
         self._stock = Stock(self._node)
         self._drilling = Drilling(self._node)
         self._aside = _Aside({}, {})
-        self._sending = 0
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -126,6 +125,11 @@ class ShepherdService:
             await self._node.settle()
             await self._stock.note()
             await self._scrubber.save_cursor()
+
+    @property
+    def copies_at_once(self) -> int:
+        """Repair copies that it sends, and as many that it takes, at once now."""
+        return self._node.sending.most
 
     @property
     def lease_ms(self) -> int:
@@ -214,7 +218,7 @@ class ShepherdService:
         return self._downloads.offer(requests)
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
-        """Reserve space and issue write tickets. Raises: DENIED, BAD_REQUEST."""
+        """Reserve space and issue write tickets. Raises: DENIED, BAD_REQUEST, BUSY for a repair copy."""
         self._admit(call, "put")
         _check_bulk(len(requests), "put")
         return await self._uploads.offer(requests)
@@ -270,20 +274,14 @@ class ShepherdService:
 
     async def copy(self, call: Call, order: CopyOrder) -> Receipt:
         """Push a replica; returns the other Shepherd's receipt. Raises: DENIED, NOT_ALIVE, NETWORK, BAD_TICKET, ...;
-        UNAVAILABLE when as many are being sent as may: a copy that waits here would lose its claim meanwhile."""
+        BUSY, about the Shepherd where no place for one more copy came free (`places`)."""
         self._admit(call, "copy")
-        if self._sending >= bounds.COPIES_IN_FLIGHT_PER_NODE_MAX:
-            cause = f"{self._sending} copies are being sent from here, and no more at once; ask again later"
-            raise CheloniaError(Kind.UNAVAILABLE, "copy", order.reference, cause)
-        held = self._node.index.get(order.reference)
-        if held is None or not held.alive:
-            self._node.doubt(order.reference)
-            raise CheloniaError(Kind.NOT_ALIVE, "copy", order.reference, "file is not alive")
-        self._sending += 1
-        try:
+        async with self._node.sending.one("copy"):
+            held = self._node.index.get(order.reference)
+            if held is None or not held.alive:
+                self._node.doubt(order.reference)
+                raise CheloniaError(Kind.NOT_ALIVE, "copy", order.reference, "file is not alive")
             receipt = await push_copy(self._node, order.turl, held, paced=True)
-        finally:
-            self._sending -= 1
         log.info("replica copied reference=%s blob=%s to=%s", held.reference, held.blob, receipt.location.shepherd)
         return receipt
 

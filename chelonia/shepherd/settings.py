@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chelonia.core.bounds import COPIES_IN_FLIGHT_PER_NODE_MAX
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 
 _SECOND = 1000
@@ -38,6 +39,8 @@ class ShepherdSettings:
         forward_queue_chunks: chunks of `bounds.CHUNK_BYTES` waiting for one such copy at most.
         commit_retry_ms, commit_deadline_ms: pace and end of asking a Librarian whose answer was lost.
         copy_tries, copy_retry_ms: attempts of one push, each resuming where the last left off, and the pause between.
+        copies_at_once_max: repair copies that are sent, and as many that are taken, at once, whatever the cluster
+            orders; from 1 to `bounds.COPIES_IN_FLIGHT_PER_NODE_MAX`.
         scrub_period_ms, scrub_bytes_per_s_max: every replica is re-read within the period, at this rate at most.
         compare_ms: the inventory is compared with the namespace at least this often.
         tidy_ms: between two looks for what has expired.
@@ -67,6 +70,7 @@ class ShepherdSettings:
     commit_deadline_ms: int = 30 * _SECOND
     copy_tries: int = 4
     copy_retry_ms: int = 500
+    copies_at_once_max: int = COPIES_IN_FLIGHT_PER_NODE_MAX
     scrub_period_ms: int = 14 * _DAY
     scrub_bytes_per_s_max: int = 50 * _MIB
     compare_ms: int = _DAY

@@ -100,11 +100,14 @@ class Uploads:
     async def offer(self, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Reserve space and issue a TURL per request, or say in the original's words why not.
 
-        Raises: BAD_REQUEST for a reference that is no UUID.
+        Raises: BAD_REQUEST for a reference that is no UUID; BUSY when no repair copy would find a place here now.
         """
-        for request in requests:
-            if request.reference:
-                parse_reference(request.reference)
+        claimed = [request.reference for request in requests if request.reference]
+        for reference in claimed:
+            parse_reference(reference)
+        if claimed:
+            async with self._node.taking.one("put"):
+                pass  # taken again when its bytes come
         if self._node.disk.unready:
             why = f"not ready: {self._node.disk.unready}"
             return tuple(TurlOutcome(r.request_id, error=why, kind=Kind.UNAVAILABLE.value) for r in requests)
@@ -220,7 +223,14 @@ class Uploads:
         return pending.written if pending.phase is Phase.KEPT else 0
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
-        """Take one body. Raises: see `core.shepherd.ShepherdData.receive`."""
+        """Take one body; of a repair copy when there is a place. Raises: see `core.shepherd.ShepherdData.receive`."""
+        pending = self._of_ticket(gate.admit(self._node, call, upload.turl_ticket, gate.PUT))
+        if not pending.request.reference or pending.phase not in (Phase.OPEN, Phase.KEPT):
+            return await self._receive(call, upload)
+        async with self._node.taking.one(gate.PUT):
+            return await self._receive(call, upload)
+
+    async def _receive(self, call: Call, upload: Upload) -> Uploaded:
         pending = self._of_ticket(gate.admit(self._node, call, upload.turl_ticket, gate.PUT))
         if pending.phase in (Phase.RECEIVING, Phase.FINISHING):
             cause = "another request is sending or completing this upload; wait for it, then repeat"

@@ -24,6 +24,7 @@ from chelonia.core.healing import (
     HealOrder,
     HealStatus,
     Loss,
+    NodeCopies,
     NodeCursor,
     Word,
 )
@@ -324,6 +325,7 @@ _HEARTBEAT = record(
     extra("leaving", "leaving", False, form=BOOL),
     extra("starting", "starting", False, form=BOOL),
     Listed("arrivingList", Children("copy", "arriving", _ARRIVING, limit=bounds.ARRIVING_MAX), omit=True),
+    extra("copiesAtOnceMax", "copies_at_once_max", 0, form=INT),
 )
 _HEARTBEAT_ANSWER = record(
     HeartbeatAnswer,
@@ -334,6 +336,7 @@ _HEARTBEAT_ANSWER = record(
     extra("refused", "refused"),
     extra("cause", "cause"),
     extra("copyBytesPerSMax", "copy_bytes_per_s_max", 0, form=INT),
+    extra("copiesAtOnceMax", "copies_at_once_max", 0, form=INT),
 )
 _NODE = record(
     NodeView,
@@ -439,6 +442,9 @@ _ENDANGERED = record(
     Text("createdMs", "created_ms", INT),
 )
 _CURSOR = record(NodeCursor, Text("serviceID", "shepherd"), extra("after", "after"), Text("read", "read", BOOL))
+_NODE_COPIES = record(
+    NodeCopies, Text("serviceID", "shepherd"), Text("copies", "copies", INT), Text("copiesMax", "copies_max", INT)
+)
 _EXPOSED = record(Exposed, Text("live", "live", INT), Text("blobs", "blobs", INT))
 _HEAL_STATUS = record(
     HealStatus,
@@ -459,6 +465,7 @@ _HEAL_STATUS = record(
     Listed("queueList", Children("endangered", "queue", _ENDANGERED), omit=True),
     Listed("cursorList", Children("cursor", "cursors", _CURSOR), omit=True),
     extra("waitsFor", "waits_for"),
+    Listed("nodeList", Children("node", "nodes", _NODE_COPIES), omit=True),
 )
 
 

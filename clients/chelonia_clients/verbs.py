@@ -146,7 +146,7 @@ ADMIN = Verb(
     "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, -1),
     (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
      Flag("--watch", "heal status: look until all is whole"),
-     Flag("--copies", "heal rate: repair copies one node sends or takes at once", "", "N"),
+     Flag("--copies", "heal rate: repair copies one node sends, and takes, at once", "", "N"),
      Flag("--within", "drill: how soon all has to be whole again, 5m by default", "", "TIME"),
      Flag("--files", "drill: files that may be exposed, 1000 by default", "", "N"),
      Flag("--one-left", "drill: files that may be left with one copy, 0 by default", "", "N"),

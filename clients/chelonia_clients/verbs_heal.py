@@ -145,6 +145,9 @@ def lines(status: HealStatus) -> list[str]:
         f"rate               {human_size(status.bytes_per_s)}/s, {status.copies_per_min} copies/min",
         f"all whole in       {forecast(status)}",
     ]
+    if status.nodes:
+        loads = [(load.shepherd, str(load.copies), str(load.copies_max)) for load in status.nodes]
+        out += ["", *table([("SHEPHERD", "COPIES", "AT MOST"), *loads], frozenset({1, 2}))]
     if status.queue:
         rows = [("NEXT", "LEFT", "SIZE", "SINCE")]
         rows += [
@@ -190,6 +193,9 @@ def facts(status: HealStatus) -> dict[str, Any]:
         "paused_ms": status.control.paused_ms,
         "bytes_per_s_max": status.control.bytes_per_s,
         "copies_per_node_max": status.control.copies_per_node,
+        "nodes": [
+            {"shepherd": load.shepherd, "copies": load.copies, "copies_max": load.copies_max} for load in status.nodes
+        ],
         "waits_for": status.waits_for,
         "whole": is_whole(status),
         "exposed": {str(found.live): found.blobs for found in status.exposed},

@@ -65,6 +65,8 @@ class PaperShepherd:
     """When it reports a copy that it takes by itself, so long after its beginning; 0: never."""
     compared: int = 1
     """The generation of the metadata with which it says that it has compared its disk; 0: not yet."""
+    copies_at_once_max: int = 0
+    """How many copies it says that it bears at once; 0: nothing."""
 
     def _check(self, call: Call) -> None:
         assert call.roles == (Role.LIBRARIAN,)
@@ -97,6 +99,8 @@ class PaperShepherd:
         self.put_calls += 1
         await asyncio.sleep(0.01)
         self._check(call)
+        if self.broken == "busy taking":
+            raise CheloniaError(Kind.BUSY, "put", self.id)
         if self.broken == "put":
             return tuple(TurlOutcome(r.request_id, error="not enough space", kind="no-space") for r in requests)
         return tuple(
@@ -130,6 +134,8 @@ class PaperShepherd:
 
     async def copy(self, call: Call, order: CopyOrder):  # type: ignore[no-untyped-def]
         self._check(call)
+        if self.broken == "busy sending":
+            raise CheloniaError(Kind.BUSY, "copy", self.id)
         shepherd, reference, blob = order.turl.split(" ")
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -197,6 +203,7 @@ class Paper:
                 if shepherd.up and not shepherd.silent:
                     facts: dict[str, object] = {"replicas": len(shepherd.replicas), "compared": shepherd.compared}
                     facts |= {"arriving": shepherd.arriving, **self.space(shepherd)}
+                    facts |= {"copies_at_once_max": shepherd.copies_at_once_max}
                     await self.b.beat(shepherd.id, **facts)
             while self.reports:
                 own, told = self.reports.pop(0)
@@ -227,6 +234,9 @@ class Paper:
 
     async def states(self, blob: BlobId) -> list[str]:
         return sorted((await self.b.locations(blob)).values())
+
+    async def held_twice(self, *blobs: BlobId) -> bool:
+        return all(len(self.holding(blob)) == 2 for blob in blobs)
 
     async def settled(self, *blobs: BlobId, copies: int) -> bool:
         return all([await self.states(blob) == ["alive"] * copies for blob in blobs])

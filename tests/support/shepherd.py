@@ -130,6 +130,7 @@ class FakeLibrarian:
     next_report_ms: int = 1000
     refused: str = ""
     copy_bytes_per_s_max: int = 0
+    copies_at_once_max: int = 0
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         self._fail("heartbeat")
@@ -138,8 +139,8 @@ class FakeLibrarian:
         self.beats.append(beat)
         if self.refused:
             return HeartbeatAnswer(1000, True, 0, self.position, self.refused, "it is somebody else")
-        rate = self.copy_bytes_per_s_max
-        return HeartbeatAnswer(1000, self.approved, self.number, self.position, copy_bytes_per_s_max=rate)
+        limits = {"copy_bytes_per_s_max": self.copy_bytes_per_s_max, "copies_at_once_max": self.copies_at_once_max}
+        return HeartbeatAnswer(1000, self.approved, self.number, self.position, **limits)
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
         self._fail("report")
@@ -387,3 +388,10 @@ def restored_within(world: World, operation: str, after: int = 0) -> None:
         await world.service.beat()
 
     within(world, operation, restored, after)
+
+
+async def two(**settings: Any) -> tuple[World, World]:
+    """A Shepherd with these settings, and a peer it can push to."""
+    first, second = World("s1", **settings), World("s2")
+    first.transfers.peers[second.base] = second.service
+    return await first.start(), await second.start()

@@ -14,7 +14,16 @@ import pytest
 from chelonia.core.ahash import Position
 from chelonia.core.caller import Call
 from chelonia.core.drills import Drill, DrillStatus
-from chelonia.core.healing import Endangered, Exposed, HealAction, HealControl, HealOrder, HealStatus, NodeCursor
+from chelonia.core.healing import (
+    Endangered,
+    Exposed,
+    HealAction,
+    HealControl,
+    HealOrder,
+    HealStatus,
+    NodeCopies,
+    NodeCursor,
+)
 from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary, NodeView
 from chelonia.hosting.metrics import Metrics
@@ -34,6 +43,7 @@ NEXT = (Endangered(BlobId("b"), "/data/a", 1, 3, 2 << 20, Ms(1_700_000_000_000))
 HURT = replace(
     WHOLE, exposed=(Exposed(1, 2), Exposed(2, 40)), copies_to_go=44, bytes_to_go=88 << 20, copies_done=6,
     bytes_done=12 << 20, copying=4, copies_per_min=360, bytes_per_s=12 << 20, forecast_ms=7_300, queue=NEXT, delayed=3,
+    nodes=(NodeCopies(ServiceId("https://s1/Shepherd"), 3, 4),),
 )  # fmt: skip
 
 
@@ -90,6 +100,7 @@ async def test_the_status_says_what_is_exposed_what_is_to_go_and_when_it_is_over
         "12 MiB/s, 360 copies/min", "about 7.3 s", "/data/a", "1/3", "3 for a Shepherd expected back",
     ):  # fmt: skip
         assert part in said.replace(".0 ", " "), part
+    assert [line.split() for line in said.splitlines() if "s1" in line] == [["https://s1/Shepherd", "3", "4"]]
     whole, _ = await run(Told(WHOLE), monkeypatch, "heal")
     assert "too few copies     none" in whole
     assert "it is whole" in whole
@@ -101,6 +112,7 @@ async def test_the_same_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["exposed"] == {"1": 2, "2": 40}
     assert (found["copies_to_go"], found["forecast_ms"], found["paused_by"]) == (44, 7_300, "")
     assert found["queue"][0]["name"] == "/data/a"
+    assert found["nodes"] == [{"shepherd": "https://s1/Shepherd", "copies": 3, "copies_max": 4}]
 
 
 async def test_watching_ends_when_all_is_whole_or_paused(monkeypatch: pytest.MonkeyPatch) -> None:

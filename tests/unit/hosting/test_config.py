@@ -114,6 +114,10 @@ def test_a_small_configuration_is_enough() -> None:
     assert config.limits.connections_max == 2000
 
 
+LIBRARIAN = '[librarian]\nid = "x"\nahash = []\n'
+COPIES = "librarian.tuning.copies_per_node_max"
+
+
 @pytest.mark.parametrize(
     ("change", "key", "says"),
     [
@@ -129,7 +133,7 @@ def test_a_small_configuration_is_enough() -> None:
         (('["ahash"]', '["ahsah"]'), "listen[0].serves", "none of"),
         (("port = 1", 'port = 1\nclient_certificate = "optional"'), "listen[0].client_certificate", "required"),
         (('id = "https://a/AHash"', ""), "ahash.id", "must be given"),
-        (("[node]", '[librarian]\nid = "x"\nahash = []\n[node]'), "", ""),
+        (("[node]", f"{LIBRARIAN}[node]"), "", ""),
         (("[node]", '[bartender]\nid = "x"\ntoken_key_file = "k"\n[node]'), "bartender.librarians", "no Librarian"),
         (("[node]", '[log]\nformat = "xml"\n[node]'), "log.format", "text"),
         (("[ahash]", "[ahash]\ntuning.cache_bytes = 256"), "ahash.tuning.cache_bytes", "from 16777216 (16 MiB)"),
@@ -137,6 +141,7 @@ def test_a_small_configuration_is_enough() -> None:
         (("[ahash]", "[ahash]\ntuning.round_trip_ms = 99"), "ahash.tuning.round_trip_ms", "from 100 to 1000 ms"),
         (("[ahash]", "[ahash]\ntuning.round_trip_ms = 1001"), "ahash.tuning.round_trip_ms", "the same on every"),
         (("[ahash]", '[ahash]\ntuning.cache_bytes = "1 GB"'), "ahash.tuning.cache_bytes", "a whole number"),
+        (("[node]", f"{LIBRARIAN}tuning.copies_per_node_max = 17\n[node]"), COPIES, "1 to 16 repair copies at once"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_key(change: tuple[str, str], key: str, says: str) -> None:

@@ -293,6 +293,17 @@ def test_slots_are_bounded_per_shepherd_and_in_all() -> None:
     assert not slots.free(ServiceId("x"))
     slots.release((A,))
     assert slots.free(A)
+    assert slots.used() == {A: 1, B: 2}
+
+
+def test_slots_keep_to_what_a_shepherd_bears_itself() -> None:
+    own = {A: 1, B: 9}
+    slots = Slots(2, 8, lambda shepherd: own.get(shepherd, 0))
+    assert [slots.most(shepherd) for shepherd in (A, B, ServiceId("x"))] == [1, 2, 2]
+    slots.take((A, B))
+    assert (slots.free(A), slots.free(B), slots.copy().free(A)) == (False, True, False)
+    slots.per_node_max = 1
+    assert not slots.free(B)
 
 
 def test_backoff_doubles_to_its_limit_and_forgets_on_success() -> None:

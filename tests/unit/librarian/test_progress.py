@@ -111,7 +111,7 @@ def test_limits_hold_for_each_shepherd_and_are_lifted_while_it_runs() -> None:
             told = await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 7, 1))
             assert (told.control.bytes_per_s, told.control.copies_per_node) == (7, 1)
             answer = await p.b.service.heartbeat(shepherd_call(p.b.shepherds[1]), heartbeat(p.b.shepherds[1]))
-            assert answer.copy_bytes_per_s_max == 7
+            assert (answer.copy_bytes_per_s_max, answer.copies_at_once_max) == (7, 1)
             p.shepherds[p.b.shepherds[0]].up = False
             await p.until(lambda: noticed(p))
             await asyncio.sleep(10)
@@ -120,7 +120,7 @@ def test_limits_hold_for_each_shepherd_and_are_lifted_while_it_runs() -> None:
             assert max(s.most_in_flight for s in p.shepherds.values()) == 1
             await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 0, 4))
             answer = await p.b.service.heartbeat(shepherd_call(p.b.shepherds[1]), heartbeat(p.b.shepherds[1]))
-            assert answer.copy_bytes_per_s_max == 0
+            assert (answer.copy_bytes_per_s_max, answer.copies_at_once_max) == (0, 4)
             assert await p.until(lambda: whole(p)) < 5_000
 
     run_virtual(scenario())

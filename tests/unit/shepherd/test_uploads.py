@@ -26,6 +26,7 @@ from tests.support.shepherd import (
     checksums,
     numbered,
     request,
+    two,
     virtual,
 )
 
@@ -38,13 +39,6 @@ async def kind_of(work: Awaitable[Any]) -> Kind:
     with pytest.raises(CheloniaError) as caught:
         await work
     return caught.value.kind
-
-
-async def two(**settings: Any) -> tuple[World, World]:
-    """A Shepherd and a peer it can push to."""
-    first, second = World("s1", **settings), World("s2")
-    first.transfers.peers[second.base] = second.service
-    return await first.start(), await second.start()
 
 
 async def peer_turl(peer: World, data: bytes, **how: Any) -> str:

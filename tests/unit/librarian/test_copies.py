@@ -1,0 +1,63 @@
+"""Who may have how many repair copies under way, and what becomes of one for which there is no place."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core.ids import ServiceId
+from chelonia.librarian.settings import LibrarianSettings
+from tests.sim.virtual_loop import run_virtual
+from tests.support.librarian import ADMIN
+from tests.support.paper import paper
+
+
+@pytest.mark.parametrize("busy", ["busy sending", "busy taking"])
+def test_a_shepherd_that_is_busy_is_asked_again_soon_and_has_not_failed(busy: str) -> None:
+    """Another Librarian, or the leader before this one, has as many copies under way there as it bears."""
+
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), backoff_max_ms=600_000)
+        async with paper(3, settings) as p:
+            await asyncio.sleep(1)
+            blobs = [(await p.upload(f"f{n}", copies=2))[1] for n in range(10)]
+            one, *rest = p.shepherds.values()
+            for shepherd in rest:
+                shepherd.broken = busy
+            one.up = False
+            await asyncio.sleep(60)
+            asked = rest[1].put_calls
+            await asyncio.sleep(60)
+            assert 10 < rest[1].put_calls - asked < 10 * 60, "it is asked again, not again and again"
+            for shepherd in rest:
+                shepherd.broken = ""
+            assert await p.until(lambda: p.held_twice(*blobs)) < 3_000
+
+    run_virtual(scenario())
+
+
+def test_a_shepherd_that_is_configured_to_bear_fewer_copies_is_given_no_more() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=5) as p:
+            for number in range(40):
+                await p.upload(f"f{number}", copies=3)
+            one, weak, *_ = p.shepherds.values()
+            weak.copies_at_once_max = 1
+            await asyncio.sleep(1)
+            quiet = (await p.b.service.heal_status(ADMIN)).nodes
+            assert [(load.shepherd, load.copies, load.copies_max) for load in quiet] == [(weak.id, 0, 1)]
+            one.up = False
+            most: dict[ServiceId, int] = {}
+
+            async def whole() -> bool:
+                status = await p.b.service.heal_status(ADMIN)
+                for load in status.nodes:
+                    most[load.shepherd] = max(most.get(load.shepherd, 0), load.copies)
+                    assert load.copies <= load.copies_max
+                return bool(most) and status.copies_done == 40
+
+            await p.until(whole)
+            assert most[weak.id] == 1
+            assert max(most.values()) == p.b.settings.copies_per_node_max
+
+    run_virtual(scenario())

@@ -1,0 +1,139 @@
+"""Repair copies that a Shepherd sends and takes at once: no more than it was told, whoever asks for them."""
+
+import asyncio
+
+import pytest
+
+from chelonia.core.bounds import CHUNK_BYTES, COPIES_IN_FLIGHT_PER_NODE_MAX
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.shepherd import CopyOrder
+from chelonia.shepherd.places import MOMENT_MS, Places
+from tests.support.shepherd import LIBRARIAN, VirtualClock, World, numbered, request, two, virtual
+
+DATA = b"0123456789" * 100
+LARGE = bytes(4 * CHUNK_BYTES)
+SLOW = 100_000
+
+
+async def order(source: World, target: World, number: int, data: bytes = LARGE) -> CopyOrder:
+    """A copy that a Librarian has claimed."""
+    reference = await source.store(data, number)
+    wanted = request(data, number, reference=ReferenceId(numbered("c", number)))
+    return CopyOrder(reference, (await target.put(wanted)).turl)
+
+
+async def told(world: World, copies: int, rate: int = 0) -> None:
+    world.librarian.copies_at_once_max, world.librarian.copy_bytes_per_s_max = copies, rate
+    await world.service.beat()
+
+
+async def refused(world: World, order: CopyOrder) -> CheloniaError:
+    with pytest.raises(CheloniaError) as error:
+        await asyncio.wait_for(world.service.copy(LIBRARIAN, order), 2 * MOMENT_MS / 1000)
+    return error.value
+
+
+@virtual
+async def test_no_more_are_sent_at_once_than_it_was_told_and_who_waits_in_vain_is_told_that_it_is_busy() -> None:
+    """Two Librarians, or a new leader after another: each keeps to the limit by itself only."""
+    first, second = await two()
+    await told(first, 2, SLOW)
+    orders = [await order(first, second, number) for number in range(1, 4)]
+    under_way = [asyncio.ensure_future(first.service.copy(LIBRARIAN, each)) for each in orders[:2]]
+    await first.pass_ms(100)
+    error = await refused(first, orders[2])
+    assert (error.kind, error.subject) == (Kind.BUSY, first.settings.service_id)
+    assert len(first.transfers.pushes) == 2
+    await asyncio.gather(*under_way)
+    assert (await first.service.copy(LIBRARIAN, orders[2])).location.shepherd == second.settings.service_id
+
+
+@virtual
+async def test_short_copies_wait_a_moment_for_one_another_and_all_are_made() -> None:
+    first, second = await two()
+    await told(first, 1, 100 * len(DATA))
+    orders = [await order(first, second, number, DATA) for number in range(1, 9)]
+    await asyncio.gather(*(first.service.copy(LIBRARIAN, each) for each in orders))
+    assert len(second.blobs.references()) == 8
+
+
+@virtual
+async def test_no_more_are_taken_at_once_whoever_sends_them_and_users_do_not_wait() -> None:
+    first, second = await two()
+    await told(first, 16, SLOW)
+    await told(second, 1)
+    one, other = [await order(first, second, number) for number in (1, 2)]
+    under_way = asyncio.ensure_future(first.service.copy(LIBRARIAN, one))
+    await first.pass_ms(100)
+    error = await refused(first, other)
+    assert (error.kind, error.subject == first.settings.service_id) == (Kind.BUSY, False)
+    assert await second.service.offset(LIBRARIAN, await second.ticket(request(DATA, 7))) == 0
+    assert (await second.send(await second.ticket(request(DATA, 8)), DATA)).complete
+    full = request(DATA, 9, reference=ReferenceId(numbered("c", 9)))
+    with pytest.raises(CheloniaError) as refusal:
+        await second.put(full)
+    assert (refusal.value.kind, refusal.value.subject) == (Kind.BUSY, second.settings.service_id)
+    await under_way
+    await first.service.copy(LIBRARIAN, other)
+
+
+@virtual
+async def test_two_that_copy_to_each_other_do_not_wait_for_one_another() -> None:
+    first, second = await two()
+    for world in (first, second):
+        await told(world, 1, 100 * len(DATA))
+    orders = [(first, await order(first, second, n, DATA)) for n in (1, 2)]
+    orders += [(second, await order(second, first, n, DATA)) for n in (3, 4)]
+    second.transfers.peers[first.base] = first.service
+    await asyncio.gather(*(world.service.copy(LIBRARIAN, each) for world, each in orders))
+
+
+@virtual
+async def test_an_interrupted_copy_whose_place_was_taken_goes_on_where_it_left_off() -> None:
+    first, second = await two()
+    await told(second, 1)
+    one, other = [await order(first, second, number) for number in (1, 2)]
+    first.transfers.cut_after[second.base] = CHUNK_BYTES
+    interrupted = asyncio.ensure_future(first.service.copy(LIBRARIAN, one))
+    await first.pass_ms(1)
+    await told(first, 16, len(LARGE) // 2)
+    between = asyncio.ensure_future(first.service.copy(LIBRARIAN, other))
+    await between
+    await interrupted
+    assert first.transfers.pushes[-1] == (second.base, CHUNK_BYTES)
+
+
+@pytest.mark.parametrize(("own", "ordered", "holds"), [(1, 3, 1), (16, 3, 3), (2, 0, 2), (0, 0, 1), (99, 99, 16)])
+@virtual
+async def test_the_least_of_what_is_configured_and_what_is_ordered_holds(own: int, ordered: int, holds: int) -> None:
+    world = await World(copies_at_once_max=own).start()
+    await told(world, ordered)
+    assert COPIES_IN_FLIGHT_PER_NODE_MAX == 16
+    assert (world.service.copies_at_once, world.librarian.beats[-1].copies_at_once_max) == (holds, min(max(own, 1), 16))
+
+
+@virtual
+async def test_places_go_to_who_came_first_and_those_who_gave_up_take_none() -> None:
+    places, order, clock = Places(VirtualClock(), "shepherd", 1), [], VirtualClock()
+
+    async def stay(name: str, ms: int) -> None:
+        async with places.one("copy"):
+            order.append(name)
+            await clock.sleep(ms)
+
+    async def late(name: str) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(stay(name, 300))
+        await clock.sleep(1)
+        return task
+
+    tasks = [await late(name) for name in "abcd"]
+    tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert order == ["a", "c", "d"]
+    assert places.taken == 0
+    held = [await late(name) for name in "efghij"]
+    outcome = await asyncio.gather(*held, return_exceptions=True)
+    assert [isinstance(each, CheloniaError) for each in outcome] == [False] * 4 + [True] * 2
+    places.limit(2)
+    assert places.taken == 0
