@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from chelonia.ahash.peer_messages import Message
-from chelonia.ahash.standing import TermMark
+from chelonia.ahash.standing import TermMark, Vouched
 
 
 class Role(enum.Enum):
@@ -143,7 +143,8 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """For status and metrics. `master` None: none is known. `lease_ms`: left of our own lease, 0 without."""
+    """For status and metrics. `master` None: none is known. `lease_ms`: left of our own lease, 0 without; `vouched`:
+    our newest commit of a term proven open."""
 
     role: Role
     master: int | None
@@ -154,4 +155,5 @@ class ReplicaStatus:
     head: int
     lease_ms: int
     membership: int
+    vouched: Vouched
     peers: tuple[PeerStatus, ...]

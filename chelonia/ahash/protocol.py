@@ -270,6 +270,7 @@ class Replica:
             head=reign.watermark.last if reign else found.head if found else 0,
             lease_ms=max(0, self._lease_until(now_ms) - now_ms) if reign else 0,
             membership=self._membership.number,
+            vouched=self._vouched,
             peers=tuple(peers),
         )
 

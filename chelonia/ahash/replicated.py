@@ -211,6 +211,8 @@ class ReplicatedAHash:
             replicas=self._views(found),
             pages=parts.pages_seen(),
             round_trip_ms=parts.settings.round_trip_ms,
+            vouched_term=found.vouched.term,
+            vouched_sequence=found.vouched.sequence,
         )
 
     def _views(self, found: ReplicaStatus) -> tuple[ReplicaView, ...]:

@@ -197,7 +197,9 @@ class AHashStatus:
     Of a group: `replica` its id, `term` of mastership, `lease_ms` left of a master's lease, `elected_ms` when this
     replica last became master (0: never in this process), `membership` the number of the record in force.
     `pages`: the scrub of this one's pages; None when there is none. `round_trip_ms`: how far apart replicas may be, as
-    configured; 0: not told.
+    configured; 0: not told. `vouched_term`, `vouched_sequence`: the newest commit on this disk of a term that is known
+    to have been joined; of two disks of one generation the one with the larger pair holds all that the other has of
+    what was acknowledged.
     """
 
     position: Position
@@ -213,6 +215,8 @@ class AHashStatus:
     replicas: tuple[ReplicaView, ...] = ()
     pages: PagesSeen | None = None
     round_trip_ms: int = 0
+    vouched_term: int = 0
+    vouched_sequence: int = 0
 
 
 class GroupStep(enum.Enum):

@@ -139,6 +139,8 @@ _STATUS = record(
     Listed("replicaList", Children("replica", "replicas", _REPLICA), omit=True),
     Child("pages", "pages", _PAGES_SEEN, default=None),
     extra("roundTripMs", "round_trip_ms", 0, form=INT),
+    extra("vouchedTerm", "vouched_term", 0, form=INT),
+    extra("vouchedSequence", "vouched_sequence", 0, form=INT),
 )
 
 AHASH: Final = service(

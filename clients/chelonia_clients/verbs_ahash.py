@@ -38,6 +38,8 @@ async def status(session: Session) -> None:
         session.out.result(url=url, answers=True, **_facts(found))
     best = next((found for found in told.values() if found.role == "master"), next(iter(told.values())))
     _show(session, best)
+    for line in held(told.values()) if best.replica and best.role != "master" else ():
+        session.out.say(line)
     for line in too_far(told.values()):
         session.out.say(line)
     for url, found in told.items():
@@ -176,6 +178,20 @@ def _show(session: Session, found: AHashStatus) -> None:
         say(line)
 
 
+def held(told: Iterable[AHashStatus]) -> list[str]:
+    """A line for each of those who answer: how far its disk holds what was acknowledged, and who holds the most."""
+    have = {
+        found.replica: (found.position.generation, found.vouched_term, found.vouched_sequence)
+        for found in sorted(told, key=lambda found: found.replica)
+    }
+    most = max(have.values())
+    return [
+        f"replica {replica} holds generation {generation}, term {term}, commit {sequence}"
+        + (": the newest of those that answer" if (generation, term, sequence) == most else "")
+        for replica, (generation, term, sequence) in have.items()
+    ]
+
+
 def too_far(told: Iterable[AHashStatus]) -> list[str]:
     """A line for each two replicas that are farther apart than their group is made for: who measured, and the cure."""
     lines: dict[tuple[int, ...], str] = {}
@@ -228,6 +244,7 @@ def _facts(found: AHashStatus) -> dict[str, object]:
         "objects": found.objects_estimate,
         "free_bytes": found.free_bytes,
         "round_trip_ms": found.round_trip_ms,
+        "vouched": {"term": found.vouched_term, "sequence": found.vouched_sequence},
         "pages": found.pages
         and {
             "pages": found.pages.pages,

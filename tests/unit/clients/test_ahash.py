@@ -114,6 +114,21 @@ async def test_without_a_master_what_a_follower_sees_is_shown() -> None:
     assert "none answers; seen by replica 1" in session.said.getvalue()
 
 
+async def test_without_a_master_it_is_told_whose_disk_holds_the_most() -> None:
+    """A longer log of an older term lacks what was acknowledged after it; a position is told only under a master."""
+    old = replace(FOLLOWER, replica=1, role="alone", vouched_term=4, vouched_sequence=900)
+    new = replace(FOLLOWER, replica=3, role="alone", vouched_term=5, vouched_sequence=850)
+    session = PaperSession(a=PaperAHash(old), b=PaperAHash(NETWORK), c=PaperAHash(new))
+    await verbs_ahash.status(session)  # type: ignore[arg-type]
+    assert [line for line in session.said.getvalue().splitlines() if " holds " in line] == [
+        "replica 1 holds generation 2, term 4, commit 900",
+        "replica 3 holds generation 2, term 5, commit 850: the newest of those that answer",
+    ]
+    assert [result["vouched"] for result in session.results if result["answers"]] == [
+        {"term": 4, "sequence": 900}, {"term": 5, "sequence": 850},
+    ]  # fmt: skip
+
+
 async def test_pages_that_nobody_has_looked_at_are_not_called_sound() -> None:
     fresh = AHashStatus(Position("c", 1, 3), "master", True, 5, 9, pages=PagesSeen(0, 0, Ms(0), 0))
     session = PaperSession(a=PaperAHash(fresh))
