@@ -79,7 +79,7 @@ async def replace(session: Session, replica: str, dn: str, address: str) -> None
     """`ahash replace`: add one, wait until it votes, remove the other. Interrupted, it is taken up where it stood."""
     old = _id(replica)
     found = await _strong_status(session)
-    if not any(view.dn == dn for view in found.replicas):
+    if not _is_taken_up(found, old, dn, address):
         found = await add(session, dn, address)
     new = next(view.replica for view in found.replicas if view.dn == dn)
     session.out.tell(f"start replica {new} on an empty directory now, if it does not run yet; waiting until it votes")
@@ -88,6 +88,21 @@ async def replace(session: Session, replica: str, dn: str, address: str) -> None
         found = await _strong_status(session)
     if any(view.replica == old for view in found.replicas):
         await remove(session, replica)
+
+
+def _is_taken_up(found: AHashStatus, old: int, dn: str, address: str) -> bool:
+    """Whether a replacement was added before. Raises: EXISTS for one who is no replacement, NOT_FOUND."""
+    new = next((view for view in found.replicas if view.dn == dn), None)
+    if new is None and all(view.replica != old for view in found.replicas):
+        cause = "no member has this id: `chelonia admin ahash status` shows them"
+        raise CheloniaError(Kind.NOT_FOUND, "replace", str(old), cause)
+    if new is not None and (new.address != address or new.replica <= old):
+        cause = (
+            f"this is replica {new.replica} at {new.address}; what takes the place of another has a certificate and an"
+            " address of its own. To give a replica another address, remove it, then add it with an empty directory"
+        )
+        raise CheloniaError(Kind.EXISTS, "replace", dn, cause)
+    return new is not None
 
 
 async def _regroup(session: Session, change: GroupChange) -> AHashStatus:

@@ -231,3 +231,21 @@ async def test_a_replaced_replica_goes_only_when_the_new_one_votes_and_the_comma
     assert {each.replica: each.role for each in told.replicas} == {1: "follower", 2: "master", 4: "follower"}
     await verbs_ahash.replace(session, "3", "/CN=new", "h4:7")  # type: ignore[arg-type]
     assert len(ahash.changes) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "dn", "address", "kind"),
+    [
+        ("3", "/CN=3", "h9:7", Kind.EXISTS),
+        ("3", "/CN=3", "h3:7", Kind.EXISTS),
+        ("3", "/CN=2", "h9:7", Kind.EXISTS),
+        ("3", "/CN=2", "h2:7", Kind.EXISTS),
+        ("9", "/CN=new", "h9:7", Kind.NOT_FOUND),
+    ],
+)
+async def test_nobody_is_taken_out_for_one_who_is_there_already(old: str, dn: str, address: str, kind: Kind) -> None:
+    """It would leave a group of two; and where nobody is to go, nobody comes."""
+    ahash = PaperAHash(MASTER)
+    with pytest.raises(CheloniaError, check=lambda error: error.kind is kind):
+        await verbs_ahash.replace(PaperSession(a=ahash), old, dn, address)  # type: ignore[arg-type]
+    assert ahash.changes == []
