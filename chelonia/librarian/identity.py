@@ -3,8 +3,9 @@
 Each Shepherd has one store on record. The first one heard is recorded; another is refused until an administrator, on
 the Shepherd's own node, says that it takes the first one's place. While a Shepherd is heard, nobody else speaks in its
 name: another process with another boot is its restart only if its disk remembers the boot that is heard. A store that
-was replaced comes back only by a later start of its own, for a message of the earlier ones may be late; and one that
-seems older than the store on record has to say for a lease that it takes its place.
+was replaced comes back only by a later start of its own, for a message of the earlier ones may be late; one that
+seems older than the store on record has to say for a lease that it takes its place; and no two stores have a boot in
+common, for starts are told apart by it.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def judge(
         insists: this start has said for a lease, and was not silent for one, that its store replaces another, and
             nobody else was taken meanwhile.
     """
-    if living is not None and beat.boot != living.boot and beat.store:
+    other = living is not None and (beat.boot != living.boot or living.store not in ("", beat.store))
+    if living is not None and other and beat.store:
         twin = _twin(beat, living, settled)
         if twin is not None:
             return twin
@@ -105,6 +107,11 @@ def judge(
             "if its disk was put back, start it again, with the clock right"
         )
         return Judgement(REFUSED_STORE, cause)
+    if beat.boot in (recorded.boot, *recorded.replaced.values()):
+        cause = (
+            f"another store of {beat.shepherd} has had boot {beat.boot}; unless this message was late, start it again"
+        )
+        return Judgement(REFUSED_TWIN, cause)
     if beat.boot < recorded.boot and not insists:
         cause = (
             f"store {recorded.store} was recorded with a later start (boot {recorded.boot}, this is boot {beat.boot}); "

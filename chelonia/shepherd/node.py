@@ -89,12 +89,11 @@ class Node:
     async def boot(self) -> None:
         """Raise the boot number, durably, before anything is served. Raises: BAD_CONFIG on another Shepherd's store.
 
-        It follows the clock where that is ahead: a Shepherd whose disk was replaced must not be taken for its past
-        self, nor an old disk that was put back for one from the past.
+        It follows the clock, in ms, where that is ahead: a Shepherd whose disk was replaced must not be taken for its
+        past self, nor an old disk that was put back for one from the past.
         """
         await self.disk.open(self.id, self.ports.ids)
         old = await self.ports.worker.run(self.ports.state_file.load)
-        clock_s = self.ports.clock.now_ms() // 1000
         if old is None:
             old = State(boot=0, ticket_secret=self.ports.ids.token(32))
         if self.disk.identity.replaces:  # an administrator's word: whatever answers now is its cluster
@@ -104,7 +103,7 @@ class Node:
         boots = [str(old.boot), *old.extra.get(BOOTS, "").split()] if old.boot else []
         extra = {**old.extra, BOOTS: " ".join(boots[: bounds.BOOTS_KEPT])}
         last = max(old.boot, int(old.extra.get(REPORTED, "0")))
-        await self.save(lambda _: replace(old, boot=max(last + 1, clock_s), extra=extra))
+        await self.save(lambda _: replace(old, boot=max(last + 1, self.ports.clock.now_ms()), extra=extra))
         self.journal = Journal(self.id, self.state.boot)
         self.round = Round(self.state.extra.get(CURSOR, ""))
 

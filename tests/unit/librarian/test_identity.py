@@ -41,6 +41,7 @@ def beat(boot: int = 5, store: str = "old", boots: tuple[int, ...] = (), *, repl
         (beat(6, "new"), "old", beat(), REFUSED_TWIN),
         (beat(6, "new", (5,), replaces=True), "old", beat(), REFUSED_TWIN),
         (beat(4), "old", beat(boots=(4,)), REFUSED_TWIN),
+        (beat(5, "new", replaces=True), "old", beat(), REFUSED_TWIN),  # two disks that began in the same moment
         (beat(6, ""), "old", beat(), ""),  # software from before stores had names
     ],
 )
@@ -131,14 +132,15 @@ async def test_a_store_that_another_librarian_has_taken_is_not_refused(expect_lo
 
         async def said(service: LibrarianService, store: str, *, replaces: bool = False) -> str:
             b.clock.now += 2 * b.settings.lease_ms
-            spoken = Heartbeat(shepherd, 1, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            boot = ("one", "two", "three").index(store) + 1
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
             return (await service.heartbeat(call, spoken)).refused
 
         assert await said(b.service, "one") == ""
         await other.start()
         expect_log("has store two in the place of one")
         assert await said(b.service, "two", replaces=True) == ""
-        assert (await other.report(call, Report(shepherd, 1, 1, (), "two"))).accepted == 1
+        assert (await other.report(call, Report(shepherd, 2, 1, (), "two"))).accepted == 1
         expect_log("has store three in the place of two")
         assert await said(b.service, "three", replaces=True) == ""
         assert await said(other, "three") == ""
@@ -251,6 +253,36 @@ async def test_a_late_message_of_a_store_that_was_never_recorded_displaces_none(
         assert await said("two", 90, 2 * lease_ms, replaces=True) == REFUSED_TWIN, "somebody else was heard meanwhile"
         assert await said("two", 90, 2 * lease_ms, replaces=True) == REFUSED_TWIN, "it does not insist: it was silent"
         assert await said("three", 100, 0) == ""
+
+
+@pytest.mark.parametrize("recorded_boot", [100, 90])
+async def test_a_boot_is_that_of_one_store_alone(recorded_boot: int, expect_log: Callable[..., None]) -> None:
+    """Of two disks with the same boot number one was never heard: its late message displaces nobody, whoever lives,
+    and to insist does not help it. The next start has another number."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        async def said(store: str, boot: int, after_ms: int, *, replaces: bool = False) -> str:
+            b.clock.now += after_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            return (await b.service.heartbeat(call, spoken)).refused
+
+        lease_ms = b.settings.lease_ms
+        assert await said("one", 50, 2 * lease_ms) == ""
+        expect_log("has store three in the place of one")
+        assert await said("three", recorded_boot, 2 * lease_ms, replaces=True) == ""
+        assert await said("three", 100, 2 * lease_ms) == ""
+        expect_log("another process is alive")
+        assert await said("two", 100, 0, replaces=True) == REFUSED_TWIN
+        assert await said("three", 100, 0) == ""
+        for store, boot in (("two", recorded_boot), ("four", 50)):
+            assert await said(store, boot, 2 * lease_ms, replaces=True) == REFUSED_TWIN
+            for _ in range(3):
+                assert await said(store, boot, lease_ms, replaces=True) == REFUSED_TWIN, "insisting does not help"
+        assert await said("three", 100, 0) == ""
+        expect_log("has store two in the place of three")
+        assert await said("two", 101, 2 * lease_ms, replaces=True) == ""
 
 
 async def test_of_two_stores_that_replace_one_at_once_only_one_is_recorded(expect_log: Callable[..., None]) -> None:

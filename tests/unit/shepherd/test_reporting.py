@@ -127,7 +127,7 @@ async def test_a_librarian_of_another_cluster_hears_nothing() -> None:
 @virtual
 async def test_reports_of_a_boot_from_the_past_raise_an_alarm() -> None:
     world = await World().start(run=True)
-    world.librarian.boot = 1 << 40
+    world.librarian.boot = 1 << 50
     await world.store(DATA)
     await world.pass_ms(20_000)
     assert world.librarian.applied == []

@@ -204,6 +204,16 @@ async def test_a_replaced_disk_is_not_taken_for_the_past_self() -> None:
     assert (await new.service.status(ADMINISTRATOR)).boot > boot
 
 
+@virtual
+async def test_two_disks_of_one_second_have_different_boots() -> None:
+    one, other = World(), World()
+    other.clock.step_ms = 1
+    await one.start()
+    await other.start()
+    first, second = [(await world.service.status(ADMINISTRATOR)).boot for world in (one, other)]
+    assert first < second
+
+
 @pytest.mark.parametrize("fault", ["truncate", "lose", "damage_record"])
 @virtual
 async def test_damage_found_at_the_start_is_reported_as_invalid(fault: str, expect_log: Any) -> None:
