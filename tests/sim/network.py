@@ -228,7 +228,7 @@ class Network:
 
     # --- what is under way ------------------------------------------------------------------------------------------
 
-    def _fly(self, node: Node, work: Any, request_id: str) -> asyncio.Task[Any]:
+    def _fly(self, node: Node, work: Any, request_id: str) -> asyncio.Future[Any]:
         task = node.spawn(work)
         if request_id:
             self._take_off(request_id)
@@ -249,27 +249,26 @@ class _Port:
     held by what it went through is memory that only a collection gives back."""
 
     def __init__(self, network: Network, target: Target, node: Node, caller: Call, source: Node) -> None:
-        self._network, self._target, self._node = network, target, node
-        self._caller, self._source = caller, source
+        self._way = network, target, node, caller, source  # in one: a class with `__getattr__` is slow to tell
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         return partial(self.call, method)
 
     async def call(self, method: str, context: Call, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the service."""
-        mine = self._source.horizon
+        network, target, node, caller, source = self._way
+        mine = source.horizon
         arriving = Call(
-            dn=self._caller.dn, roles=self._caller.roles, service_id=self._caller.service_id,
-            request_id=context.request_id, request_key=context.request_key, address=self._source.name,
-            read_after=later(context.read_after, mine.newest), strong=context.strong,
+            caller.dn, caller.roles, caller.service_id, (), source.name, context.request_id, context.request_key,
+            later(context.read_after, mine.newest), context.strong,
         )  # fmt: skip
         said: list[tuple[CheloniaError | None, Position | None]] = []
 
         async def work() -> Any:
-            service = self._target()
+            service = target()
             if service is None:
-                raise CheloniaError(Kind.UNAVAILABLE, method, self._node.name, "it is starting")
-            theirs = self._node.horizon
+                raise CheloniaError(Kind.UNAVAILABLE, method, node.name, "it is starting")
+            theirs = node.horizon
             try:
                 answer = await getattr(service, method)(arriving, *args, **kwargs)
             except CheloniaError as error:
@@ -280,7 +279,7 @@ class _Port:
 
         failed: CheloniaError | None = None
         try:
-            return await self._network.carry(self._source, self._node, method, work, context.request_id)
+            return await network.carry(source, node, method, work, context.request_id)
         except CheloniaError as error:
             failed = error
             raise

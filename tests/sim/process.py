@@ -14,6 +14,7 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable, Coroutine, Generator
+from types import CoroutineType
 from typing import Any
 
 from chelonia.core.errors import CheloniaError
@@ -75,10 +76,11 @@ def make_task(
     """Make a task of the process in whose context it runs: the `make_task` of a loop with processes."""
     del name
     task: asyncio.Future[Any]
-    if type(work) is Sleep:
+    kind = type(work)
+    if kind is Sleep:
         task = Nap(loop=loop)
         task.lie_down(work)
-    elif getattr(work, "cr_code", None) is _WAIT:
+    elif kind is CoroutineType and work.cr_code is _WAIT:
         task = Waiter(loop=loop)
         task.attend(work)
     else:
@@ -148,9 +150,9 @@ class Node:
         life = context.get(_LIFE)
         return life is None or life.over
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """Run `work` as part of this process."""
-        return self._loop.create_task(work, context=self.context())
+        return make_task(self._loop, work, context=self.context())
 
     async def crash(self) -> None:
         """Kill the process: every task is cancelled, nothing is flushed."""
@@ -329,7 +331,11 @@ class Waiter(asyncio.Future[bool]):
         if self.done():
             return False
         self._asked = True
-        if self._news is not None:
+        if self._news is None:
+            return True
+        if self._callbacks is None:  # type: ignore[attr-defined]
+            self._told(self._news)
+        else:
             self._news.cancel()
         return True
 
@@ -344,6 +350,8 @@ class Waiter(asyncio.Future[bool]):
             self._news.add_done_callback(self._told)
 
     def _told(self, news: asyncio.Future[bool]) -> None:
+        if self._news is None:
+            return
         self._event._waiters.remove(news)  # type: ignore[attr-defined]
         self._news = None
         if self._asked:

@@ -56,8 +56,9 @@ class _NoSockets(selectors.BaseSelector):
         return self._keys
 
 
-_Work = tuple[contextvars.Context, Callable[..., object], tuple[Any, ...]]
-"""What the loop does next: call this with these arguments in this context."""
+_Work = tuple[Any, ...]
+"""What the loop does next: a context, what to call in it, and with what. One tuple is all that a callback costs."""
+_NOTHING: Any = object()
 
 
 class Timer(float):
@@ -110,9 +111,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Let it be so late."""
         self.now_s, self.now_ms = now_s, round(now_s * 1000)
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_soon(
+        self, callback: Any, argument: Any = _NOTHING, *more: Any, context: contextvars.Context | None = None
+    ) -> Any:
         """See `asyncio.AbstractEventLoop`. Returns: nothing to cancel it by."""
-        self._ready.append((copy_context() if context is None else context, callback, args))
+        if context is None:
+            context = copy_context()
+        if argument is _NOTHING:
+            self._ready.append((context, callback))
+        elif more:
+            self._ready.append((context, callback, argument, *more))
+        else:
+            self._ready.append((context, callback, argument))
 
     call_soon_threadsafe = call_soon
 
@@ -120,7 +130,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """See `asyncio.AbstractEventLoop`."""
         timer = Timer(when)
         timer.gone, timer.calls = False, [callback, *args]
-        timer.work = (copy_context() if context is None else context, _call, (timer.calls,))
+        timer.work = (copy_context() if context is None else context, _call, timer.calls)
         heappush(self._due, timer)
         return timer
 
@@ -135,7 +145,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def next_turn(self, callback: Callable[..., object]) -> None:
         """Call it in the next turn of the loop, in no context of anybody's."""
-        self._ready.append((self._own, callback, ()))
+        self._ready.append((self._own, callback))
 
     async def finished(self, task: asyncio.Future[Any], limit: float) -> bool:
         """Whether `task` ends within `limit` virtual seconds; waits so long: `asyncio.wait` for one."""
@@ -169,7 +179,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """A timer for a future that somebody waits for: fired too late it does nothing."""
         timer = Timer(self.now_s + delay)
         timer.gone = False
-        timer.work = (self._own, _wake, (future,))
+        timer.work = (self._own, _wake, future)
         heappush(self._due, timer)
         return timer
 
@@ -177,7 +187,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """A timer that calls `callback`, in no context of anybody's."""
         timer = Timer(self.now_s + delay)
         timer.gone = False
-        timer.work = (self._own, callback, ())
+        timer.work = (self._own, callback)
         heappush(self._due, timer)
         return timer
 
@@ -186,29 +196,33 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         """Until the loop is stopped: run all that is ready, jump to the next timer when nothing is."""
-        due, ready = self._due, self._ready
+        due, ready, run = self._due, self._ready, contextvars.Context.run
         while True:
             while due and due[0].gone:
                 heappop(due)
             if not ready and not self._stopping:  # type: ignore[attr-defined]
-                if not due:
-                    raise Deadlock("no task is ready and no timer is set")
-                if due[0] > self.now_s:
-                    self.jump(float(due[0]))
-                if self.now_s > self.ends_s:
-                    raise Endless(f"not at its end after {self.ends_s:.0f} virtual seconds")
+                self._pass_time()
             while due and due[0] <= self.now_s:
                 ready.append(heappop(due).work)
             for _ in range(len(ready)):
-                context, callback, args = ready.popleft()
+                work = ready.popleft()
                 try:
-                    context.run(callback, *args)
+                    run(*work)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    self.call_exception_handler({"message": f"a callback failed: {callback}", "exception": error})
+                    self.call_exception_handler({"message": f"a callback failed: {work[1]}", "exception": error})
             if self._stopping:  # type: ignore[attr-defined]
                 return
+
+    def _pass_time(self) -> None:
+        """Let it be as late as the next timer says. Raises: Deadlock when there is none, Endless."""
+        if not self._due:
+            raise Deadlock("no task is ready and no timer is set")
+        if self._due[0] > self.now_s:
+            self.jump(float(self._due[0]))
+        if self.now_s > self.ends_s:
+            raise Endless(f"not at its end after {self.ends_s:.0f} virtual seconds")
 
 
 def _call(calls: list[Any]) -> None:
