@@ -95,8 +95,10 @@ PENDING_OBJECT = ObjectId("sys:pending")
 SNAPSHOTS_OBJECT = ObjectId("sys:snapshots")
 """Namespace snapshots: `snapshot` names manifest and segments by time, `blobs` all blobs that hold any of them."""
 REBUILD_OBJECT = ObjectId("sys:rebuild")
-"""Section `rebuild`: `state` (`running`, `done`) and `begun_ms` of the last rebuild from bytes."""
+"""Section `rebuild`: `state` (`running`, `done`) and `begun_ms` of the last rebuild from bytes, and what it was
+made by; section `shepherds`: which have told what they know (`told`), and which it was made without (`away`)."""
 OVERWRITTEN_OBJECT = ObjectId("sys:overwritten")
-"""While a rebuild goes on: section `formerly`, the blobs that newer bytes of their file (value) have replaced."""
+"""While a rebuild goes on, and as long as a Shepherd is missing in it: section `formerly`, the blobs that newer bytes
+of their file (value) have replaced, and blobs and entries that were deleted (value `deleted`)."""
 CLUSTER_OBJECT = ObjectId("sys:cluster")
 """Section `cluster`: `id`, `generation`, `created_ms`, `record_key` (signs replica records)."""

@@ -25,6 +25,8 @@ from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
 Expect = tuple[tuple[Guid, int], ...]
 """(entry, version) pairs a decision was based on; the transact fails with CONFLICT if one has changed."""
 
+NOBODY = ServiceId("")
+
 TYPE_FILE = "file"
 TYPE_COLLECTION = "collection"
 TYPE_MOUNTPOINT = "mountpoint"
@@ -709,10 +711,13 @@ class Librarian(Protocol):
         """Repair what `fsck` found and a safe repair is known for, each in one conditional transact. Administrators."""
         ...
 
-    async def rebuild(self, call: Call, begin: bool) -> RebuildStatus:
+    async def rebuild(self, call: Call, begin: bool, late: ServiceId = NOBODY) -> RebuildStatus:
         """Restore an empty namespace from the Shepherds alone, or (`begin` False) tell how far that is.
 
         It goes on by itself; begun again it goes over everything again, which changes nothing that is right.
-        Administrators only. Raises: NOT_EMPTY when the namespace is none to be rebuilt; NOT_SUPPORTED.
+        `late`: a Shepherd that it was made without, and is back: only what that one alone knew is brought in, while all
+        goes on. Administrators only. Raises: NOT_EMPTY when the namespace is none to be rebuilt; NOT_SUPPORTED; of a
+        `late` one NOT_FOUND when there is no such Shepherd, CONFLICT when no rebuild is through, or another recount
+        is not.
         """
         ...

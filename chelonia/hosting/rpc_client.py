@@ -508,9 +508,9 @@ class RemoteLibrarian:
         """See the port."""
         return await self._channel.call(call, "fsck", below, cursor)
 
-    async def rebuild(self, call: Call, begin: bool) -> librarian.RebuildStatus:
+    async def rebuild(self, call: Call, begin: bool, late: ServiceId = librarian.NOBODY) -> librarian.RebuildStatus:
         """See the port."""
-        return await self._channel.call(call, "rebuild", begin)
+        return await self._channel.call(call, "rebuild", begin, late)
 
     async def mend(self, call: Call, findings: tuple[librarian.Finding, ...]) -> tuple[librarian.Mended, ...]:
         """See the port."""

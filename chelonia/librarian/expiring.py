@@ -10,12 +10,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from chelonia.core import bounds
 from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Guid, ObjectId, blob_object, is_guid
+from chelonia.core.ids import (
+    OVERWRITTEN_OBJECT,
+    PENDING_OBJECT,
+    REBUILD_OBJECT,
+    TRASH_OBJECT,
+    Guid,
+    ObjectId,
+    blob_object,
+    is_guid,
+)
 from chelonia.core.librarian import TYPE_PENDING, TYPE_TRASHED
 from chelonia.core.metadata import Needed
-from chelonia.librarian import trash
+from chelonia.librarian import rebuild, trash
 from chelonia.librarian.elements import as_read, check, drop, erase, is_
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.leading import Leading
@@ -43,6 +53,16 @@ class Expiring:
                 for key in due:
                     gone += await self._leading.apply(await decide(key))
                 due = await self._due(index) if gone == len(due) else ()
+        if (still := self._leading.litter) is not None:
+            await self._forget_deleted(still)
+
+    async def _forget_deleted(self, still: Element) -> None:
+        """What was deleted since a rebuild mattered to who was missing in it; all are back, or forgotten."""
+        obj = OVERWRITTEN_OBJECT
+        while (page := await self._on.records.scan(self._on.call, obj, "formerly", "", bounds.REFERENCES_PAGE)).items:
+            if not await self._leading.apply([still, *(drop(obj, "formerly", blob) for blob, _ in page.items)]):
+                return
+        await self._leading.apply([still, drop(REBUILD_OBJECT, "rebuild", rebuild.KEPT)])
 
     async def _due(self, index: ObjectId) -> Sequence[str]:
         """The next keys whose time has come."""

@@ -177,6 +177,10 @@ class Fsck:
         objects = 0 if below else await self._records.count(call)
         return FsckPage(tuple(findings), piece.cursor.text() if piece.cursor else "", piece.examined, objects)
 
+    async def of(self, call: Call, ids: Sequence[ObjectId]) -> list[Finding]:
+        """What is wrong with some objects themselves."""
+        return [await self._with_cure(call, each) for each in await self._confirmed(lambda: self._objects(call, ids))]
+
     async def _with_cure(self, call: Call, finding: Finding) -> Finding:
         look = LiveLook(self._records, call)
         return replace(finding, mendable=await look.settle(lambda: self._mend(look, finding)) is not None)

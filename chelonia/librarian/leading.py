@@ -18,7 +18,7 @@ from chelonia.librarian import leader
 from chelonia.librarian.elements import LEASE, put
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.leader import Leadership
-from chelonia.librarian.rebuild import under_way, waiting
+from chelonia.librarian.rebuild import litter, remembers, under_way, waiting
 from chelonia.librarian.records import Draft
 
 _LOG = logging.getLogger(__name__)
@@ -63,6 +63,12 @@ class Leading:
         return self._rebuild is None or under_way(self._rebuild)
 
     @property
+    def litter(self) -> Element | None:
+        """When a rebuild has left a record of deleted blobs that is of no use to anybody, as last read: the condition
+        that it is still so."""
+        return litter(self._rebuild) if self._rebuild is not None else None
+
+    @property
     def waits_for(self) -> str:
         """What all healing waits for though nobody has paused it, in words; "" when it does not."""
         return waiting(self._rebuild) if self._rebuild is not None else ""
@@ -95,6 +101,7 @@ class Leading:
         """Take, keep or notice the loss of the lease."""
         records, call = self._on.records, self._on.call
         self._record, self._rebuild = await records.get(call.strongly(), (REPAIR_OBJECT, REBUILD_OBJECT))
+        records.remembers_deleted = remembers(self._rebuild)
         self._leadership.observe(leader.parse(self._record), now)
         bid = self._leadership.bid(now, self._on.wall)
         if bid is not None and (await records.attempt(call, Draft(bid.elements()))).applied:

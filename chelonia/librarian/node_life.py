@@ -19,6 +19,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, Loss
 from chelonia.core.ids import (
+    REBUILD_OBJECT,
     SERVICES_OBJECT,
     BlobId,
     Dn,
@@ -33,7 +34,7 @@ from chelonia.core.librarian import NodeView
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.placement import DRAINED
 from chelonia.core.replicas import Location
-from chelonia.librarian import registry
+from chelonia.librarian import rebuild, registry
 from chelonia.librarian.blobs import blob_of, locations_of
 from chelonia.librarian.elements import check, drop, empty, erase, outbox_reference, put, unset, version
 from chelonia.librarian.forgetting import part, records_dropped
@@ -239,6 +240,7 @@ class NodeLife:
             for record in self._nodes.registry.records
             if record.role is Role.SHEPHERD and record.service_id == shepherd and (record.approved or record.dn == dn)
         ]
+        burnt.append(drop(REBUILD_OBJECT, rebuild.SHEPHERDS, shepherd))
         if not await self._end(call, shepherd, (), burnt):
             return False
         _LOG.info("shepherd %s is forgotten; its identity is never accepted again", shepherd)

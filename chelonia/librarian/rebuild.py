@@ -16,15 +16,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core.ahash import Element
+from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.ids import (
     BLOB_PREFIX,
     OVERWRITTEN_OBJECT,
+    REBUILD_OBJECT,
     SERVICES_OBJECT,
     SNAPSHOTS_OBJECT,
     TRASH_OBJECT,
     Ms,
     ObjectId,
+    ServiceId,
     blob_object,
     is_guid,
     shepherd_object,
@@ -56,6 +58,17 @@ may begin so long before its file is named: a younger blob that a snapshot lacks
 
 RUNNING: Final = "running"
 """The state of a rebuild, in its own record, from its beginning until it is through: also while it has broken off."""
+DONE: Final = "done"
+"""Its state from then on."""
+SHEPHERDS: Final = "shepherds"
+"""The section of that record that says who has `TOLD` all it knows, and without whom it was made (`AWAY`): these may
+come back with what nobody else knows."""
+TOLD: Final = "told"
+AWAY: Final = "away"
+KEPT: Final = "kept"
+"""Set while there may be a record of what has been deleted since it was begun."""
+DELETED_FOR_GOOD: Final = "deleted"
+"""The value of such a record; it is the GUID of its file where the blob was overwritten."""
 
 
 def under_way(stored: StoredObject) -> bool:
@@ -66,6 +79,67 @@ def under_way(stored: StoredObject) -> bool:
 def failure(stored: StoredObject) -> str:
     """Why a rebuild that is not through has stopped, by its own record; "": it has not said so."""
     return stored.value("rebuild", "cause") if under_way(stored) else ""
+
+
+def awaited(stored: StoredObject) -> tuple[ServiceId, ...]:
+    """The Shepherds that a rebuild was made without, by its own record."""
+    return tuple(ServiceId(shepherd) for shepherd, word in sorted(_words(stored).items()) if word == AWAY)
+
+
+def has_told(stored: StoredObject, shepherd: ServiceId) -> bool:
+    """Whether a Shepherd has told all it knew when a rebuild was made, then or later, by its own record."""
+    return _words(stored).get(shepherd) == TOLD
+
+
+def _words(stored: StoredObject) -> Mapping[str, str]:
+    return stored.sections.get(SHEPHERDS, {})
+
+
+def late_command(shepherd: ServiceId) -> str:
+    """What brings in what only this Shepherd knew."""
+    return f"chelonia admin rebuild --late {shepherd}"
+
+
+def remembers(stored: StoredObject) -> bool:
+    """Whether it is to be known what has been deleted since a rebuild was begun: it is not through, or somebody may
+    come back with bytes of that."""
+    return under_way(stored) or bool(awaited(stored))
+
+
+def litter(stored: StoredObject) -> Element | None:
+    """When there may be such a record for nobody: the condition that it is still so."""
+    return (
+        check(stored.id, version(stored.version)) if stored.value("rebuild", KEPT) and not remembers(stored) else None
+    )
+
+
+def tombstones(elements: Sequence[Element]) -> list[Element]:
+    """The records of the blobs and entries that a change deletes: of a file that was overwritten before, somebody may
+    have bytes that nobody else has."""
+    deleted = (element.object for element in elements if element.change is ChangeType.DELETE)
+    gone = (obj.removeprefix(BLOB_PREFIX) for obj in deleted if obj.startswith(BLOB_PREFIX) or is_guid(obj))
+    return [put(OVERWRITTEN_OBJECT, "formerly", each, DELETED_FOR_GOOD) for each in gone]
+
+
+def through(basis: Basis, told: Sequence[ServiceId], away: Sequence[ServiceId]) -> list[Element]:
+    """What is noted at the end of a rebuild for those it was made without: by what records were judged, and who told
+    them."""
+    noted = {"snapshot_ms": str(basis.begun_ms)} if basis.begun_ms is not None else {}
+    holes = {"holes": "1"} if basis.holes else {}
+    words: dict[str, str] = {**dict.fromkeys(told, TOLD), **dict.fromkeys(away, AWAY)}
+    return put_all(REBUILD_OBJECT, {"rebuild": {**noted, **holes}, SHEPHERDS: words})
+
+
+def late_basis(stored: StoredObject, shepherd: ServiceId, record_key: str) -> Basis:
+    """By what the records of a Shepherd are judged that tells them after a rebuild, by the record of that."""
+    begun, sure = stored.value("rebuild", "snapshot_ms"), shepherd in awaited(stored)
+    return Basis(
+        record_key,
+        Ms(int(begun)) if begun else None,
+        holes=bool(stored.value("rebuild", "holes")),
+        rebuilt_ms=Ms(int(stored.value("rebuild", "begun_ms", "0"))),
+        sure=sure,
+    )
 
 
 def waiting(stored: StoredObject) -> str:
@@ -164,6 +238,10 @@ class Verdict(enum.Enum):
     CONFLICT = "replicas that contradict another record"
 
 
+TAKEN_IN: Final = (Verdict.FILE, Verdict.VERSION, Verdict.SHELTERED, Verdict.SNAPSHOT)
+"""What becomes part of the namespace with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Basis:
     """What records are judged by: the cluster's key, and when the snapshot was begun (None: there is none).
@@ -171,12 +249,21 @@ class Basis:
     `late`: all that can be believed has been taken in. A Shepherd learns that a transact has named a blob a
     moment after its user does, so what is not committed in its eyes may be acknowledged; it gives way to what is.
     `holes`: pages of the snapshot are lost, so what it does not know need not have been deleted.
+    `rebuilt_ms`: the rebuild is through since then, and the namespace in use (None: it is at work). `sure`: what has
+    been deleted since is known.
     """
 
     record_key: str
     begun_ms: Ms | None
     late: bool = False
     holes: bool = False
+    rebuilt_ms: Ms | None = None
+    sure: bool = True
+
+    @property
+    def in_use(self) -> bool:
+        """Whether users are at work in the namespace."""
+        return self.rebuilt_ms is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +271,14 @@ class Known:
     """What is known of a record's blob (it exists or not), of its file, and of the blobs that this file has.
 
     `overwritten`: the blob was the bytes of a file until newer ones were found, of whatever file its record tells.
+    `deleted`: it or its file has been deleted since the rebuild was begun, or its erasure on this Shepherd is ordered.
     """
 
     blob: StoredObject
     file: StoredObject
     current: Sequence[StoredObject] = ()
     overwritten: bool = False
+    deleted: bool = False
 
 
 def is_late(record: ReplicaRecord, basis: Basis) -> bool:
@@ -199,7 +288,18 @@ def is_late(record: ReplicaRecord, basis: Basis) -> bool:
 
 
 def judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
-    """Decide what becomes of one replica."""
+    """Decide what becomes of one replica. In a namespace that is in use again, what is dated since then was made in it:
+    what it does not know of that has been deleted."""
+    verdict = _judge(record, known, basis)
+    if basis.rebuilt_ms is None or verdict not in TAKEN_IN:
+        return verdict
+    assert record.facts is not None
+    if record.facts.created_ms >= basis.rebuilt_ms or type_of(known.file) == TYPE_TRASHED:
+        return Verdict.DELETED
+    return verdict if basis.sure or verdict is Verdict.SNAPSHOT else Verdict.SHELTERED
+
+
+def _judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
     facts = record.facts
     if facts is None or record.state is not ReplicaState.ALIVE:
         return Verdict.DAMAGED
@@ -207,6 +307,8 @@ def judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
         return Verdict.LISTED if _agree(facts, known.blob) else Verdict.CONFLICT
     if known.overwritten:
         return Verdict.OVERWRITTEN
+    if known.deleted and not of_snapshot(facts):
+        return Verdict.DELETED
     true = genuine(facts, basis.record_key)
     if not record.committed:
         return _uncommitted(_judge_genuine(facts, known, basis)) if true and basis.late else Verdict.UNCOMMITTED
@@ -281,9 +383,10 @@ def new_file(facts: ReplicaFacts, location: Location, parent: StoredObject, name
     return [check(obj, unset("entry", "type")), *put_all(obj, sections), named, *make_blob(new)]
 
 
-def new_version(facts: ReplicaFacts, location: Location, known: Known) -> list[Element]:
+def new_version(facts: ReplicaFacts, location: Location, known: Known, *, keep: bool = False) -> list[Element]:
     """A file of the snapshot has other bytes since. The old blob is forgotten, its replicas are nobody's: their
-    Shepherds set them aside."""
+    Shepherds set them aside. To `keep` it (somebody may have used it meanwhile) is to leave it as one that no file
+    names."""
     file, new = known.file, NewBlob(facts, (location,))
     elements = [check(file.id, version(file.version)), *make_blob(new)]
     elements += [drop(file.id, "blobs", ordinal) for ordinal in file.sections.get("blobs", {})]
@@ -291,7 +394,7 @@ def new_version(facts: ReplicaFacts, location: Location, known: Known) -> list[E
     states = file_states({"checksumType": known_checksum_type(facts.checksums)}, new)
     elements += put_all(file.id, {"states": states, "timestamps": {"modified": seconds(facts.created_ms)}})
     for blob in known.current:
-        if blob.exists:
+        if blob.exists and not keep:
             elements.append(erase(blob.id, version(blob.version)))
             elements.append(put(OVERWRITTEN_OBJECT, "formerly", blob_of(blob), file.id))
             elements += [drop(shepherd_object(at.shepherd), "file", at.reference) for at, _ in locations_of(blob)]

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
+    BLOB_PREFIX,
     CLUSTER_OBJECT,
     OVERWRITTEN_OBJECT,
     REBUILD_OBJECT,
@@ -30,8 +32,9 @@ from chelonia.core.ids import (
     ReferenceId,
     ServiceId,
     blob_object,
+    shepherd_object,
 )
-from chelonia.core.librarian import TYPE_COLLECTION, Finding, MakeEntry, RebuildStatus, Severity
+from chelonia.core.librarian import NOBODY, TYPE_COLLECTION, Finding, MakeEntry, RebuildStatus, Severity
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.replicas import Location, ReplicaFacts
@@ -118,6 +121,7 @@ class Rebuilding:
         self._total = 0
         self._again = False
         self._holes = False
+        self._late = NOBODY
         self._recounts = Recounts(footing, self._note)
         self._readmitted: set[ServiceId] = set()
         self._aside: dict[ServiceId, ReferenceId] = {}
@@ -133,10 +137,31 @@ class Rebuilding:
             p = Progress("failed", cause=cause) if cause else p
         return RebuildStatus(p.stage, p.done, p.total, dict(p.counts), tuple(p.notes), p.cause)
 
-    async def begin(self, dn: Dn) -> None:
-        """Start in somebody's name, unless it runs. Raises: NOT_EMPTY."""
+    async def begin(self, dn: Dn, late: ServiceId = NOBODY) -> None:
+        """Start in somebody's name, unless it runs; of one Shepherd that came too late for it. Raises: NOT_EMPTY, of a
+        late one NOT_FOUND, CONFLICT."""
         async with self._beginning:
-            await self._begin(dn)
+            await (self._begin_late(dn, late) if late else self._begin(dn))
+
+    async def _begin_late(self, dn: Dn, shepherd: ServiceId) -> None:
+        marker = await self._tools.prompt.one(self._on.call.strongly(), REBUILD_OBJECT)
+        busy = self._task is not None and not self._task.done()
+        if busy and self._late == shepherd:
+            return
+        if busy or marker.value("rebuild", "state") != rebuild.DONE:
+            cause = (
+                "one is under way" if busy or rebuild.under_way(marker) else "this namespace is none that was rebuilt"
+            )
+            raise CheloniaError(Kind.CONFLICT, "rebuild", shepherd, cause)
+        if rebuild.has_told(marker, shepherd):
+            raise CheloniaError(Kind.CONFLICT, "rebuild", shepherd, "it has told all it knows already")
+        if shepherd not in self._on.nodes.table.shepherds():
+            raise CheloniaError(Kind.NOT_FOUND, "rebuild", shepherd, "no such Shepherd is approved")
+        self._late = shepherd
+        self._aside.clear()
+        self._progress = Progress("beginning")
+        _LOG.info("what only %s knows is brought in by=%s", shepherd, dn)
+        self._task = asyncio.create_task(self._run_late(rebuild.late_basis(marker, shepherd, self._record_key)))
 
     async def _begin(self, dn: Dn) -> None:
         if self._task is not None and not self._task.done():
@@ -151,6 +176,7 @@ class Rebuilding:
         self._recounts.begin()
         self._readmitted.clear()
         self._aside.clear()
+        self._late = NOBODY
         await self._mark(prompt, rebuild.RUNNING)
         await self._tools.heed()
         _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
@@ -163,18 +189,19 @@ class Rebuilding:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _mark(self, records: Records, state: str) -> None:
+    async def _mark(self, records: Records, state: str, noted: Sequence[Element] = ()) -> None:
         elements = [
             put(REBUILD_OBJECT, "rebuild", "state", state),
             put(REBUILD_OBJECT, "rebuild", "begun_ms", str(self._on.wall)),
+            put(REBUILD_OBJECT, "rebuild", rebuild.KEPT, "1"),
             drop(REBUILD_OBJECT, "rebuild", "cause"),
         ]
-        await records.attempt(self._on.call, Draft(elements))
+        await records.attempt(self._on.call, Draft([*elements, *noted]))
 
     async def _run(self) -> None:
         try:
-            await self._work()
-            await self._mark(self._on.records, "done")
+            basis = await self._work()
+            await self._mark(self._on.records, rebuild.DONE, self._noted(basis))
             self._progress.stage = "done"
         except CheloniaError as error:
             _LOG.error("the rebuild has stopped, begin it again; nothing is repaired until it is through: %s", error)
@@ -184,6 +211,44 @@ class Rebuilding:
             self._progress.stage, self._progress.cause = "failed", f"it broke off: {error!r}"
             raise
 
+    def _noted(self, basis: Basis) -> list[Element]:
+        """Who has told all it knows and who has not; a person is told what to do about it."""
+        shepherds, told = self._on.nodes.table.shepherds(), self._recounts.answering
+        away = [shepherd for shepherd in shepherds if shepherd not in told]
+        for shepherd in away:
+            self._progress.note(f"what only {shepherd} knows comes when it is back: `{rebuild.late_command(shepherd)}`")
+        return rebuild.through(basis, [shepherd for shepherd in shepherds if shepherd in told], away)
+
+    async def _run_late(self, basis: Basis) -> None:
+        """Bring in what one Shepherd alone knows, while the namespace is in use."""
+        shepherd = self._late
+        if not basis.sure:
+            self._progress.note(
+                f"{shepherd} was not missed by the rebuild: what of its was deleted since is not known, so what only "
+                "it knows is in /lost+found"
+            )
+        try:
+            for late in (False, True):
+                await self._read_late(shepherd, replace(basis, late=late))
+            await self._have_compared()
+            told = put(REBUILD_OBJECT, rebuild.SHEPHERDS, shepherd, rebuild.TOLD)
+            await self._on.records.attempt(self._on.call, Draft([told]))
+            self._progress.stage = rebuild.DONE
+        except CheloniaError as error:
+            _LOG.info("what only %s knows is not all brought in: %s", shepherd, error)
+            self._progress.stage, self._progress.cause = "failed", str(error)
+        except BaseException as error:
+            self._progress.stage, self._progress.cause = "failed", f"it broke off: {error!r}"
+            raise
+
+    async def _read_late(self, shepherd: ServiceId, basis: Basis) -> None:
+        self._progress.enter("reading records again" if basis.late else "reading records", self._total)
+        why = await self._recounts.of(shepherd, self._counted(partial(self._take, basis)))
+        if why:
+            cause = f"it {why}; give the command again when it is there"
+            raise CheloniaError(Kind.UNAVAILABLE, "rebuild", shepherd, cause)
+        self._total = self._progress.done
+
     async def _tell(self, cause: str) -> None:
         """Have every Librarian, and a later start of this one, know why it has stopped."""
         try:
@@ -192,17 +257,23 @@ class Rebuilding:
         except CheloniaError as error:
             _LOG.info("that the rebuild has stopped is known to this Librarian alone: %s", error)
 
-    async def _work(self) -> None:
+    @property
+    def _record_key(self) -> str:
+        return self._tools.keeping.record_key
+
+    async def _work(self) -> Basis:
+        """Everything there is; returns by what the records were judged."""
         found = await self._find_snapshots()
         manifest = await self._choose(found)
         begun = Ms(manifest.begun_ms) if manifest is not None else None
         if manifest is not None:
             await self._restore(manifest, found)
+        basis = Basis(self._record_key, begun, holes=self._holes)
         for late in (False, True):
-            await self._read_records(Basis(self._tools.keeping.record_key, begun, late, self._holes))
+            await self._read_records(replace(basis, late=late))
         await self._have_compared()
         await self._check()
-        await self._forget_overwritten()
+        return basis
 
     # --- the snapshot -----------------------------------------------------------------------------------------------
 
@@ -210,7 +281,7 @@ class Rebuilding:
         """Where snapshots are, by going through all records; also counts them."""
         self._progress.enter("looking for snapshots")
         found: dict[BlobId, Snapshot] = {}
-        key = self._tools.keeping.record_key
+        key = self._record_key
 
         async def look(shepherd: ServiceId, items: Sequence[ReplicaRecord]) -> None:
             for item in items:
@@ -228,11 +299,14 @@ class Rebuilding:
     async def _each_page(self, look: Look) -> None:
         """Go through the records of every Shepherd that is there; say which are not."""
 
+        await self._recounts.each_page(self._counted(look))
+
+    def _counted(self, look: Look) -> Look:
         async def counted(shepherd: ServiceId, items: Sequence[ReplicaRecord]) -> None:
             await look(shepherd, items)
             self._progress.done += len(items)
 
-        await self._recounts.each_page(counted)
+        return counted
 
     async def _choose(self, found: dict[BlobId, Snapshot]) -> Manifest | None:
         """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere."""
@@ -243,7 +317,7 @@ class Rebuilding:
         for number, each in sorted(manifests, key=lambda pair: pair[0], reverse=True):
             try:
                 raw = await self._read(each)
-                manifest = decode_manifest(raw, self._tools.keeping.record_key)
+                manifest = decode_manifest(raw, self._record_key)
             except CheloniaError as error:
                 self._pass_over(f"the snapshot of {number} ms cannot be read: {error.cause}")
                 continue
@@ -393,46 +467,50 @@ class Rebuilding:
     async def _read_records(self, basis: Basis) -> None:
         """Take in all records; those that are `rebuild.is_late` when all others are."""
         self._progress.enter("reading records again" if basis.late else "reading records", self._total)
+        await self._each_page(partial(self._take, basis))
 
-        async def take(shepherd: ServiceId, every: Sequence[ReplicaRecord]) -> None:
-            items = [item for item in every if rebuild.is_late(item, basis) is basis.late]
-            ids = [blob_object(item.facts.blob) for item in items if item.facts]
-            blobs = {obj.id: obj for obj in await self._on.records.get(self._on.call, list(dict.fromkeys(ids)))}
-            listed: list[Element] = []
-            for item in items:
-                at = Location(shepherd, item.reference)
-                if item.aside:
-                    self._aside[shepherd] = item.reference
-                blob = blobs.get(blob_object(item.facts.blob)) if item.facts else None
-                known = Known(blob or _NOTHING, _NOTHING)
-                if known.blob.exists and item.facts and rebuild.judge(item, known, basis) is Verdict.LISTED:
-                    listed += rebuild.list_location(blob, item.facts, at)
-                    self._progress.count(Verdict.LISTED.value)
-                else:
-                    await self._take_one(item, at, basis)
-            for start in range(0, len(listed), ELEMENTS_TOGETHER):
-                await self._attempt(listed[start : start + ELEMENTS_TOGETHER])
-
-        await self._each_page(take)
+    async def _take(self, basis: Basis, shepherd: ServiceId, every: Sequence[ReplicaRecord]) -> None:
+        """Take in a page of records. What is known and in its place is not listed in a namespace that is in use: its
+        Shepherd reports it, unless it has been ordered to erase it."""
+        items = [item for item in every if rebuild.is_late(item, basis) is basis.late]
+        ids = [blob_object(item.facts.blob) for item in items if item.facts]
+        blobs = {obj.id: obj for obj in await self._on.records.get(self._on.call, list(dict.fromkeys(ids)))}
+        listed: list[Element] = []
+        for item in items:
+            at = Location(shepherd, item.reference)
+            if item.aside:
+                self._aside[shepherd] = item.reference
+            blob = blobs.get(blob_object(item.facts.blob)) if item.facts else None
+            known = Known(blob or _NOTHING, _NOTHING)
+            exists = known.blob.exists and item.facts and rebuild.judge(item, known, basis) is Verdict.LISTED
+            if exists and item.facts and not (basis.in_use and item.aside):
+                listed += [] if basis.in_use else rebuild.list_location(blob, item.facts, at)
+                self._progress.count(Verdict.LISTED.value)
+            else:
+                await self._take_one(item, at, basis)
+        for start in range(0, len(listed), ELEMENTS_TOGETHER):
+            await self._attempt(listed[start : start + ELEMENTS_TOGETHER])
 
     async def _take_one(self, item: ReplicaRecord, at: Location, basis: Basis) -> None:
-        known = await self._known(item)
+        known = await self._known(item, at if basis.in_use else None)
         verdict = rebuild.judge(item, known, basis)
         facts = item.facts
         if facts is not None:
             match verdict:
-                case Verdict.LISTED:
+                case Verdict.LISTED if not known.deleted:
                     await self._attempt(rebuild.list_location(known.blob, facts, at))
                 case Verdict.FILE:
                     verdict = await self._file(facts, at)
                 case Verdict.VERSION:
-                    await self._attempt(rebuild.new_version(facts, at, known))
+                    verdict = await self._version(facts, at, known, basis)
                 case Verdict.SNAPSHOT:
                     await self._attempt(rebuild.snapshot_blob(facts, (at,)))
                 case Verdict.SHELTERED:
                     await self._attempt(rebuild.unowned(facts, at))
                 case _:
                     pass
+            if basis.in_use and verdict in (Verdict.VERSION, Verdict.SHELTERED):
+                await self._shelter([blob_object(facts.blob), *(blob.id for blob in known.current)])
         self._progress.count(verdict.value)
         if verdict in CONCERNING:
             name = facts.name if facts else "no readable record"
@@ -448,22 +526,24 @@ class Rebuilding:
             except CheloniaError as error:
                 _LOG.info("%s compares later what it has set aside: %s", shepherd, error)
 
-    async def _forget_overwritten(self) -> None:
-        """What newer bytes have replaced matters to a rebuild that is not through, and to nobody else."""
-        obj = OVERWRITTEN_OBJECT
-        while (page := await self._on.records.scan(self._on.call, obj, "formerly", "", bounds.REFERENCES_PAGE)).items:
-            if not await self._attempt([drop(obj, "formerly", blob) for blob, _ in page.items]):
-                return
-
-    async def _known(self, item: ReplicaRecord) -> Known:
+    async def _known(self, item: ReplicaRecord, at: Location | None) -> Known:
+        """What is known of a record's blob; and whether its erasure is ordered, of what is `at` a Shepherd."""
         if item.facts is None:
             return Known(_NOTHING, _NOTHING)
         blob = await self._on.records.one(self._on.call, blob_object(item.facts.blob))
         file = await self._on.records.one(self._on.call, ObjectId(item.facts.guid or "-"))
         current = await self._on.records.get(self._on.call, rebuild.blobs_known(file))
-        formerly = Needed("formerly", item.facts.blob)
-        passed = await self._on.records.one(self._on.call, OVERWRITTEN_OBJECT, (formerly,))
-        return Known(blob, file, current, overwritten=bool(passed.value("formerly", item.facts.blob)))
+        formerly = (Needed("formerly", item.facts.blob), Needed("formerly", item.facts.guid or "-"))
+        passed = await self._on.records.one(self._on.call, OVERWRITTEN_OBJECT, formerly)
+        gone = rebuild.DELETED_FOR_GOOD in passed.sections.get("formerly", {}).values()
+        overwritten = bool(passed.value("formerly", item.facts.blob)) and not gone
+        deleted = gone or (at is not None and await self._has_record(at))
+        return Known(blob, file, current, overwritten=overwritten, deleted=deleted)
+
+    async def _has_record(self, at: Location) -> bool:
+        """Whether it is written down that a Shepherd has a replica: until it has confirmed its erasure."""
+        obj, needed = shepherd_object(at.shepherd), (Needed("file", at.reference),)
+        return bool((await self._on.records.one(self._on.call, obj, needed)).value("file", at.reference))
 
     async def _file(self, facts: ReplicaFacts, at: Location) -> Verdict:
         """A file since the snapshot, under its name; what has lost its name to another goes to `/lost+found`."""
@@ -472,6 +552,22 @@ class Rebuilding:
             return Verdict.FILE
         await self._attempt(rebuild.unowned(facts, at))
         return Verdict.SHELTERED
+
+    async def _version(self, facts: ReplicaFacts, at: Location, known: Known, basis: Basis) -> Verdict:
+        """Newer bytes of a file. In a namespace that is in use those it has go to `/lost+found`, and where the file
+        changes meanwhile it keeps them."""
+        if await self._attempt(rebuild.new_version(facts, at, known, keep=basis.in_use)):
+            return Verdict.VERSION
+        await self._attempt(rebuild.unowned(facts, at))
+        return Verdict.SHELTERED
+
+    async def _shelter(self, blobs: Sequence[ObjectId]) -> None:
+        """Give blobs that no file names one in `/lost+found`, which has their ids for GUIDs."""
+        ids = [*blobs, *(ObjectId(blob.removeprefix(BLOB_PREFIX)) for blob in blobs)]
+        for _ in range(CHECKS_MAX):
+            found = await self._tools.fsck.of(self._on.call, ids)
+            if not await self._mend([each for each in found if each.mendable and each.severity is not Severity.WORK]):
+                return
 
     async def _place(self, text: str) -> tuple[StoredObject | None, str]:
         """The collection in which a name was made; what is missing above it is made, for administrators alone."""

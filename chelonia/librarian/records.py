@@ -22,6 +22,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Position
+from chelonia.librarian import rebuild
 from chelonia.librarian.elements import EXPECT
 
 T = TypeVar("T")
@@ -80,6 +81,9 @@ class Records:
         self._identity = identity
         self._listeners: list[Applied] = []
         self._position = Position("", 0, 0)
+        self.remembers_deleted = False
+        """Whether a record is kept of each blob that is deleted: a Shepherd that a rebuild was made without may come
+        back with bytes of it."""
         self.restored = asyncio.Event()
         """Set when older metadata have been put back since the first answer."""
 
@@ -162,6 +166,8 @@ class Records:
     async def attempt(self, call: Call, draft: Draft) -> TransactOutcome:
         """One transact under the call's request key; listeners hear of it when it applied, or may have."""
         own, key, elements = self._identity.call(call), _scoped(call), tuple(draft.elements)
+        if self.remembers_deleted:
+            elements = (*elements, *rebuild.tombstones(elements))
         if self._patience is not None and not key:
             key = RequestKey(self._patience.ids.uuid())
         try:

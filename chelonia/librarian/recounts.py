@@ -69,6 +69,11 @@ class Recounts:
                 self.answering.discard(shepherd)
                 self._note(f"{shepherd} {why}: what only it holds is not found")
 
+    async def of(self, shepherd: ServiceId, look: Look) -> str:
+        """Go through the records of one that was away before; returns why it could not be done, "" when it was."""
+        self.begin()
+        return await self._pages(shepherd, look) if self._on.nodes.present(shepherd) else "is away"
+
     def readmissions_max(self, shepherd: ServiceId) -> int:
         """How often a Shepherd may be asked to bring back what it says it has set aside."""
         told = self._told.get(shepherd)

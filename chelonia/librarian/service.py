@@ -22,6 +22,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, BlobId, Guid, Ms, ServiceId
 from chelonia.core.librarian import (
+    NOBODY,
     TYPE_COLLECTION,
     BeginPut,
     Begun,
@@ -62,7 +63,7 @@ from chelonia.librarian.elements import check, put_all, version
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.healer import Healer
-from chelonia.librarian.rebuild import under_way
+from chelonia.librarian.rebuild import awaited, late_command, remembers, under_way
 from chelonia.librarian.rebuilding import Rebuilding, Tools
 from chelonia.librarian.rechecking import Rechecking
 from chelonia.librarian.records import Draft, Identity, Patience, Records
@@ -110,9 +111,15 @@ class LibrarianService:
         await self._ensure_root(parts.names, call)
         await parts.nodes.bootstrap(call, self._world.settings.bootstrap)
         await parts.nodes.refresh(call)
-        if under_way(await parts.records.one(call, REBUILD_OBJECT)):
+        marker = await parts.records.one(call, REBUILD_OBJECT)
+        parts.records.remembers_deleted = remembers(marker)
+        if under_way(marker):
             _LOG.warning(
                 "a rebuild has broken off: give `chelonia admin rebuild` again; until then nothing is repaired"
+            )
+        for shepherd in awaited(marker):
+            _LOG.warning(
+                "the namespace was rebuilt without %s: when it is back, `%s`", shepherd, late_command(shepherd)
             )
 
     @property
@@ -406,13 +413,13 @@ class LibrarianService:
         check_access(call, "librarian", "fsck")
         return await self._parts.fsck.check(call, below, cursor)
 
-    async def rebuild(self, call: Call, begin: bool) -> RebuildStatus:
-        """Restore an empty namespace from the Shepherds, or tell how far that is."""
+    async def rebuild(self, call: Call, begin: bool, late: ServiceId = NOBODY) -> RebuildStatus:
+        """Restore an empty namespace from the Shepherds, bring in what a late one knew, or tell how far that is."""
         check_access(call, "librarian", "rebuild")
         if self._parts.rebuilding is None:
             raise CheloniaError(Kind.NOT_SUPPORTED, "rebuild", cause="this Librarian cannot read from Shepherds")
         if begin:
-            await self._parts.rebuilding.begin(call.dn)
+            await self._parts.rebuilding.begin(call.dn, late)
         return await self._parts.rebuilding.status()
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:

@@ -677,7 +677,9 @@ LIBRARIAN: Final = service(
         _command("drill", _L.drill, _DRILL_ORDER, _DRILL_STATUS),
         Spec("drillStatus", _L.drill_status, arguments(_L.drill_status), _DRILL_STATUS),
         Spec("health", _L.health, arguments(_L.health), _HEALTH),
-        Spec("rebuild", _L.rebuild, arguments(_L.rebuild, Text("begin", "begin", BOOL)), _REBUILD),
+        Spec(
+            "rebuild", _L.rebuild, arguments(_L.rebuild, Text("begin", "begin", BOOL), extra("late", "late")), _REBUILD
+        ),
         Spec("fsck", _L.fsck, arguments(_L.fsck, extra("GUID", "below"), extra("cursor", "cursor")), _FSCK),
         Spec(
             "mend",

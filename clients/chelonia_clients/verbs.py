@@ -137,7 +137,7 @@ ADMIN = Verb(
     "admin", "status | heal status [--watch] | heal pause | heal resume | heal rate [<bytes/s>] [--copies N] | "
     "drill silence [<id>] [--for 2m] | drill corrupt [<id>] | drill status | drill stop | "
     "node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
-    "node undrain <id> | node forget <id> [--accept-loss] | rebuild | service list | "
+    "node undrain <id> | node forget <id> [--accept-loss] | rebuild [--late <id>] | service list | "
     "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>] | "
     "ahash status | ahash backup <name> | ahash add <DN> <host:port> | ahash remove <id> | "
     "ahash replace <id> <DN> <host:port> | "
@@ -154,6 +154,7 @@ ADMIN = Verb(
      Flag("--dry-run", "drill: only say whether it may begin"), Flag("--yes", "drill: begin without being asked"),
      Flag("--wait", "return when the drained node may go"),
      Flag("--accept-loss", "give up files of which the forgotten node has the only copy"),
+     Flag("--late", "rebuild: bring in what this Shepherd alone knows, which was away then", "", "ID"),
      Flag("--repair", "repair what fsck finds and is safe to repair"),
      Flag("--node", "scrub this Shepherd only", "", "ID"), Flag("--path", "scrub the copies of this file", "", "LN"),
      RECURSIVE, Flag("--older-than", "scrub what was last checked longer ago: 90s, 30m, 2h, 3d", "", "TIME"),

@@ -56,7 +56,7 @@ async def admin(session: Session, arguments: Arguments) -> None:
         case ("quarantine", *words):
             await verbs_shepherds.quarantine(session, words)
         case ("rebuild",):
-            await verbs_rebuild.rebuild(session)
+            await verbs_rebuild.rebuild(session, arguments)
         case ("fsck",) | ("fsck", _):
             await fsck(session, arguments, "".join(arguments.operands[1:]))
         case words:

@@ -1,7 +1,7 @@
 """`chelonia admin rebuild`: begin a rebuild of the namespace, watch it, and say what came back and what is not known.
 
 The Librarian works by itself. The command, given again, goes on watching, or tells once more what was found; it begins
-again what has broken off.
+again what has broken off. With `--late` it is about one Shepherd that a rebuild was made without, and is back.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ServiceId
 from chelonia.core.librarian import RebuildStatus
+from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import new_call
 from chelonia_clients.output import table
 from chelonia_clients.progress import Bar
@@ -22,18 +24,22 @@ IDLE: Final = "idle"
 FAILED: Final = 1
 
 
-async def rebuild(session: Session) -> None:
+async def rebuild(session: Session, arguments: Arguments) -> None:
     """Begin, or watch one that runs, until it has ended; one that was through is reported again.
 
-    Raises: NOT_EMPTY, NOT_SUPPORTED; CANCELLED when the Librarian was started again meanwhile.
+    Raises: NOT_EMPTY, NOT_SUPPORTED; of a late Shepherd NOT_FOUND, CONFLICT; CANCELLED when the Librarian was started
+    again meanwhile.
     """
-    status = await _begun(session)
+    late = ServiceId(arguments.value("--late"))
+    if arguments.has("--late") and not late:
+        raise UsageError("--late takes the id of a Shepherd, as `chelonia admin node list` shows it")
+    status = await (session.administrator().librarian.rebuild(new_call(), True, late) if late else _begun(session))
     while status.stage not in ENDED:
         status = await _stage(session, status)
         if status.stage == IDLE:
             cause = "the Librarian was started again meanwhile; give the command again, what is there is left as it is"
             raise CheloniaError(Kind.CANCELLED, "rebuild", cause=cause)
-    _report(session, status)
+    _report(session, status, late)
 
 
 async def _begun(session: Session) -> RebuildStatus:
@@ -65,7 +71,7 @@ async def _stage(session: Session, status: RebuildStatus) -> RebuildStatus:
     return status
 
 
-def _report(session: Session, status: RebuildStatus) -> None:
+def _report(session: Session, status: RebuildStatus, late: ServiceId) -> None:
     out = session.out
     for note in status.notes:
         out.say(f"- {note}")
@@ -78,4 +84,5 @@ def _report(session: Session, status: RebuildStatus) -> None:
         out.say(f"the rebuild has stopped: {status.cause}; it can be begun again")
         out.exit_code = out.exit_code or FAILED
     else:
-        out.say("rebuilt; `chelonia admin fsck` shows what is left to do")
+        done = f"{late} has told all it knows" if late else "rebuilt"
+        out.say(f"{done}; `chelonia admin fsck` shows what is left to do")

@@ -69,6 +69,25 @@ async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since |
     await world.open_doors()
     if away is not None:
         await world.restart(away)
+        await _late(world, host, away)
+        new = {obj.id for obj in watch.known().entries()} - {obj.id for obj in before.entries()} - {*told}
+        after = _kept(watch.known(), world)
+        if strange := [obj for obj in sorted(new) if obj in after and not _found(obj, after)]:
+            raise Violation(f"{strange} came with {away.service_id}, which was away in the rebuild")
+
+
+async def _late(world: World, host: Host, shepherd: SimShepherd) -> None:
+    """Have one that was away tell what it alone knows."""
+    since_ms, status = world.clock.monotonic_ms(), None
+    while status is None or status.stage != "done":
+        if world.clock.monotonic_ms() - since_ms > REBUILT_MS:
+            raise Violation(f"what {shepherd.service_id} knows is not told: {status}")
+        await world.clock.sleep(1_000)
+        assert host.librarian is not None
+        if status is None or status.stage == "failed":
+            await host.librarian.rebuild(ADMIN, True, shepherd.service_id)
+        status = await host.librarian.rebuild(ADMIN, False)
+    world.note(f"TOLD LATE {dict(status.counts)} {status.notes}")
 
 
 async def _alive(world: World, host: Host, count: int) -> None:

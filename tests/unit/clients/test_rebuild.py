@@ -12,7 +12,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import RebuildStatus
 from chelonia_clients import connect
-from chelonia_clients.arguments import Arguments
+from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
 from chelonia_clients.verbs_admin import admin
@@ -28,23 +28,28 @@ class Slow:
     def __init__(self, *stages: RebuildStatus) -> None:
         self._stages = list(stages)
         self.begun: list[bool] = []
+        self.late: list[str] = []
         self.refuses: CheloniaError | None = None
 
-    async def rebuild(self, call: Call, begin: bool) -> RebuildStatus:
+    async def rebuild(self, call: Call, begin: bool, late: str = "") -> RebuildStatus:
         self.begun.append(begin)
+        self.late.append(late)
         if begin and self.refuses is not None:
             raise self.refuses
         return self._stages.pop(0) if len(self._stages) > 1 else self._stages[0]
 
 
-async def run(librarian: Slow, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> tuple[int, str]:
+async def run(
+    librarian: Slow, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False, **flags: str
+) -> tuple[int, str]:
     fake = FakeBartender()
     client, administrator = client_on(fake), administrator_on(fake, librarian)
     monkeypatch.setattr(connect, "open_client", lambda *_: client)
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
     monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
     out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
-    await admin(Session(Arguments((), {}), out, {}), Arguments(("rebuild",), {}))
+    given = {f"--{name}": (value,) for name, value in flags.items()}
+    await admin(Session(Arguments((), {}), out, {}), Arguments(("rebuild",), given))
     out.finish("admin")
     return out.exit_code, cast(io.StringIO, out.stdout).getvalue()
 
@@ -89,3 +94,17 @@ async def test_a_namespace_that_is_in_use_is_refused(monkeypatch: pytest.MonkeyP
     librarian.refuses = CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", "this namespace has entries")
     with pytest.raises(CheloniaError, match="has entries"):
         await run(librarian, monkeypatch)
+
+
+async def test_one_shepherd_that_came_late_is_told_of_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    librarian = Slow(RebuildStatus("reading records", 1), RebuildStatus("done", counts={"replicas found": 9}))
+    code, said = await run(librarian, monkeypatch, late="https://s4/Shepherd")
+    assert (code, librarian.begun, librarian.late) == (0, [True, False], ["https://s4/Shepherd", ""])
+    assert "https://s4/Shepherd has told all it knows" in said
+    librarian.refuses = CheloniaError(
+        Kind.CONFLICT, "rebuild", "https://s4/Shepherd", "it has told all it knows already"
+    )
+    with pytest.raises(CheloniaError, match="already"):
+        await run(librarian, monkeypatch, late="https://s4/Shepherd")
+    with pytest.raises(UsageError):
+        await run(librarian, monkeypatch, late="")

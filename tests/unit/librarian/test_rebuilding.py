@@ -196,7 +196,11 @@ def test_bytes_that_newer_ones_replaced_do_not_come_back_under_the_name_of_their
             assert set(await k.paths()) == {"/over"}
             assert (await k.bench.stored(file)).sections["blobs"] == {"00000000": newer}
             assert status.counts["replicas of overwritten files"] >= 1
-            assert not (await k.bench.stored(OVERWRITTEN_OBJECT)).exists
+
+            async def forgotten() -> bool:
+                return not (await k.bench.stored(OVERWRITTEN_OBJECT)).exists
+
+            await k.until(forgotten)
 
     run_virtual(scenario())
 

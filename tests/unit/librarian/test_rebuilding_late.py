@@ -1,0 +1,279 @@
+"""A Shepherd that comes back after a rebuild that was made without it: what it alone knows comes in, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from unittest.mock import ANY
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import OVERWRITTEN_OBJECT, REBUILD_OBJECT, BlobId, ReferenceId, RequestKey, ServiceId
+from chelonia.core.librarian import Delete, RebuildStatus
+from chelonia.core.replicas import ReplicaState
+from chelonia.core.shepherd import RecordPage, StatOutcome
+from chelonia.librarian import rebuild
+from chelonia.librarian.elements import drop
+from chelonia.librarian.settings import LibrarianSettings
+from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import ADMIN, BARTENDER, EVE
+from tests.unit.librarian.keepers import Keeper, Keepers, checksums, keepers, resealed
+from tests.unit.librarian.test_rebuilding import BEFORE, NO_SNAPSHOTS, held, next_snapshot, over, written
+from tests.unit.librarian.test_snapshotting import times
+
+FOR_GOOD = replace(NO_SNAPSHOTS, trash_keep_ms=0)
+"""A deleted file cannot be brought back."""
+
+
+@asynccontextmanager
+async def without(k: Keepers, *away: Keeper, settings: LibrarianSettings = FOR_GOOD) -> AsyncIterator[RebuildStatus]:
+    """A rebuild that is made without some Shepherds, which are back after it; Bartenders go on."""
+    for keeper in away:
+        keeper.up = False
+    async with k.running(settings, generation=2):
+        await asyncio.sleep(20)
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k), 200_000)
+        status = await k.bench.service.rebuild(ADMIN, False)
+        assert (status.stage, status.cause) == ("done", "")
+        yield status
+
+
+async def late(k: Keepers, keeper: Keeper) -> RebuildStatus:
+    """What only this one knows is brought in."""
+    keeper.up = True
+    await asyncio.sleep(2)
+    await k.bench.service.rebuild(ADMIN, True, keeper.id)
+    await k.until(lambda: over(k), 200_000)
+    return await k.bench.service.rebuild(ADMIN, False)
+
+
+async def deleted(k: Keepers, path: str) -> None:
+    await k.bench.service.delete(BARTENDER, Delete((await k.paths())[path]))  # type: ignore[arg-type]
+
+
+async def remembered(k: Keepers) -> int:
+    """How many deletions are remembered."""
+    return len((await k.bench.ahash.scan(LIBRARIAN, OVERWRITTEN_OBJECT, "formerly", "", 1000)).items)
+
+
+def first(k: Keepers) -> Keeper:
+    return next(iter(k.shepherds.values()))
+
+
+def test_what_one_shepherd_alone_knew_is_found_when_it_is_back_and_told() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        async with without(k, one) as status:
+            assert set(await k.paths()) == {"/f"}
+            assert any(f"chelonia admin rebuild --late {one.id}" in note for note in status.notes)
+            status = await late(k, one)
+            assert (status.stage, status.cause, set(await k.paths())) == ("done", "", {"/f", "/alone"})
+            assert status.counts["files written since the snapshot"] == 1
+            stored = await k.bench.stored(REBUILD_OBJECT)
+            assert (rebuild.awaited(stored), rebuild.under_way(stored)) == ((), False)
+            with pytest.raises(CheloniaError, match="has told all it knows"):
+                await late(k, one)
+            with pytest.raises(CheloniaError, match="has told all it knows"):
+                await late(k, list(k.shepherds.values())[1])
+
+    run_virtual(scenario())
+
+
+def test_what_was_deleted_since_the_rebuild_stays_deleted() -> None:
+    """Also what the rebuild never listed on the Shepherd that was away, so that no order to erase it waits there."""
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        async with k.running(NO_SNAPSHOTS):
+            await k.upload("/g", copies=2)
+        one = first(k)
+        async with without(k, one):
+            assert set(await k.paths()) == {"/f", "/g"}
+            await deleted(k, "/f")
+            await deleted(k, "/g")
+            assert await remembered(k) == 4, "files and blobs"
+            status = await late(k, one)
+            assert (status.stage, set(await k.paths())) == ("done", {"/alone"})
+            assert status.counts["replicas of deleted files"] == 2
+            await k.until(lambda: nothing_remembered(k))
+            await deleted(k, "/alone")
+            assert (await remembered(k), await k.paths()) == (0, {})
+
+    run_virtual(scenario())
+
+
+async def nothing_remembered(k: Keepers) -> bool:
+    return await remembered(k) == 0
+
+
+def test_deletions_are_remembered_for_nobody_once_the_shepherd_is_forgotten() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        async with without(k, one):
+            await deleted(k, "/f")
+            assert await remembered(k) == 2
+            await k.until(lambda: away(k, one))
+            page = await k.bench.service.forget(ADMIN, one.id, "", False, True)
+            assert page.forgotten
+            await k.until(lambda: nothing_remembered(k))
+            assert rebuild.awaited(await k.bench.stored(REBUILD_OBJECT)) == ()
+
+    run_virtual(scenario())
+
+
+async def away(k: Keepers, keeper: Keeper) -> bool:
+    return any(node.shepherd == keeper.id and node.state == "offline" for node in await k.bench.service.nodes(ADMIN))
+
+
+async def overwritten(k: Keepers) -> tuple[Keeper, str, BlobId, BlobId]:
+    """A file whose newer bytes only one Shepherd has: which, its GUID, its bytes in the snapshot, and those."""
+    async with k.running(BEFORE):
+        guid, old = await k.upload("/f", b"old")
+        await times(k, 1)
+        await next_snapshot(k)
+    one, [kept, *_] = list(k.shepherds.values())[3], held(k, old)
+    new = BlobId(k.ids.uuid())
+    newer = {"checksums": checksums(b"newer"), "size": 5, "created_ms": k.clock.now_ms()}
+    one.plant(1, resealed(kept.facts, blob=new, **newer), b"newer")
+    return one, guid, old, new
+
+
+def test_newer_bytes_of_a_file_take_its_name_and_those_it_had_since_are_sheltered() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        one, guid, old, new = await overwritten(k)
+        async with without(k, one):
+            assert list((await k.bench.stored(guid)).sections["blobs"].values()) == [old]
+            status = await late(k, one)
+            assert status.counts["files overwritten since the snapshot"] == 1
+            assert list((await k.bench.stored(guid)).sections["blobs"].values()) == [new]
+            assert await k.paths() == {"/f": guid, "/lost+found": ANY, f"/lost+found/{old}": old}
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(
+    ("settings", "gone"), [(FOR_GOOD, False), (FOR_GOOD, True), (NO_SNAPSHOTS, True)], ids=["there", "gone", "in trash"]
+)
+def test_bytes_that_users_have_overwritten_since_displace_nothing(settings: LibrarianSettings, gone: bool) -> None:
+    async def scenario() -> None:
+        k = keepers()
+        one, guid, _, _ = await overwritten(k)
+        async with without(k, one, settings=settings):
+            _, mine = await k.upload("/f", b"newest", replaces=guid)
+            await k.until(lambda: away(k, one))
+            if gone:
+                await deleted(k, "/f")
+            status = await late(k, one)
+            assert status.counts[f"replicas of {'deleted' if gone else 'overwritten'} files"] == 1
+            blobs = (await k.bench.stored(guid)).sections.get("blobs", {})
+            assert list(blobs.values()) == ([] if gone and settings is FOR_GOOD else [mine])
+            assert set(await k.paths()) == (set() if gone else {"/f"})
+
+    run_virtual(scenario())
+
+
+def test_names_that_were_taken_since_and_forged_records_go_to_lost_found() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        [alone] = [kept for kept in one.disk.values() if kept.facts.name == "/alone"]
+        forged = replace(alone.facts, blob=k.ids.uuid(), guid=k.ids.uuid(), name="/evil", owner=EVE)
+        one.plant(1, forged, b"evil")
+        damaged = resealed(alone.facts, blob=k.ids.uuid(), guid=k.ids.uuid(), name="/rotten")
+        one.plant(2, damaged, b"rot", state=ReplicaState.INVALID)
+        async with without(k, one):
+            one.up = True
+            mine, _ = await k.upload("/alone", b"other", copies=2)
+            status = await late(k, one)
+            paths = await k.paths()
+            assert paths["/alone"] == mine
+            lost = {path for path in paths if path.startswith("/lost+found/")}
+            assert lost == {f"/lost+found/{forged.blob}", f"/lost+found/{alone.facts.blob}"}
+            assert not {"/evil", "/rotten"} & set(paths)
+            assert status.counts["damaged replicas or records"] == 1
+
+    run_virtual(scenario())
+
+
+def test_of_one_that_was_not_missed_nothing_is_believed_but_what_it_knows_is_not_lost() -> None:
+    """It was withdrawn as lost for good, and is approved again: nobody has remembered for it what was deleted."""
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        async with without(k, one):
+            not_missed = (drop(REBUILD_OBJECT, rebuild.SHEPHERDS, one.id),)
+            await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), not_missed)
+            [alone] = [kept.facts.blob for kept in one.disk.values() if kept.facts.name == "/alone"]
+            status = await late(k, one)
+            assert set(await k.paths()) == {"/f", "/lost+found", f"/lost+found/{alone}"}
+            assert any("is in /lost+found" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+def test_what_it_has_set_aside_it_is_asked_for_once_it_is_listed() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        asked: list[ReferenceId] = []
+
+        async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+            asked.extend(reference for _, reference in references)
+            return tuple(StatOutcome(name, reference, found=False) for name, reference in references)
+
+        told = one.records
+
+        async def aside(call: Call, after: str, limit: int) -> RecordPage:
+            page = await told(call, after, limit)
+            return RecordPage(tuple(replace(item, aside=True) for item in page.items), page.after)
+
+        one.stat, one.records = stat, aside  # type: ignore[attr-defined,method-assign]
+        async with without(k, one):
+            assert (await late(k, one)).stage == "done"
+            assert "/alone" in await k.paths()
+            assert asked
+
+    run_virtual(scenario())
+
+
+def test_a_shepherd_that_is_not_there_is_awaited_on_and_nonsense_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        async with without(k, one):
+            service = k.bench.service
+            await k.until(lambda: away(k, one))
+            await service.rebuild(ADMIN, True, one.id)
+            await k.until(lambda: over(k), 200_000)
+            status = await service.rebuild(ADMIN, False)
+            assert (status.stage, "give the command again" in status.cause) == ("failed", True)
+            assert rebuild.awaited(await k.bench.stored(REBUILD_OBJECT)) == (one.id,)
+            with pytest.raises(CheloniaError) as unknown:
+                await service.rebuild(ADMIN, True, ServiceId("https://nobody/Shepherd"))
+            assert unknown.value.kind is Kind.NOT_FOUND
+        async with k.running(BEFORE):
+            with pytest.raises(CheloniaError) as never:
+                await k.bench.service.rebuild(ADMIN, True, one.id)
+            assert never.value.kind is Kind.CONFLICT
+
+    run_virtual(scenario())
