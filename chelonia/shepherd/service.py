@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.access import check_access
@@ -33,6 +34,7 @@ from chelonia.core.shepherd import (
     ScrubPage,
     ShepherdStatus,
     StatOutcome,
+    StoredReplica,
     TurlOutcome,
     Upload,
     Uploaded,
@@ -54,6 +56,8 @@ from chelonia.shepherd.waiting import run_together, settled
 
 log = logging.getLogger(__name__)
 
+ASIDE_PAGE: Final = 200
+"""Replicas in quarantine whose records are read at once: some tens of milliseconds."""
 READMITTED = "readmitted"
 """Where `State.extra` keeps under which generation of the metadata the quarantine was gone through."""
 
@@ -81,6 +85,7 @@ class ShepherdService:
         self._stock = Stock(self._node)
         self._drilling = Drilling(self._node)
         self._aside = _Aside({}, {})
+        self._readmitted_to = ReferenceId("")
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -316,25 +321,46 @@ class ShepherdService:
         return await self._readmit()
 
     async def _readmit(self) -> int:
-        """Bring back what is whole: nothing is offered or reported of it before its bytes have been checked."""
-        node, count = self._node, 0
-        for stored in await node.ports.blobs.quarantined():
-            whole = stored.facts is not None and stored.size == stored.facts.size
-            if not (stored.committed and whole) or stored.reference in node.index or count >= bounds.READMITTED_MAX:
-                continue
-            brought = await node.ports.blobs.reinstate(stored.reference)
-            if brought is None:
-                continue
-            node.index.put(lifecycle.unproven(lifecycle.found(brought, 0)))
-            held = await self._scrubber.check(stored.reference)
-            if held is not None and not held.alive:
-                await node.set_aside(held)
-                continue
-            node.report(stored.reference)
-            count += 1
-            log.info("asked for again from quarantine reference=%s", stored.reference)
-        await self._count_aside()
+        """Bring back what is whole, as much as at once, going on where the last call has left off: all of it has been
+        looked at when less comes back."""
+        count = 0
+        async for stored in self._around_aside(self._readmitted_to):
+            if count >= bounds.READMITTED_MAX:
+                return count
+            self._readmitted_to = stored.reference
+            count += await self._readmit_one(stored)
+        self._readmitted_to = ReferenceId("")
         return count
+
+    async def _around_aside(self, begun: ReferenceId) -> AsyncIterator[StoredReplica]:
+        """What is in quarantine, page by page: what is behind a reference, then the rest."""
+        for after, upto in ((begun, ""), (ReferenceId(""), begun)) if begun else ((begun, ""),):
+            while page := await self._node.ports.blobs.quarantined(after, ASIDE_PAGE):
+                after = page[-1].reference
+                for stored in page:
+                    if upto and stored.reference > upto:
+                        return
+                    yield stored
+
+    async def _readmit_one(self, stored: StoredReplica) -> bool:
+        """Nothing is offered or reported of it before its bytes have been checked."""
+        node = self._node
+        whole = stored.facts is not None and stored.size == stored.facts.size
+        if not (stored.committed and whole) or stored.reference in node.index:
+            return False
+        brought = await node.ports.blobs.reinstate(stored.reference)
+        if brought is None:
+            return False
+        node.index.put(lifecycle.unproven(lifecycle.found(brought, 0)))
+        held = await self._scrubber.check(stored.reference)
+        if held is not None and not held.alive:
+            await node.set_aside(held)
+            return False
+        node.report(stored.reference)
+        self._aside.quarantined_bytes = max(self._aside.quarantined_bytes - stored.size, 0)
+        node.reclaimable_bytes = self._aside.quarantined_bytes + self._aside.unfinished_bytes
+        log.info("asked for again from quarantine reference=%s", stored.reference)
+        return True
 
     async def status(self, call: Call) -> ShepherdStatus:
         """Describe this node. Raises: DENIED."""

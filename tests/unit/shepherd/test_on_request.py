@@ -8,7 +8,8 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId
-from chelonia.core.shepherd import ScrubOrder, ScrubPage
+from chelonia.core.shepherd import ScrubOrder, ScrubPage, StoredReplica
+from chelonia.shepherd import service
 from tests.support.shepherd import ADMINISTRATOR, JOE, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"x" * 100_000
@@ -133,6 +134,40 @@ async def test_what_is_brought_back_while_the_quarantine_is_discarded_stays(
     assert brought == [2]
     assert [await world.state_of(reference) for reference in references] == ["none", "alive", "alive"]
     assert world.blobs.references() == tuple(sorted(references[1:]))
+    await world.stop()
+
+
+@virtual
+async def test_a_large_quarantine_is_read_twice_at_most_however_often_it_is_asked_for_again(
+    expect_log: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where much of it stays: what nobody acknowledged, and what is damaged."""
+    expect_log("replica set aside|replica damaged|replica is invalid")
+    monkeypatch.setattr(bounds, "READMITTED_MAX", 5)
+    monkeypatch.setattr(service, "ASIDE_PAGE", 4)
+    world = await World().start(run=True)
+    references = await forgotten(world, 20)
+    for reference in references[:4]:
+        await world.blobs.reinstate(reference)
+        world.blobs.flip(reference)
+        await world.blobs.quarantine(reference)
+    read, quarantined = list[int](), world.blobs.quarantined
+
+    async def counted(after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
+        found = await quarantined(ReferenceId(after), limit)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(world.blobs, "quarantined", counted)
+    brought = [await world.service.readmit(ADMINISTRATOR) for _ in range(4)]
+    assert brought == [5, 5, 5, 1]
+    assert sum(read) <= 2 * 20
+    assert (await world.service.status(ADMINISTRATOR)).quarantined_bytes == 4 * len(DATA)
+    assert await world.quarantined() == 4
+    await world.blobs.reinstate(references[0])
+    world.blobs.flip(references[0])
+    await world.blobs.quarantine(references[0])
+    assert await world.service.readmit(ADMINISTRATOR) == 1, "it is begun anew"
     await world.stop()
 
 
