@@ -162,7 +162,17 @@ def _tell(session: Session, found: Mapping[ServiceId, _Scrubbed]) -> None:
         out.say(f"{damaged} damaged: they are reported, and replaced from good copies")
         out.exit_code = out.exit_code or DAMAGE_FOUND
     checked, size = sum(own.checked for own in found.values()), sum(own.bytes for own in found.values())
-    out.document.update(checked=checked, bytes=size, damaged=damaged)
+    figures = [
+        {
+            "shepherd": shepherd,
+            "checked": own.checked,
+            "bytes": own.bytes,
+            "damaged": len(own.damaged),
+            "left": own.left,
+        }
+        for shepherd, own in found.items()
+    ]
+    out.document.update(checked=checked, bytes=size, damaged=damaged, shepherds=figures)
 
 
 # --- quarantine ------------------------------------------------------------------------------------------------------

@@ -92,6 +92,8 @@ def test_a_scrub_names_who_was_away_and_does_not_end_well(
     shepherds[S1].fails = True
     told = json.loads(chelonia("--json", "admin", "scrub").out)
     unchecked = {found["shepherd"]: found["error"]["cause"] for found in told["results"] if not found["ok"]}
+    figures = {each["shepherd"]: (each["checked"], each["damaged"]) for each in told["shepherds"]}
+    assert figures == {S1: (0, 0), S2: (4, 1), AWAY: (0, 0)}
     assert unchecked == {S1: "not checked to its end: its disk is gone", AWAY: "not checked: it is offline"}
     assert (told["ok"], told["exit_code"]) == (False, 7)
     shepherds[S1].fails = False
@@ -109,6 +111,7 @@ def test_a_scrub_of_one_node_may_be_clean_and_is_told_as_json(
     assert ran.code == 0
     told = json.loads(ran.out)
     assert (told["checked"], told["bytes"], told["damaged"]) == (4, 400, 0)
+    assert told["shepherds"] == [{"shepherd": S1, "checked": 4, "bytes": 400, "damaged": 0, "left": 0}]
     assert shepherds[S2].orders == []
     assert chelonia("admin", "scrub", "--node", "https://nobody/Shepherd").code != 0
 
