@@ -133,13 +133,15 @@ class Metrics:
         for state, count in sorted(by_state.items()):
             self._replicas.labels(state).set(count)
 
-    def lag(self, replica: int, commits: int) -> None:
-        """Set how many commits a replica of the A-Hash has yet to acknowledge; known to the master alone."""
-        self._lag.labels(str(replica)).set(commits)
+    def lags(self, commits: Mapping[int, int]) -> None:
+        """Set how many commits each replica of the A-Hash has yet to acknowledge, known to the master alone; whoever is
+        not told has no figure."""
+        _set_all(self._lag, commits)
 
-    def round_trip(self, replica: int, round_trip_ms: int) -> None:
-        """Set how long an answer of another replica of the A-Hash takes at least."""
-        self._round_trip.labels(str(replica)).set(round_trip_ms / 1000)
+    def round_trips(self, round_trip_ms: Mapping[int, int]) -> None:
+        """Set how long an answer of each other replica of the A-Hash takes at least; whoever is not told has no
+        figure."""
+        _set_all(self._round_trip, {replica: ms / 1000 for replica, ms in round_trip_ms.items()})
 
     def healing(self, status: HealStatus) -> None:
         """Set how far healing is. A class of exposed files that has emptied shows 0, not its last number."""
@@ -194,3 +196,9 @@ class Metrics:
 def _lasted_s(drill: Drill, until_ms: int) -> float:
     """Seconds from a drill's beginning, -1 for what has not been."""
     return (until_ms - drill.began_ms) / 1000 if until_ms else -1.0
+
+
+def _set_all(gauge: Gauge, by_replica: Mapping[int, float]) -> None:
+    gauge.clear()
+    for replica, value in by_replica.items():
+        gauge.labels(str(replica)).set(value)

@@ -165,3 +165,18 @@ async def test_gauges_of_a_master() -> None:
     ):
         assert line in told
     assert 'replica="3"' not in told
+
+
+async def test_a_replica_that_is_gone_has_no_figures() -> None:
+    """Neither one that left the group, nor one that is away, nor the lag of others when it is master no more."""
+    metrics = Metrics()
+    near, far = (replace(view, round_trip_ms=ms) for view, ms in zip(STATUS.replicas[:2], (2, 40), strict=True))
+    tell(metrics, replace(STATUS, replicas=(near, far)))
+    told = (await metrics.expose()).decode()
+    assert f'chelonia_ahash_round_trip_seconds{{replica="{far.replica}"}} 0.04' in told
+    tell(metrics, replace(STATUS, replicas=(near, replace(far, round_trip_ms=-1, lag=-1))))
+    told = (await metrics.expose()).decode()
+    assert f'replica="{far.replica}"' not in told
+    assert f'chelonia_ahash_round_trip_seconds{{replica="{near.replica}"}} 0.002' in told
+    tell(metrics, replace(STATUS, replicas=()))
+    assert 'replica="' not in (await metrics.expose()).decode()
