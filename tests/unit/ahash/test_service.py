@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 
 from chelonia.ahash.service import (
+    BRIEF_BYTES,
     BRIEF_ELEMENTS,
     BRIEF_MS,
     BRIEF_OBJECTS,
@@ -20,6 +21,7 @@ from chelonia.ahash.service import (
 from chelonia.ahash.store import State
 from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
 from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.core.bounds import VALUE_BYTES_MAX
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
@@ -487,9 +489,12 @@ async def test_a_large_batch_and_one_that_would_wait_are_the_writers() -> None:
     await service.start()
     store.steps.clear()
     await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),) * (BRIEF_ELEMENTS + 1))
+    large = put("o", "s", "p", "x" * VALUE_BYTES_MAX)
+    await service.transact(LIBRARIAN, NO_KEY, (large,) * (BRIEF_BYTES // VALUE_BYTES_MAX + 1))
+    await asyncio.gather(*(service.transact(LIBRARIAN, NO_KEY, (large,)) for _ in range(BRIEF_ELEMENTS)))
     store.takes = False
     await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
-    assert store.steps == ["writer", "commit"] * 2
+    assert store.steps == ["writer", "commit"] * 4
     await service.close()
 
 
