@@ -1,7 +1,8 @@
 """What the master of a group owes its membership: the first record, members that may vote, steps under way finished.
 
 Runs on every replica and acts only as master of an open term. A learner is promoted when it has told that it holds what
-the group has; each step is one record, the next one follows only when it is durable.
+the group has; each step is one record, the next one follows only when it is durable. A master whose disk is nearly full
+makes way for one that may have room.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_MS: Final = 200
 """Between two looks whether something is to be done: a promotion may take a few."""
+FULL_REST_MS: Final = 30_000
+"""A master makes way for want of space no more often: the disks of the others may be as full."""
 
 
 class Writer(Protocol):
@@ -32,18 +35,27 @@ class Writer(Protocol):
         """Whether a term of ours is open and served."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk takes changes, as far as this was looked at."""
+        ...
+
     async def put_record(self, key: bytes, value: bytes) -> Position:
         """Write a record as master; returns where it stands, once it is durable."""
         ...
 
 
 async def keep(mastership: Mastership, writer: Writer, clock: Clock) -> None:
-    """Look after the membership until cancelled."""
+    """Look after the membership, and for room, until cancelled."""
+    rest_until_ms = 0
     while True:
         try:
             if writer.serving:
                 async with mastership.regrouping:
                     await step(mastership, writer)
+                    if not writer.has_room and clock.monotonic_ms() >= rest_until_ms:
+                        rest_until_ms = clock.monotonic_ms() + FULL_REST_MS
+                        await make_way(mastership)
         except CheloniaError as error:
             _LOG.info("membership waits: %s", error)
         await clock.sleep(LOOK_MS)
@@ -62,6 +74,12 @@ async def step(mastership: Mastership, writer: Writer) -> None:
         if mastership.holds_all(learner):
             await change(mastership, writer, membership.promote(record, learner))
             return
+
+
+async def make_way(mastership: Mastership) -> None:
+    """Hand over where there is another who may: no change is taken here."""
+    if len(mastership.replica.membership.voters) > 1:
+        await mastership.hand_over("its disk is nearly full: another takes over")
 
 
 async def regroup(mastership: Mastership, writer: Writer, wanted: GroupChange) -> None:

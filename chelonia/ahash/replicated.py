@@ -240,6 +240,11 @@ class ReplicatedAHash:
         """Whether a term of ours is open and served here."""
         return self._reign is not None
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk takes changes, as of the last one here."""
+        return self._reign is None or self._reign.service.takes_changes
+
     async def put_record(self, key: bytes, value: bytes) -> Position:
         """Write a record of the store's own, as master. Raises: UNAVAILABLE elsewhere, OUTCOME_UNKNOWN."""
         if self._reign is None:

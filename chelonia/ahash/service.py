@@ -147,6 +147,11 @@ class AHashService:
         self._hand_over_until_ms = 0
         self._stood = (-1, Position("", 0, 0))
 
+    @property
+    def takes_changes(self) -> bool:
+        """Whether there is room for changes, as of the last look at the free space."""
+        return self._was_writable
+
     async def start(self) -> None:
         """Check and migrate the store, then take requests.
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from chelonia.ahash import layout, peer_messages
 from chelonia.ahash.engine_port import Token
 from chelonia.ahash.peer_messages import Ack, Beat, CallFrame, EngineFrame, Hello, Message, Resign, Stand
+from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.standing import Vouched
 from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element
@@ -35,6 +36,7 @@ ELECTIONS_MAX = 2
 FAKETIME = "/usr/lib/*/faketime/libfaketime.so.1"
 HOUR_S = 3600
 DISK = "64m"
+ROOMY_DISK = "512m"
 OLD = "old"
 OTHER = peer_messages.VERSION + 1
 
@@ -280,29 +282,19 @@ async def hand_over_to(trial: Trial, wanted: int) -> None:
         await _restart(trial.group, master)
 
 
-async def fill_a_disk(trial: Trial) -> None:
-    """The disk of one fills up: it ends, says why as often as it is started, and is back when there is room."""
-    group, victim = trial.group, await trial.follower()
-    disk = group.data(victim)
+@asynccontextmanager
+async def small_disk(trial: Trial, victim: int, size: str) -> AsyncIterator[Path]:
+    """One has a disk of its own, of this size, and is filled anew; afterwards it has the large one again."""
+    group, disk = trial.group, trial.group.data(victim)
     group.kill(victim)
     shutil.rmtree(disk)
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], check=True)
     group.configure(victim, group.replicas)
     try:
         group.launch(victim)
         await group.settled()
-        async with undisturbed(trial):
-            use_up(disk / "filler")
-            assert await group.ended(victim, 90) == 1
-            await group.logged(victim, "No space left on device")
-            for times in (1, 2):
-                group.launch(victim)
-                assert await group.ended(victim) > 0
-                await group.logged(victim, "no-space: no space left on the metadata disk: free some", times=times)
-            (disk / "filler").unlink()
-            group.launch(victim)
-            await group.settled()
+        yield disk
         await trial.judge()
         trial.begin()
     finally:
@@ -311,6 +303,38 @@ async def fill_a_disk(trial: Trial) -> None:
         subprocess.run(["umount", str(disk)], check=True)
     group.launch(victim)
     await group.settled()
+
+
+async def fill_a_disk(trial: Trial) -> None:
+    """The disk of one fills up: it ends, says why as often as it is started, and is back when there is room."""
+    group, victim = trial.group, await trial.follower()
+    async with small_disk(trial, victim, DISK) as disk, undisturbed(trial):
+        use_up(disk / "filler")
+        assert await group.ended(victim, 90) == 1
+        await group.logged(victim, "No space left on device")
+        for times in (1, 2):
+            group.launch(victim)
+            assert await group.ended(victim) > 0
+            await group.logged(victim, "no-space: no space left on the metadata disk: free some", times=times)
+        (disk / "filler").unlink()
+        group.launch(victim)
+        await group.settled()
+
+
+async def fill_the_masters_disk(trial: Trial) -> None:
+    """The disk of the master is nearly full: another takes over, and changes go on."""
+    group, victim = trial.group, await trial.follower()
+    async with small_disk(trial, victim, ROOMY_DISK) as disk:
+        await hand_over_to(trial, victim)
+        async with undisturbed(trial):
+            with (disk / "filler").open("wb") as filler:
+                os.posix_fallocate(
+                    filler.fileno(), 0, shutil.disk_usage(disk).free - AHashSettings().min_free_bytes // 2
+                )
+            await group.logged(victim, "its disk is nearly full: another takes over")
+            await trial.writers.more(100)
+            assert await group.settled() != victim
+            (disk / "filler").unlink()
 
 
 def use_up(path: Path) -> None:
@@ -685,8 +709,8 @@ def _resident_bytes(group: AHashDaemons, replica: int) -> int:
 
 SCENARIOS: tuple[Scenario, ...] = (
     lose_a_disk, replace_by_another_host, back_up_and_restore, flip_bits, flip_pages_at_work, fill_a_disk,
-    step_the_wall_clock, step_the_monotonic_clock, expire_a_certificate, take_a_directory, double_an_identity,
-    knock_as_a_stranger, talk_badly, replay, flood, stall,
+    fill_the_masters_disk, step_the_wall_clock, step_the_monotonic_clock, expire_a_certificate, take_a_directory,
+    double_an_identity, knock_as_a_stranger, talk_badly, replay, flood, stall,
 )  # fmt: skip
 
 

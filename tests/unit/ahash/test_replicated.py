@@ -257,6 +257,31 @@ async def test_without_a_majority_requests_are_held_and_then_refused(group: Grou
     assert caught.value.kind in (Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE)
 
 
+@pytest.mark.expect_log("WARNING chelonia.ahash.service ahash is read-only")
+async def test_a_master_whose_disk_is_nearly_full_hands_over(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = group.master()
+    monkeypatch.setattr(group.engines[full], "free_bytes", lambda: 0)
+    new = next(n for n in group.services if n != full)
+    assert (await write_until(group, new, "k", "v")).applied
+    assert group.master() != full
+
+
+@pytest.mark.expect_log("WARNING chelonia.ahash.service ahash is read-only")
+async def test_where_all_disks_are_nearly_full_masters_stay(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another could do no more: that is tried now and then, reads go on, and changes are refused for the reason."""
+    for engine in group.engines.values():
+        monkeypatch.setattr(engine, "free_bytes", lambda: 0)
+    term = group.masterships[1].replica.term
+    for turn in range(60):
+        with pytest.raises(CheloniaError) as caught:
+            await write(group, 1 + turn % 3, "k", "v")
+        assert caught.value.kind in (Kind.READ_ONLY, Kind.UNAVAILABLE)
+        await asyncio.sleep(0.05)
+    assert caught.value.kind is Kind.READ_ONLY
+    await group.settled()
+    assert group.masterships[1].replica.term <= term + 3, "each has handed over once"
+
+
 async def test_a_backup_of_a_replica_begins_a_group_of_its_own(group: Group, tmp_path: Path) -> None:
     await write(group, 1, "k", "v")
     for replica in (group.master(), group.followers()[0]):
