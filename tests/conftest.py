@@ -21,6 +21,9 @@ KINDS = {"contract", "sim", "cluster", "conform"}
 # The simulator's seeds where nobody asks for others: a smoke, not a campaign.
 SMOKE_SEEDS = "1..20"
 
+# How much of a failure's message is repeated at the end of the output.
+WHY_CHARS_MAX = 3000
+
 # Saved examples are kept under a test's name, not its parameters: replayed in another case they mean nothing, and
 # hypothesis takes what they draw there for a flaky strategy.
 hypothesis.settings.register_profile("chelonia", database=None, deadline=None)  # machines are shared: no timed tests
@@ -82,7 +85,28 @@ def capability() -> Callable[[str], None]:
     return capabilities.capability
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    _say_missing(terminalreporter)
+    failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    if failed:  # where only the end of the output is kept, this is what must be in it
+        terminalreporter.section("WHY", sep="!", red=True, bold=True)
+        for report in failed:
+            terminalreporter.write_line(f"{report.nodeid} ({report.when})\n{_why(report)}")
+
+
+def _why(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The lines that led to a failure, and its message."""
+    trace = getattr(report.longrepr, "reprtraceback", None)
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if trace is None or crash is None:
+        return str(report.longrepr)[-WHY_CHARS_MAX:]
+    places = [entry.reprfileloc for entry in trace.reprentries if getattr(entry, "reprfileloc", None)]
+    lines = " > ".join(f"{Path(place.path).name}:{place.lineno}" for place in places)
+    return f"{lines}\n{crash.message[:WHY_CHARS_MAX]}"
+
+
+def _say_missing(terminalreporter: pytest.TerminalReporter) -> None:
     reasons = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
     lost = sorted({line for text in reasons if (line := _missing_line(text))})
     if lost:

@@ -8,10 +8,19 @@ import pytest
 from tests.cluster.harness import Cluster
 
 CLUSTERS = pytest.StashKey[list[Cluster]]()
+SHARED = "shared"
+TEST_S = 300
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash.setdefault(CLUSTERS, [])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a machine that is busy a test on daemons may take several times what it usually does."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_S))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -19,7 +28,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         for cluster in item.config.stash[CLUSTERS]:
-            if cluster.process is not None:
+            others = cluster.root.name.startswith(SHARED) and "cluster" not in item.fixturenames
+            if cluster.process is not None and not others:
                 report.sections.append((f"daemons below {cluster.root.name}", cluster.logs()))
     return report
 
@@ -32,6 +42,7 @@ def started(config: pytest.Config, cluster: Cluster) -> Iterator[Cluster]:
         yield cluster
     finally:
         code = cluster.stop()
+        cluster.give_up()
         config.stash[CLUSTERS].remove(cluster)
     assert code == 0, f"cheloniad dev ended with {code}\n{cluster.logs()}"
     assert not cluster.complaints(), "the daemons complained:\n" + "\n".join(cluster.complaints())
@@ -40,7 +51,7 @@ def started(config: pytest.Config, cluster: Cluster) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Cluster]:
     """The session's cluster of three Shepherds. Tests leave it as whole as they found it."""
-    shared = Cluster(tmp_path_factory.mktemp("shared"))
+    shared = Cluster(tmp_path_factory.mktemp(SHARED))
     shared.expect_log("Fatal error on SSL protocol")  # what uvloop says when a test cuts a connection in mid-record
     yield from started(pytestconfig, shared)
 

@@ -47,9 +47,11 @@ from chelonia.hosting.rpc_client import (
 from chelonia.hosting.tls import TlsSettings, TlsStore
 from chelonia_clients.client import Client
 from tests.support.polling import poll, poll_async
+from tests.support.ports import Range, claimed
 
-START_S = 90.0
-TAIL_BYTES = 6000
+START_S = 150.0
+LOG_LINES, COMPLAINTS = 30, 20
+AUDIT = " at=chelonia.audit "
 READ_MS = 15_000
 
 Away = (CheloniaError, OSError)
@@ -106,6 +108,7 @@ class Cluster:
     process: subprocess.Popen[str] | None = None
     expected: list[str] = field(default_factory=list)
     by_hand: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    taken: Range | None = None
 
     # --- life ---
 
@@ -117,6 +120,8 @@ class Cluster:
             str(self.shepherds),
             "--replicas",
             str(self.replicas),
+            "--port-base",
+            str(self.ports_taken().first),
             *([] if self.restart else ["--no-restart"]),
         ]
         self.root.mkdir(parents=True, exist_ok=True)
@@ -127,6 +132,17 @@ class Cluster:
         line = self._first_line(START_S)
         assert line == "ready\n", f"cheloniad dev said {line!r}; it ended with {self.process.poll()}\n{self.logs()}"
         return self
+
+    def ports_taken(self) -> Range:
+        """Its ports, the same at each start."""
+        if self.taken is None:
+            self.taken = claimed()
+        return self.taken
+
+    def give_up(self) -> None:
+        """It will not be started again."""
+        if self.taken is not None:
+            self.taken.close()
 
     def _first_line(self, deadline: float) -> str:
         assert self.process is not None
@@ -155,9 +171,9 @@ class Cluster:
         assert process is not None
         pids = self.pids()
         process.kill()
-        self._reap(process, 10.0)
+        self._reap(process, 30.0)
         for name, pid in pids.items():
-            poll(lambda pid=pid: not runs(pid), 10.0, what=f"{name} dies with its supervisor")  # type: ignore[misc]
+            poll(lambda pid=pid: not runs(pid), 30.0, what=f"{name} dies with its supervisor")  # type: ignore[misc]
 
     def _reap(self, process: subprocess.Popen[str], deadline: float) -> int:
         assert process.stdout is not None
@@ -275,7 +291,7 @@ class Cluster:
     def kill(self, name: str) -> int:
         """kill -9 one node; returns the pid it had."""
         pid = self.signal(name, signal.SIGKILL)
-        poll(lambda: not runs(pid), 10.0, what=f"{name} is dead")
+        poll(lambda: not runs(pid), 30.0, what=f"{name} is dead")
         return pid
 
     def start_node(self, name: str) -> None:
@@ -288,7 +304,7 @@ class Cluster:
 
     def wait_restarted(self, name: str, old_pid: int) -> None:
         """Wait until the supervisor has started a node again."""
-        poll(lambda: self.pid(name) != old_pid, 20.0, what=f"{name} is started again")
+        poll(lambda: self.pid(name) != old_pid, 60.0, what=f"{name} is started again")
 
     def accept_store(self, name: str) -> str:
         """Say, as an administrator does, that a Shepherd's directory as it is now is its store."""
@@ -311,11 +327,12 @@ class Cluster:
     # --- the log ---
 
     def logs(self) -> str:
-        """The end of every process's log."""
-        parts = []
+        """What the daemons complained of, and the last lines that each has logged, but for what was allowed to whom."""
+        parts = ["--- complaints that nobody declared", *self.complaints()[:COMPLAINTS]]
         for path in (self.root / "dev.log", *sorted((self.root / "log").glob("*.log"))):
-            if path.exists() and path.stat().st_size:
-                parts.append(f"--- {path.name}\n{path.read_bytes()[-TAIL_BYTES:].decode('utf-8', 'replace')}")
+            if path.exists() and not path.name.endswith("-audit.log"):
+                lines = [line for line in path.read_text("utf-8", "replace").splitlines() if AUDIT not in line]
+                parts += [f"--- the end of {path.name}", *lines[-LOG_LINES:]]
         return "\n".join(parts)
 
     def log_of(self, name: str) -> str:
@@ -377,7 +394,7 @@ class Cluster:
             nodes = await ports.librarian.nodes(Call())
             return {own[node.shepherd]: node for node in nodes if node.shepherd in own}
 
-    async def until_alive(self, *names: str, deadline: float = 20.0) -> None:
+    async def until_alive(self, *names: str, deadline: float = 60.0) -> None:
         """Wait until these Shepherds (all, when none is named) are alive in the Librarian's eyes."""
         wanted = names or tuple(self.shepherd_names)
 
@@ -387,7 +404,7 @@ class Cluster:
 
         await poll_async(alive, deadline, tolerate=Away, what=f"{', '.join(wanted)} alive")
 
-    async def until_serving(self, *names: str, deadline: float = 20.0) -> None:
+    async def until_serving(self, *names: str, deadline: float = 60.0) -> None:
         """Wait until these Shepherds' own processes answer: one that was away for a moment only was never missed."""
         for name in names:
 

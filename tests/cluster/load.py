@@ -19,7 +19,7 @@ from tests.support.polling import poll_async
 
 SMALL, LARGE = 3_000, 5_000_000
 WANTED = 2
-LOCATIONS_DEADLINE_S = 40.0
+LOCATIONS_DEADLINE_S = 90.0
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Load:
         self.stopping = True
         await asyncio.gather(*self.tasks)
 
-    async def until_acknowledged(self, more: int, deadline: float = 30.0) -> None:
+    async def until_acknowledged(self, more: int, deadline: float = 90.0) -> None:
         """Wait for so many more acknowledged files."""
         goal = len(self.acknowledged) + more
         await poll_async(lambda: len(self.acknowledged) >= goal, deadline, what=f"{goal} acknowledged ({self.reasons})")
@@ -109,7 +109,7 @@ async def put(client: Client, ln: str, data: bytes, replicas: int = WANTED, *, r
     await uploads.upload(client, uploads.bytes_source(data), ln, options)
 
 
-NO_SHEPHERD_TRIES = 8
+NO_SHEPHERD_TRIES = 16
 """A busy machine makes a Shepherd miss its one second of lease; it is back half a second later."""
 
 
@@ -150,7 +150,7 @@ async def locations(client: Client, ln: str) -> dict[str, str]:
     return dict((await client.stat(ln)).get("locations", {}))
 
 
-async def until_live(client: Client, ln: str, live: int, deadline: float = 20.0) -> dict[str, str]:
+async def until_live(client: Client, ln: str, live: int, deadline: float = 60.0) -> dict[str, str]:
     """Wait until a file has exactly `live` replicas, all alive; returns them."""
     last: dict[str, str] = {}
 

@@ -88,7 +88,7 @@ def test_a_bad_message_gets_a_clear_fault(cluster: Cluster, case: Case) -> None:
     assert case.says in answer.text
     assert "root:" not in answer.text
     assert "Traceback" not in answer.text
-    assert time.monotonic() - before < 5, "it took too long"
+    assert time.monotonic() - before < 15, "it took too long"
     assert "fault service=bartender" in cluster.log_of("core")
     assert cluster.soap(cluster.url("bartender"), STAT).status == 200
 
@@ -272,4 +272,4 @@ def kept(cluster: Cluster, turl: str) -> int:
     def look() -> int:
         return int(cluster.request("HEAD", turl).headers.get("chelonia-offset", "0"))
 
-    return poll(look, 10.0, what="the Shepherd keeps what came")
+    return poll(look, 40.0, what="the Shepherd keeps what came")

@@ -32,7 +32,7 @@ async def master_of(group: Cluster) -> str:
             status = await ports.ahash.status(Call().strongly())
             return f"core{status.replica}" if status.role == "master" else ""
 
-    return await poll_async(look, 20.0, tolerate=Away, what="a master")
+    return await poll_async(look, 60.0, tolerate=Away, what="a master")
 
 
 async def until_whole(group: Cluster) -> None:
@@ -43,7 +43,7 @@ async def until_whole(group: Cluster) -> None:
             status = await ports.ahash.status(Call().strongly())
             return all(view.role in ("master", "follower") and view.lag >= 0 for view in status.replicas)
 
-    await poll_async(look, 30.0, tolerate=Away, what="every replica follows")
+    await poll_async(look, 60.0, tolerate=Away, what="every replica follows")
 
 
 @pytest.mark.parametrize("victim", ["master", "core1", "core2", "core3"])

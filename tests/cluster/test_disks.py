@@ -1,7 +1,6 @@
 """Disks that are not there, empty, somebody else's, or there twice: noticed, told, and nothing concluded from it."""
 
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from chelonia_clients.client import Client
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.polling import poll, poll_async
+from tests.support.ports import free_ports
 
 DATA = {f"/disk/{number}": bytes([number]) * 50_000 for number in range(6)}
 
@@ -76,7 +76,7 @@ async def test_an_emptied_disk_is_refused_until_an_administrator_says_that_it_is
         cluster.start_node("shepherd1")
         await cluster.until_serving("shepherd1")
         for ln, data in DATA.items():
-            await until_live(client, ln, 3, deadline=30.0)
+            await until_live(client, ln, 3, deadline=60.0)
             assert await fetch(client, ln) == data
     assert cluster.log_of("core").count("as an administrator said") == 1
     assert f"{len(DATA)} replicas it held are reported lost" in cluster.log_of("shepherd1")
@@ -110,7 +110,7 @@ async def test_a_disk_that_vanishes_under_a_running_shepherd_is_told_and_comes_b
             view = (await cluster.nodes())["shepherd2"]
             return view.state == "offline" and "directory is empty" in view.trouble
 
-        await poll_async(shown, 10.0, tolerate=Away, what="it is away and says why")
+        await poll_async(shown, 40.0, tolerate=Away, what="it is away and says why")
         assert cluster.request("GET", f"{cluster.data_url('shepherd2')}/readyz").status == 503
         end = time.monotonic() + 3.0  # several rounds of the scrub would fit
         while time.monotonic() < end:
@@ -138,8 +138,8 @@ async def test_a_second_process_on_a_copied_disk_is_refused_while_the_first_live
         text = (cluster.root / "conf" / "shepherd3.toml").read_text().replace(str(home), str(copy))
         own = urlsplit(cluster.url("shepherd3")).port
         assert own is not None
-        for port in (own, own + 1):
-            text = text.replace(f"port = {port}", f"port = {free_port()}")
+        for port, free in zip((own, own + 1), free_ports(2), strict=True):
+            text = text.replace(f"port = {port}", f"port = {free}")
         config = cluster.root / "conf" / "twin.toml"
         config.write_text(text)
         cluster.expect_log("heartbeat refused .* another process is alive")
@@ -148,7 +148,7 @@ async def test_a_second_process_on_a_copied_disk_is_refused_while_the_first_live
         with log.open("wb") as out:
             twin = subprocess.Popen(argv, stdout=out, stderr=out)
         try:
-            poll(lambda: "refused by the cluster: another process is alive" in log.read_text(), 15.0)
+            poll(lambda: "refused by the cluster: another process is alive" in log.read_text(), 60.0)
             view = (await cluster.nodes())["shepherd3"]
             assert view.state == "alive"
             assert "another process is alive" in view.trouble
@@ -159,9 +159,3 @@ async def test_a_second_process_on_a_copied_disk_is_refused_while_the_first_live
             assert twin.wait(20) == 0
         for ln in DATA:
             assert sorted((await locations(client, ln)).values()) == ["alive"] * 3
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

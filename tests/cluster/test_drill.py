@@ -79,7 +79,6 @@ async def may_begin(cluster: Cluster, order: DrillOrder) -> None:
         await poll_async(willing, 60.0, tolerate=CheloniaError, what="a drill may begin")
 
 
-@pytest.mark.timeout(300)
 async def test_a_silence_and_a_damaged_copy_heal_and_leave_their_curves(
     own_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
@@ -120,7 +119,6 @@ async def test_a_silence_and_a_damaged_copy_heal_and_leave_their_curves(
     await whole(cluster)
 
 
-@pytest.mark.timeout(300)
 async def test_a_silent_shepherd_comes_back_with_nobody_left_to_call_it(
     own_cluster: Callable[..., Cluster],
 ) -> None:

@@ -73,7 +73,7 @@ async def test_full_disks(small_disks: Cluster) -> None:
         assert "space" in answer.text
 
         # The others take what comes next; what it has stays readable.
-        await poll_async(lambda: below(cluster, name, 600_000), 5.0, tolerate=Away, what="it says that it is full")
+        await poll_async(lambda: below(cluster, name, 600_000), 30.0, tolerate=Away, what="it says that it is full")
         for number in range(3):
             await put(client, f"/after{number}", DATA)
             places = await until_live(client, f"/after{number}", 2)
@@ -88,7 +88,7 @@ async def test_full_disks(small_disks: Cluster) -> None:
 
         # All but one are full: two durable copies cannot be had, and the answer names the reason.
         second = fill(cluster, other, leave=RESERVE)
-        await poll_async(lambda: below(cluster, other, 1), 5.0, tolerate=Away, what="the second is full")
+        await poll_async(lambda: below(cluster, other, 1), 30.0, tolerate=Away, what="the second is full")
         with pytest.raises(CheloniaError) as caught:
             await put(client, "/nowhere", DATA)
         assert caught.value.kind in (Kind.NO_SPACE, Kind.NO_SHEPHERD), caught.value
@@ -99,12 +99,12 @@ async def test_full_disks(small_disks: Cluster) -> None:
         # Room again, and everything goes on.
         filler.unlink()
         second.unlink()
-        await poll_async(lambda: above(cluster, name, 10_000_000), 5.0, tolerate=Away)
+        await poll_async(lambda: above(cluster, name, 10_000_000), 30.0, tolerate=Away)
         assert cluster.request("PUT", turl, body=DATA).status == 201, "the ticket is still good"
         await put(client, "/again", DATA, 3)
         for ln in ("/before", "/again", "/single", "/after0"):
             assert await fetch(client, ln) == DATA
-        await poll_async(lambda: not incoming(cluster), 10.0, what="nothing half-written is left")
+        await poll_async(lambda: not incoming(cluster), 40.0, what="nothing half-written is left")
 
 
 async def turl_on(cluster: Cluster, name: str) -> str:

@@ -19,8 +19,8 @@ from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.polling import poll_async
 
-OFFLINE_S = 2.5
-"""Dev settings: a lease of one second, and a tick."""
+OFFLINE_S = 5.0
+"""Dev settings: a lease of one second, and a tick; and what a busy machine may add."""
 
 
 async def test_a_lost_shepherd_is_replaced_and_the_surplus_trimmed_when_it_returns(
@@ -49,15 +49,15 @@ async def test_a_lost_shepherd_is_replaced_and_the_surplus_trimmed_when_it_retur
         assert took < OFFLINE_S
         for ln in held:
             expected = files[ln]
-            await poll_async(lambda ln=ln: two_alive(client, ln), 15.0, tolerate=Away, what=f"{ln} again on two")  # type: ignore[misc]
+            await poll_async(lambda ln=ln: two_alive(client, ln), 60.0, tolerate=Away, what=f"{ln} again on two")  # type: ignore[misc]
             assert await fetch(client, ln) == expected
 
         cluster.start_node("shepherd1")
         await cluster.until_serving("shepherd1")
         for ln, data in files.items():
-            await until_live(client, ln, 2, deadline=30.0)
+            await until_live(client, ln, 2, deadline=60.0)
             assert await fetch(client, ln) == data
-        await poll_async(lambda: stored(cluster) == 2 * len(files), 20.0, what="the surplus is gone from the disks too")
+        await poll_async(lambda: stored(cluster) == 2 * len(files), 60.0, what="the surplus is gone from the disks too")
 
 
 async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none_at_all(
@@ -89,7 +89,7 @@ async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none
             cluster.start_node(name)
         await cluster.until_serving(*cluster.shepherd_names)
         for ln, data in files.items():
-            await until_live(client, ln, 3, deadline=30.0)
+            await until_live(client, ln, 3, deadline=60.0)
             assert await fetch(client, ln) == data
         async with cluster.ports("admin") as ports:
             for name in cluster.shepherd_names:
@@ -98,7 +98,7 @@ async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none
                     return await ports.shepherds[name].scrub(Call(), ()) == 0
 
                 # Damaged copies are kept for a while beside their replacements.
-                await poll_async(sound, 20.0, interval=0.5, what=f"{name} holds nothing damaged")
+                await poll_async(sound, 60.0, interval=0.5, what=f"{name} holds nothing damaged")
 
 
 def flip(path: Path) -> None:
@@ -174,7 +174,7 @@ async def states_until(client: object, ln: str, place: str) -> set[str]:
         seen.add(state or "deleted")
         return not state
 
-    await poll_async(gone, 15.0, interval=0.01, what=f"{place} is dropped")
+    await poll_async(gone, 60.0, interval=0.01, what=f"{place} is dropped")
     return seen
 
 
@@ -218,7 +218,7 @@ async def test_a_requested_scrub_names_each_harm_and_all_are_repaired(own_cluste
         assert told["damaged"] == len(HARMS), told
         assert told["checked"] == 3 * len(HARMS)
         for ln, data in files.items():
-            await until_live(client, ln, 3, deadline=30.0)
+            await until_live(client, ln, 3, deadline=60.0)
             assert await fetch(client, ln) == data
         assert admin(cluster, "scrub", "--path", "/asked/flip", code=0)["damaged"] == 0
 

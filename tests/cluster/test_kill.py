@@ -91,12 +91,12 @@ async def test_a_frozen_shepherds_plain_clients_are_cut_off_within_the_lease_and
         await battered.until_serving(name)
         assert battered.log_of(name).count("clients' connections were cut") > 0
         await until_live(client, "/plain-put", 2)
-    await poll_async(lambda: not unfinished(battered), 10.0, what="no upload is left open")
+    await poll_async(lambda: not unfinished(battered), 40.0, what="no upload is left open")
 
 
 FIRST = 1_000_000
 """Bytes of a transfer, at least, that go over before its Shepherd stands still."""
-LEASE_S, SLOW_MACHINE_S = 1.0, 1.0
+LEASE_S, SLOW_MACHINE_S = 1.0, 3.0
 
 
 @contextlib.contextmanager
@@ -153,7 +153,7 @@ async def test_a_shepherd_killed_in_mid_upload_costs_an_error_and_nothing_else(b
         head = f"PUT {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(data)}\r\n\r\n"
         with battered.connected(turl) as connection:
             connection.sendall(head.encode() + data[: len(data) // 2])
-            poll(lambda: list((battered.data_dir(name) / "incoming").glob("*.writing")), 10.0)
+            poll(lambda: list((battered.data_dir(name) / "incoming").glob("*.writing")), 40.0)
             old = battered.kill(name)
             with pytest.raises((OSError, http.client.HTTPException)):
                 finish(connection, data[len(data) // 2 :])
@@ -166,7 +166,7 @@ async def test_a_shepherd_killed_in_mid_upload_costs_an_error_and_nothing_else(b
         assert await fetch(client, "/cut-short") == data
         await until_live(client, "/cut-short", 2)
 
-        await poll_async(lambda: not unfinished(battered), 10.0, what="no upload is left open")
+        await poll_async(lambda: not unfinished(battered), 40.0, what="no upload is left open")
 
 
 def finish(connection: ssl.SSLSocket, rest: bytes) -> None:

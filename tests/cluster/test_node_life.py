@@ -48,14 +48,14 @@ async def test_a_node_is_drained_stopped_and_forgotten(
             assert await fetch(client, ln) == data
 
         cluster.kill("shepherd1")
-        await poll_async(lambda: state_is(cluster, victim, "offline"), 10.0, tolerate=Away, what="it is called away")
+        await poll_async(lambda: state_is(cluster, victim, "offline"), 40.0, tolerate=Away, what="it is called away")
         code, told = await admin(cluster, "node", "forget", victim)
         assert (code, told["results"][0]["forgotten"], told["results"][0]["losses"]) == (0, True, [])
         _, listed = await admin(cluster, "node", "list")
         assert victim not in [node["shepherd"] for node in listed["results"]]
 
         cluster.start_node("shepherd1")
-        await poll_async(lambda: said(cluster, "declared lost for good"), 15.0, what="it is told why it is refused")
+        await poll_async(lambda: said(cluster, "declared lost for good"), 60.0, what="it is told why it is refused")
         _, listed = await admin(cluster, "node", "list")
         assert victim not in [node["shepherd"] for node in listed["results"]]
 
@@ -72,7 +72,7 @@ async def test_a_dead_node_with_only_copies_is_forgotten_only_when_the_loss_is_a
         victim = next(iter(places.values())).partition(" ")[0]
         only = sorted(ln for ln, place in places.items() if place.startswith(victim + " "))
         cluster.kill(cluster.named(victim))
-        await poll_async(lambda: state_is(cluster, victim, "offline"), 10.0, tolerate=Away, what="it is called away")
+        await poll_async(lambda: state_is(cluster, victim, "offline"), 40.0, tolerate=Away, what="it is called away")
         code, told = await admin(cluster, "node", "forget", victim)
         assert code == 5
         assert sorted(loss["ln"] for loss in told["results"][0]["losses"]) == only

@@ -101,7 +101,7 @@ async def until_another_snapshot(cluster: Cluster) -> None:
     async def another() -> bool:
         return len([each for each in await snapshots(cluster) if each > max(seen, default="")]) > 0
 
-    await poll_async(another, 30.0, tolerate=Away, what="a snapshot of everything")
+    await poll_async(another, 60.0, tolerate=Away, what="a snapshot of everything")
 
 
 async def until_whole(cluster: Cluster) -> None:
@@ -153,13 +153,13 @@ async def test_the_namespace_comes_back_from_the_shepherds_alone(
     cluster.expect_log("other side|Librarian|refused|ended|exit|lost|heartbeat|core")
     first, *others = cluster.core_names
     restart_core(cluster, snapshots_every(1_000))
-    await cluster.until_alive(deadline=40)
+    await cluster.until_alive(deadline=90)
     async with cluster.client("user", retry_ms=30_000) as client:
         await fill(client)
         before = (await client.stat("/data"), await client.stat("/moved"))
     await until_another_snapshot(cluster)
     restart_core(cluster, snapshots_every(RARELY_MS))
-    await cluster.until_alive(deadline=40)
+    await cluster.until_alive(deadline=90)
     async with cluster.client("user", retry_ms=30_000) as client:
         await put(client, "/data/late", b"written since")  # known to records alone
         await until_live(client, "/data/late", 2)
@@ -170,7 +170,7 @@ async def test_the_namespace_comes_back_from_the_shepherds_alone(
     lose_all_metadata(cluster)
     edit(cluster, first, without_bartender)
     cluster.start_node(first)
-    await cluster.until_alive(deadline=40)
+    await cluster.until_alive(deadline=90)
     assert (cluster.root / "data" / "record.key").read_bytes() == key
     ran = poll(lambda: _ran(cluster), 60.0, what="the Librarian takes the command")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -183,7 +183,7 @@ async def test_the_namespace_comes_back_from_the_shepherds_alone(
         cluster.start_node(name)
 
     await until_whole(cluster)
-    await cluster.until_alive(deadline=40)
+    await cluster.until_alive(deadline=90)
     fsck = chelonia(cluster, "admin", "fsck")
     assert fsck.returncode == 0, fsck.stdout + fsck.stderr
     async with cluster.client("user", retry_ms=30_000) as client:

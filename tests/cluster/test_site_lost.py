@@ -41,7 +41,7 @@ async def test_a_lost_site_costs_only_what_was_nowhere_else(own_cluster: Callabl
         await put(client, "/after", DATA, 2)
         for ln in files:
             await until_live(client, ln, 3)
-        await poll_async(lambda: exposed(cluster, {"0": 1}), 30.0, tolerate=Away, what="only the lost file is exposed")
+        await poll_async(lambda: exposed(cluster, {"0": 1}), 60.0, tolerate=Away, what="only the lost file is exposed")
 
         assert await forgotten(cluster, away) == [only]
         assert await exposed(cluster, {}), "nothing is left that healing could wait for"
@@ -56,7 +56,7 @@ async def test_a_lost_site_costs_only_what_was_nowhere_else(own_cluster: Callabl
 
     before = compared(cluster)
     await restart(cluster, "shepherd3")  # the Librarian that it asks first is gone
-    await poll_async(lambda: compared(cluster) > before, 30.0, what="it has compared its inventory with the other's")
+    await poll_async(lambda: compared(cluster) > before, 60.0, what="it has compared its inventory with the other's")
 
 
 async def spread(cluster: Cluster) -> None:
@@ -67,7 +67,7 @@ async def spread(cluster: Cluster) -> None:
         config["shepherd"]["tuning"]["domain"] = f"{site}/{name}"
         path.write_text(render_config(parse_config(config)))
     for pid in [cluster.signal(name, signal.SIGTERM) for name in SITES]:
-        poll(lambda pid=pid: not runs(pid), 30.0, what="it has ended")  # type: ignore[misc]
+        poll(lambda pid=pid: not runs(pid), 60.0, what="it has ended")  # type: ignore[misc]
     for name in SITES:
         cluster.start_node(name)
 

@@ -15,14 +15,14 @@ from tests.cluster.load import fetch, put, turl_for_put
 from tests.cluster.test_tickets import turl_for_get
 from tests.support.polling import poll_async
 
-IDLE_MS = 1_000
-PATIENCE_S = 8.0
+IDLE_MS = 1_500
+PATIENCE_S = 20.0
 """Several times the bound: what is not cut off by then never is."""
 
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A cluster of one Shepherd that waits a second for nobody."""
+    """A cluster of one Shepherd that waits for nobody longer than that."""
     for cluster in started(pytestconfig, Cluster(tmp_path_factory.mktemp("impatient"), shepherds=1)):
         limits = {"body_idle_ms": IDLE_MS, "send_idle_ms": IDLE_MS, "handshake_ms": IDLE_MS, "keepalive_ms": IDLE_MS}
         for name in ("core", "shepherd1"):
@@ -32,11 +32,11 @@ def impatient(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
 
 async def others_go_on(cluster: Cluster, ln: str) -> None:
     async with cluster.client("user2") as client:
-        await poll_async(lambda: client.exists("/"), 15.0, what="the Bartender answers")
+        await poll_async(lambda: client.exists("/"), 60.0, what="the Bartender answers")
         before = time.monotonic()
         await put(client, ln, b"meanwhile", 1)
         assert await fetch(client, ln) == b"meanwhile"
-        assert time.monotonic() - before < 3
+        assert time.monotonic() - before < 10
 
 
 def cut_off_after(connection: ssl.SSLSocket, drip: bytes = b"") -> float:

@@ -103,17 +103,17 @@ async def test_an_expired_ticket_is_refused(cluster: Cluster) -> None:
         place = min(await until_live(client, "/soon", 2))
         name, reference = cluster.named(place), ReferenceId(place.split()[1])
         dn = Dn("/DC=org/DC=chelonia/O=Dev/CN=Jane Doe")
-        wish = GetRequest("0", reference, ("http",), dn=dn, lifetime_ms=400)
+        wish = GetRequest("0", reference, ("http",), dn=dn, lifetime_ms=2_000)
         [reading] = await ports.shepherds[name].get(Call(), (wish,))
         assert cluster.request("GET", reading.turl).body == DATA
         blob = BlobId("00000000-0000-4000-8000-000000000001")
         facts = ReplicaFacts(blob, Guid(blob), "/x", dn, len(DATA), Checksums(), 1, Ms(0))
-        put_wish = PutRequest("0", facts, Purpose.RECEIPT, ("http",), dn=dn, lifetime_ms=400)
+        put_wish = PutRequest("0", facts, Purpose.RECEIPT, ("http",), dn=dn, lifetime_ms=2_000)
         [writing] = await ports.shepherds[name].put(Call(), (put_wish,))
-        poll(lambda: cluster.request("GET", reading.turl).kind == "expired", 3.0)
+        poll(lambda: cluster.request("GET", reading.turl).kind == "expired", 20.0)
         answer = cluster.request("GET", reading.turl)
         assert (answer.status, answer.kind) == (403, "expired")
-        poll(lambda: cluster.request("PUT", writing.turl, body=DATA).status == 403, 3.0)
+        poll(lambda: cluster.request("PUT", writing.turl, body=DATA).status == 403, 20.0)
 
 
 @pytest.mark.parametrize("query", ["", "?ticket=", "?ticket=nonsense", "?other=1", "?ticket=a&ticket=b"])

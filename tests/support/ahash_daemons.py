@@ -42,7 +42,8 @@ from chelonia.hosting.tls import TlsSettings, TlsStore
 from chelonia.wire import compact
 from tests.support.ahash import no_panic
 from tests.support.polling import poll_async
-from tests.support.replica_group import ROOT, Writers, free_ports
+from tests.support.ports import free_ports
+from tests.support.replica_group import ROOT, Writers
 from tests.support.replica_process import SETTINGS, turn_of
 
 CA = "/DC=org/O=Grid/CN=Group CA"

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from chelonia.core.ids import ObjectId
 from tests.support.ahash import no_panic
 from tests.support.far_links import FarLinks
 from tests.support.polling import poll_async
+from tests.support.ports import free_ports
 from tests.support.replica_grid import ReplicaGrid, replica_dn
 from tests.support.replica_process import SETTINGS
 
@@ -41,14 +41,6 @@ WRITE_S = 2.5
 
 
 _OF_TERMS = re.compile(r"replica \d+(: term \d+ ended| is master:| steps down| lost its link)")
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Control:

@@ -134,6 +134,23 @@ def test_a_missing_capability_fails_under_ci(suite: pytest.Pytester, monkeypatch
     run(suite).assert_outcomes(passed=1, failed=1, errors=2)
 
 
+def test_the_end_of_the_output_says_why(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+        def few(count):
+            assert count > 3, f"{count} are too few"
+
+        def test_wrong():
+            print("noise\\n" * 1000)
+            few(2)
+        """
+    )
+    result = run(suite)
+    says = ["*! WHY !*", "*::test_wrong (call)", "*.py:6 > *.py:2", "AssertionError: 2 are too few*", "assert 2 > 3"]
+    result.stdout.fnmatch_lines(says)
+    assert len(result.outlines) - result.outlines.index(next(line for line in result.outlines if "WHY" in line)) < 12
+
+
 def test_seeds_are_given_to_whoever_asks(suite: pytest.Pytester) -> None:
     suite.makepyfile("def test_seeded(seed): assert seed in (3, 4, 5)")
     run(suite, "--seeds=3..5").assert_outcomes(passed=3)

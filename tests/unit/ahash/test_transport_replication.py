@@ -18,8 +18,8 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from tests.support.far_links import FarLinks
 from tests.support.polling import poll_async
+from tests.support.ports import free_ports
 from tests.support.replica_grid import ReplicaGrid, link_trust, replica_dn
-from tests.support.replica_group import free_ports
 
 
 @dataclass

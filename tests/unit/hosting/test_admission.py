@@ -23,7 +23,7 @@ from chelonia.hosting import admission, admission_door
 from chelonia.hosting.admission import Answer, Expected, Offer, Replica, Request, Token
 from chelonia.hosting.admission_door import Door, Knock
 from chelonia.hosting.identity import name_from_dn
-from tests.support.replica_group import free_ports
+from tests.support.ports import free_ports
 from tests.unit.hosting.grid import Grid
 
 NOW = Ms(1_800_000_000_000)
