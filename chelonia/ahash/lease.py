@@ -35,7 +35,8 @@ class Pace:
         mandate_ms: an election won longer ago is void.
         vote_ms: how long either phase of an election waits for those who are silent; longer after failures.
         backoff_ms: base of the pause after an election that failed.
-        tell_ms: beats that tell of a higher watermark are no closer together, but where engine frames take them along.
+        tell_ms: beats that tell of a higher watermark are no closer together; half of it where engine frames take them
+            along.
         stuck_ms: a master whose oldest commit waits so long under a live lease steps down: something is wrong that a
             new term may cure.
         announce_ms: a follower that is not synchronised announces itself again after so long.

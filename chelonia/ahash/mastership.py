@@ -532,8 +532,10 @@ class Mastership:
         try:
             for effect in decide(*what, **named):
                 self._carry_out(effect)
-            self._look_at_master()
-            if self.replica.next_wake(0) < self._wake_ms:
+            replica = self.replica
+            if replica.master != self._followed:
+                self._look_at_master()
+            if replica.next_wake(0) < self._wake_ms:
                 self._woken.set()
         except Exception as error:
             _LOG.exception("replica %d cannot go on", self._own)
@@ -553,6 +555,11 @@ class Mastership:
                 self.send(peer, message)
             case effects.Process(peer, control, record):
                 self._engine.process(peer, control, record)
+            case effects.Durable():
+                self._wake(effect.term, effect.sequence)
+            case effects.FollowerSees():
+                self._owe(effect.sequence)
+                self._wake(effect.term, effect.sequence)
             case effects.Announce(peer):
                 self._engine.peer_up(peer)
             case effects.AskElection(sites, votes, valid_ms, wait_ms):
@@ -571,11 +578,6 @@ class Mastership:
             case effects.TermEnded(term, reason):
                 _LOG.info("replica %d: term %d ended: %s", self._own, term, reason)
                 self._ended(term)
-            case effects.Durable():
-                self._wake(effect.term, effect.sequence)
-            case effects.FollowerSees():
-                self._owe(effect.sequence)
-                self._wake(effect.term, effect.sequence)
             case effects.Trusted():
                 _LOG.info("replica %d holds again what it may have acknowledged", self._own)
             case _:

@@ -64,7 +64,7 @@ STAND_BEATS: Final = 3
 
 @dataclass(slots=True)
 class _Reign:
-    """Our own term."""
+    """Our own term. From `may_tell_ms` on what is durable is told by a message of its own, if no frame took it."""
 
     mark: TermMark
     watermark: Watermark
@@ -73,9 +73,10 @@ class _Reign:
     joined: bool = False
     opened_ms: int | None = None
     beat_due_ms: int = 0
-    announced_ms: int = 0
+    may_tell_ms: int = 0
     told: int = 0
     announced: int = 0
+    told_with_frames: bool = False
     refused: set[int] = field(default_factory=set)
     acked: dict[int, int] = field(default_factory=dict)
 
@@ -87,9 +88,10 @@ class _Reign:
     def key(self) -> tuple[int, int]:
         return (self.mark.term, self.mark.replica)
 
-    def tell_due_ms(self, pace: Pace) -> int:
-        """When what is durable is told by a message of its own, if nothing took it along."""
-        return self.announced_ms + pace.tell_ms if self.announced < self.told else NEVER_MS
+    def look_due_ms(self, now_ms: int) -> int:
+        """When that is looked at; once more after frames took it along, so that what follows them need wake nobody."""
+        due = now_ms < self.may_tell_ms and (self.told_with_frames or self.announced < self.told)
+        return self.may_tell_ms if due else NEVER_MS
 
     def waiting_since(self) -> int | None:
         return self.began_ms if self.opened_ms is None else self.watermark.waiting_since()
@@ -176,7 +178,7 @@ class Replica:
     @property
     def master(self) -> int | None:
         """The master of an open term that we know of: ourselves, or whom we follow."""
-        if self.role is Role.MASTER:
+        if self._reign is not None and self._reign.opened_ms is not None:
             return self._own
         return self._following.master if self._following is not None and self._following.durable else None
 
@@ -253,7 +255,7 @@ class Replica:
 
     def next_wake(self, now_ms: int) -> int:
         """When `tick` has to be called at the latest; never in the past."""
-        return max(now_ms, min(self._timers()))
+        return max(now_ms, self.attention.due_ms)
 
     def status(self, now_ms: int) -> ReplicaStatus:
         """All this at a glance."""
@@ -380,11 +382,12 @@ class Replica:
         return self._done(now_ms)
 
     def tell(self, now_ms: int) -> Effects:
-        """Engine frames leave for all: what is durable by now goes along, and needs no message of its own."""
+        """Engine frames leave for all: what is durable by now goes along, if a message of its own is half due."""
         self._lapse(now_ms)
         reign = self._reign
-        if reign is not None and reign.announced < reign.told:
+        if reign and reign.announced < reign.told and 2 * (reign.may_tell_ms - now_ms) <= self._pace.tell_ms:
             self._send_beats(reign, now_ms, sent_ms=0)
+            reign.told_with_frames = True
         return self._done(now_ms)
 
     def resign(self, reason: str, now_ms: int) -> Effects:
@@ -509,7 +512,7 @@ class Replica:
         if now_ms >= reign.beat_due_ms:
             reign.beat_due_ms = now_ms + self._pace.beat_ms
             self._send_beats(reign, now_ms, sent_ms=now_ms)
-        elif now_ms >= reign.tell_due_ms(self._pace):
+        elif reign.announced < reign.told and now_ms >= reign.may_tell_ms:
             self._send_beats(reign, now_ms, sent_ms=0)
 
     def _open(self, reign: _Reign, durable: int, now_ms: int) -> None:
@@ -528,7 +531,7 @@ class Replica:
         return [voter for voter in self._quorum.voters() if voter not in reign.refused]
 
     def _send_beats(self, reign: _Reign, now_ms: int, *, sent_ms: int) -> None:
-        reign.announced, reign.announced_ms = reign.told, now_ms
+        reign.announced, reign.told_with_frames, reign.may_tell_ms = reign.told, False, now_ms + self._pace.tell_ms
         beat = self._beat(reign, sent_ms)
         for peer in self._others():
             self._send(peer, beat)
@@ -753,15 +756,16 @@ class Replica:
         if peer in self._connected:
             self._effects.append(Send(peer, message))
 
-    def _timers(self) -> list[int]:
+    def _due_ms(self, now_ms: int) -> int:
+        """When time has to be looked at, whatever comes before."""
         if self._reign is not None:
-            return [self._reign.beat_due_ms, self._reign.tell_due_ms(self._pace)]
+            return min(self._reign.beat_due_ms, self._reign.look_due_ms(now_ms))
         if self._following is not None:
             lapse_ms = max(self._bound_until_ms, self.attention.grace_until_ms)
-            return [lapse_ms] if self._ready else [lapse_ms, self._following.announce_ms]
+            return lapse_ms if self._ready else min(lapse_ms, self._following.announce_ms)
         if not self._trusted or self._engine_master:
-            return [NEVER_MS]
-        return [max(self._bound_until_ms, self._stand_due_ms)]
+            return NEVER_MS
+        return max(self._bound_until_ms, self._stand_due_ms)
 
     def _lapse(self, now_ms: int) -> None:
         """Let time end what it ends, before anything that arrives late can prolong it."""
@@ -790,7 +794,7 @@ class Replica:
             self._obeying(now_ms)
         elif self._stands(now_ms):
             self._standing(now_ms)
-        self.attention.due_ms = min(self._timers())
+        self.attention.due_ms = self._due_ms(now_ms)
         effects = tuple(self._effects)
         self._effects.clear()
         return effects

@@ -377,6 +377,21 @@ def test_what_is_durable_goes_along_with_frames_and_asks_for_no_echo() -> None:
     assert not sent(Echo, effects)
 
 
+def test_frames_in_quick_succession_take_it_along_now_and_then_and_wake_nobody_else() -> None:
+    one = opened()
+    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    one.received(2, ack(200, 43), OPEN + 2)
+    assert not sent(Beat, one.tell(OPEN + 2), 3), "told a moment ago"
+    assert sent(Beat, one.tell(OPEN + 3), 3)
+    looked = one.next_wake(OPEN + 3)
+    assert looked == OPEN + 3 + PACE.tell_ms, "looked at once more, as frames rarely come alone"
+    one.event(Committed(44, Token(5, 1, 300)), OPEN + 4)
+    one.received(2, ack(300, 44), OPEN + 4)
+    assert one.next_wake(OPEN + 4) == looked, "nobody is woken for the next one"
+    assert sent(Beat, one.tick(looked), 2) == [Beat(0, 5, 41, END.vouched, 44, 44)]
+    assert one.next_wake(looked) == OPEN + PACE.beat_ms
+
+
 def test_what_is_durable_is_told_soon_and_beats_keep_their_time() -> None:
     one = opened()
     one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
