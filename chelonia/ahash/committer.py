@@ -13,6 +13,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
+
 from chelonia.ahash import engine, layout, meta
 from chelonia.ahash.engine import Overlay
 from chelonia.ahash.layout import KeptOutcome, StoreState
@@ -27,8 +29,7 @@ SWEEP_MIN = 64
 in one record of the index."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransactJob:
+class TransactJob(msgspec.Struct, frozen=True):
     """A `transact` waiting for the committer. `scope`: whose key it is (`Call.key_scope`)."""
 
     scope: str
@@ -37,23 +38,20 @@ class TransactJob:
     memo: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeJob:
+class ChangeJob(msgspec.Struct, frozen=True):
     """A `change` waiting for the committer."""
 
     elements: tuple[Element, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RecallJob:
+class RecallJob(msgspec.Struct, frozen=True):
     """A `recall`: queued, so that it is answered after every transact handed in before it."""
 
     scope: str
     key: RequestKey
 
 
-@dataclass(frozen=True, slots=True)
-class RecordJob:
+class RecordJob(msgspec.Struct, frozen=True):
     """A record of the store's own, waiting for the committer."""
 
     key: bytes

@@ -7,7 +7,8 @@ The shell carries effects out in their order. `OpenTerm` comes first in a term, 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from chelonia.ahash.peer_messages import Message
 from chelonia.ahash.standing import TermMark, Vouched
@@ -30,16 +31,14 @@ class Admission(enum.Enum):
     DROP = "drop"
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send `message` to `peer`."""
 
     peer: int
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """Hand a frame of `peer` to the engine (`process`)."""
 
     peer: int
@@ -47,8 +46,7 @@ class Process:
     record: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AskElection:
+class AskElection(msgspec.Struct, frozen=True):
     """Have the engine hold an election (`elect`)."""
 
     sites: int
@@ -57,30 +55,26 @@ class AskElection:
     wait_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(msgspec.Struct, frozen=True):
     """Have the engine become a follower (`step_down`); log the reason."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(msgspec.Struct, frozen=True):
     """Have the engine announce itself to `peer` (`peer_up`)."""
 
     peer: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTerm:
+class OpenTerm(msgspec.Struct, frozen=True):
     """Commit the first record of our term: `mark` under its key (`layout.META_TERM`), nothing else. Then nothing until
     `ProveTerm`."""
 
     mark: TermMark
 
 
-@dataclass(frozen=True, slots=True)
-class ProveTerm:
+class ProveTerm(msgspec.Struct, frozen=True):
     """A majority has joined our term: commit its second record, `sequence`, which changes nothing. Then nothing until
     `TermOpened`."""
 
@@ -88,31 +82,27 @@ class ProveTerm:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class TermOpened:
+class TermOpened(msgspec.Struct, frozen=True):
     """A majority can prove that our term was joined: requests may be taken."""
 
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class TermEnded:
+class TermEnded(msgspec.Struct, frozen=True):
     """Our term is over: whoever waits in it is told OUTCOME_UNKNOWN. Follows every `OpenTerm` in the end."""
 
     term: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Durable:
+class Durable(msgspec.Struct, frozen=True):
     """All commits up to `sequence` in `term` are durable: ask `covers` for every waiter."""
 
     term: int
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerSees:
+class FollowerSees(msgspec.Struct, frozen=True):
     """The master we follow told how far its open term is durable (0: it is not open)."""
 
     master: int
@@ -120,8 +110,7 @@ class FollowerSees:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Trusted:
+class Trusted(msgspec.Struct, frozen=True):
     """This replica holds again what it may have acknowledged: it counts from now on."""
 
 
@@ -132,8 +121,7 @@ Effect = (
 Effects = tuple[Effect, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PeerStatus:
+class PeerStatus(msgspec.Struct, frozen=True):
     """A member as this replica sees it. `acked`: as master, the last sequence it told to hold in our term."""
 
     replica: int
@@ -141,8 +129,7 @@ class PeerStatus:
     acked: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaStatus:
+class ReplicaStatus(msgspec.Struct, frozen=True):
     """For status and metrics. `master` None: none is known. `lease_ms`: left of our own lease, 0 without; `vouched`:
     our newest commit of a term proven open."""
 

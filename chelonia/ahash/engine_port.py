@@ -14,14 +14,14 @@ replica's own log is synced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from chelonia.ahash.store import Store
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Token:
+class Token(msgspec.Struct, frozen=True, order=True):
     """A place in the log of one term. Only tokens of the same term tell whether one log holds what another has."""
 
     term: int
@@ -29,16 +29,14 @@ class Token:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """Master: a commit of ours is synced here. It ends at `token`; nothing is said about other replicas."""
 
     sequence: int
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
-class Flushed:
+class Flushed(msgspec.Struct, frozen=True):
     """Not master: our log equals that of the term's master up to `token`, and is synced here. To be acknowledged.
 
     `regrouped` False: the membership record is the one that the last such event, or `Ready`, found.
@@ -49,50 +47,42 @@ class Flushed:
     regrouped: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class MasterHere:
+class MasterHere(msgspec.Struct, frozen=True):
     """We are master: commits are taken."""
 
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class MasterThere:
+class MasterThere(msgspec.Struct, frozen=True):
     """Another replica is master; we follow it from now on."""
 
     replica: int
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """We hold what the master had when we began to follow it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refilling:
+class Refilling(msgspec.Struct, frozen=True):
     """Our contents are being replaced by a copy of the master's: until `Ready` we hold nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demoted:
+class Demoted(msgspec.Struct, frozen=True):
     """We were master and are no longer: no `Committed` of that term follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class WantElection:
+class WantElection(msgspec.Struct, frozen=True):
     """The engine met a reason for an election; `elect` starts one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionFailed:
+class ElectionFailed(msgspec.Struct, frozen=True):
     """An election asked for with `elect` came to nothing here; another may be asked for."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The engine cannot go on: the process must end. Recovery runs in the next one."""
 
     reason: str

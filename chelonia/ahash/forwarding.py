@@ -30,8 +30,7 @@ ANSWER_BYTES_MAX: Final = bounds.PEER_MESSAGE_BYTES_MAX // 2
 """Far more than a client reads of an answer, and with its envelope surely within a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """A call of the port on its way to the master."""
 
     method: str

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -42,16 +41,14 @@ T = TypeVar("T")
 MutableSections = dict[str, dict[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreState:
+class StoreState(msgspec.Struct, frozen=True):
     """What every commit rewrites: how many commits there were in this generation, and how many objects there are."""
 
     sequence: int
     objects: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeptOutcome:
+class KeptOutcome(msgspec.Struct, frozen=True):
     """The outcome of an applied transact, kept under its request key until `expires_ms`."""
 
     generation: int

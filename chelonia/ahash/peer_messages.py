@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, assert_never
+
+import msgspec
 
 from chelonia.ahash.engine_port import Token
 from chelonia.ahash.standing import Vouched
@@ -20,8 +21,7 @@ VERSION: Final = 3
 """Version of these messages, told in `Hello`; a peer of another one is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(msgspec.Struct, frozen=True):
     """The first message of either side: which replica of which cluster, which start of it, and what it knows.
 
     `nonce` differs at every start of the process. `membership` is the number of the newest record known.
@@ -36,8 +36,7 @@ class Hello:
     round_trip_ms: int = bounds.ROUND_TRIP_MS
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFrame:
+class EngineFrame(msgspec.Struct, frozen=True):
     """A frame from engine to engine. `master`: the sender is master, or is just becoming so; `term`: the frame's."""
 
     master: bool
@@ -46,8 +45,7 @@ class EngineFrame:
     record: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(msgspec.Struct, frozen=True):
     """A master's word, sent periodically and whenever more has become durable.
 
     Args:
@@ -65,16 +63,14 @@ class Beat:
     head: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True):
     """What a follower has on stable storage of the log of this term; `sequence` is the last commit in it."""
 
     token: Token
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Echo:
+class Echo(msgspec.Struct, frozen=True):
     """A follower's answer to a beat: it is bound for a lease. Repeats its last ack of this term, should it be lost.
 
     `trusted` False: this replica has lost what it held and is not synchronised yet; nothing of it counts.
@@ -86,8 +82,7 @@ class Echo:
     ack: Ack | None
 
 
-@dataclass(frozen=True, slots=True)
-class Stand:
+class Stand(msgspec.Struct, frozen=True):
     """Without a master: what the sender vouches for, and whether its log ends in a term that may never have opened.
 
     Sent to replicas that stand as well, and to a master that may not be followed. `seen` is the newest (term, replica)
@@ -101,45 +96,39 @@ class Stand:
     voter: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Resign:
+class Resign(msgspec.Struct, frozen=True):
     """The sender's term has ended: it answers nothing in it any more. Its followers are free."""
 
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class CallFrame:
+class CallFrame(msgspec.Struct, frozen=True):
     """A request forwarded to the master; `id` is the caller's."""
 
     id: int
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFrame:
+class AnswerFrame(msgspec.Struct, frozen=True):
     """The answer to a forwarded request."""
 
     id: int
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Goodbye:
+class Goodbye(msgspec.Struct, frozen=True):
     """The sender closes the connection, and says why."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(msgspec.Struct, frozen=True):
     """How far is it? `sent_us`: the sender's clock."""
 
     sent_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
+class Pong(msgspec.Struct, frozen=True):
     """The answer to a `Ping`, at once."""
 
     sent_us: int

@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from chelonia.ahash import engine, meta, reads
 from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, RecordJob, TransactJob
 from chelonia.ahash.store import Durability, Executor, LocalDurability, Reader, State, Store
@@ -88,8 +90,7 @@ class AHashSettings:
     round_trip_ms: int = bounds.ROUND_TRIP_MS
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(msgspec.Struct, frozen=True):
     """A job in the queue and the future its caller waits for; `weight` is its number of elements, `size` about the
     bytes they say, `brief` whether each of them changes little."""
 

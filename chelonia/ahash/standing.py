@@ -9,7 +9,6 @@ or whose term is open already; nobody else. Why this is enough: docs/design/009-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -20,8 +19,7 @@ MARK_TAG: Final = b"\x01"
 """First byte of a mark in the store: the number of its format."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Vouched:
+class Vouched(msgspec.Struct, frozen=True, order=True):
     """A commit of a term that was open: `sequence` in the term that `replica` held under the number `term`."""
 
     term: int
@@ -29,8 +27,7 @@ class Vouched:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class TermMark:
+class TermMark(msgspec.Struct, frozen=True):
     """What the first commit of a term writes: whose term it is, its own sequence, and what the log vouched for before.
 
     It is kept under one key of the store, so that a log always tells its newest term.
@@ -42,8 +39,7 @@ class TermMark:
     base: Vouched
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(msgspec.Struct, frozen=True):
     """Where the log of a replica ends: the newest mark in its store (None: none yet) and its last sequence."""
 
     mark: TermMark | None

@@ -24,10 +24,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 from berkeleydb import db as bdb
 
 from chelonia.ahash import layout
@@ -78,8 +78,7 @@ TRIES_MAX: Final = 5
 """Attempts at one use of the tree: each may find a handle that a synchronisation made useless, or lose a deadlock."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
+class _Frame(msgspec.Struct, frozen=True):
     """A frame of another replica's engine."""
 
     sender: int

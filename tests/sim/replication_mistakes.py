@@ -8,10 +8,10 @@ more luck than a simulation has: such mistakes are the unit tests' alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from chelonia.ahash import membership, protocol
 from chelonia.ahash.attention import Word
