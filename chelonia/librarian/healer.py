@@ -306,7 +306,7 @@ class Healer:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._repairing.ready:
+            while self._repairing.ready and not self._renewing.behind:
                 if not await self._tolerant(self._repairing.step):
                     break
 

@@ -7,7 +7,9 @@ repair leader. Where their clocks differ the leader's counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, blob_object
 from chelonia.core.librarian import Arriving
 from chelonia.core.replicas import Location
@@ -16,15 +18,20 @@ from chelonia.librarian.footing import Footing
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.records import Draft
 
+_AWAY: Final = (Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT, Kind.OUTCOME_UNKNOWN, Kind.READ_ONLY)
+"""Failures that say that the metadata are out of reach, and of nothing else."""
+
 
 class Renewing:
-    """One Librarian's renewing of claims."""
+    """One Librarian's renewing of claims. `behind`: the metadata have been out of reach since claims were last renewed
+    that had earned it, so what they say of claims is not planned on."""
 
     def __init__(self, footing: Footing, leading: Leading) -> None:
         self._on = footing
         self._leading = leading
         self._arrivals = claims.Arrivals(footing.settings.claim_ms)
         self._late = False
+        self.behind = False
 
     async def step(self) -> None:
         """Count what has arrived, and renew what that has earned. What cannot be written stays due."""
@@ -32,8 +39,13 @@ class Renewing:
         ordered = steering.control_of(self._leading.record, settings).bytes_per_s
         rate = claims.rate_min(settings.claim_bytes_per_s_min, ordered)
         due = self._arrivals.due(self._on.nodes.table.arriving(), rate, self._on.now)
-        if due:
-            await self._renew(due)
+        try:
+            if due:
+                await self._renew(due)
+        except CheloniaError as error:
+            self.behind = error.kind in _AWAY
+            raise
+        self.behind = False
 
     async def _renew(self, due: Mapping[Location, Arriving]) -> None:
         anyhow, self._late = self._leading.now or self._late, True

@@ -103,5 +103,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "a Shepherd in doubt about a copy said that it had compared while it did, and a comparison that failed ended "
         "its doubt: a copy named by a receipt of before its disk was rolled back was not missed",
     ),
+    (
+        "slow",
+        910_024,
+        "a plan came before the renewal of a claim that had run out while the metadata were out of reach: begun anew",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -204,7 +204,11 @@ class Paper:
                     facts: dict[str, object] = {"replicas": len(shepherd.replicas), "compared": shepherd.compared}
                     facts |= {"arriving": shepherd.arriving, **self.space(shepherd)}
                     facts |= {"copies_at_once_max": shepherd.copies_at_once_max}
-                    await self.b.beat(shepherd.id, **facts)
+                    try:
+                        await self.b.beat(shepherd.id, **facts)
+                    except CheloniaError as error:
+                        if error.kind is not Kind.NETWORK:  # out of reach are the metadata: it beats again
+                            raise
             while self.reports:
                 own, told = self.reports.pop(0)
                 await self.b.report(own, told)

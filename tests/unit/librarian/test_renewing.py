@@ -159,3 +159,45 @@ def test_a_copy_that_its_taker_reports_is_waited_for_no_longer() -> None:
             assert begun(p) == 1
 
     run_virtual(scenario())
+
+
+class Away:
+    """An A-Hash in front of another, out of reach while `away`."""
+
+    def __init__(self, inner: AHash) -> None:
+        self._inner = inner
+        self.away = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+
+        async def call(*arguments: Any) -> Any:
+            if self.away:
+                raise CheloniaError(Kind.NETWORK, name, cause="connection refused")
+            return await method(*arguments)
+
+        return call
+
+
+@pytest.mark.parametrize("sooner_ms", range(0, 200, 20))
+def test_a_claim_that_ran_out_while_the_metadata_were_out_of_reach_is_renewed_before_anything_is_planned(
+    sooner_ms: int,
+) -> None:
+    """Whenever they are back between two ticks; a plan that came first would begin the copy anew."""
+    metadata: list[Away] = []
+
+    def wrap(inner: AHash) -> Any:
+        metadata.append(Away(inner))
+        return metadata[0]
+
+    async def scenario() -> None:
+        async with paper(4, PATIENT, wrap=wrap) as p:
+            blob = await a_long_copy(p)
+            metadata[0].away = True
+            await asyncio.sleep((2 * PATIENT.claim_ms - sooner_ms) / 1000)
+            metadata[0].away = False
+            p.b.service._parts.healer.consider((blob,))
+            await p.until(there(p, blob))  # type: ignore[arg-type]
+            assert begun(p) == 1
+
+    run_virtual(scenario())
