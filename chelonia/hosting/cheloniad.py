@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import logging
 import os
@@ -29,7 +30,7 @@ from chelonia.hosting.node import Node
 from chelonia.hosting.watchdog import watched
 
 OK, FAILED, USAGE = 0, 1, 2
-
+STDERR: Final = 2
 
 SWITCH_S: Final = 0.0005
 """How long a thread may run Python before another gets its turn. The event loop and the A-Hash's threads hand every
@@ -105,6 +106,7 @@ def _count(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     config = load_config(options.config)
+    faulthandler.enable(STDERR, all_threads=True)  # what a library aborts or crashes says where that was
     os.umask(0o077)  # replicas, metadata and the audit log are nobody else's to read
     configure(config.log, config.node.name)
     _allow_many_files()

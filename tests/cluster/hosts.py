@@ -427,6 +427,8 @@ async def run(trial: Trial, scenarios: Iterable[Scenario]) -> None:
     for scenario in scenarios:
         begun = time.monotonic()
         await scenario(trial)
+        crashed = [f"{host.name}: {host.ended}" for host in trial.hosts.hosts.values() if host.crashed]
+        assert not crashed, f"a daemon crashed: {crashed}"
         took = time.monotonic() - begun
         print(f"{len(trial.names)} hosts  {scenario.__name__:22} {took:5.1f} s", flush=True)
 

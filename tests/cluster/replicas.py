@@ -256,6 +256,8 @@ async def run(trial: Trial, scenarios: list[Scenario], judge_every: int = 1) -> 
     for number, scenario in enumerate(scenarios, start=1):
         begun, writers = time.monotonic(), trial.writers
         await scenario(trial)
+        crashed = [f"replica {replica}: {code}" for replica, code in trial.group.exits if code < 0]
+        assert not crashed, f"a process crashed: {crashed}"
         trial.faults += 1
         outage = max(writers.outage_ms(begun), 0)
         took_s = time.monotonic() - begun

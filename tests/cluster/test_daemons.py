@@ -1,10 +1,12 @@
 """A group of real A-Hash daemons grows, shrinks and meets bad peers: a smoke of `make replicas ARGS="--daemons"`."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import daemons
+from tests.support.ahash_daemons import AHashDaemons
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -12,6 +14,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.mark.long
 async def test_one_becomes_three_and_one_again_while_writers_write(tmp_path: Path) -> None:
     assert await daemons.grow_and_shrink(tmp_path) > 100
+
+
+async def test_a_daemon_that_is_aborted_says_where_it_was(tmp_path: Path) -> None:
+    """By a library, say: what no exception tells of is otherwise only an exit code."""
+    group = AHashDaemons(tmp_path)
+    try:
+        group.configure(1)
+        group.launch(1)
+        group.replicas = (1,)
+        await group.settled()
+        group.processes[1].send_signal(signal.SIGABRT)
+        assert await group.ended(1) == -signal.SIGABRT
+        assert "Fatal Python error: Aborted" in group.log(1)
+        assert group.log(1).count("(most recent call first)") > 1, "the stacks of all threads"
+    finally:
+        await group.close()
 
 
 async def test_who_does_not_belong_is_refused_and_the_group_goes_on(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ class Host:
     units: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     wanted: set[str] = field(default_factory=set)
     ended: list[str] = field(default_factory=list)
+    crashed: bool = False
+    """Whether a daemon ended by a signal that nobody sent."""
 
     @property
     def full_name(self) -> str:
@@ -123,6 +125,7 @@ class Host:
             if code is not None:
                 errors = re.findall(r"^.*level=ERROR.*$", self.log.read_text("utf-8", "replace"), re.MULTILINE)
                 self.ended.append(f"{unit}: {code} {errors[-1] if errors else ''}")
+                self.crashed |= code < 0
                 self.launch(unit)
 
     def close(self) -> None:

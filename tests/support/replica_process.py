@@ -213,6 +213,7 @@ class TracedStore(ReplicatedStore):
 
 
 def main() -> None:
+    faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
     config = json.loads(Path(sys.argv[1]).read_text())
