@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -262,3 +263,25 @@ async def test_the_log_never_shows_a_ticket(caplog: pytest.LogCaptureFixture) ->
         await world.get("s3cret")
     assert "refused GET path='/turl/r1" in caplog.text
     assert "s3cret" not in caplog.text
+
+
+class Busy(Replica):
+    """A Shepherd that has no place for one more repair copy."""
+
+    async def receive(self, call: Call, upload: Upload) -> Uploaded:
+        raise CheloniaError(Kind.BUSY, "PUT", "https://s/Shepherd", "it has 4 repair copies under way")
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.02], ids=["fast", "paced"])
+async def test_who_pushes_a_large_copy_is_told_that_the_other_is_busy(pause_s: float) -> None:
+    """Not that the connection broke, by which it would have failed."""
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(400):
+            yield bytes(1 << 16)
+            await asyncio.sleep(pause_s)
+
+    async with served(Busy()) as world:
+        with pytest.raises(CheloniaError) as told:
+            await HttpTransfers(world.client).push(world.turl("put"), body(), 400 << 16)
+        assert told.value.kind is Kind.BUSY
