@@ -201,7 +201,7 @@ class AHashDaemons:
         process.terminate()
         return await asyncio.to_thread(process.wait, 40)
 
-    async def ended(self, replica: int, deadline: float = 30) -> int:
+    async def ended(self, replica: int, deadline: float = 60) -> int:
         """Wait until it has ended by itself; returns its exit code."""
         process = self.processes[replica]
         await poll_async(lambda: process.poll() is not None, deadline, what=f"replica {replica} ends")
@@ -217,7 +217,7 @@ class AHashDaemons:
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
-    async def logged(self, replica: int, text: str, deadline: float = 30, *, times: int = 1) -> None:
+    async def logged(self, replica: int, text: str, deadline: float = 60, *, times: int = 1) -> None:
         """Wait for a line in a replica's log."""
         await poll_async(
             lambda: self.log(replica).count(text) >= times, deadline, what=f"replica {replica} logs {text!r}"
@@ -239,7 +239,7 @@ class AHashDaemons:
         """What a replica says of itself. Raises: as `Away`."""
         return await self.ahash(replica).status(Call())
 
-    async def master(self, deadline: float = 30) -> int:
+    async def master(self, deadline: float = 60) -> int:
         """The master that takes changes now."""
 
         async def look() -> int:
@@ -254,7 +254,7 @@ class AHashDaemons:
 
         return await poll_async(look, deadline, what="a master")
 
-    async def settled(self, deadline: float = 60) -> int:
+    async def settled(self, deadline: float = 120) -> int:
         """Wait until all of `replicas` vote, follow one master, and stand where it stands. Returns: the master."""
         seen: dict[int, Any] = {}
 
@@ -302,7 +302,7 @@ class AHashDaemons:
             finally:
                 store.close()
 
-    async def _same(self, deadline: float = 60) -> None:
+    async def _same(self, deadline: float = 120) -> None:
         """Wait until all stand at the same commit, all of it durable."""
         seen: list[AHashStatus] = []
 
