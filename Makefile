@@ -33,7 +33,7 @@ demo: .venv/.installed ## start a cluster, fill it, damage it, watch it heal (FU
 	$(PY) demo/run.py $(ARGS)
 
 test: check ## all checks, then all tests (ARGS: for pytest)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest --durations 15 $(ARGS)
 
 check: .venv/.installed-test ## format, lint, types, import law, sizes
 	$(PY) -m ruff format --check --quiet $(SOURCES) || { $(PY) -m ruff format --diff --quiet $(SOURCES); exit 1; }
