@@ -10,8 +10,10 @@ bounded number per batch, in order of expiry.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import msgspec
 
@@ -27,6 +29,8 @@ from chelonia.core.position import Position
 SWEEP_MIN = 64
 """Expired request keys removed with a batch, at least; a full batch removes twice as many as it can add. As many are
 in one record of the index."""
+READ_TOGETHER_MAX = 128
+"""Records that a batch reads at once, before it begins: more would hold memory for what may be large."""
 
 
 class TransactJob(msgspec.Struct, frozen=True):
@@ -127,7 +131,8 @@ class Committer:
 
     def _commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
         forget_ms = now_ms if now_ms >= self._forget_from_ms else 0
-        batch = _Batch(Overlay(self._store), self._position, forget_ms, now_ms + self._limits.key_keep_ms)
+        overlay = Overlay(_Read(self._store, jobs))
+        batch = _Batch(overlay, self._position, forget_ms, now_ms + self._limits.key_keep_ms)
         writable = self.check_space()
         outcomes = [batch.run(job, writable) for job in jobs]
         batch.index()
@@ -170,6 +175,35 @@ class Committer:
         self._sweep_next_ms = now_ms if removed >= limit else Ms(now_ms + 1000)
 
 
+class _Read:
+    """What is stored, as a batch sees it: the first records that its jobs name are read at once, in one use of it."""
+
+    __slots__ = ("_found", "_store")
+
+    def __init__(self, store: Store, jobs: tuple[Job, ...]) -> None:
+        self._store = store
+        keys = tuple(dict.fromkeys(islice(chain.from_iterable(map(_named, jobs)), READ_TOGETHER_MAX)))
+        self._found = dict(zip(keys, store.get_many(keys), strict=True)) if keys else {}
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `Reader`."""
+        found = self._found
+        return found[key] if key in found else self._store.get(key)
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """See `Reader`."""
+        return self._store.scan(start, end, limit)
+
+
+def _named(job: Job) -> Iterator[bytes]:
+    """Keys of the records that a job looks at whatever is in them."""
+    if isinstance(job, TransactJob | RecallJob) and job.key:
+        yield layout.outcome_key(layout.request_digest(job.scope, job.key))
+    if isinstance(job, TransactJob | ChangeJob):
+        for element in job.elements:
+            yield layout.header_key(element.object)
+
+
 @dataclass(slots=True)
 class _Batch:
     """One batch being evaluated: `before` is the position under it, `expires_ms` that of the outcomes it keeps; those
@@ -191,12 +225,12 @@ class _Batch:
         try:
             match job:
                 case TransactJob():
-                    return self._recall(job.scope, job.key) or self._transact(job, writable)
+                    return self._recall(job) or self._transact(job, writable)
                 case ChangeJob():
                     _check_writable(writable, "change")
                     return engine.change(self.overlay, job.elements)
                 case RecallJob():
-                    return self._recall(job.scope, job.key)
+                    return self._recall(job)
                 case RecordJob():
                     self.overlay.put(job.key, job.value)
                     return TransactOutcome(True, self.position)
@@ -227,10 +261,10 @@ class _Batch:
             digests = self.kept[start : start + SWEEP_MIN]
             self.overlay.put(*layout.expiry_record(Ms(self.expires_ms), digests))
 
-    def _recall(self, scope: str, key: RequestKey) -> TransactOutcome | None:
-        if not key:
+    def _recall(self, job: TransactJob | RecallJob) -> TransactOutcome | None:
+        if not job.key:
             return None
-        data = self.overlay.get(layout.outcome_key(layout.request_digest(scope, key)))
+        data = self.overlay.get(layout.outcome_key(layout.request_digest(job.scope, job.key)))
         if data is None:
             return None
         kept = layout.decode_outcome(data)

@@ -10,12 +10,14 @@ property; a wide record never exists without the header of its object. Golden by
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 
@@ -84,6 +86,7 @@ def wide_name(key: bytes) -> tuple[str, str]:
     return section.decode(), prop.decode()
 
 
+@functools.lru_cache(maxsize=bounds.COMMIT_BATCH_MAX)  # asked for three times while its batch is made
 def request_digest(scope: str, key: RequestKey) -> bytes:
     """32 bytes that stand for this key in the scope that shares it. Source: SHA-256 (FIPS 180-4)."""
     return hashlib.sha256(f"{scope}\0{key}".encode()).digest()

@@ -1,12 +1,12 @@
 """The one writer: batches, failing engines, expiry of request keys."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
 from chelonia.ahash import layout, meta
-from chelonia.ahash.committer import SWEEP_MIN, ChangeJob, CommitLimits, Committer, Job, TransactJob
+from chelonia.ahash.committer import READ_TOGETHER_MAX, SWEEP_MIN, ChangeJob, CommitLimits, Committer, Job, TransactJob
 from chelonia.ahash.store_memory import MemoryStore
 from chelonia.core.ahash import ChangeStatus, Element, TransactOutcome
 from chelonia.core.errors import CheloniaError, Kind
@@ -105,6 +105,46 @@ def test_an_engine_error_fails_only_the_request_that_causes_it() -> None:
     assert layout.decode_header(store.get(layout.header_key(ObjectId("o"))) or b"") == (2, {"s": {"n": "2"}})
     assert committer.position.sequence == 2
     assert committer.objects == 1
+
+
+class ReadingStore(CountingStore):
+    """Notes what is read record by record; a damaged one is not read at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.singly: list[bytes] = []
+        self.damaged = b""
+
+    def get(self, key: bytes) -> bytes | None:
+        self.singly.append(key)
+        return super().get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if self.damaged in keys:
+            raise CheloniaError(Kind.INTERNAL, "ahash", "store", "a page is damaged")
+        return super().get_many(keys)
+
+
+def test_what_the_jobs_of_a_batch_name_is_read_at_once_up_to_a_bound() -> None:
+    store = ReadingStore()
+    committer = made(store)
+    names = [f"o{n:03}" for n in range(READ_TOGETHER_MAX // 2 + 1)]
+    store.singly.clear()
+    committer.commit(tuple(job(put(name, "s", "p", "v"), key=name) for name in names[:-1]), NOW)
+    assert store.singly == []
+    committer.commit(tuple(job(put(name, "s", "p", "w"), key=name) for name in names), NOW)
+    assert len(store.singly) == 2, "the outcome and the object of the last one, when it is its turn"
+
+
+def test_a_record_that_cannot_be_read_fails_only_the_request_that_names_it() -> None:
+    store = ReadingStore()
+    committer = made(store)
+    store.damaged = layout.header_key(ObjectId("bad"))
+    good, bad, also = committer.commit(tuple(job(put(name, "s", "p", "v")) for name in ("a", "bad", "c")), NOW)
+    assert isinstance(good, TransactOutcome)
+    assert isinstance(bad, CheloniaError)
+    assert isinstance(also, TransactOutcome)
+    assert (good.applied, bad.kind, also.applied) == (True, Kind.INTERNAL, True)
 
 
 @pytest.mark.parametrize("kind", [Kind.READ_ONLY, Kind.UNAVAILABLE])
