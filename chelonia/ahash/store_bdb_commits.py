@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from berkeleydb import db as bdb
 
@@ -21,6 +20,8 @@ from chelonia.ahash.store_bdb_frames import LOG, Bundle, TokenMark
 from chelonia.ahash.store_bdb_work import Briefness
 from chelonia.core import bounds
 from chelonia.core.errors import Kind
+
+T = TypeVar("T")
 
 
 class Commits:
@@ -39,12 +40,11 @@ class Commits:
         """Whether what this thread commits is synced later."""
         return self._mark.late
 
-    @contextmanager
-    def synced_later(self) -> Iterator[None]:
-        """What this thread commits meanwhile is not synced."""
+    def synced_later(self, work: Callable[[], T]) -> T:
+        """Do `work`: what it commits is not synced."""
         self._mark.late = True
         try:
-            yield
+            return work()
         finally:
             self._mark.late = False
 

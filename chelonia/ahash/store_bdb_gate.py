@@ -33,26 +33,25 @@ class OneState:
         with self._held:
             yield
 
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """No reader holds the state meanwhile."""
+    def changing(self) -> OneState:
+        """`with state.changing():` no reader holds the state meanwhile."""
+        return self
+
+    def __enter__(self) -> None:  # no generator: every commit and every frame comes this way
         with self._turnstile:
             self._held.acquire()
         self._number += 1
-        try:
-            yield
-        finally:
-            self._held.release()
 
-    @contextmanager
-    def changing_at_once(self) -> Iterator[bool]:
-        """`changing`, but nobody is waited for: whether that is so."""
+    def __exit__(self, *_: object) -> None:
+        self._held.release()
+
+    def change_at_once(self, work: Callable[[], T]) -> T | None:
+        """Do what is to be done while `changing`, or nothing, if somebody would have to be waited for: None."""
         if self._turnstile.locked() or not self._held.acquire(blocking=False):
-            yield False
-            return
+            return None
         self._number += 1
         try:
-            yield True
+            return work()
         finally:
             self._held.release()
 

@@ -108,6 +108,7 @@ class ReplicatedStore:
         self._state = OneState()
         self._logs_kept = threading.Lock()
         self._gate = Gate()
+        self._errors = Errors(self._panic)
         self._commits = Commits(lambda control, record: self._send(None, control, record), self._panic)
         self._work: WorkQueue[_Frame | Callable[[], None]] = WorkQueue()
         self._brief = Briefness()
@@ -276,11 +277,12 @@ class ReplicatedStore:
 
     def write_at_once(self, work: Callable[[], T]) -> T | None:
         """Commit on the event loop: see `Store.write_at_once`."""
-        with self._state.changing_at_once() as mine:
-            if not mine or self._master != self._own or not self._commits.brief.expected(time.monotonic()):
-                return None
-            with self._commits.synced_later():
-                return work()
+        return self._state.change_at_once(lambda: self._write_now(work))
+
+    def _write_now(self, work: Callable[[], T]) -> T | None:
+        if self._master != self._own or not self._commits.brief.expected(time.monotonic()):
+            return None
+        return self._commits.synced_later(work)
 
     def sync_at_once(self) -> bool:
         """See `Store.sync_at_once`. Who shuts the gate for a role holds the state before, and is not waited for."""
@@ -422,7 +424,7 @@ class ReplicatedStore:
         for _ in range(TRIES_MAX):
             if self._replaced():  # looked at before the gate too, which a synchronisation passes at every frame
                 break
-            with Errors(self._panic), self._gate:
+            with self._errors, self._gate:
                 self._open_env()
                 if self._replaced():
                     break

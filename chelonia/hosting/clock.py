@@ -7,6 +7,7 @@ import random
 import secrets
 import time
 import uuid
+from time import CLOCK_BOOTTIME, clock_gettime_ns
 
 from chelonia.core.ids import Ms
 
@@ -20,7 +21,7 @@ class SystemClock:
 
     def monotonic_ms(self) -> Ms:
         """Milliseconds that never go back, and go on while the host sleeps: a lease does not outlive a suspension."""
-        return Ms(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
+        return Ms(clock_gettime_ns(CLOCK_BOOTTIME) // 1_000_000)
 
     async def sleep(self, duration_ms: int) -> None:
         """Return after `duration_ms` milliseconds."""
