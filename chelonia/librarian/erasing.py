@@ -99,29 +99,32 @@ class Erasers:
             self._after[shepherd] = ""
             return
         try:
-            await self._take_back(shepherd, spared, lease)
+            absent = await self._take_back(shepherd, spared, lease)
             confirmed = await self._erase(shepherd, keys, position) if keys else []
         except CheloniaError as error:
             _LOG.info("shepherd %s erases nothing now: %s", shepherd, error)
             self._backoff.failed(shepherd, now)
             self._after[shepherd] = ""
             return
-        elements = [lease, *struck_off(shepherd, boot, confirmed)]
-        if confirmed and (await self._records.attempt(self._call, Draft(elements))).applied:
-            self._found[shepherd] -= len(confirmed)
+        elements = [lease, *struck_off(shepherd, boot, [*confirmed, *absent])]
+        if (confirmed or absent) and (await self._records.attempt(self._call, Draft(elements))).applied:
+            self._found[shepherd] -= len(confirmed) + len(absent)
 
-    async def _take_back(self, shepherd: ServiceId, spared: Mapping[str, StoredObject], lease: Element) -> None:
-        """List copies again whose Shepherd has them still."""
+    async def _take_back(self, shepherd: ServiceId, spared: Mapping[str, StoredObject], lease: Element) -> list[str]:
+        """List copies again whose Shepherd has them still; returns the keys of those that it does not have: they were
+        erased before older metadata were put back. Nothing is ordered then, for they may lie in quarantine."""
         if not spared:
-            return
+            return []
         asked = tuple((key, outbox_reference(key)) for key in spared)
         told = self._world.directory.shepherd(shepherd).stat(self._call, asked)
-        for outcome in await within(self._world.clock, self._world.settings.claim_ms, told):
+        outcomes = await within(self._world.clock, self._world.settings.claim_ms, told)
+        for outcome in outcomes:
             blob = spared.get(outcome.request_id)
             if blob is not None and outcome.found and outcome.state == ReplicaState.ALIVE.value:
                 elements = [lease, *listed_again(shepherd, outcome.request_id, blob)]
                 if (await self._records.attempt(self._call, Draft(elements))).applied:
                     _LOG.warning("the last copy of %s stays, on %s: its erasure is called off", blob.id, shepherd)
+        return [o.request_id for o in outcomes if o.request_id in spared and not o.found]
 
     async def _erase(self, shepherd: ServiceId, keys: list[str], position: Position) -> list[str]:
         """Order the erasures; returns the outbox keys that the Shepherd confirmed."""
@@ -174,7 +177,7 @@ def listed_again(shepherd: ServiceId, key: str, blob: StoredObject) -> list[Elem
 
 
 def struck_off(shepherd: ServiceId, boot: int, keys: Iterable[str]) -> list[Element]:
-    """Take orders that were carried out from a Shepherd's outbox, if all of them still stand there.
+    """Take orders that were carried out, or are void, from a Shepherd's outbox, if all of them still stand there.
 
     Args:
         boot: the start that reported when they went out.

@@ -341,9 +341,7 @@ class Nodes:
         async def build() -> Draft:
             nonlocal answer
             stored, marker = await self._records.get(call, (obj, REBUILD_OBJECT), (*needed, Needed("rebuild")))
-            if under_way(marker):
-                cause = "a rebuild of the namespace is not through: what it does not know yet is not unknown"
-                raise CheloniaError(Kind.UNAVAILABLE, "report", report.shepherd, cause)
+            _require_whole("report", report.shepherd, marker)
             last = self._reached[report.shepherd] = reports.reached(stored)
             if not reports.is_next(report, last):
                 answer = replace(answer, accepted=reports.accepted(report, last), unknown=())
@@ -382,9 +380,10 @@ class Nodes:
         return ReportAnswer(0, ASK_RECONCILIATION, all_files=tuple(files))
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
-        """A page of what the namespace believes to be on a Shepherd."""
+        """A page of what the namespace believes to be on a Shepherd. Raises: UNAVAILABLE amid a rebuild."""
         limit = min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
         call = call.strongly()  # what is not in it is set aside
+        _require_whole("inventory", shepherd, await self._records.one(call, REBUILD_OBJECT, (Needed("rebuild"),)))
         page = await self._records.scan(call, shepherd_object(shepherd), "file", after, limit)
         ids = list(dict.fromkeys(blob_object(BlobId(blob)) for _, blob in page.items))
         found = {obj.id: obj for obj in await self._records.get(call, ids, (Needed("locations"),))}
@@ -408,6 +407,13 @@ def _stored_node(record: ServiceRecord, obj: StoredObject) -> StoredNode:
         verify_key=obj.value("node", "verify_key"),
         approved=record.approved,
     )
+
+
+def _require_whole(operation: str, shepherd: ServiceId, marker: StoredObject) -> None:
+    """Raises: UNAVAILABLE amid a rebuild: what it lists may give way to newer bytes again."""
+    if under_way(marker):
+        cause = "a rebuild of the namespace is not through: what it does not know yet is not unknown"
+        raise CheloniaError(Kind.UNAVAILABLE, operation, shepherd, cause)
 
 
 def _check_identity(record: ServiceRecord) -> None:

@@ -108,5 +108,12 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         910_024,
         "a plan came before the renewal of a claim that had run out while the metadata were out of reach: begun anew",
     ),
+    ("swarm", 610_175, "an order for a last copy that had been erased before a restore was never closed"),
+    (
+        "swarm",
+        640_122,
+        "a Shepherd that compared amid a rebuild believed what gave way to newer bytes before that was through",
+    ),
+    ("swarm", 620_400, "the simulator's own: a repair copy on its way to a Shepherd that was forgotten is swept later"),
 )
 """(scenario, seed, what it found)."""

@@ -259,6 +259,25 @@ def test_an_order_for_the_last_copy_that_is_left_is_taken_back() -> None:
     run_virtual(scenario())
 
 
+def test_an_order_for_the_last_copy_is_void_when_its_shepherd_does_not_have_it() -> None:
+    """Erased by newer metadata before a backup was put back. It may lie in quarantine, so nothing is ordered."""
+
+    async def scenario() -> None:
+        async with paper(1) as p:
+            _, blob = await p.upload("f", copies=1)
+            [one] = p.shepherds.values()
+            gone = Location(one.id, ReferenceId(f"{blob}@{one.id}"))
+            one.replicas.clear()
+            order = outbox_record(gone, blob, SURPLUS, p.b.clock.now_ms())
+            unlisted = drop(blob_object(blob), "locations", str(gone))
+            await p.b.ahash.transact(LIBRARIAN, RequestKey(""), (order, unlisted))
+            await p.until(lambda: drained(p))
+            everything = await p.b.everything()
+            assert (one.erased, everything.get(f"{one.id} file", {})) == ([], {})
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize(
     ("reason", "listed", "compared", "becomes"),
     [

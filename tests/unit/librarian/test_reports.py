@@ -6,11 +6,12 @@ import pytest
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, RequestKey, ServiceId, blob_object
+from chelonia.core.ids import REBUILD_OBJECT, BlobId, Dn, Ms, ReferenceId, RequestKey, ServiceId, blob_object
 from chelonia.core.librarian import CommitFile, Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
 from chelonia.core.placement import NODE_WAITING
 from chelonia.core.replicas import Checksums, Location, ReplicaState
-from chelonia.librarian.elements import drop, outbox_record
+from chelonia.librarian import rebuild
+from chelonia.librarian.elements import drop, outbox_record, put
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, SUMS, Bench, bench, shepherd_call, shepherd_id
 
@@ -235,6 +236,21 @@ async def test_inventories_page() -> None:
 
 
 # --- heartbeats and the registry -------------------------------------------------------------------------------------
+
+
+async def test_amid_a_rebuild_nobody_compares_or_reports() -> None:
+    """What is listed then may give way to newer bytes that are found later."""
+    async with bench(shepherds=1) as b:
+        await b.file("f", copies=1)
+        one = b.shepherds[0]
+        begun = put(REBUILD_OBJECT, "rebuild", "state", rebuild.RUNNING)
+        await b.ahash.transact(LIBRARIAN, RequestKey(""), (begun,))
+        with fails(Kind.UNAVAILABLE):
+            await believed(b, one)
+        with fails(Kind.UNAVAILABLE):
+            await b.report(one, number=1)
+        await b.ahash.transact(LIBRARIAN, RequestKey(""), (drop(REBUILD_OBJECT, "rebuild", "state"),))
+        assert len(await believed(b, one)) == 1
 
 
 async def test_an_unknown_shepherd_waits_for_approval_and_is_nothing_until_then() -> None:
