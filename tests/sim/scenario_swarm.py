@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, ServiceId, blob_object
+from chelonia.librarian.invariants import Snapshot
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import REPLICAS, slower
 from tests.sim.chaos import CALM, Chaos, Mix, draw, with_echo, with_group, with_loss, with_more
@@ -375,19 +376,21 @@ class Swarm:
             self.acts.given_up(shepherd.service_id)
         await forget(world, shepherd)
         world.note(f"FORGOTTEN {shepherd.node.name}")
-        held = set(shepherd.disk.platter.references())
+        held, then = set(shepherd.disk.platter.references()), self.watch.known()
         if rng.random() < 0.5:
             await world.restart(shepherd)
             await world.clock.sleep(20_000)
-            if self.watch.state_of(shepherd) == "alive" or self._given(shepherd, held):
+            if self.watch.state_of(shepherd) == "alive" or self._given(shepherd, held, then):
                 raise Violation(f"{shepherd.node.name} is forgotten, and taken again")
 
-    def _given(self, shepherd: SimShepherd, before: set[ReferenceId]) -> list[ReferenceId]:
-        """What this Shepherd has got since of blobs that the metadata know: an upload through a Bartender that had not
-        heard that it is forgotten is refused when it is committed, and nobody's."""
+    def _given(self, shepherd: SimShepherd, before: set[ReferenceId], then: Snapshot) -> list[ReferenceId]:
+        """What this Shepherd has got of blobs that the metadata know since: an upload through a Bartender that had not
+        heard that it is forgotten is refused when it is committed, and nobody's. A repair copy of older ones that a
+        Librarian had under way is swept."""
         seen = self.watch.known()
         fresh = {stored.reference: stored.facts for stored in shepherd.disk.held() if stored.reference not in before}
-        return [each for each, facts in fresh.items() if facts and seen.get(blob_object(facts.blob)).exists]
+        blobs = {each: blob_object(facts.blob) for each, facts in fresh.items() if facts}
+        return [each for each, blob in blobs.items() if seen.get(blob).exists and not then.get(blob).exists]
 
     async def recovery(self) -> Outcome:
         """Phase 2."""
