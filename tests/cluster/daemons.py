@@ -13,8 +13,10 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from chelonia.ahash import layout, peer_messages
 from chelonia.ahash.engine_port import Token
@@ -585,7 +587,7 @@ async def knock_as_a_stranger(trial: Trial) -> None:
 
 def hello_of(group: AHashDaemons, own: int, **changes: object) -> Hello:
     """What a replica says first."""
-    return replace(Hello(peer_messages.VERSION, group.cluster, own, os.urandom(16), 1), **changes)  # type: ignore[arg-type]
+    return replace(Hello(peer_messages.VERSION, group.cluster, own, os.urandom(16), 1), **changes)
 
 
 def bad_talk(group: AHashDaemons, own: int) -> list[tuple[str, list[Message | bytes]]]:
