@@ -38,6 +38,7 @@ from chelonia.ahash.peer_messages import AnswerFrame, CallFrame, EngineFrame, Me
 from chelonia.ahash.protocol import Replica
 from chelonia.ahash.standing import LogEnd, TermMark
 from chelonia.ahash.store import Executor, Reader, State, Store
+from chelonia.core import bounds
 from chelonia.core.clock import Clock, either
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
@@ -474,10 +475,15 @@ class Mastership:
         assert self._links is not None
         self._sending = False
         self._do(self.replica.tell, self._clock.monotonic_ms())
-        while self._frames:
+        for _ in range(bounds.REPLICA_FRAMES_PER_TURN_MAX):
+            if not self._frames:
+                return
             peer, data = self._frames.popleft()
             for each in sorted(self._up) if peer is None else (peer,):
                 self._links.send(each, data)
+        if self._frames:  # beats and answers have their turn first
+            self._sending = True
+            self._loop.call_soon(self._send_frames)
 
     # --- the engine -------------------------------------------------------------------------------------------------
 

@@ -93,6 +93,9 @@ REPLICA_FRAME_BYTES_QUEUED_MAX: Final = 256 * 1024 * 1024
 """Their bytes: four of the largest messages."""
 REPLICA_FRAMES_PER_FLUSH_MAX: Final = 1000
 """Engine frames applied before a follower syncs its log and acknowledges: a stream without a pause is acknowledged."""
+REPLICA_FRAMES_PER_TURN_MAX: Final = 500
+"""Engine frames sent in one turn of the event loop, some ms: with tens of thousands, which a replica that fills up is
+sent at once, a busy host's master would send no beats for longer than its lease."""
 REPLICA_BUNDLE_BYTES: Final = 64 * 1024
 """Log records of a commit travel together; after so many bytes the first ones leave while the rest is written."""
 FORWARDED_MAX: Final = 4096

@@ -14,6 +14,7 @@ import pytest
 from chelonia.ahash import layout, meta, replicated
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
+from chelonia.core import bounds
 from chelonia.core.ahash import GroupChange, GroupStep, TransactOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -428,3 +429,26 @@ async def test_a_call_in_the_hands_of_a_frozen_master_is_asked_of_the_next(
         assert (await until_written()).applied
     assert await value_at(group, follower, strong=True) == "v"
     group.switch.frozen = set()
+
+
+async def test_frames_leave_in_turns_and_others_have_theirs_between(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a replica catches up with comes at once, tens of thousands: a master that sent all would lose its lease."""
+    mastership, follower = group.masterships[group.master()], group.followers()[0]
+    data = [b"%d" % number for number in range(3 * bounds.REPLICA_FRAMES_PER_TURN_MAX)]
+    left: list[bytes] = []
+
+    def send(peer: int, frame: bytes) -> bool:
+        if frame in known:
+            left.append(frame)
+        return True
+
+    known = set(data)
+    monkeypatch.setattr(mastership._links, "send", send)
+    mastership._frames.extend((follower, frame) for frame in data)
+    mastership._send_frames()
+    for turn in (1, 2, 3):
+        assert len(left) == turn * bounds.REPLICA_FRAMES_PER_TURN_MAX
+        await asyncio.sleep(0)
+    assert left == data
