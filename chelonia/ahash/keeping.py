@@ -104,7 +104,10 @@ async def regroup(mastership: Mastership, writer: Writer, wanted: GroupChange) -
 
 
 async def _check_left(mastership: Mastership, left: Membership, replica: int) -> None:
-    """A record that those who are left do not acknowledge could not be taken back either: nobody would be master."""
+    """A record that those who are left do not acknowledge could not be taken back either: nobody would be master.
+
+    Raises: CONFLICT, UNAVAILABLE.
+    """
     if not await mastership.is_answered_by(left):
         cause = (
             f"without replica {replica} nothing could be changed any more: of {', '.join(map(str, left.voters))} too"

@@ -286,7 +286,10 @@ class Mastership:
         self._do(self.replica.resign, reason, self._clock.monotonic_ms())
 
     async def is_answered_by(self, record: Membership) -> bool:
-        """Whether as many of those who would decide under a record answer us as it takes; a moment is waited for."""
+        """Whether as many of those who would decide under a record answer us as it takes; a moment is waited for.
+
+        Raises: UNAVAILABLE, when we are not master of an open term (any more).
+        """
         give_up = self._clock.monotonic_ms() + ANSWERED_MS
         while not self.replica.would_answer(record, self._clock.monotonic_ms()):
             if self._clock.monotonic_ms() >= give_up:

@@ -429,9 +429,9 @@ class Replica:
         return self._membership
 
     def would_answer(self, membership: Membership, now_ms: int) -> bool:
-        """As master: whether those whom this record makes decide answer us, as many of them as it takes."""
+        """Whether as many answer us of those who would decide as it takes. Raises: UNAVAILABLE (no open term here)."""
         here = {self._own, *self._connected}
-        return self._reign is not None and self._reign.lease.would_hold(membership.quorum, here, now_ms)
+        return self._need_open_term().lease.would_hold(membership.quorum, here, now_ms)
 
     def _set_membership(self, membership: Membership) -> None:
         self._membership = membership

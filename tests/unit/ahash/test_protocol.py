@@ -660,7 +660,9 @@ def test_who_would_be_left_has_to_answer() -> None:
     assert not one.would_answer(three, now_ms + PACE.lease_ms)
     one.disconnected(2, now_ms)
     assert not one.would_answer(two, now_ms)
-    assert not follower().would_answer(two, now_ms), "only a master is answered"
+    one.resign("no reason", now_ms)
+    with pytest.raises(CheloniaError, match="not the master"):
+        one.would_answer(two, now_ms)
 
 
 def test_only_members_are_heard() -> None:
