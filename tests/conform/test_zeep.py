@@ -496,7 +496,7 @@ def test_shepherd_erases_only_on_authority(drive: Driver, cluster: Cluster) -> N
         [answer] = drive("shepherd1", "service", "delete", (("7", place.reference),), authority)
         return bool(answer.status == "deleted")
 
-    poll(erased, 5.0, what="an order as new as the cluster is obeyed")
+    poll(erased, 30.0, what="an order as new as the cluster is obeyed")
     [stat] = drive("shepherd1", "admin", "stat", (("7", place.reference),))
     assert not stat.found
 

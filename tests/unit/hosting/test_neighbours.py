@@ -50,7 +50,7 @@ async def test_the_end_of_a_connection_that_heartbeats_came_over_is_told_once() 
     last = b"GET /other HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     async with plain(door) as server:
         await talk(server, last)
-        await poll_async(lambda: gone(server.connections), 2.0, what="the connection has closed")
+        await poll_async(lambda: gone(server.connections), what="the connection has closed")
         assert told == []
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for _ in range(3):
@@ -58,8 +58,8 @@ async def test_the_end_of_a_connection_that_heartbeats_came_over_is_told_once() 
             await reader.readuntil(b"ok")
         assert told == []
         writer.transport.abort()
-        await poll_async(lambda: gone(not told), 2.0, what="the end is told")
-        await poll_async(lambda: gone(server.connections), 2.0, what="the connection has closed")
+        await poll_async(lambda: gone(not told), what="the end is told")
+        await poll_async(lambda: gone(server.connections), what="the connection has closed")
     assert told == [SHEPHERD]
 
 
