@@ -174,7 +174,7 @@ async def freeze_the_elected(trial: Trial) -> None:
         _wake_up(group, third)
         return len(trial.writers.at) > have + 200 and time.monotonic() - since > FREEZE_S
 
-    await poll_async(another_is_master, 30, what="another is master")
+    await poll_async(another_is_master, 60, what="another is master")
     group.kill(frozen, signal.SIGCONT)
     await trial.writers.more(200, 30)
     _wake_up(group, third)

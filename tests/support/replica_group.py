@@ -125,7 +125,7 @@ class Writers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def more(self, count: int = 50, deadline: float = 20.0) -> None:
+    async def more(self, count: int = 50, deadline: float = 60.0) -> None:
         """Wait for so many more acknowledgements."""
         have = len(self.at)
         await poll_async(lambda: len(self.at) >= have + count, deadline, what=f"writes go on; {self.refusals}")
@@ -257,7 +257,7 @@ class ReplicaGroup:
 
         await poll_async(told, tolerate=OSError, what="a replica that listens")
 
-    async def master(self, deadline: float = 20) -> int:
+    async def master(self, deadline: float = 60) -> int:
         """The master that serves now."""
 
         async def look() -> int:
@@ -266,7 +266,7 @@ class ReplicaGroup:
 
         return await poll_async(look, deadline, what="a master that serves")
 
-    async def settled(self, deadline: float = 30) -> int:
+    async def settled(self, deadline: float = 90) -> int:
         """Wait until one serves, all others follow it with whole contents, all vote. Returns: the master."""
         seen: dict[int, dict[str, Any]] = {}
 
@@ -286,7 +286,7 @@ class ReplicaGroup:
         except AssertionError as error:
             raise AssertionError(f"{error}: {seen}") from error
 
-    async def same(self, deadline: float = 30) -> None:
+    async def same(self, deadline: float = 90) -> None:
         """Wait until all stand at the same commit, all of it durable."""
 
         async def look() -> bool:
