@@ -16,6 +16,8 @@ INSTALL_INPUTS := setup.py pyproject.toml constraints.txt scripts/install script
 
 SEEDS ?= 1..200
 ARGS ?=
+# Processes that run tests, a file at a time, and one of them all real clusters. 0: all in one process.
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-test demo test check format ratchet sim replicas hosts check-history bench constraints clean
@@ -32,8 +34,8 @@ install-test: .venv/.installed-test ## the same, and what checks and tests need
 demo: .venv/.installed ## start a cluster, fill it, damage it, watch it heal (FULL=1: the paper's sizes)
 	$(PY) demo/run.py $(ARGS)
 
-test: check ## all checks, then all tests (ARGS: for pytest)
-	$(PY) -m pytest --durations 15 $(ARGS)
+test: check ## all checks, then all tests (ARGS: for pytest; JOBS: processes)
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadscope --no-loadscope-reorder --durations 15 $(ARGS)
 
 check: .venv/.installed-test ## format, lint, types, import law, sizes
 	$(PY) -m ruff format --check --quiet $(SOURCES) || { $(PY) -m ruff format --diff --quiet $(SOURCES); exit 1; }

@@ -39,6 +39,7 @@ TEST = [
     "pytest>=8.3",
     "pytest-asyncio>=1.0",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.7",
     "requests>=2.32",
     "ruff>=0.9",
     "types-lxml>=2024.12.13",

@@ -6,9 +6,11 @@ missing fails under CI and skips loudly elsewhere), `polling`.
 
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 pytest.register_assert_rewrite("tests.support")
 
@@ -53,6 +55,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     own = any("seed" in str(mark.args[:1]) for mark in metafunc.definition.iter_markers("parametrize"))
     if "seed" in metafunc.fixturenames and not own:
         metafunc.parametrize("seed", parse_seeds(metafunc.config.getoption("--seeds")))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """A file at a time on each core, and all real clusters on one: they would get in each other's way."""
+    return _ByFile(config, log)
+
+
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "tests/cluster" if path.startswith("tests/cluster/") else path
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
