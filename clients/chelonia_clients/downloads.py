@@ -2,8 +2,8 @@
 
 A file's checksum comes from the Bartender, its bytes from any Shepherd that holds it. What arrives is written to a
 temporary file beside the target and renamed when it is whole and right; a connection that breaks or stalls continues by
-Range on the next replica (`hedging`); wrong bytes start over on the next replica and are reported as CHECKSUM when all
-are wrong.
+Range on the next replica (`hedging`). Wrong bytes start over on the next replica, and whoever gave them is not asked
+again; they are reported as CHECKSUM when nobody else is named for a while.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from chelonia.core import bounds
 from chelonia.core.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.shepherd import PROTOCOL_HTTP
+from chelonia.hosting.http_client import target_of
 from chelonia_clients.client import Client
 from chelonia_clients.hedging import PATIENCE_MS, Choice, opened
 
@@ -118,11 +119,11 @@ async def _fetch(client: Client, ln: str, file: BinaryIO, progress: Progress | N
     """Write a file's bytes to `file`, from as many replicas as it takes. Raises: as `read`."""
     fetched: _Fetched | None = None
     failure: CheloniaError | None = None
-    wrong = 0
     search = _Search(client, ln)
     async for answer, choice in search.replicas():
         fetched = fetched or _Fetched(ln, answer)
         fetched.check_same(answer)
+        from_one = not fetched.size
         try:
             await _append(client, choice, file, fetched, progress)
             fetched.check()
@@ -133,9 +134,8 @@ async def _fetch(client: Client, ln: str, file: BinaryIO, progress: Progress | N
             client.trouble(ln, error.cause)
         if failure.kind is Kind.CHECKSUM:
             fetched = _start_over(file, fetched, ln, answer, progress)
-            wrong += 1
-            if wrong >= len(_turls(answer)):
-                break
+            if from_one:
+                search.wrong.add(target_of(choice.given))
     raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
 
 
@@ -147,12 +147,14 @@ PAUSE_MS = 250
 
 
 class _Search:
-    """The replicas of a file to try. `arrived`: how many bytes have come, as the user of it tells."""
+    """The replicas of a file to try. As the user of it tells, `arrived`: how many bytes have come; `wrong`: Shepherds
+    whose copy is damaged."""
 
     def __init__(self, client: Client, ln: str) -> None:
         self._client = client
         self._ln = ln
         self.arrived = 0
+        self.wrong: set[str] = set()
 
     async def replicas(self) -> AsyncGenerator[tuple[TransferOutcome, Choice], None]:
         """Yield what there is to choose from until nothing of it is left, then fresh TURLs; Raises: as `_ask`."""
@@ -170,7 +172,8 @@ class _Search:
                     raise
                 client.trouble(self._ln, error.cause)
             else:
-                choice = Choice(_turls(answer), PATIENCE_MS[min(number, len(PATIENCE_MS) - 1)])
+                turls = [turl for turl in _turls(answer) if target_of(turl) not in self.wrong]
+                choice = Choice(turls, PATIENCE_MS[min(number, len(PATIENCE_MS) - 1)])
                 while choice.turls:
                     yield answer, choice
             number += 1

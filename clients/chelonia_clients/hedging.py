@@ -26,10 +26,12 @@ PATIENCE_MS: Final = (500, 2_000, 8_000, 60_000)
 
 @dataclass(slots=True)
 class Choice:
-    """Replicas still to be tried in this round, nearest first, and how long each may be silent."""
+    """Replicas still to be tried in this round, nearest first, and how long each may be silent. `given`: the last whose
+    answer was given."""
 
     turls: list[str]
     patience_ms: int
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +55,21 @@ async def opened(http: HttpClient, choice: Choice, offset: int) -> AsyncIterator
 async def _race(http: HttpClient, choice: Choice, offset: int) -> _Opened:
     async with Race[str, _Opened](SystemClock()) as race:
         try:
-            won = await _first(http, choice, offset, race)
+            choice.given, won = await _first(http, choice, offset, race)
             choice.turls += race.running.values()
             return won
         finally:
             await _dropped(race.running)
 
 
-async def _first(http: HttpClient, choice: Choice, offset: int, race: Race[str, _Opened]) -> _Opened:
+async def _first(http: HttpClient, choice: Choice, offset: int, race: Race[str, _Opened]) -> tuple[str, _Opened]:
     while True:
         if choice.turls:
             turl = choice.turls.pop(0)
             race.begin(turl, _open(http, turl, offset, choice.patience_ms))
         ended = await race.ended(HEDGE_MS if choice.turls else choice.patience_ms)
         if ended is not None and ended[1].exception() is None:
-            return ended[1].result()
+            return ended[0], ended[1].result()
         if not choice.turls and not (ended and race.running):
             raise _failure(ended[1].exception() if ended else None, race.running.values())
 

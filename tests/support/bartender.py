@@ -56,6 +56,8 @@ class FakeStore:
         self.blobs: dict[str, bytes] = {}
         self.faults: list[Fault] = []
         self.frozen: list[str] = []
+        self.rotten: list[str] = []
+        """Hosts that give wrong bytes, always."""
         self.asked: list[tuple[str, str, str]] = []
         self.closed = False
 
@@ -96,7 +98,7 @@ class FakeStore:
             await asyncio.Event().wait()
         offset = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
         data = self.blobs[blob]
-        if fault.flip:
+        if fault.flip or host in self.rotten:
             data = bytes(byte ^ 1 for byte in data)
         yield FakeAnswer(206 if wanted else 200, data[offset:], fault)
 
@@ -128,6 +130,8 @@ class FakeBartender:
         self.entries: dict[Path, Entry] = {(): Entry("collection", "0")}
         self.calls: list[tuple[str, Call]] = []
         self.failures: list[Kind] = []
+        self.offered: list[tuple[int, ...]] = []
+        """Which of the three hosts are named to read from, answer by answer; all when none is left."""
         self.deny: set[str] = set()
         self.trash: list[tuple[Path, Entry]] = []
         self._numbers = itertools.count(1)
@@ -185,7 +189,8 @@ class FakeBartender:
         except CheloniaError as error:
             words = status.failure("getFile", error.kind)
             return port.TransferOutcome(request.request_id, words, kind=error.kind.value, cause=error.cause)
-        turls = tuple(f"https://s{n}/turl/{entry.blob}" for n in (1, 2, 3))
+        hosts = self.offered.pop(0) if self.offered else (1, 2, 3)
+        turls = tuple(f"https://s{n}/turl/{entry.blob}" for n in hosts)
         states = self._shown(path)["states"]
         size, checksum = int(states["size"]), states["checksum"]
         return port.TransferOutcome(request.request_id, "done", turls[0], "http", turls[1:], size, checksum, "sha256")

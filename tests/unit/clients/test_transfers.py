@@ -79,6 +79,37 @@ async def test_wrong_bytes_start_over_on_the_next_replica(fake: FakeBartender, t
     assert (tmp_path / "f").read_bytes() == DATA
 
 
+async def test_who_gave_wrong_bytes_is_asked_no_more_and_others_are_waited_for(
+    fake: FakeBartender, tmp_path: Path
+) -> None:
+    """The good copy's Shepherd counts as away for a moment."""
+    fake.add_file("/f", DATA)
+    fake.store.rotten = ["s1"]
+    fake.offered = [(1,), (1,), (1, 2)]
+    await download(client_on(fake), "/f", tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == DATA
+    assert [host for _, host, _ in fake.store.asked] == ["s1", "s2"]
+
+
+async def test_where_all_bytes_are_wrong_they_are_fetched_once_from_each(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.rotten = ["s1", "s2", "s3"]
+    with pytest.raises(CheloniaError) as caught:
+        await download(client_on(fake), "/f", tmp_path / "f")
+    assert caught.value.kind is Kind.CHECKSUM
+    assert [host for _, host, _ in fake.store.asked] == ["s1", "s2", "s3"]
+
+
+async def test_bytes_of_two_replicas_that_do_not_fit_tell_against_neither(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.rotten = ["s1"]
+    fake.store.faults = [Fault(after=3000, kind=Kind.NETWORK)]
+    fake.offered = [(1, 2), (1, 2)]
+    await download(client_on(fake), "/f", tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == DATA
+    assert [host for _, host, _ in fake.store.asked] == ["s1", "s2", "s1", "s2"]
+
+
 async def test_expired_turls_are_asked_for_once_more(fake: FakeBartender, tmp_path: Path) -> None:
     fake.add_file("/f", DATA)
     fake.store.faults = [Fault(kind=Kind.EXPIRED)] * 3
