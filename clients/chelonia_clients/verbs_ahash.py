@@ -201,10 +201,17 @@ def held(told: Iterable[AHashStatus]) -> list[str]:
     }
     most = max(have.values())
     return [
-        f"replica {replica} holds generation {generation}, term {term}, commit {sequence}"
-        + (": the newest of those that answer" if (generation, term, sequence) == most else "")
-        for replica, (generation, term, sequence) in have.items()
+        f"replica {replica} holds {_held(*has)}"
+        + (": the newest of those that answer" if has == most and has[0] else "")
+        for replica, has in have.items()
     ]
+
+
+def _held(generation: int, term: int, sequence: int) -> str:
+    """In words; where not even the generation can be read, what is vouched for is what was there before."""
+    if not generation:
+        return "nothing whole: it is empty, or was being filled"
+    return f"generation {generation}, term {term}, commit {sequence}"
 
 
 def too_far(told: Iterable[AHashStatus]) -> list[str]:

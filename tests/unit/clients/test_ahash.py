@@ -129,6 +129,16 @@ async def test_without_a_master_it_is_told_whose_disk_holds_the_most() -> None:
     ]  # fmt: skip
 
 
+async def test_a_disk_that_was_being_filled_is_never_called_the_newest() -> None:
+    """It vouches for what it held before, which is gone; its position cannot be read."""
+    half = replace(FOLLOWER, position=Position("c", 0, 0), role="alone", vouched_term=5, vouched_sequence=850)
+    session = PaperSession(a=PaperAHash(half))
+    await verbs_ahash.status(session)  # type: ignore[arg-type]
+    assert [line for line in session.said.getvalue().splitlines() if " holds " in line] == [
+        "replica 1 holds nothing whole: it is empty, or was being filled"
+    ]
+
+
 async def test_pages_that_nobody_has_looked_at_are_not_called_sound() -> None:
     fresh = AHashStatus(Position("c", 1, 3), "master", True, 5, 9, pages=PagesSeen(0, 0, Ms(0), 0))
     session = PaperSession(a=PaperAHash(fresh))
