@@ -20,6 +20,9 @@ from tests.support.log_guard import LogGuard  # noqa: E402
 # A folder under tests/ that names a kind of test marks all in it.
 KINDS = {"contract", "sim", "cluster", "conform"}
 
+# On a machine that is busy a test on daemons may take several times what it usually does.
+ON_DAEMONS, ON_DAEMONS_S = {"cluster", "conform"}, 300
+
 # The simulator's seeds where nobody asks for others: a smoke, not a campaign.
 SMOKE_SEEDS = "1..20"
 
@@ -74,6 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.is_relative_to(here):
             for kind in KINDS.intersection(item.path.relative_to(here).parts[:1]):
                 item.add_marker(kind)
+                if kind in ON_DAEMONS and item.get_closest_marker("timeout") is None:
+                    item.add_marker(pytest.mark.timeout(ON_DAEMONS_S))
 
 
 # -------------------------------------------------------------------------------------------------------- capabilities

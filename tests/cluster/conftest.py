@@ -9,18 +9,10 @@ from tests.cluster.harness import Cluster
 
 CLUSTERS = pytest.StashKey[list[Cluster]]()
 SHARED = "shared"
-TEST_S = 300
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash.setdefault(CLUSTERS, [])
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On a machine that is busy a test on daemons may take several times what it usually does."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TEST_S))
 
 
 @pytest.hookimpl(wrapper=True)
