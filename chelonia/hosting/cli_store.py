@@ -17,6 +17,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from chelonia.core.shepherd import StoreIdentity
 from chelonia.hosting.config import load_config
+from chelonia.shepherd import blobs_notes
 from chelonia.shepherd.blobs_files import locked
 from chelonia.shepherd.store_state import read_identity, write_identity
 
@@ -43,6 +44,7 @@ def _accept(options: argparse.Namespace) -> int:
         (root / "replicas").mkdir(exist_ok=True)
         held = sum(1 for _ in (root / "replicas").glob("??/*.record"))
         accepted = accept(_known(root) if held else None, service)
+        (root / blobs_notes.NAME).unlink(missing_ok=True)  # nothing that was noted of it is believed, records are read
         write_identity(root, accepted)
     print(f"{root}: store {accepted.store} of {service}, {held} committed replicas; it is announced at the next start")
     return 0

@@ -275,8 +275,10 @@ def test_an_accepted_store_is_new_when_empty_and_keeps_its_id_when_it_holds_repl
     write_identity(root, replace(second, service=ServiceId("https://old/Shepherd"), cluster="c", replaces=False))
     (root / "replicas" / "aa").mkdir()
     (root / "replicas" / "aa" / "x.record").touch()
+    (root / "notes").touch()
     assert main(["accept-store", "--config", str(config)]) == 0
     assert read_identity(root) == second
+    assert not (root / "notes").exists(), "they are of what was there before"
     with locked(root):
         assert main(["accept-store", "--config", str(config)]) == 2
     assert "another process uses this directory" in capsys.readouterr().err
