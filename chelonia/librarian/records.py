@@ -97,7 +97,8 @@ class Records:
         self._listeners.append(listener)
 
     def patiently(self, patience: Patience) -> Records:
-        """The same A-Hash, asked again while it does not answer; who listens here hears of that, too."""
+        """The same A-Hash, asked again while it does not answer; who listens here hears of that, too. It keeps no
+        record of what is deleted: a rebuild, whose own it is, notes by itself what newer bytes have replaced."""
         patient = Records(self._ahash, self._identity, patience)
         patient._listeners = self._listeners
         return patient
