@@ -65,8 +65,15 @@ class Reporting:
         self._missing = 0
         self._leaving = False
         self.lease_ms = 0
+        self._answered_ms: int | None = None  # the last heartbeat (monotonic)
         each = node.ports.each_librarian or (node.ports.librarians,)
         self._beats = Beats(each, node.ports.clock, node.settings.heartbeat_ms)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all that is here has been compared with the metadata that were in force a lease ago or later."""
+        now_ms, last_ms = self._node.ports.clock.monotonic_ms(), self._answered_ms
+        return last_ms is not None and now_ms - last_ms < self.lease_ms and self._proven_generation() > 0
 
     async def leave(self) -> None:
         """Say goodbye to every Librarian, as the last word of this boot."""
@@ -221,7 +228,7 @@ class Reporting:
             self._linked = self._compare = False
             node.disk.refused = f"cluster {answer.position.cluster} answers, this store belongs to {node.state.cluster}"
             return
-        node.disk.refused = ""
+        node.disk.refused, self._answered_ms = "", node.ports.clock.monotonic_ms()
         node.ordered(answer.copy_bytes_per_s_max, answer.copies_at_once_max)
         if not answer.known and self._linked:
             log.info("this Shepherd is not approved (any more); an administrator approves it as %s", node.id)

@@ -165,7 +165,8 @@ class ShepherdService:
         await self._readmit_once()
         blobs, settings = node.ports.blobs, node.settings
         await self._purge(self._aside.leftovers, now_ms - settings.unknown_grace_ms, blobs.erase)
-        await self._purge(self._aside.quarantined, now_ms - settings.quarantine_keep_ms, blobs.discard)
+        if self._reporting.agrees:  # else it may be named now, as by a rebuild, and is brought back
+            await self._purge(self._aside.quarantined, now_ms - settings.quarantine_keep_ms, blobs.discard)
         await self._stock.note()  # after what makes room
         await self._scrubber.save_cursor()
         await self._stock.put_in_order()

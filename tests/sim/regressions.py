@@ -114,6 +114,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         640_122,
         "a Shepherd that compared amid a rebuild believed what gave way to newer bytes before that was through",
     ),
+    (
+        "swarm",
+        200_074,
+        "bytes that lay aside were erased by age after a rebuild had named them, before they were asked for",
+    ),
     ("swarm", 620_400, "the simulator's own: a repair copy on its way to a Shepherd that was forgotten is swept later"),
 )
 """(scenario, seed, what it found)."""

@@ -315,6 +315,27 @@ async def test_uncommitted_bytes_are_asked_for_until_their_grace_is_over_then_se
     await world.stop()
 
 
+@pytest.mark.parametrize("broken", ["inventory", "heartbeat"])
+@virtual
+async def test_what_lies_aside_is_not_erased_by_age_before_it_is_asked_whether_it_is_named_now(broken: str) -> None:
+    """A rebuild may have named it: it finds what is in quarantine, too."""
+    world = await World(unknown_grace_ms=20_000, quarantine_keep_ms=50_000).start(run=True)
+    await world.send(await world.ticket(request(DATA, lifetime_ms=10_000)), DATA)
+    (reference,) = world.blobs.references()
+    await world.pass_ms(34_000)
+    assert await world.quarantined() == 1
+    world.librarian.position = Position(CLUSTER, 2, 1)
+    world.librarian.failures = {broken: [Kind.UNAVAILABLE] * 1000}
+    await world.pass_ms(100_000)
+    assert await world.quarantined() == 1
+    world.librarian.known[BlobId(numbered("b", 1))] = None
+    world.librarian.items = {reference: InventoryItem(reference, BlobId(numbered("b", 1)), ReplicaState.ALIVE)}
+    world.librarian.failures = {}
+    await world.pass_ms(100_000)
+    assert await world.state_of(reference) == "alive"
+    await world.stop()
+
+
 @virtual
 async def test_an_unreachable_librarian_sets_nothing_aside() -> None:
     world = await World(unknown_grace_ms=1000).start(run=True)
