@@ -23,6 +23,9 @@ KINDS = {"contract", "sim", "cluster", "conform"}
 # On a machine that is busy a test on daemons may take several times what it usually does.
 ON_DAEMONS, ON_DAEMONS_S = {"cluster", "conform"}, 300
 
+# Folders whose tests start daemons: one process runs them all, so that no two clusters stand in each other's way.
+DAEMONS = {"cluster", "conform", "history"}
+
 # The simulator's seeds where nobody asks for others: a smoke, not a campaign.
 SMOKE_SEEDS = "1..20"
 
@@ -68,7 +71,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return "tests/cluster" if path.startswith("tests/cluster/") else path
+        return "clusters" if path.split("/")[1] in DAEMONS else path
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
