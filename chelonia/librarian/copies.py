@@ -49,6 +49,8 @@ class Copies:
         self._backoff = Backoff(settings.backoff_ms, settings.backoff_max_ms)
         self._busy = Backoff(settings.backoff_ms, settings.backoff_ms << BUSY_DOUBLINGS)
         self._running: dict[ReferenceId, asyncio.Task[None]] = {}
+        self.bytes = 0
+        """Of what runs."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -92,6 +94,7 @@ class Copies:
 
     def start(self, job: CopyJob) -> None:
         """Let a claimed copy run."""
+        self.bytes += facts_of(job.blob).size
         self._running[job.target.reference] = asyncio.create_task(self._run(job))
 
     def drop(self, job: CopyJob) -> None:
@@ -140,11 +143,11 @@ class Copies:
             self._busy.worked(shepherd)
 
     async def _run(self, job: CopyJob) -> None:
-        copied = -1
+        copied, size = -1, facts_of(job.blob).size
         try:
             held_up = await self._copier.copy(job)
             if held_up is None:
-                copied = facts_of(job.blob).size
+                copied = size
                 self._worked(*job.shepherds)
             else:
                 (self._busy if held_up.busy else self._backoff).failed(held_up.shepherd, self._on.now)
@@ -153,4 +156,5 @@ class Copies:
         finally:
             self._slots.release(job.shepherds)
             del self._running[job.target.reference]
+            self.bytes -= size
             self._ended(copied)

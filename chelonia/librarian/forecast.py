@@ -3,7 +3,8 @@
 A copy costs a time that does not depend on its size and a time per byte; as many run at once as do, so both are times
 of the whole Librarian, not of one copy. They are fitted (least squares, neither below 0) to what was seen, the latest
 weighing most. Where all files are alike the two cannot be told apart, and need not be: the forecast for such files is
-right whichever it is. What was learned is kept while nothing is copied.
+right whichever it is. What was learned is kept while nothing is copied. A copy that is under way when it is looked at
+counts as half made: of the first sixteen that were begun together, the first one to end is not all there was to see.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Rate:
     def __init__(self) -> None:
         self._slice = (0, 0)
         self._slice_ms = 0
+        self._running = (0, 0)
         self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
         self._recent: deque[tuple[Ms, int, int]] = deque()
 
@@ -81,15 +83,20 @@ class Rate:
         copies, total = self._slice
         self._slice = (copies + 1, total + size)
 
-    def tick(self, now: Ms, busy_ms: int) -> None:
-        """So many milliseconds have passed in which copies were under way."""
+    def tick(self, now: Ms, busy_ms: int, running: tuple[int, int] = (0, 0)) -> None:
+        """So many milliseconds have passed in which copies were under way. `running`: copies that are now, and their
+        bytes."""
         self._slice_ms += busy_ms
         copies, size = self._slice
         if not copies:
             return
         self._recent.append((now, copies, size))
-        self._learn(copies, size, max(self._slice_ms, 1))
-        self._slice, self._slice_ms = (0, 0), 0
+        made, of_bytes = (
+            ended + max((after - before) / 2, -ended / 2)  # those that failed are no longer under way either
+            for ended, after, before in zip(self._slice, running, self._running, strict=True)
+        )
+        self._learn(made, of_bytes, max(self._slice_ms, 1))
+        self._slice, self._slice_ms, self._running = (0, 0), 0, running
 
     @property
     def unlearned(self) -> bool:
@@ -120,7 +127,7 @@ class Rate:
         copies, size = (sum(item[place] for item in self._recent) for place in (1, 2))
         return copies * 60_000 // RECENT_MS, size * 1000 // RECENT_MS
 
-    def _learn(self, copies: int, size: int, took_ms: int) -> None:
+    def _learn(self, copies: float, size: float, took_ms: int) -> None:
         fresh = (copies * copies, copies * size, size * size, copies * took_ms, size * took_ms)
         nn, nb, bb, nt, bt = (KEEP * old + new for old, new in zip(self._sums, fresh, strict=True))
         self._sums = (nn, nb, bb, nt, bt)

@@ -58,7 +58,7 @@ class Progress:
     async def tick(self, now: Ms) -> None:
         """Learn from what was copied, and store how far the rounds are."""
         busy = now - self._ticked_ms if len(self._copies) or self._rate.unlearned else 0
-        self._rate.tick(now, busy)
+        self._rate.tick(now, busy, (len(self._copies), self._copies.bytes))
         self._ticked_ms = now
         if self._leading.now and now - self._stored_ms >= self._on.settings.leader_lease_ms:
             self._stored_ms = now

@@ -99,6 +99,28 @@ def test_a_copy_that_takes_many_slices_is_charged_for_all_of_them() -> None:
     assert forecast_ms(1, 64 * MIB, rate.cost) == pytest.approx(1_000, rel=0.01)
 
 
+def test_the_first_to_end_of_many_that_began_together_is_not_all_that_was_made() -> None:
+    rate = Rate()
+    rate.copied(1_000)
+    rate.tick(Ms(250), 250, (15, 15 * MIB))
+    assert forecast_ms(200, 200 * MIB, rate.cost) == pytest.approx(200 / 8.5 * 250, rel=0.3), "not 200 times 250"
+
+
+def test_what_was_half_made_before_is_not_counted_again_and_what_failed_was_not_made() -> None:
+    rate = Rate()
+    for running in ((16, 16 * MIB), (16, 16 * MIB), (0, 0)):
+        for _ in range(16):
+            rate.copied(MIB)
+        rate.tick(Ms(1_000), 1_000, running)
+    assert forecast_ms(16, 16 * MIB, rate.cost) == pytest.approx(1_000, rel=0.2)
+    rate.tick(Ms(2_000), 0, (16, 16 * MIB))
+    rate.copied(MIB)
+    rate.tick(Ms(3_000), 100, (0, 0))
+    assert rate.cost is not None
+    assert rate.cost.copy_ms >= 0
+    assert rate.cost.byte_ms >= 0
+
+
 def test_the_recent_rate_forgets_after_ten_seconds() -> None:
     rate = seen((30, 30 * MIB, 1_000))
     assert rate.recent(Ms(2_000)) == (180, 3 * MIB)
