@@ -48,12 +48,15 @@ class Copies:
         self.paused = False
         self._backoff = Backoff(settings.backoff_ms, settings.backoff_max_ms)
         self._busy = Backoff(settings.backoff_ms, settings.backoff_ms << BUSY_DOUBLINGS)
-        self._running: dict[ReferenceId, asyncio.Task[None]] = {}
-        self.bytes = 0
-        """Of what runs."""
+        self._running: dict[ReferenceId, tuple[CopyJob, asyncio.Task[None]]] = {}
 
     def __len__(self) -> int:
         return len(self._running)
+
+    @property
+    def bytes(self) -> int:
+        """Of the copies under way, all together."""
+        return sum(facts_of(job.blob).size for job, _ in self._running.values())
 
     def spared(self, shepherd: ServiceId) -> bool:
         """Whether a Shepherd has just failed and is left alone."""
@@ -72,8 +75,8 @@ class Copies:
     def loads(self) -> tuple[NodeCopies, ...]:
         """What each Shepherd has of these copies, and those that bear fewer than others; ordered by service id."""
         used, table = self._slots.used(), self._on.nodes.table
-        all_of_them = ((s, used.get(s, 0), self._slots.most(s)) for s in sorted({*table.shepherds(), *used}))
-        return tuple(NodeCopies(*load) for load in all_of_them if load[1] or load[2] < self._slots.per_node_max)
+        loads = (NodeCopies(s, used.get(s, 0), self._slots.most(s)) for s in sorted({*table.shepherds(), *used}))
+        return tuple(load for load in loads if load.copies or load.copies_max < self._slots.per_node_max)
 
     def take(self, plan: BlobPlan, blob: StoredObject) -> list[CopyJob]:
         """The copies of a plan that can begin now, with their slots taken: each is to be started or dropped."""
@@ -94,8 +97,7 @@ class Copies:
 
     def start(self, job: CopyJob) -> None:
         """Let a claimed copy run."""
-        self.bytes += facts_of(job.blob).size
-        self._running[job.target.reference] = asyncio.create_task(self._run(job))
+        self._running[job.target.reference] = job, asyncio.create_task(self._run(job))
 
     def drop(self, job: CopyJob) -> None:
         """A copy that could not be claimed does not run."""
@@ -103,7 +105,7 @@ class Copies:
 
     async def stop(self) -> None:
         """Wait no longer for what runs; whatever arrives all the same keeps its claim up, and is reported."""
-        running = list(self._running.values())
+        running = [task for _, task in self._running.values()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -143,11 +145,11 @@ class Copies:
             self._busy.worked(shepherd)
 
     async def _run(self, job: CopyJob) -> None:
-        copied, size = -1, facts_of(job.blob).size
+        copied = -1
         try:
             held_up = await self._copier.copy(job)
             if held_up is None:
-                copied = size
+                copied = facts_of(job.blob).size
                 self._worked(*job.shepherds)
             else:
                 (self._busy if held_up.busy else self._backoff).failed(held_up.shepherd, self._on.now)
@@ -156,5 +158,4 @@ class Copies:
         finally:
             self._slots.release(job.shepherds)
             del self._running[job.target.reference]
-            self.bytes -= size
             self._ended(copied)

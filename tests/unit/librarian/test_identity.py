@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,7 +16,7 @@ from chelonia.librarian.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.world import World
 from tests.support.ahash import LIBRARIAN
-from tests.support.librarian import ADMIN, NoShepherds, PaperVerifier, SequentialIds, bench, shepherd_call
+from tests.support.librarian import ADMIN, Bench, NoShepherds, PaperVerifier, SequentialIds, bench, shepherd_call
 
 A = ServiceId("https://a/Shepherd")
 LEASE_MS = 1000
@@ -230,19 +231,20 @@ async def test_a_late_message_of_a_store_that_was_replaced_does_not_displace_the
         assert await said(frozen, "two", boots[0] + 2, replaces=True) == "", "its disk was put back, and that was meant"
 
 
+async def heard_after(b: Bench, store: str, boot: int, after_ms: int, *, replaces: bool = False) -> str:
+    """The first Shepherd sends a heartbeat; returns why it is refused, "" when it is not."""
+    b.clock.now += after_ms
+    shepherd = b.shepherds[0]
+    spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+    return (await b.service.heartbeat(shepherd_call(shepherd), spoken)).refused
+
+
 async def test_a_late_message_of_a_store_that_was_never_recorded_displaces_none(
     expect_log: Callable[..., None],
 ) -> None:
     """Two disks one after the other: nobody but a frozen Librarian was told of the first."""
     async with bench() as b:
-        shepherd = b.shepherds[0]
-        call = shepherd_call(shepherd)
-
-        async def said(store: str, boot: int, after_ms: int, *, replaces: bool = False) -> str:
-            b.clock.now += after_ms
-            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
-            return (await b.service.heartbeat(call, spoken)).refused
-
+        said = partial(heard_after, b)
         lease_ms = b.settings.lease_ms
         assert await said("one", 50, 2 * lease_ms) == ""
         expect_log("has store three in the place of one")
@@ -260,14 +262,7 @@ async def test_a_boot_is_that_of_one_store_alone(recorded_boot: int, expect_log:
     """Of two disks with the same boot number one was never heard: its late message displaces nobody, whoever lives,
     and to insist does not help it. The next start has another number."""
     async with bench() as b:
-        shepherd = b.shepherds[0]
-        call = shepherd_call(shepherd)
-
-        async def said(store: str, boot: int, after_ms: int, *, replaces: bool = False) -> str:
-            b.clock.now += after_ms
-            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
-            return (await b.service.heartbeat(call, spoken)).refused
-
+        said = partial(heard_after, b)
         lease_ms = b.settings.lease_ms
         assert await said("one", 50, 2 * lease_ms) == ""
         expect_log("has store three in the place of one")
