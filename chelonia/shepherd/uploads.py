@@ -217,21 +217,20 @@ class Uploads:
 
     async def offset(self, call: Call, text: str) -> int:
         """How many bytes of an upload are kept; -1 when they are complete. Raises: BAD_TICKET, EXPIRED."""
-        pending = self._of_ticket(gate.admit(self._node, call, text, gate.PUT))
+        pending = self._admitted(call, text)
         if pending.phase in (Phase.STORED, Phase.DONE):
             return -1
         return pending.written if pending.phase is Phase.KEPT else 0
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
         """Take one body; of a repair copy when there is a place. Raises: see `core.shepherd.ShepherdData.receive`."""
-        pending = self._of_ticket(gate.admit(self._node, call, upload.turl_ticket, gate.PUT))
+        pending = self._admitted(call, upload.turl_ticket)
         if not pending.request.reference or pending.phase not in (Phase.OPEN, Phase.KEPT):
-            return await self._receive(call, upload)
-        async with self._node.taking.one(gate.PUT):
-            return await self._receive(call, upload)
+            return await self._receive(call, pending, upload)
+        async with self._node.taking.one(gate.PUT):  # until it came free the ticket may have run out
+            return await self._receive(call, self._admitted(call, upload.turl_ticket), upload)
 
-    async def _receive(self, call: Call, upload: Upload) -> Uploaded:
-        pending = self._of_ticket(gate.admit(self._node, call, upload.turl_ticket, gate.PUT))
+    async def _receive(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
         if pending.phase in (Phase.RECEIVING, Phase.FINISHING):
             cause = "another request is sending or completing this upload; wait for it, then repeat"
             raise CheloniaError(Kind.CONFLICT, gate.PUT, pending.reference, cause)
@@ -240,7 +239,8 @@ class Uploads:
         _check_lengths(pending, upload)
         return await self._received(call, pending, upload)
 
-    def _of_ticket(self, ticket: Ticket) -> Pending:
+    def _admitted(self, call: Call, text: str) -> Pending:
+        ticket = gate.admit(self._node, call, text, gate.PUT)
         pending = self._pending.get(ticket.reference)
         if pending is None or pending.nonce != ticket.nonce:
             raise gate.closed(ticket.reference, ticket.blob)
