@@ -686,8 +686,9 @@ class Librarian(Protocol):
     async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
         """Begin a drill, say whether one may begin, or call off the one that runs. It goes on by itself.
 
-        Administrators, and for them other Librarians. Raises: CONFLICT where it would not be safe, naming every reason
-        and its cure; UNAVAILABLE while nobody leads repair.
+        Administrators, and for them other Librarians. Given again under the same request key, an order is answered
+        with what came of it. Raises: CONFLICT where it would not be safe, naming every reason and its cure; UNAVAILABLE
+        while nobody leads repair.
         """
         ...
 

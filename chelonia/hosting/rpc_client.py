@@ -55,7 +55,7 @@ KEYED: Final = frozenset(
     {
         "new", "modify_metadata", "remove", "make_entry", "begin_put", "commit_put", "commit_file", "unlink", "delete",
         "unmake", "move", "set_wanted", "make_collection", "unmake_collection", "make_mountpoint", "unmake_mountpoint",
-        "put_file", "del_file", "modify", "start_put",
+        "put_file", "del_file", "modify", "start_put", "drill",
     }
 )  # fmt: skip
 """Changes that get a request key of their own when the caller gave none, because a retry must apply once."""

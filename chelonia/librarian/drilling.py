@@ -52,12 +52,14 @@ class Drilling:
         self._tally, self._progress, self._trimming = counts
         self._drill: Drill | None = None
         self._watching = ""
+        self._stopped = ""
         self._busy = asyncio.Lock()
 
     # --- what is asked ----------------------------------------------------------------------------------------------
 
     async def order(self, call: Call, order: DrillOrder) -> DrillStatus:
-        """Begin a drill, say whether one may begin, or call one off; by the leader, whoever is asked."""
+        """Begin a drill, say whether one may begin, or call one off; by the leader, whoever is asked. An order that is
+        given again under its request key is answered with what came of it."""
         if not call.has(Role.LIBRARIAN):
             order = replace(order, by=call.dn)
         drills.check_order(order, self._on.settings)
@@ -66,11 +68,16 @@ class Drilling:
             if call.has(Role.LIBRARIAN) or leader is None:
                 cause = "nobody leads repair at the moment; try again in a few seconds"
                 raise CheloniaError(Kind.UNAVAILABLE, "drill", cause=cause)
-            return await leader.drill(self._on.call, order)
+            return await leader.drill(replace(self._on.call, request_key=call.request_key), order)
         async with self._busy:
-            if order.action is DrillAction.STOP:
-                return await self._stop(order)
-            return await self._begin(order)
+            asked = drills.order_id(order.by, call.request_key) or self._on.world.ids.uuid()
+            if asked in (self._current().id, self._stopped):
+                return self.own_status()
+            if order.action is not DrillAction.STOP:
+                return await self._begin(asked, order)
+            stopped = await self._stop(order)
+            self._stopped = asked
+            return stopped
 
     def own_status(self) -> DrillStatus:
         """The present or last drill, as this Librarian knows it."""
@@ -94,12 +101,12 @@ class Drilling:
 
     # --- beginning --------------------------------------------------------------------------------------------------
 
-    async def _begin(self, order: DrillOrder) -> DrillStatus:
+    async def _begin(self, asked: str, order: DrillOrder) -> DrillStatus:
         scene = await self._settled()
         if reasons := drills.unready(scene):
             raise _refusal(order, reasons)
         shepherd, held = await self._chosen(order, scene)
-        made = Drill(self._on.world.ids.uuid(), shepherd=shepherd, files=len(held), began_ms=self._on.wall)
+        made = Drill(asked, shepherd=shepherd, files=len(held), began_ms=self._on.wall)
         if order.action is DrillAction.CORRUPT:
             spared = await self._spared(shepherd, drills.spare_copies(held, scene, shepherd))
             made = replace(made, reference=spared.reference, blob=spared.blob, name=spared.name, files=1)

@@ -8,6 +8,7 @@ Reasoning: docs/design/016-drills-and-proofs.md.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
@@ -17,7 +18,7 @@ from chelonia.core.ahash import Element
 from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealControl
-from chelonia.core.ids import REPAIR_OBJECT, BlobId, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.ids import REPAIR_OBJECT, BlobId, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import NODE_MAINTENANCE
 from chelonia.core.replicas import ReplicaState
@@ -68,6 +69,12 @@ def duration_ms(order: DrillOrder, settings: LibrarianSettings) -> int:
         return 0
     usual = settings.repair_delay_ms + 2 * settings.lease_ms + MARGIN_MS
     return order.duration_ms or min(usual, bounds.DRILL_MS_MAX)
+
+
+def order_id(by: str, key: RequestKey) -> str:
+    """The id of an order, and of the drill it begins: the same when the same person gives it once more, "" without a
+    request key."""
+    return hashlib.sha256(f"{by}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32] if key else ""
 
 
 # --- whether it may begin ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from chelonia.librarian.repair import NodeHealth
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
-from tests.support.librarian import ADMIN, BARTENDER
+from tests.support.librarian import ADMIN, BARTENDER, keyed
 from tests.support.paper import Paper, paper
 from tests.unit.librarian.test_progress import leads, successor
 
@@ -405,13 +405,48 @@ def test_a_drill_is_stopped_by_an_administrator() -> None:
 
 
 @pytest.mark.expect_log("DRILL")
+def test_an_order_asked_again_is_answered_with_the_drill_it_began() -> None:
+    async def scenario() -> None:
+        async with paper(5, replace(DEV, repair_delay_ms=600_000)) as p:
+            await asyncio.sleep(1)
+            await p.upload("f", copies=3)
+            one = p.shepherds[p.b.shepherds[0]]
+            other = successor(p, p.b.settings, lambda ahash: ahash, beside=p.b.service)
+            await other.start()
+            running = asyncio.create_task(other.run())
+            await asyncio.sleep(1)
+            order, mine = replace(SILENCE, shepherd=one.id, duration_ms=600_000), keyed("k1", ADMIN)
+            tries = (p.b.service.drill(mine, order), p.b.service.drill(mine, order), other.drill(mine, order))
+            first, *again = await asyncio.gather(*tries)
+            assert first.drill.running
+            assert [status.drill.id for status in again] == [first.drill.id] * 2
+            for stranger in (keyed("k2", ADMIN), replace(mine, dn=Dn("/CN=eve")), ADMIN):
+                with pytest.raises(CheloniaError, match="is running"):
+                    await other.drill(stranger, order)
+            await p.b.service.drill(keyed("k3", ADMIN), DrillOrder(DrillAction.STOP))
+            await p.until(lambda: over(p))
+            for key, action in (("k1", SILENCE), ("k3", DrillOrder(DrillAction.STOP))):
+                assert (await p.b.service.drill(keyed(key, ADMIN), action)).drill == (await status(p)).drill
+            assert [order.action for order in one.drilled] == [DrillAction.SILENCE, DrillAction.STOP]
+            assert (await p.b.service.drill(keyed("k4", ADMIN), order)).drill.running
+            assert (await p.b.service.drill(keyed("k3", ADMIN), DrillOrder(DrillAction.STOP))).drill.recalled_ms == 0
+            await p.b.service.drill(keyed("k5", ADMIN), DrillOrder(DrillAction.STOP))
+            await p.until(lambda: over(p))
+            await other.stop()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("DRILL")
 def test_a_new_leader_goes_on_watching_a_drill() -> None:
     async def scenario() -> None:
         async with paper(5, replace(DEV, repair_delay_ms=20_000)) as p:
             await asyncio.sleep(1)
             await p.upload("f", copies=3)
             one = p.shepherds[p.b.shepherds[0]]
-            await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id, duration_ms=60_000))
+            order = replace(SILENCE, shepherd=one.id, duration_ms=60_000)
+            begun = (await p.b.service.drill(keyed("k", ADMIN), order)).drill
             await p.until(lambda: exposed(p))
             await p.b.service.stop()
             other: LibrarianService = successor(p, p.b.settings, lambda ahash: ahash)
@@ -419,6 +454,7 @@ def test_a_new_leader_goes_on_watching_a_drill() -> None:
             p.b.service = other
             running = asyncio.create_task(other.run())
             await p.until(lambda: leads(other))
+            assert (await other.drill(keyed("k", ADMIN), order)).drill.id == begun.id
             assert (await status(p)).drill.running
             await p.until(lambda: over(p), 60_000)
             ended = (await status(p)).drill

@@ -20,7 +20,7 @@ from chelonia.librarian.world import World
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, PaperVerifier, SequentialIds, approved, shepherd_call
-from tests.unit.librarian.test_healing import LoopClock, Paper, heartbeat, paper
+from tests.unit.librarian.test_healing import Beside, LoopClock, Paper, heartbeat, paper
 
 QUICK = LibrarianSettings.dev(ADMIN.dn)
 
@@ -223,10 +223,12 @@ def test_while_enough_waits_a_shepherd_is_gone_through_slowly(monkeypatch: pytes
     run_virtual(scenario())
 
 
-def successor(p: Paper, settings: LibrarianSettings, watch: Any) -> LibrarianService:
-    """Another Librarian on the same metadata."""
+def successor(
+    p: Paper, settings: LibrarianSettings, watch: Any, beside: LibrarianService | None = None
+) -> LibrarianService:
+    """Another Librarian on the same metadata; `beside`: one that it can reach."""
     chosen = replace(settings, bootstrap=approved(*p.b.shepherds))
-    world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), chosen)
+    world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), chosen, Beside(beside) if beside else None)
     return LibrarianService(watch(p.b.ahash), Identity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
 
 
