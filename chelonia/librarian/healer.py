@@ -33,6 +33,7 @@ from chelonia.librarian.drilling import Drilling
 from chelonia.librarian.erasing import Erasers
 from chelonia.librarian.expiring import Expiring
 from chelonia.librarian.footing import Footing
+from chelonia.librarian.health import WATCHES
 from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.node_life import NodeLife
@@ -223,6 +224,7 @@ class Healer:
         loops = (
             self._every(self._on.settings.tick_ms, self._tick),
             self._repair(),
+            self._watch(),
             self._detecting.run(),
             self._every(self._on.settings.tick_ms, self._trim),
             self._every(self._on.settings.tick_ms, self._erase),
@@ -246,6 +248,11 @@ class Healer:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, self._copies.stop(), return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            self._on.nodes.table.watch(self._on.now)
+            await self._on.world.clock.sleep(self._on.settings.lease_ms // WATCHES)
 
     async def _every(self, pause_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -7,6 +7,7 @@ who has not believes what is stored, except the leader, who after a whole lease 
 Invariants: nobody is called away before one lease has passed since this Librarian started and since it began to lead,
 nor before `start_grace_ms` after its start unless it was heard since (when all start together, some take longer), and
 until then nobody unheard is given up, also one called away before (all may have been off);
+nor before this Librarian has listened for a lease since it stood still (SIGSTOP, a paused machine);
 a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others; a
 Shepherd that comes and goes takes nothing new until it has been steady for a while.
 """
@@ -25,6 +26,9 @@ from chelonia.core.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE
 from chelonia.core.replicas import Location
 from chelonia.librarian.doubts import Doubts
 from chelonia.librarian.identity import older
+
+WATCHES = 4
+"""In a lease a Librarian notes that it runs: half a lease without is one in which it stood still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ class HealthTable:
         self._lease_ms = lease_ms
         self._rule = rule
         self._listening_since = started_ms
+        self._watched_ms: Ms | None = None
         self._grace_until = Ms(started_ms + start_grace_ms)
         self._leading = False
         self.doubts = Doubts(lease_ms)
@@ -158,6 +163,13 @@ class HealthTable:
     def follow(self) -> None:
         """This Librarian no longer leads repair."""
         self._leading = False
+
+    def watch(self, now: Ms) -> None:
+        """This process runs: to be told `WATCHES` times in a lease. Where it has stood still it listens anew from now
+        on: what Shepherds sent meanwhile is still to be read. Never told, it is taken to run."""
+        if self._stood_still(now):
+            self._listening_since = now
+        self._watched_ms = now
 
     def comes_back(self, beat: Heartbeat, now: Ms) -> bool:
         """Whether this is heard of a Shepherd that was away, or has been started anew."""
@@ -259,27 +271,26 @@ class HealthTable:
         node = self._nodes.get(shepherd)
         return node.heard_ms if node else None
 
-    def word(self, shepherd: ServiceId, now: Ms) -> Word:
-        """What this Librarian knows of a Shepherd by itself."""
+    def word(self, shepherd: ServiceId, now: Ms, margin_ms: int = 0) -> Word:
+        """What this Librarian knows of a Shepherd by itself, or will know in `margin_ms` if it hears nothing more."""
         node = self._nodes.get(shepherd)
         if node is None or not node.stored.approved:
             return Word.UNKNOWN
         if self.doubts.is_gone(shepherd):
             return Word.GONE
-        if self._heard(node, now):
+        if self._heard(node, Ms(now + margin_ms)):
             return Word.HEARD
-        return Word.SILENT if self._overdue(node, now) else Word.UNKNOWN
+        return Word.SILENT if self._overdue(node, now, margin_ms) else Word.UNKNOWN
 
     def missed(self, now: Ms, margin_ms: int) -> tuple[ServiceId, ...]:
         """Who is stored as alive, but will not have been heard within the lease in `margin_ms` from now: others are to
         be asked before it is called away. Ordered by service id."""
-        soon = Ms(now + margin_ms)
         return tuple(
             shepherd
             for shepherd, node in self._nodes.items()
             if node.stored.state == NODE_ALIVE
             and not self.doubts.is_away(shepherd, now)
-            and self.word(shepherd, soon) in (Word.SILENT, Word.GONE)
+            and self.word(shepherd, now, margin_ms) in (Word.SILENT, Word.GONE)
         )
 
     def unheard(self, now: Ms) -> tuple[ServiceId, ...]:
@@ -354,9 +365,15 @@ class HealthTable:
     def _heard(self, node: _Node, now: Ms) -> bool:
         return node.heard_ms is not None and now - node.heard_ms < self._lease_ms
 
-    def _overdue(self, node: _Node, now: Ms) -> bool:
-        starting = node.heard_ms is None and now < self._grace_until
-        return now - self._listening_since >= self._lease_ms and not starting
+    def _overdue(self, node: _Node, now: Ms, margin_ms: int = 0) -> bool:
+        soon = now + margin_ms
+        starting = node.heard_ms is None and soon < self._grace_until
+        return soon - self._listening_since >= self._lease_ms and not starting and not self._stood_still(now)
+
+    def _stood_still(self, now: Ms) -> bool:
+        """Whether this process has not run for so long that a lease may be over which it has not listened through: one
+        that was heard two heartbeats before is not silent yet after half of it."""
+        return self._watched_ms is not None and now - self._watched_ms >= self._lease_ms // 2
 
 
 def _state(stored: StoredNode, here: bool, wall: Ms) -> str:

@@ -168,7 +168,7 @@ class Network:
         chance = max(chance, faults.orders_late) if what == "delete" and node.name[0] == "s" else chance
         late = chance and whole and not source.name.startswith("user") and rng.random() < chance
         if node.up and (node.frozen or late):
-            self._fly(node, self._late(node, work, faults.late_ms_max), request_id)
+            self._fly(node, self._late(source, node, what, work, faults.late_ms_max), request_id)
             return await self._lost(source, node, what, "late")
         if not node.up:
             self._note(source, node, what, "refused")
@@ -177,10 +177,10 @@ class Network:
             return await self._lost(source, node, what, "request lost")
         if faults.duplicate and whole and rng.random() < faults.duplicate:
             self._note(source, node, what, "duplicated")
-            self._fly(node, self._late(node, work, faults.double_ms_max), request_id)
+            self._fly(node, self._late(source, node, what, work, faults.double_ms_max), request_id)
         if what == "report" and faults.echo and rng.random() < faults.echo:
             self._note(source, node, what, "comes again")
-            self._fly(node, self._late(node, work, ECHO_MS_MAX), "")
+            self._fly(node, self._late(source, node, what, work, ECHO_MS_MAX), "")
         result = await self._perform(source, node, what, work, request_id)
         if source.thawed is not None:
             await source.awake()
@@ -188,7 +188,7 @@ class Network:
             return await self._lost(source, node, what, "answer lost")
         return result
 
-    async def _late(self, node: Node, work: Work, late_ms_max: int) -> None:
+    async def _late(self, source: Node, node: Node, what: str, work: Work, late_ms_max: int) -> None:
         await node.awake()
         await self._loop.sleep(self._rng.randint(0, late_ms_max) / 1000)
         await node.awake()
@@ -196,6 +196,11 @@ class Network:
             await work()
         except CheloniaError:
             return
+        self._heard(source, what)
+
+    def _heard(self, source: Node, what: str) -> None:
+        if what == "heartbeat":
+            self.heard_ms[source.name] = self._loop.now_ms
 
     async def _perform(self, source: Node, node: Node, what: str, work: Work, request_id: str) -> Any:
         task = self._fly(node, work(), request_id)
@@ -208,8 +213,7 @@ class Network:
         error = task.exception()
         self._note(source, node, what, f"error {error!s}" if error else "ok")
         if error is None:
-            if what == "heartbeat":
-                self.heard_ms[source.name] = self._loop.now_ms
+            self._heard(source, what)
             return task.result()
         try:
             if isinstance(error, CheloniaError):

@@ -56,6 +56,8 @@ DETECTS = 0.2
 """The share of seeds that begin with a Shepherd whom one Librarian cannot hear, and one whose process dies."""
 SILENT = 0.15
 """The share of seeds that begin with a Shepherd that stands still or that nobody hears, though its process runs."""
+STANDS_STILL = 0.05
+"""The share of seeds that begin with all hosts but the Shepherds' standing still for more than a lease."""
 ACTS = 0.3
 """The share of seeds in which an administrator is at work."""
 DEAF_MS = 15_000
@@ -163,6 +165,7 @@ class Swarm:
             self.world.librarian_settings = replace(
                 self.world.librarian_settings, record_key=RECORD_KEY, snapshot_interval_ms=SNAPSHOT_MS
             )
+        self._still = random.Random(f"still {seed}")  # what was added now draws from it
         self._lost: asyncio.Task[None] | None = None
         self._backup: dict[bytes, bytes] | None = None
         self._stores_then: dict[ServiceId, str] = {}
@@ -187,6 +190,8 @@ class Swarm:
             await self._detect()
         if self.silent:
             await self._fall_silent()
+        if self._still.random() < STANDS_STILL:
+            await self._stand_still()
 
     async def _detect(self) -> None:
         """A Shepherd that the leader alone cannot hear stays; one whose process has died is away at once."""
@@ -221,6 +226,23 @@ class Swarm:
         shepherd.node.thaw() if frozen else world.network.mend(*cut)
         await self._until_state(shepherd, "alive", SETTINGS.lease_ms + NOTICED_MS)
         await self._until_whole(world.clock.monotonic_ms())
+
+    async def _stand_still(self) -> None:
+        """When all Librarians stand still, as a machine that is paused, none of the Shepherds is called away after."""
+        world = self.world
+        for shepherd in world.shepherds:
+            await self._until_state(shepherd, "alive")
+        still_ms = self._still.randint(SETTINGS.lease_ms, SETTINGS.leader_lease_ms - SETTINGS.tick_ms)
+        world.note(f"STAND STILL {still_ms}")
+        for host in world.hosts:
+            host.node.freeze()
+        await world.clock.sleep(still_ms)
+        for host in world.hosts:
+            host.node.thaw()
+        for _ in range(SETTINGS.lease_ms // 100):
+            await world.clock.sleep(100)
+            if gone := [s.node.name for s in world.shepherds if self.watch.state_of(s) != "alive"]:
+                raise Violation(f"{', '.join(gone)} called away by Librarians that had stood still for {still_ms} ms")
 
     async def _until_state(self, shepherd: SimShepherd, state: str, within_ms: int = NOTICED_MS) -> None:
         clock, since_ms = self.world.clock, self.world.clock.monotonic_ms()

@@ -21,15 +21,16 @@ FILE_BYTES = 7
 
 
 class LoopClock:
-    """Time of the running (virtual) loop; its wall clock may be set."""
+    """Time of the running (virtual) loop; its wall clock may be set, and time may pass in which nothing has run."""
 
     set_by_ms = 0
+    stood_still_ms = 0
 
     def now_ms(self) -> Ms:
         return Ms(START + self.set_by_ms + self.monotonic_ms())
 
     def monotonic_ms(self) -> Ms:
-        return Ms(round(asyncio.get_running_loop().time() * 1000))
+        return Ms(round(asyncio.get_running_loop().time() * 1000) + self.stood_still_ms)
 
     async def sleep(self, duration_ms: int) -> None:
         await asyncio.sleep(duration_ms / 1000)

@@ -23,6 +23,7 @@ from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN, serving
 from tests.support.librarian import (
     ADMIN,
+    BARTENDER,
     NoShepherds,
     PaperVerifier,
     SequentialIds,
@@ -30,7 +31,7 @@ from tests.support.librarian import (
     shepherd_call,
     shepherd_id,
 )
-from tests.support.paper import LoopClock
+from tests.support.paper import LoopClock, paper
 
 A, B = shepherd_id(1), shepherd_id(2)
 H, S, G, U = Word.HEARD, Word.SILENT, Word.GONE, Word.UNKNOWN
@@ -371,5 +372,28 @@ def test_a_goodbye_is_written_at_once_and_a_planned_restart_is_waited_for() -> N
             await asyncio.sleep(0.5)
             node = next(v for v in await pair.librarians[pair.leader].nodes(ADMIN) if v.shepherd == A)
             assert (node.state, node.maintenance_until_ms) == ("alive", 0)
+
+    run_virtual(scenario())
+
+
+def test_a_leader_that_stood_still_calls_nobody_away_whose_heartbeats_wait_to_be_read() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            await p.upload("f", copies=2)
+            await asyncio.sleep(2)
+            dead = p.shepherds[p.b.shepherds[2]]
+            dead.up = False
+            clock = p.b.clock
+            assert isinstance(clock, LoopClock)
+            clock.stood_still_ms += 1_000  # longer than a lease, shorter than a leader's
+            woke, away = asyncio.get_running_loop().time(), dict[str, float]()
+            while len(away) < 1:
+                await asyncio.sleep(0.01)
+                assert (await p.b.service.health(ADMIN)).is_leader
+                away = {v.shepherd: v.state for v in await p.b.service.nodes(BARTENDER) if v.state != "alive"}
+            assert list(away) == [dead.id]
+            assert asyncio.get_running_loop().time() - woke < 1.5, (
+                "a lease, and what it takes to notice that it is over"
+            )
 
     run_virtual(scenario())

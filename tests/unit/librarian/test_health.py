@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from chelonia.core.healing import Word
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat
 from chelonia.librarian.guard import Backoff, RateGuard, Slots, Throttle
@@ -90,6 +91,38 @@ def test_a_new_leader_waits_a_whole_lease_first() -> None:
     assert seen(made, 5_999) == {}
     assert not made.present(A, Ms(6_000))
     assert seen(made, 6_000) == {A: "offline", B: "offline"}
+
+
+def watched(*, until: int) -> HealthTable:
+    """A leader's table that runs until then, and has just heard of A."""
+    made = table()
+    for now in range(0, until + 1, LEASE // 4):
+        made.watch(Ms(now))
+    made.beat(beat(), Ms(until))
+    return made
+
+
+@pytest.mark.parametrize("still", [LEASE // 2, 2 * LEASE])
+def test_who_stood_still_calls_nobody_away_before_it_has_listened_for_a_lease(still: int) -> None:
+    made, wakes = watched(until=LEASE), LEASE + still
+    for step in range(4):
+        now = wakes + step * LEASE // 4
+        assert seen(made, now) == {}, "also before it is told that it runs again"
+        assert made.present(A, Ms(now))
+        assert (made.missed(Ms(now), LEASE // 4 - 1), made.word(B, Ms(now))) == ((), Word.UNKNOWN)
+        made.watch(Ms(now))
+    made.beat(beat(), Ms(wakes + 10))
+    assert made.missed(Ms(wakes + LEASE - 1), 1) == (B,), "others are asked in time"
+    assert seen(made, wakes + LEASE - 1) == {}
+    assert seen(made, wakes + LEASE) == {B: "offline"}
+
+
+def test_who_runs_late_but_for_less_than_half_a_lease_calls_away_when_the_lease_is_over() -> None:
+    made = watched(until=LEASE)
+    for now in range(LEASE, 2 * LEASE, LEASE // 2 - 1):
+        made.watch(Ms(now))
+        assert made.missed(Ms(now), 2 * LEASE - now) == (A, B), "others are asked before, however far ahead"
+    assert seen(made, 2 * LEASE) == {A: "offline", B: "offline"}
 
 
 def test_after_a_start_of_everything_slow_starters_are_waited_for() -> None:
