@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -227,8 +228,11 @@ class Uploads:
         pending = self._admitted(call, upload.turl_ticket)
         if not pending.request.reference or pending.phase not in (Phase.OPEN, Phase.KEPT):
             return await self._receive(call, pending, upload)
-        async with self._node.taking.one(gate.PUT):  # until it came free the ticket may have run out
-            return await self._receive(call, self._admitted(call, upload.turl_ticket), upload)
+        async with (
+            self._node.taking.one(gate.PUT) as place,
+            aclosing(place.while_coming(self._node.ports.clock, upload.body)) as body,
+        ):  # until it came free the ticket may have run out
+            return await self._receive(call, self._admitted(call, upload.turl_ticket), replace(upload, body=body))
 
     async def _receive(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
         if pending.phase in (Phase.RECEIVING, Phase.FINISHING):

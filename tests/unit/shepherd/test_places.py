@@ -1,15 +1,16 @@
 """Repair copies that a Shepherd sends and takes at once: no more than it was told, whoever asks for them."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from chelonia.core.bounds import CHUNK_BYTES, COPIES_IN_FLIGHT_PER_NODE_MAX
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import CopyOrder
-from chelonia.shepherd.places import MOMENT_MS, Places
-from tests.support.shepherd import LIBRARIAN, VirtualClock, World, numbered, request, two, virtual
+from chelonia.core.shepherd import CopyOrder, Upload
+from chelonia.shepherd.places import MOMENT_MS, STALL_MS, Places
+from tests.support.shepherd import LIBRARIAN, PEER, VirtualClock, World, numbered, request, two, virtual
 
 DATA = b"0123456789" * 100
 LARGE = bytes(4 * CHUNK_BYTES)
@@ -102,6 +103,56 @@ async def test_an_interrupted_copy_whose_place_was_taken_goes_on_where_it_left_o
     await between
     await interrupted
     assert first.transfers.pushes[-1] == (second.base, CHUNK_BYTES)
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["the place is free again", "others have the place"])
+@virtual
+async def test_a_copy_whose_sender_stands_still_gives_its_place_back_and_goes_on_where_it_was(taken: bool) -> None:
+    world = await World(copies_at_once_max=1).start()
+    wakes = asyncio.Event()
+
+    async def freezes() -> AsyncIterator[bytes]:
+        for step in range(10):  # slow, but alive: it keeps its place
+            yield LARGE[step * 1000 : (step + 1) * 1000]
+            await world.pass_ms(STALL_MS - 100)
+        await wakes.wait()
+        yield LARGE[10_000:]
+
+    wanted = request(LARGE, 1, reference=ReferenceId(numbered("c", 1)))
+    ticket = await world.ticket(wanted)
+    frozen = asyncio.ensure_future(world.service.receive(PEER, Upload(ticket, freezes(), len(LARGE))))
+    other = request(DATA, 2, reference=ReferenceId(numbered("c", 2)))
+    await world.pass_ms(9 * STALL_MS)
+    with pytest.raises(CheloniaError) as busy:
+        await world.put(other)
+    assert busy.value.kind is Kind.BUSY
+    await world.pass_ms(4 * STALL_MS)
+    assert (await world.send(await world.ticket(other), DATA, PEER)).complete
+    held = asyncio.ensure_future(hold(world, 3)) if taken else None
+    await world.pass_ms(100)
+    wakes.set()
+    if held is None:
+        assert (await frozen).complete
+        return
+    with pytest.raises(CheloniaError) as interrupted:
+        await frozen
+    assert interrupted.value.kind is Kind.TIMEOUT, "a sender goes on after that"
+    await held
+    assert await world.service.offset(PEER, ticket) == 10_000
+    rest = await world.send(ticket, LARGE[10_000:], PEER, offset=10_000, total=len(LARGE))
+    assert rest.complete
+
+
+async def hold(world: World, number: int) -> None:
+    """A copy that takes long."""
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield DATA[:1]
+        await world.pass_ms(2 * MOMENT_MS)
+        yield DATA[1:]
+
+    ticket = await world.ticket(request(DATA, number, reference=ReferenceId(numbered("c", number))))
+    await world.service.receive(PEER, Upload(ticket, slow(), len(DATA)))
 
 
 @pytest.mark.parametrize(("own", "ordered", "holds"), [(1, 3, 1), (16, 3, 3), (2, 0, 2), (0, 0, 1), (99, 99, 16)])
