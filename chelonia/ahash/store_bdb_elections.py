@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from berkeleydb import db as bdb
 
+from chelonia.ahash.store_bdb_votes import Ballot
 from chelonia.core.errors import CheloniaError
 
 OUTCOME_WAITS: Final = 2
@@ -50,6 +51,8 @@ class Elections:
     def __init__(self, env: Any, refusal: Callable[[], str], failed: Callable[[str], None]) -> None:
         self.turn = threading.Lock()
         """Held by whoever is at work in the library for replication: a frame, or an election up to its vote."""
+        self.ballot = Ballot()
+        """Which votes the library is told of. The caller has `turn`."""
         self._env = env
         self._refusal = refusal
         self._failed = failed
@@ -69,6 +72,7 @@ class Elections:
     def serve(self, env: Any) -> None:
         """Hold elections on another environment from now on. The caller has `turn`."""
         self._env = env
+        self.ballot = Ballot()
 
     def stop(self) -> None:
         """End; what is asked for from now on is not held."""

@@ -574,6 +574,8 @@ class ReplicatedStore:
         with self._elections.turn:
             if self._master == self._own:
                 answer = self._apply(frame)
+            elif not self._elections.ballot.admits(frame.sender, frame.control, frame.record):
+                return
             else:
                 with self._state.changing():
                     answer = self._follow_frame(frame)
@@ -751,8 +753,10 @@ class ReplicatedStore:
         del env
         if self._commits.gather(control, record, lsn, peer, flags):
             return 0
-        self._elections.frame_sent()
         kind = frame_kind(control)
+        if kind == FrameKind.VOTE1:
+            self._elections.ballot.cast(record)
+        self._elections.frame_sent()
         if kind == FrameKind.UPDATE_REQ:
             self._initialising, self._ready, self._readable = True, False, False
             self._refills += 1
