@@ -382,8 +382,9 @@ class HeartbeatAnswer:
     """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
     `accepted`: number of the last report applied for this boot; `position`: newest metadata position seen; `refused`:
     a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why;
-    `copy_bytes_per_s_max`: of repair copies it sends, all together, 0: no limit; `copies_at_once_max`: repair copies
-    that it may send, and as many that it may take, at once, 0: as it is configured."""
+    `copy_bytes_per_s_max`: of all repair copies it sends together, and as many of all it takes, 0: no limit;
+    `copies_at_once_max`: repair copies that it may send, and as many that it may take, at once, 0: as it is
+    configured."""
 
     lease_ms: int
     known: bool

@@ -591,9 +591,13 @@ class BlobStore(Protocol):
 class Transfers(Protocol):
     """Moves bytes to other Shepherds."""
 
-    async def push(self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0) -> Uploaded:
+    async def push(
+        self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0, *, patient: bool = False
+    ) -> Uploaded:
         """PUT `body` (of `length` bytes, -1 unknown, starting at `offset`) to `turl` with this node's credentials.
 
+        `patient`: who sends looks by himself whether the other side lives, and the answer is waited for until it comes:
+        of a body that is taken slowly megabytes are still on their way when the last has been handed over here.
         Raises: what the other side answered, NETWORK, TIMEOUT.
         """
         ...

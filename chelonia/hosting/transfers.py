@@ -9,6 +9,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.replicas import Receipt
 from chelonia.core.shepherd import ByteRange, Uploaded
 from chelonia.hosting.http_client import HttpClient, Received, Sending, raise_for_status
+from chelonia.hosting.rpc_client import COPY_MS
 from chelonia.wire import receipts
 from chelonia.wire.digests import parse_digests
 from chelonia.wire.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
@@ -22,9 +23,12 @@ class HttpTransfers:
         self._client = client
         self._read_idle_ms = read_idle_ms
 
-    async def push(self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0) -> Uploaded:
+    async def push(
+        self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0, *, patient: bool = False
+    ) -> Uploaded:
         """PUT `body` (of `length` bytes, -1 unknown, starting at `offset`) to `turl`.
 
+        `patient`: wait for the answer until it comes.
         Raises: what the other side answered, what `body` raised, NETWORK, TIMEOUT, UNTRUSTED.
         """
         headers = {"Content-Type": "application/octet-stream"}
@@ -33,7 +37,7 @@ class HttpTransfers:
                 raise CheloniaError(Kind.BAD_REQUEST, "PUT", cause="a resumed upload must say how long it is")
             total = offset + length
             headers["Content-Range"] = content_range(ByteRange(offset, length), total) if length else f"bytes */{total}"
-        sending = Sending("PUT", turl, headers, body, length, self._read_idle_ms)
+        sending = Sending("PUT", turl, headers, body, length, COPY_MS if patient else self._read_idle_ms)
         answer = await self._client.request(sending)
         if answer.status == 308:
             return Uploaded(False, _offset(answer))

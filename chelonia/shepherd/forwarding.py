@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from typing import Any, Final
 
-from chelonia.core.clock import done_within
+from chelonia.core.clock import Clock, done_within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
+from chelonia.core.pacing import Pace
 from chelonia.core.replicas import Checksums, Receipt
 from chelonia.core.shepherd import ByteRange, Uploaded
 from chelonia.shepherd.lifecycle import Held
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 PART_MS: Final = 250
 """A copy that is slowed down sends some bytes so often: the other side sees that it lives."""
+ASK_MS: Final = 15_000
+"""So often the other side of a repair copy is asked whether it lives, and so long it may take to answer."""
 _PASSING: Final = (Kind.NETWORK, Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNAVAILABLE, Kind.CONFLICT, Kind.BAD_RANGE)
 """Failures of a push after which it is resumed where it left off."""
 
@@ -68,21 +71,25 @@ async def _push_from(node: Node, turl: str, held: Held, offset: int, *, paced: b
         raise CheloniaError(Kind.CHECKSUM, "copy", held.reference, "the other side holds more bytes than there are")
     length = held.size - offset
     body = node.ports.blobs.read(held.reference, ByteRange(offset, length))
-    answer = await node.ports.transfers.push(turl, _paced(node, body) if paced else body, length, offset)
+    if paced:
+        body = at_pace(body, node.sending_pace, node.ports.clock)
+        answer = await _while_alive(node, turl, node.ports.transfers.push(turl, body, length, offset, patient=True))
+    else:
+        answer = await node.ports.transfers.push(turl, body, length, offset)
     if not answer.complete:
         raise CheloniaError(Kind.INCOMPLETE, "copy", held.reference, f"{answer.offset} of {held.size} bytes arrived")
     return answer
 
 
-async def _paced(node: Node, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes, all such bodies together no faster than `node.copying` says at each moment."""
+async def at_pace(body: AsyncIterator[bytes], pace: Pace, clock: Clock) -> AsyncGenerator[bytes, None]:
+    """The same bytes, all bodies at one pace together no faster than it says at each moment; at 0 at once."""
     async for chunk in body:
         rest = chunk
-        while rest and (rate := node.copying.per_s_max):
+        while rest and (rate := pace.per_s_max):
             part, rest = rest[: _part_bytes(rate)], rest[_part_bytes(rate) :]
-            node.copying.spend(len(part), node.ports.clock.monotonic_ms())
+            pace.spend(len(part), clock.monotonic_ms())
             yield part
-            await node.ports.clock.sleep(node.copying.wait_ms(node.ports.clock.monotonic_ms()))
+            await clock.sleep(pace.wait_ms(clock.monotonic_ms()))
         if rest:
             yield rest
 
@@ -92,20 +99,41 @@ def _part_bytes(bytes_per_s_max: float) -> int:
     return max(1, int(bytes_per_s_max) * PART_MS // 1000)
 
 
-async def ended_alive(node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1) -> bool:
+async def _while_alive(node: Node, turl: str, push: Coroutine[Any, Any, Uploaded]) -> Uploaded:
+    """The answer to a push that may be taken as slowly as the other side likes. Raises: TIMEOUT when that one answers
+    nobody any more, and what the push raises."""
+    task = asyncio.ensure_future(push)
+    try:
+        if not await ended_alive(node, turl, task, half_ms=ASK_MS):
+            raise CheloniaError(Kind.TIMEOUT, "copy", cause=f"who takes it has answered nothing for {ASK_MS} ms")
+        return task.result()
+    finally:
+        await settled(task)
+
+
+async def ended_alive(
+    node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1, *, half_ms: int = 0
+) -> bool:
     """Wait for `task`, which sends to `turl`, while the other side answers questions; returns whether it has ended.
 
-    Args: give_up_ms: monotonic; -1: never, while the other side lives.
+    Args:
+        give_up_ms: monotonic; -1: never, while the other side lives.
+        half_ms: between two questions, and what an answer may take; 0: half of `forward_stall_ms`.
     """
-    clock, half_ms = node.ports.clock, node.settings.forward_stall_ms // 2
+    clock, half_ms = node.ports.clock, half_ms or node.settings.forward_stall_ms // 2
     while not await done_within(clock, task, half_ms):
         question = asyncio.ensure_future(node.ports.transfers.offset(turl))
-        lives = await done_within(clock, question, half_ms)
+        lives = await done_within(clock, question, half_ms) and not _unanswered(question)
         await settled(question)
         late = 0 <= give_up_ms <= clock.monotonic_ms()
         if not task.done() and (late or not lives):
             return False
     return True
+
+
+def _unanswered(question: asyncio.Future[int]) -> bool:
+    error = question.exception()
+    return isinstance(error, CheloniaError) and error.kind is Kind.TIMEOUT
 
 
 class Leg:

@@ -77,8 +77,8 @@ class Node:
         self.measured = False
         """Whether the bytes of everything found at the start were looked at."""
         self.reclaimable_bytes = 0
-        self.copying = Pace(0)
-        """Of all repair copies that are sent together; 0: as fast as it goes."""
+        self.sending_pace, self.taking_pace = Pace(0), Pace(0)
+        """Of all repair copies that are sent together, and of all that are taken; 0: as fast as it goes."""
         self.sending, self.taking = (Places(ports.clock, self.id, self.copies_at_once_max) for _ in range(2))
         self.silent_until_ms = 0
         self._saving = asyncio.Lock()
@@ -137,7 +137,7 @@ class Node:
 
     def ordered(self, bytes_per_s_max: int, copies_at_once_max: int) -> None:
         """Put in force what the cluster orders for repair copies."""
-        self.copying.per_s_max = bytes_per_s_max
+        self.sending_pace.per_s_max = self.taking_pace.per_s_max = bytes_per_s_max
         for places in (self.sending, self.taking):
             places.limit(places_of(self.copies_at_once_max, copies_at_once_max))
 

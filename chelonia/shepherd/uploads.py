@@ -29,7 +29,7 @@ from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutco
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd import gate, lifecycle
 from chelonia.shepherd.checksums import Hasher, hash_stream
-from chelonia.shepherd.forwarding import Fanout, ended_alive, push_copy
+from chelonia.shepherd.forwarding import Fanout, at_pace, ended_alive, push_copy
 from chelonia.shepherd.intake import Intake
 from chelonia.shepherd.lifecycle import Held, Phase
 from chelonia.shepherd.node import Node
@@ -230,7 +230,8 @@ class Uploads:
             return await self._receive(call, pending, upload)
         async with (
             self._node.taking.one(gate.PUT) as place,
-            aclosing(place.while_coming(self._node.ports.clock, upload.body)) as body,
+            aclosing(place.while_coming(self._node.ports.clock, upload.body)) as coming,
+            aclosing(at_pace(coming, self._node.taking_pace, self._node.ports.clock)) as body,
         ):  # until it came free the ticket may have run out
             return await self._receive(call, self._admitted(call, upload.turl_ticket), replace(upload, body=body))
 

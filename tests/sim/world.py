@@ -655,7 +655,9 @@ class _Transfers:
     def __init__(self, world: World, caller: Call, source: Node) -> None:
         self._world, self._caller, self._source = world, caller, source
 
-    async def push(self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0) -> Uploaded:
+    async def push(
+        self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0, *, patient: bool = False
+    ) -> Uploaded:
         """PUT `body`."""
         shepherd, ticket = self._world.of_turl(turl)
 

@@ -199,7 +199,9 @@ class FakeTransfers:
     carried: list[tuple[float, int]] = field(default_factory=list)
     """When (seconds of the loop) how many bytes went."""
 
-    async def push(self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0) -> Uploaded:
+    async def push(
+        self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0, *, patient: bool = False
+    ) -> Uploaded:
         parts = tickets.parse_turl(turl)
         self.pushes.append((parts.base, offset))
         if parts.base in self.down:
@@ -220,7 +222,8 @@ class FakeTransfers:
         if parts.base in self.down:
             raise CheloniaError(Kind.NETWORK, "offset", parts.base)
         if parts.base in self.frozen:
-            await asyncio.Event().wait()
+            await asyncio.sleep(60)
+            raise CheloniaError(Kind.TIMEOUT, "offset", parts.base)
         return await self.peers[parts.base].offset(PEER, parts.ticket)
 
     async def _wire(self, base: str, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.buffered import Buffered
 from chelonia.hosting.http_client import ClientLimits, HttpClient, Sending, raise_for_status, target_of
 from chelonia.hosting.http_messages import Answer, Request, error_answer, text_answer
+from chelonia.hosting.transfers import HttpTransfers
+from chelonia.wire.headers import OFFSET_HEADER
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import client_of, plain
 
@@ -52,6 +55,31 @@ async def test_no_answer_in_time_is_a_timeout() -> None:
     async with plain(door) as server, client_of(None, ClientLimits(read_idle_ms=50)) as client:
         error = await failure(client, Sending("GET", f"http://127.0.0.1:{server.port}/"))
         assert error.kind is Kind.TIMEOUT
+
+
+async def test_who_looks_himself_whether_the_other_side_lives_waits_for_its_answer() -> None:
+    """It takes slowly: the bytes are all handed over here, and far from all there."""
+    taken = asyncio.Event()
+
+    async def door(request: Request) -> Answer:
+        async for _ in request.body:
+            await taken.wait()
+        return Answer(200, ((OFFSET_HEADER, str(CHUNK_BYTES)),), b"")
+
+    async with plain(door) as server, client_of(None, ClientLimits(read_idle_ms=50)) as client:
+        transfers, url = HttpTransfers(client), f"http://127.0.0.1:{server.port}/turl/x"
+        with pytest.raises(CheloniaError, match="did not answer in time"):
+            await transfers.push(url, sent(), CHUNK_BYTES)
+        pushing = asyncio.ensure_future(transfers.push(url, sent(), CHUNK_BYTES, patient=True))
+        with pytest.raises(CheloniaError, match="did not answer in time"):  # as long again
+            await transfers.push(url, sent(), CHUNK_BYTES)
+        assert not pushing.done()
+        taken.set()
+        assert (await pushing).offset == CHUNK_BYTES
+
+
+async def sent() -> AsyncIterator[bytes]:
+    yield bytes(CHUNK_BYTES)
 
 
 @pytest.mark.parametrize("url", ["no url", "ftp://localhost/", "https://", "https://local host/"])

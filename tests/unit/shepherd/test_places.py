@@ -105,6 +105,29 @@ async def test_an_interrupted_copy_whose_place_was_taken_goes_on_where_it_left_o
     assert first.transfers.pushes[-1] == (second.base, CHUNK_BYTES)
 
 
+@virtual
+async def test_what_is_taken_of_several_senders_together_keeps_within_the_rate_and_users_are_not_slowed_down() -> None:
+    first, second = await two()
+    third = await World("s3").start()
+    third.transfers.peers[second.base] = second.service
+    for world in (first, second, third):
+        await told(world, 4, SLOW)
+    orders = [(first, await order(first, second, 1)), (third, await order(third, second, 2))]
+    begun_ms = second.clock.monotonic_ms()
+    copies = [asyncio.ensure_future(world.service.copy(LIBRARIAN, each)) for world, each in orders]
+    whole_s = len(LARGE) / SLOW
+    await second.pass_ms(round(1000 * whole_s))
+    await second.service.beat()
+    here = [copy.here for copy in second.librarian.beats[-1].arriving]
+    assert len(here) == 2
+    assert sum(here) == pytest.approx(SLOW * whole_s, rel=0.05)
+    user_ms = second.clock.monotonic_ms()
+    assert (await second.send(await second.ticket(request(LARGE, 8)), LARGE)).complete
+    assert second.clock.monotonic_ms() == user_ms
+    await asyncio.gather(*copies)
+    assert second.clock.monotonic_ms() - begun_ms == pytest.approx(2_000 * whole_s, rel=0.05)
+
+
 @pytest.mark.parametrize("taken", [False, True], ids=["the place is free again", "others have the place"])
 @virtual
 async def test_a_copy_whose_sender_stands_still_gives_its_place_back_and_goes_on_where_it_was(taken: bool) -> None:
@@ -141,6 +164,23 @@ async def test_a_copy_whose_sender_stands_still_gives_its_place_back_and_goes_on
     assert await world.service.offset(PEER, ticket) == 10_000
     rest = await world.send(ticket, LARGE[10_000:], PEER, offset=10_000, total=len(LARGE))
     assert rest.complete
+
+
+@virtual
+async def test_a_copy_to_a_shepherd_that_answers_nothing_any_more_is_given_up_and_a_slow_one_is_not() -> None:
+    first, second = await two(copies_at_once_max=1)
+    lost = await order(first, second, 1)
+    first.transfers.frozen.append(second.base)
+    with pytest.raises(CheloniaError) as given_up:
+        await asyncio.wait_for(first.service.copy(LIBRARIAN, lost), 300)
+    assert given_up.value.kind is Kind.TIMEOUT
+    first.transfers.frozen.clear()
+    await told(second, 1, len(LARGE) // 1_000)
+    slow = await order(first, second, 2)
+    begun_ms = first.clock.monotonic_ms()
+    assert (await first.service.copy(LIBRARIAN, slow)).location.shepherd == second.settings.service_id
+    assert first.clock.monotonic_ms() - begun_ms == pytest.approx(1_000_000, rel=0.05)
+    assert len(first.transfers.pushes) == 2
 
 
 async def hold(world: World, number: int) -> None:
