@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ def _chelonia(name: str, running: cluster.Running, ahash: RemoteAHash) -> System
 
         return read
 
-    return System(name, running.pids(), write, reading(replace(Call(), strong=True)), reading(Call()))
+    return System(name, running.pids(), write, reading(Call().strongly()), reading(Call()))
 
 
 async def _etcd(stack: AsyncExitStack, setup: Setup, alone: cluster.Running) -> System:

@@ -164,7 +164,7 @@ _OUTCOME: Final = msgspec.msgpack.Decoder(tuple[int, int, int, str])
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
-    if data[:1] != TAG:
+    if not data.startswith(TAG):
         raise _damaged(data)
     try:
         return decoder.decode(memoryview(data)[1:])

@@ -84,7 +84,7 @@ class Lease:
     """The lease of one term: the newest stamp that each follower echoed. `own`, the master, has always just echoed."""
 
     def __init__(self, own: int, pace: Pace, quorum: Quorum) -> None:
-        self._pace = pace
+        self._held_ms = pace.held_ms
         self._quorum = quorum
         self._echoed = {own: _JUST_NOW}
         self._stamp = quorum.agreed(self._echoed)
@@ -98,7 +98,7 @@ class Lease:
     def would_hold(self, quorum: Quorum, among: Collection[int], now_ms: int) -> bool:
         """Whether the lease would be live if it were counted by another quorum, and by echoes of these alone."""
         stamp = quorum.agreed({replica: sent_ms for replica, sent_ms in self._echoed.items() if replica in among})
-        return stamp is not None and now_ms < min(stamp, now_ms) + self._pace.held_ms
+        return stamp is not None and now_ms < min(stamp, now_ms) + self._held_ms
 
     def decide_by(self, quorum: Quorum) -> None:
         """Count by another quorum from now on."""
@@ -107,7 +107,7 @@ class Lease:
 
     def until(self, now_ms: int) -> int | None:
         """When the lease ends; None: there was none yet."""
-        return None if self._stamp is None else min(self._stamp, now_ms) + self._pace.held_ms
+        return None if self._stamp is None else min(self._stamp, now_ms) + self._held_ms
 
 
 _JUST_NOW: Final = 1 << 62

@@ -37,7 +37,7 @@ from chelonia.ahash.membership import Membership
 from chelonia.ahash.peer_messages import AnswerFrame, CallFrame, EngineFrame, Message
 from chelonia.ahash.protocol import Replica
 from chelonia.ahash.standing import LogEnd, TermMark
-from chelonia.ahash.store import Executor, Reader, State, Store
+from chelonia.ahash.store import Executor, Reader, Store
 from chelonia.core import bounds
 from chelonia.core.clock import Clock, either
 from chelonia.core.errors import CheloniaError, Kind
@@ -103,6 +103,7 @@ class TermStore:
     def __init__(self, engine: ReplicatedEngine, term: int) -> None:
         self._engine = engine
         self._term = term
+        self.at_once = engine.at_once  # the hot path of every read: no call of ours between
 
     def get(self, key: bytes) -> bytes | None:
         """See `Store`."""
@@ -119,10 +120,6 @@ class TermStore:
     def reading(self) -> AbstractContextManager[None]:
         """See `Store`."""
         return self._engine.reading()
-
-    def at_once(self, work: Callable[[State], T]) -> T | None:
-        """See `Store`."""
-        return self._engine.at_once(work)
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """See `ReplicatedEngine.commit_in`."""

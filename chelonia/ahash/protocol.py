@@ -219,7 +219,7 @@ class Replica:
 
     def may_answer_strong(self, now_ms: int) -> bool:
         """Whether a value read here before this call, and covered, may be told as the newest there is."""
-        return self.role is Role.MASTER and now_ms < self._lease_until(now_ms)
+        return self._reign is not None and self._reign.opened_ms is not None and now_ms < self._lease_until(now_ms)
 
     def may_write(self, now_ms: int) -> bool:
         """Whether changes are taken: not while the oldest one waits for longer than a lease."""

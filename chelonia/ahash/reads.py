@@ -73,15 +73,13 @@ def read_ids(reader: Reader, after: str, limit: int) -> ObjectPage:
 def _select(sections: layout.MutableSections, needed: Filter) -> layout.MutableSections:
     chosen: layout.MutableSections = {}
     for need in needed:
-        properties = sections.get(need.section, {})
-        if not need.property:
-            found = properties
-        elif need.property in properties:
-            found = {need.property: properties[need.property]}
-        else:
+        properties = sections.get(need.section)
+        if not properties:
             continue
-        if found:
-            chosen.setdefault(need.section, {}).update(found)
+        if not need.property:
+            chosen.setdefault(need.section, {}).update(properties)
+        elif need.property in properties:
+            chosen.setdefault(need.section, {})[need.property] = properties[need.property]
     return chosen
 
 

@@ -254,11 +254,11 @@ class ReplicatedAHash:
     # --- reads from the copy ----------------------------------------------------------------------------------------
 
     async def _read_soon(self, method: str, call: Call, arguments: tuple[Any, ...]) -> Any:
-        found = self._read_now(method, call, arguments)
+        found = self.at_once(call, method, arguments)
         return found if found is not None else await self._read(Asked(method, call, arguments))
 
-    def _read_now(self, method: str, call: Call, arguments: tuple[Any, ...]) -> Any:
-        """Answer a brief read here, by the rules of `_here` and `_from_copy`, if nothing has to be waited for.
+    def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Answer one of `service.BRIEF` here, by the rules of `_here` and `_from_copy`, if nothing is to be waited for.
 
         Returns: None: it has to wait, be asked elsewhere, or is refused: `_read` does so and says why.
         """

@@ -15,7 +15,7 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sized
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
@@ -45,6 +45,7 @@ from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Position
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 BRIEF_MS: Final = 8
@@ -215,14 +216,18 @@ class AHashService:
         return await self._read(_getting(call, ids, needed), brief=len(ids) <= BRIEF_OBJECTS)
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Answer one of `BRIEF` if nothing has to be waited for; None: that method has to be asked.
+        """Answer one of `BRIEF` if nothing has to be waited for; None: that method is to be asked.
 
         Returns, raises: as the method; OUTCOME_UNKNOWN when it has to be asked elsewhere.
         """
         if len(arguments[0]) > BRIEF_OBJECTS:
             return None
-        read, holds = _BRIEF[method](call, *arguments), self._durability.holds
-        return self._read_now(lambda state, position: read(state) if holds(position) else None)
+        read, holds, committer = _BRIEF[method](call, *arguments), self._durability.holds, self._started()
+
+        def work(state: State) -> Any:
+            return read(state) if holds(self._stands(committer, state)) else None
+
+        return self._here(self._store.at_once, work)
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
         """See `core.ahash.AHash.change`."""
@@ -336,7 +341,10 @@ class AHashService:
             with self._store.reading():
                 return work(self._store), _position_of(committer, self._store)
 
-        found = self._read_now(lambda state, position: (work(state), position)) if brief else None
+        def read_now(state: State) -> tuple[T, Position]:
+            return work(state), self._stands(committer, state)
+
+        found = self._here(self._store.at_once, read_now) if brief else None
         if found is None:
             found = await self._executor.run_read(read)
         answer, position = found
@@ -344,23 +352,20 @@ class AHashService:
         await self._durability.wait(position)
         return answer
 
-    def _read_now(self, work: Callable[[State, Position], T]) -> T | None:
-        """Read here in the event loop what needs microseconds; None: readers have to.
+    def _here(self, at_once: Callable[[Callable[P, T]], T | None], work: Callable[P, T]) -> T | None:
+        """Do brief work of the store in the event loop, unless some waited for a disk just before; None: it was not
+        done, readers or the writer have to.
 
         Two hand-overs between threads cost more than most reads. One that took long, as its pages were in no cache,
         sends the next ones to the readers, for ten times as long: the loop feels little of a slow disk. One that only
         waited for its turn on a busy host does not, as readers would wait for theirs too.
         """
-        committer = self._started()
-        return self._here(lambda: self._store.at_once(lambda state: work(state, self._stands(committer, state))))
-
-    def _here(self, work: Callable[[], T | None]) -> T | None:
-        """Do brief work in the event loop, unless some waited for a disk just before; None: it was not done."""
-        began_ms = self._clock.monotonic_ms()
+        monotonic_ms = self._clock.monotonic_ms
+        began_ms = monotonic_ms()
         if began_ms < self._hand_over_until_ms:
             return None
-        found = work()
-        ended_ms = self._clock.monotonic_ms()
+        found = at_once(work)
+        ended_ms = monotonic_ms()
         if ended_ms - began_ms >= BRIEF_MS and self._executor.waited():
             self._hand_over_until_ms = ended_ms + HAND_OVER_FACTOR * (ended_ms - began_ms)
         return found
@@ -426,7 +431,7 @@ class AHashService:
         try:
             small = weight <= BRIEF_ELEMENTS and sum(item.size for item in batch) <= BRIEF_BYTES
             brief = small and all(item.brief for item in batch)
-            made = self._here(lambda: self._store.write_at_once(commit)) if brief else None
+            made = self._here(self._store.write_at_once, commit) if brief else None
             return _Flight(batch, self._executor.run_write(commit) if made is None else self._sync(made))
         except BaseException:
             _refuse(deque(batch))
@@ -552,10 +557,10 @@ def _check_id(object_id: ObjectId) -> None:
 def _check_reading(call: Call, method: str, asked: Sized, needed: Filter) -> None:
     """What `get` and `walk` check alike: the caller, how much is asked for, and of what."""
     check_access(call, "ahash", method)
-    for count in (len(asked), len(needed)):
-        if count > bounds.BULK_ELEMENTS_MAX:
-            cause = f"{count} in one call, at most {bounds.BULK_ELEMENTS_MAX}"
-            raise CheloniaError(Kind.TOO_LARGE, method, "", cause)
+    count = max(len(asked), len(needed))
+    if count > bounds.BULK_ELEMENTS_MAX:
+        cause = f"{count} in one call, at most {bounds.BULK_ELEMENTS_MAX}"
+        raise CheloniaError(Kind.TOO_LARGE, method, "", cause)
     for need in needed:
         engine.check_text(need.section, bounds.NAME_BYTES_MAX, "a section")
         if need.property:

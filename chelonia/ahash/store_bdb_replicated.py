@@ -108,7 +108,6 @@ class ReplicatedStore:
         self._state = OneState()
         self._logs_kept = threading.Lock()
         self._gate = Gate()
-        self._errors = Errors(self._panic)
         self._commits = Commits(lambda control, record: self._send(None, control, record), self._panic)
         self._work: WorkQueue[_Frame | Callable[[], None]] = WorkQueue()
         self._brief = Briefness()
@@ -424,20 +423,23 @@ class ReplicatedStore:
         for _ in range(TRIES_MAX):
             if self._replaced():  # looked at before the gate too, which a synchronisation passes at every frame
                 break
-            with self._errors, self._gate:
-                self._open_env()
-                if self._replaced():
-                    break
-                tree = self._tree
-                try:
+            tree = None
+            try:
+                with self._gate:
+                    self._open_env()
+                    if self._replaced():
+                        break
+                    tree = self._tree
                     if tree is not None:
                         return work(tree)
-                except bdb.DBRepHandleDeadError:
-                    pass
-                except bdb.DBLockDeadlockError:
-                    continue
-                except bdb.DBRepLockoutError:
-                    break
+            except bdb.DBRepHandleDeadError:
+                pass
+            except bdb.DBLockDeadlockError:
+                continue
+            except bdb.DBRepLockoutError:
+                break
+            except (bdb.DBError, MemoryError) as error:
+                raise environment.translate(error, self._panic) from error
             self._replace(tree)
             if self._tree is None:
                 break

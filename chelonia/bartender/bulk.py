@@ -181,7 +181,7 @@ async def _serve(
 ) -> tuple[A, CheloniaError | None]:
     settings, call = ports.settings, turn.user
     key = element_key(call, operation.name, index, operation.subject(request))
-    service = replace(call.as_service(settings.dn, Role.BARTENDER, settings.service_id), request_key=key)
+    service = call.as_service(settings.dn, Role.BARTENDER, settings.service_id).keyed(key)
     turn = replace(turn, service=service)
     try:
         turn.room.check()

@@ -245,7 +245,7 @@ async def _tickets(ports: Ports, turn: Turn, begin: BeginPut, purpose: Purpose) 
 
 async def _give_back(ports: Ports, turn: Turn, begin: BeginPut) -> None:
     """Supersede a pending name no bytes will come for by one that has expired; if that fails, it expires by itself."""
-    service = replace(turn.service, request_key=RequestKey(""))
+    service = turn.service.keyed(RequestKey(""))
     try:
         await ports.librarian.begin_put(service, replace(begin, expires_ms=ports.clock.now_ms(), expect=()))
     except CheloniaError:

@@ -6,7 +6,8 @@ Roles are granted by the registry of approved services (`ids.SERVICES_OBJECT`), 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from chelonia.core.ids import ANONYMOUS, Dn, RequestKey, ServiceId
 from chelonia.core.position import Position
@@ -22,9 +23,8 @@ class Role(enum.Enum):
     ADMINISTRATOR = "administrator"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """The context of one call.
+class Call(msgspec.Struct, frozen=True):
+    """The context of one call. A struct, as one is made for every call: a tenth of the time of a frozen dataclass.
 
     Args:
         dn: end-entity subject in slash form, or `ANONYMOUS`.
@@ -66,6 +66,10 @@ class Call:
             dn=dn, roles=(role,), service_id=service_id, request_id=self.request_id, request_key=self.request_key,
             read_after=self.read_after, strong=self.strong,
         )  # fmt: skip
+
+    def keyed(self, key: RequestKey) -> Call:
+        """This call under another request key."""
+        return msgspec.structs.replace(self, request_key=key)
 
     def strongly(self) -> Call:
         """This call, reading nothing but the newest acknowledged: for what cannot be taken back."""

@@ -12,17 +12,13 @@ import functools
 import heapq
 import itertools
 import ssl
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
 from yarl import URL
 
-from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ServiceId
-from chelonia.core.position import Position
 from chelonia.hosting.http_client import explain
 from chelonia.wire import compact
 
@@ -40,6 +36,7 @@ class CompactClient:
         self._tls = tls
         self._clock = clock
         self._open: dict[str, asyncio.Task[Connection]] = {}
+        self._stands: dict[str, Connection] = {}
         self._soap_until: dict[str, int] = {}
 
     def speaks(self, url: str) -> bool:
@@ -67,7 +64,7 @@ class CompactClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        opening, self._open = list(self._open.values()), {}
+        opening, self._open, self._stands = list(self._open.values()), {}, {}
         for task in opening:
             task.cancel()
             if task.done() and not task.cancelled() and task.exception() is None:
@@ -76,11 +73,8 @@ class CompactClient:
 
     def _standing(self, target: str) -> Connection | None:
         """The connection that stands; None: there is none yet, or it broke."""
-        task = self._open.get(target)
-        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
-            return None
-        connection = task.result()
-        return None if connection.broken else connection
+        connection = self._stands.get(target)
+        return None if connection is None or connection.broken else connection
 
     async def _connected(self, target: str) -> Connection:
         task = self._open.get(target)
@@ -105,38 +99,23 @@ class CompactClient:
             transport.abort()
             self.by_soap(target)
             raise CheloniaError(Kind.NOT_SUPPORTED, "compact", target, "it does not speak the compact encoding")
+        self._stands[target] = connection
         return connection
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """What is asked, but for its number: `service`, `method` and `args` of a call, how fresh its reads must be, and how
-    long an answer is waited for; `service_id` is the caller's own, where its certificate serves several; `silent_ms`:
-    after so long without an answer `Silent` is raised (0: it is not)."""
+    """What is asked, its number still to be given, and for how long an answer is waited for; `silent_ms`: after so long
+    without an answer `Silent` is raised (0: it is not)."""
 
-    service: str
-    method: str
-    call: Call
-    args: tuple[Any, ...]
-    read_after: Position | None
-    service_id: ServiceId
+    words: compact.Asking
     read_ms: int
     silent_ms: int = 0
 
-    def frame(self, number: int) -> bytes:
-        """The call under a number. Raises: TOO_LARGE; BAD_REQUEST for text that is not UTF-8."""
-        call = self.call
-        return compact.encode_asked(
-            compact.Asking(
-                number, self.service, self.method, call.request_id, call.request_key, self.service_id,
-                self.read_after, call.strong, self.args,
-            )
-        )  # fmt: skip
-
 
 class Silent(Exception):
-    """A call has no answer yet. It goes on: `rest` waits for it, and has to be called."""
+    """A call has no answer yet. It goes on: `rest` is to be awaited."""
 
-    def __init__(self, rest: Callable[[], Coroutine[Any, Any, compact.Answered]]) -> None:
+    def __init__(self, rest: asyncio.Future[compact.Answered]) -> None:
         super().__init__()
         self.rest = rest
 
@@ -158,42 +137,28 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self.broken = False
 
-    def ask(self, asking: Asking) -> Coroutine[Any, Any, compact.Answered]:
+    def ask(self, asking: Asking) -> asyncio.Future[compact.Answered]:
         """Send a call; its answer is to be awaited.
 
-        Raises: NETWORK, TOO_LARGE, BAD_REQUEST (see `Asking.frame`); when awaited NETWORK, TIMEOUT, `Silent`.
+        Raises: NETWORK, TOO_LARGE, BAD_REQUEST (text that is not UTF-8); when awaited NETWORK, TIMEOUT, `Silent`.
         """
         if self.broken:
             raise self._failure("broke")
-        number = next(self._numbers)
-        frame = asking.frame(number)
-        self._waiting[number] = self._loop.create_future()
+        words = asking.words
+        words.number = number = next(self._numbers)
+        self._out.append(compact.encode_asked(words))
+        answer = self._waiting[number] = self._loop.create_future()
         now_s = self._loop.time()
-        read_s, silent_s = now_s + asking.read_ms / 1000, now_s + asking.silent_ms / 1000
-        if asking.silent_ms and silent_s < read_s:
-            self._expect(silent_s, number, now_s, read_s)
+        read_s = now_s + asking.read_ms / 1000
+        if 0 < asking.silent_ms < asking.read_ms:
+            self._expect(now_s + asking.silent_ms / 1000, number, now_s, read_s)
         else:
             self._expect(read_s, number, now_s, 0)
-        self._out.append(frame)
         if len(self._waiting) == 1:
             self._flush()  # nobody else waits: hardly another call comes in this turn
         elif len(self._out) == 1:
             self._loop.call_soon(self._flush)
-        return self._answer(number)
-
-    async def _answer(self, number: int) -> compact.Answered:
-        """Wait for an answer. Raises: NETWORK, TIMEOUT, `Silent`."""
-        goes_on = False
-        try:
-            return await self._waiting[number]
-        except Silent:
-            goes_on = True
-            raise
-        finally:
-            if not goes_on:
-                self._waiting.pop(number, None)
-                while self._due and self._due[0][1] not in self._waiting:
-                    heapq.heappop(self._due)
+        return answer
 
     def close(self) -> None:
         """End it."""
@@ -214,7 +179,7 @@ class Connection(asyncio.Protocol):
         try:
             for frame in self._splitter.feed(data):
                 answered = compact.decode_answered(frame)
-                waiting = self._waiting.get(answered.number)
+                waiting = self._waiting.pop(answered.number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answered)
         except CheloniaError as error:
@@ -222,12 +187,15 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         """Send what one turn of the event loop has asked in one write."""
-        if self._transport is not None and not self.broken and self._out:
-            self._transport.write(b"".join(self._out))
-        self._out.clear()
+        out = self._out
+        if self._transport is not None and not self.broken and out:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
 
     def _expect(self, due_s: float, number: int, since_s: float, then_s: float) -> None:
         """Watch one deadline, and another `then`; one timer, for the earliest."""
+        while self._due and self._due[0][1] not in self._waiting:
+            heapq.heappop(self._due)
         heapq.heappush(self._due, (due_s, number, since_s, then_s))
         if self._watch is None or due_s < self._watch.when():
             if self._watch is not None:
@@ -241,7 +209,11 @@ class Connection(asyncio.Protocol):
         while self._due:
             due_s, number, since_s, then_s = self._due[0]
             waiting = self._waiting.get(number)
-            if waiting is not None and due_s > self._loop.time():
+            if waiting is None or waiting.done():  # answered, or whoever asked does not wait any more
+                heapq.heappop(self._due)
+                self._waiting.pop(number, None)
+                continue
+            if due_s > self._loop.time():
                 self._watch = self._loop.call_at(due_s, self._overdue)
                 return
             heapq.heappop(self._due)
@@ -252,17 +224,16 @@ class Connection(asyncio.Protocol):
             error = CheloniaError(
                 Kind.TIMEOUT, cause=f"{self._target} did not answer in time; is it overloaded or cut off?"
             )
-            if waiting is not None and self._heard_s <= since_s:
+            if self._heard_s <= since_s:
                 self._break(error)
                 return
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(error)
+            del self._waiting[number]
+            waiting.set_exception(error)
 
-    def _tell_silence(self, number: int, waiting: asyncio.Future[compact.Answered] | None) -> None:
+    def _tell_silence(self, number: int, waiting: asyncio.Future[compact.Answered]) -> None:
         """Whoever waits hears that it takes long; what answers him comes to another future."""
-        if waiting is not None and not waiting.done():
-            self._waiting[number] = self._loop.create_future()
-            waiting.set_exception(Silent(functools.partial(self._answer, number)))
+        rest = self._waiting[number] = self._loop.create_future()
+        waiting.set_exception(Silent(rest))
 
     def _break(self, error: CheloniaError) -> None:
         if self.broken:

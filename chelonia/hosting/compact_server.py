@@ -44,17 +44,29 @@ Observe = Callable[[str, str, str, float], None]
 """Told after each call: service, method, kind of the failure ("" for none), seconds."""
 
 
+AtOnce = Callable[[Call, str, tuple[Any, ...]], Any]
+"""Answers a call by the name of its method if nothing has to be waited for; None, or an error: the method is asked."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Offered:
-    """One service offered: its port, and its methods as they are written."""
+    """One service offered: its port, and its methods as they are written; `brief` ones are tried `at_once`."""
 
     port: object
     methods: Mapping[str, compact.Method]
+    brief: frozenset[str]
+    at_once: AtOnce
 
 
-def offer(service: Service, port: object) -> dict[str, Offered]:
-    """What to offer of one service, by name."""
-    return {service.name: Offered(port, compact.methods(service))}
+def offer(
+    service: Service, port: object, brief: frozenset[str] = frozenset(), at_once: AtOnce | None = None
+) -> dict[str, Offered]:
+    """What to offer of one service, by name; `at_once`: of a port that answers methods that are `brief` so."""
+    return {service.name: Offered(port, compact.methods(service), brief, at_once or _never)}
+
+
+def _never(call: Call, method: str, arguments: tuple[Any, ...]) -> None:
+    """No port is asked at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,26 @@ class CompactDoor:
     def __init__(self, offered: Mapping[str, Offered], parts: CompactParts) -> None:
         self._offered = offered
         self._parts = parts
+
+    def answer_at_once(self, who: Peer, asked: compact.Asked) -> bytes | None:
+        """`answer` for a brief call, if nothing has to be waited for or explained; None: that is to be asked."""
+        offered = self._offered.get(asked.service)
+        if offered is None or asked.method not in offered.brief:
+            return None
+        started = time.perf_counter()
+        grant = self._parts.registry.known(who.dn, asked.service_id)
+        if grant is None:
+            return None
+        try:
+            arguments = compact.decode_args(offered.methods[asked.method], asked.args)
+            result = offered.at_once(_call(who, asked, grant), asked.method, arguments)
+            if result is None:
+                return None
+            frame = compact.encode_result(asked.number, result, self._parts.horizon.newest)
+        except Exception:
+            return None
+        self._parts.observe(asked.service, asked.method, "", time.perf_counter() - started)
+        return frame
 
     async def answer(self, who: Peer, asked: compact.Asked) -> bytes:
         """Carry out one call; returns the frame of its answer, whatever came of it."""
@@ -169,15 +201,16 @@ class CompactConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Start the calls that have arrived whole."""
         self._heard_s = time.monotonic()
-        if not self._splitter.waits:
+        arrived = self._arrived
+        goes_on = len(arrived)
+        if not self._splitter.kept:
             self._begun_s = self._heard_s
-        goes_on = bool(self._arrived)
         try:
-            for frame in self._splitter.feed(data):
-                self._begun_s = self._heard_s
-                self._arrived.append(frame)
+            arrived.extend(self._splitter.feed(data))
         except CheloniaError as error:
             self._cut(str(error))
+        if len(arrived) > goes_on:
+            self._begun_s = self._heard_s
         if not goes_on:
             self._begin_arrived()
 
@@ -187,7 +220,7 @@ class CompactConnection(asyncio.Protocol):
         arrived, self._receiving = self._arrived, True
         try:
             while arrived and len(self._out) < ANSWERS_AT_ONCE:
-                self._start(self._serve(compact.decode_asked(arrived.popleft())))
+                self._begin(compact.decode_asked(arrived.popleft()))
         except CheloniaError as error:
             self._cut(str(error))
         finally:
@@ -223,12 +256,20 @@ class CompactConnection(asyncio.Protocol):
     def _look_again(self) -> None:
         """Cut a connection that does not finish a frame, or says nothing, for too long."""
         now_s = time.monotonic()
-        slow = self._splitter.waits and not self._paused and (now_s - self._begun_s) * 1000 > bounds.SOAP_BODY_MS
+        slow = bool(self._splitter.kept) and not self._paused and (now_s - self._begun_s) * 1000 > bounds.SOAP_BODY_MS
         idle = not self._working and (now_s - self._heard_s) * 1000 > IDLE_MS
         if slow or idle:
             self._cut("a call did not arrive in time" if slow else "nothing was asked for a long time")
             return
         self._look = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look_again)
+
+    def _begin(self, asked: compact.Asked) -> None:
+        known = (self._heard_s - self._known_s) * 1000 <= IDENTITY_MS
+        answer = self._door.answer_at_once(self._who, asked) if known else None
+        if answer is None:
+            self._start(self._serve(asked))
+        else:
+            self._out.append(answer)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = begin(work)
@@ -250,7 +291,7 @@ class CompactConnection(asyncio.Protocol):
         self._known_s = now_s
 
     async def _serve(self, asked: compact.Asked) -> None:
-        if self._transport is not None and (time.monotonic() - self._known_s) * 1000 > IDENTITY_MS:
+        if self._transport is not None and (self._heard_s - self._known_s) * 1000 > IDENTITY_MS:
             await self._meet(self._transport)
         if self._transport is not None and not self._transport.is_closing():
             self._send(await self._door.answer(self._who, asked))
@@ -273,10 +314,12 @@ class CompactConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        if self._transport is not None and self._out:
-            self._transport.write(b"".join(self._out))
-        self._out.clear()
-        self._close_when_done()
+        out = self._out
+        if self._transport is not None and out:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+        if self._finishing:
+            self._close_when_done()
 
     def _close_when_done(self) -> None:
         done = not (self._arrived or self._working or self._out)
@@ -285,10 +328,12 @@ class CompactConnection(asyncio.Protocol):
 
     def _mind_pace(self) -> None:
         """Read only while there is room for more calls and the answers are read."""
-        if self._transport is None or self._finishing or self._transport.is_closing():
-            return
         calls = len(self._working) + len(self._arrived)
         full = self._unread or self._known_s < 0 or calls >= bounds.COMPACT_CALLS_MAX
+        if full is self._paused:
+            return
+        if self._transport is None or self._finishing or self._transport.is_closing():
+            return
         if full and not self._paused:
             self._transport.pause_reading()
         elif not full and self._paused:

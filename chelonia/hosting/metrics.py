@@ -48,7 +48,7 @@ class _Operations(Collector):
         self._served: dict[tuple[str, str], _Served] = {}
 
     def count(self, service: str, operation: str, kind: str, took_s: float) -> None:
-        """Count one operation; on the event loop only."""
+        """Count one operation; `kind` empty: it succeeded. On the event loop only."""
         served = self._served.get((service, operation))
         if served is None:
             served = self._served[service, operation] = _Served()
@@ -82,8 +82,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._readers: list[Reader] = []
         r = self.registry
-        self._operations = _Operations()
-        r.register(self._operations)
+        operations = _Operations()
+        r.register(operations)
+        self.operation = operations.count
+        """Counts one operation."""
         self._bytes = Counter("chelonia_data_bytes", "File bytes moved, by direction.", ("direction",), registry=r)
         self._http = Counter("chelonia_http_responses", "HTTP answers by status class.", ("status",), registry=r)
         self._cut = Counter(
@@ -105,10 +107,6 @@ class Metrics:
             "chelonia_ahash_round_trip_seconds", "To a replica and back, at least.", ("replica",), registry=r
         )
         self._days = Gauge("chelonia_certificate_days_left", "Days until the first expires.", ("what",), registry=r)
-
-    def operation(self, service: str, operation: str, kind: str, took_s: float) -> None:
-        """Count one operation; `kind` empty: it succeeded."""
-        self._operations.count(service, operation, kind, took_s)
 
     def data(self, direction: str, count: int) -> None:
         """Count file bytes; `direction` is `in` or `out`."""

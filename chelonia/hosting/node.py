@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from chelonia.ahash.page_scrub import PageScrub
-from chelonia.ahash.service import AHashService, AHashSettings
+from chelonia.ahash.replicated import ReplicatedAHash
+from chelonia.ahash.service import BRIEF, AHashService, AHashSettings
 from chelonia.ahash.store import LocalDurability
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_threads import ThreadExecutor
@@ -181,6 +182,7 @@ class Node:
         if section is None:
             return
         scrub = page_scrub(section, self._clock)
+        ahash: ReplicatedAHash | AHashService
         if section.replica_id:
             ahash = await self._host_replica(section, scrub)
         else:
@@ -189,7 +191,7 @@ class Node:
             self._keep("page scrub", scrub.run(REPLACE if section.replica_id else RESTORE, self._ids.uniform()))
         self._ahash = ahash
         self._doors["ahash"] = SoapDoor(AHASH, ahash, section.id, self._parts).serve
-        self._offered |= offer(AHASH, ahash)
+        self._offered |= offer(AHASH, ahash, BRIEF, ahash.at_once)
         call = self._own(Role.LIBRARIAN, section.id)
 
         async def check() -> None:
@@ -203,7 +205,7 @@ class Node:
 
         self._watch("ahash", check)
 
-    async def _host_alone(self, section: AHashSection, scrub: PageScrub) -> AHash:
+    async def _host_alone(self, section: AHashSection, scrub: PageScrub) -> AHashService:
         leave_group(Path(section.data_dir))
         store = await asyncio.to_thread(BdbStore, Path(section.data_dir), store_settings(section), self._panicked)
         ahash = await self._started_ahash(store, settings_of(section))
@@ -212,7 +214,7 @@ class Node:
         self._keep("ahash", ahash.run())
         return ahash
 
-    async def _host_replica(self, section: AHashSection, scrub: PageScrub) -> AHash:
+    async def _host_replica(self, section: AHashSection, scrub: PageScrub) -> ReplicatedAHash:
         around = Surroundings(self._dn, self._replica_tls, self._clock, self._ids, self._horizon, scrub)
         replica = await host_replica(section, settings_of(section), around)
         self._closers.append(replica.close)

@@ -10,8 +10,8 @@ arrive as they left the other side; those of the transport name target and cure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from chelonia.core import ahash, bartender, librarian, shepherd
@@ -141,7 +141,7 @@ class Channel:
         if self._link.strong:
             call = call.strongly()
         if method in KEYED and not call.request_key:
-            call = replace(call, request_key=RequestKey(self._link.ids.uuid()))
+            call = call.keyed(RequestKey(self._link.ids.uuid()))
         give_up = self._link.clock.monotonic_ms() + self._patience.retry_ms
         tried = hopeless = 0
         while True:
@@ -183,11 +183,12 @@ class Channel:
         if standing is None:
             return await (self._race(first, trying, trying(first), (hedge_ms, hedge_ms)) if hedge_ms else trying(first))
         try:  # what is answered soon needs no task and no timer of its own
-            asked = standing.ask(self._asking(call, method, args, hedge_ms))
-            answer = await self._packed(asked, url, call, method, args)
+            answer = self._unpacked(await standing.ask(self._asking(call, method, args, hedge_ms)), url, method)
         except Silent as silent:
-            begun = self._packed(silent.rest(), url, call, method, args)
+            begun = self._packed(silent.rest, url, call, method, args)
             return await self._race(first, trying, begun, (0, hedge_ms))
+        except CheloniaError as error:
+            answer = await self._otherwise(error, url, call, method, args)
         if hedge_ms:
             self._current = first
         return answer
@@ -232,24 +233,33 @@ class Channel:
 
     def _asking(self, call: Call, method: str, args: tuple[Any, ...], silent_ms: int = 0) -> Asking:
         after = later(call.read_after, self._link.horizon.newest)
-        read_ms = self._patience.read_ms or COMPACT_MS
-        return Asking(self._service.name, method, call, args, after, self._link.service_id, read_ms, silent_ms)
+        words = compact.Asking(
+            0, self._service.name, method, call.request_id, call.request_key, self._link.service_id, after,
+            call.strong, args,
+        )  # fmt: skip
+        return Asking(words, self._patience.read_ms or COMPACT_MS, silent_ms)
 
     async def _packed(
-        self, answer: Coroutine[Any, Any, compact.Answered], url: str, call: Call, method: str, args: tuple[Any, ...]
+        self, answer: Awaitable[compact.Answered], url: str, call: Call, method: str, args: tuple[Any, ...]
     ) -> Any:
         """What came of asking in the compact encoding; by SOAP where it is not spoken. Raises: as `Connection.ask`."""
         try:
-            answered = await answer
-            if answered.position is not None:
-                self._saw(answered.position)
-            result = compact.decode_result(self._compact[method], answered)
-            self._heard_from(url)
-            return result
+            return self._unpacked(await answer, url, method)
         except CheloniaError as error:
-            if error.kind is not Kind.NOT_SUPPORTED or error.op != "compact":
-                self._heard_from(url, error)
-                raise
+            return await self._otherwise(error, url, call, method, args)
+
+    def _unpacked(self, answered: compact.Answered, url: str, method: str) -> Any:
+        if answered.position is not None:
+            self._saw(answered.position)
+        result = compact.decode_result(self._compact[method], answered)
+        self._heard_from(url)
+        return result
+
+    async def _otherwise(self, error: CheloniaError, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+        """Ask by SOAP whoever does not speak the compact encoding. Raises: any other error."""
+        if error.kind is not Kind.NOT_SUPPORTED or error.op != "compact":
+            self._heard_from(url, error)
+            raise error
         assert self._link.compact is not None
         self._link.compact.by_soap(url)
         return await self._by_soap(url, call, method, args)

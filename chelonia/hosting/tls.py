@@ -52,7 +52,7 @@ from chelonia.hosting.identity import (
     render_dn,
     subject_dn,
 )
-from chelonia.hosting.tls_handshake import PartingObject, TellingObject
+from chelonia.hosting.tls_handshake import PartingObject, TellingObject, shortened
 from chelonia.wire import compact
 
 HTTP: Final = "http/1.1"
@@ -464,7 +464,7 @@ class _LiveContext(ssl.SSLContext):
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         """As `ssl.SSLContext.wrap_bio`: what asyncio and uvloop call for each connection."""
-        return self.current().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        return shortened(self.current().wrap_bio(incoming, outgoing, server_side, server_hostname, session))
 
     def wrap_socket(
         self,

@@ -18,6 +18,14 @@ import ssl
 _log = logging.getLogger("chelonia.tls")
 
 
+def shortened(tls: ssl.SSLObject) -> ssl.SSLObject:
+    """The same connection, without the interpreter's own calls between an event loop and OpenSSL: three a message."""
+    within = getattr(tls, "_sslobj", None)
+    if within is not None:
+        vars(tls).update(read=within.read, write=within.write, pending=within.pending)
+    return tls
+
+
 class PartingObject(ssl.SSLObject):
     """A connection whose end leaves nothing behind (the hook is `SSLContext.sslobject_class`)."""
 

@@ -68,7 +68,7 @@ class Drilling:
             if call.has(Role.LIBRARIAN) or leader is None:
                 cause = "nobody leads repair at the moment; try again in a few seconds"
                 raise CheloniaError(Kind.UNAVAILABLE, "drill", cause=cause)
-            return await leader.drill(replace(self._on.call, request_key=call.request_key), order)
+            return await leader.drill(self._on.call.keyed(call.request_key), order)
         async with self._busy:
             asked = drills.order_id(order.by, call.request_key) or self._on.world.ids.uuid()
             if asked in (self._current().id, self._stopped):

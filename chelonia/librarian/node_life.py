@@ -110,7 +110,7 @@ class NodeLife:
     ) -> ForgetPage:
         """One page of forgetting a Shepherd, or what was written of it since. Raises: NOT_FOUND; CONFLICT while it is
         alive."""
-        call = replace(call, request_key=RequestKey(""))  # several transacts; a repeated step does no harm
+        call = call.keyed(RequestKey(""))  # several transacts; a repeated step does no harm
         still = await self._gone(call.strongly(), shepherd) if self._nodes.table.stored(shepherd) is None else ()
         if still:
             leave = _Leave(shepherd, change=not check_only, accept_loss=accept_loss, still=still)

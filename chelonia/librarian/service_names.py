@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from chelonia.core import bounds
 from chelonia.core.ahash import Walk, WalkOutcome
@@ -254,7 +253,7 @@ class Names:
         held = await self._records.scan(call, collection.id, "pending", "", SWEEP_PAGE)
         elements = tree.sweep_reservations(collection.id, held.items, self._now())
         if elements:
-            await self._records.attempt(replace(call, request_key=RequestKey("")), Draft(elements))
+            await self._records.attempt(call.keyed(RequestKey("")), Draft(elements))
 
     async def _doomed(self, call: Call, entry: StoredObject, extra: Iterable[tuple[Guid, str]] = ()) -> Doomed:
         """Read what removing an entry touches: its parents and its blobs."""
@@ -408,7 +407,7 @@ def numbered(call: Call, index: int, total: int) -> Call:
     """The call of one element of a bulk request: its key gets the element's index."""
     if total == 1 or not call.request_key:
         return call
-    return replace(call, request_key=RequestKey(f"{call.request_key}/{index}"))
+    return call.keyed(RequestKey(f"{call.request_key}/{index}"))
 
 
 def _walk(name: LogicalName, on: tuple[str, ...]) -> Walk:

@@ -15,9 +15,8 @@ passed over, what is missing has its default, so that one version of skew is har
 from __future__ import annotations
 
 import inspect
-import struct
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -32,7 +31,6 @@ T = TypeVar("T")
 PROTOCOL: Final = "chelonia-compact/1"
 """The name under which both ends agree on this encoding (RFC 7301)."""
 LENGTH_BYTES: Final = 4
-_LENGTH: Final = struct.Struct(">I")
 NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
@@ -50,8 +48,8 @@ class Asked(msgspec.Struct, array_like=True, frozen=True):
     args: msgspec.Raw
 
 
-class Asking(msgspec.Struct, array_like=True, frozen=True):
-    """The same on its way out, encoded in one pass."""
+class Asking(msgspec.Struct, array_like=True):
+    """The same on its way out, encoded in one pass; it is given its number by the connection it leaves on."""
 
     number: int
     service: str
@@ -110,38 +108,39 @@ class Splitter:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self._kept = bytearray()
+        self.kept = bytearray()
+        """Of a frame that has begun and is not whole."""
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the frames that are whole now. Raises: TOO_LARGE; the connection is then of no more use."""
-        if self._kept:
-            self._kept += data
-            if self._end(self._kept, 0) is None:
+    def feed(self, data: bytes) -> Iterable[bytes]:
+        """The frames that are whole now. Raises, now or on the way: TOO_LARGE; the connection is then of no use."""
+        if not self.kept and int.from_bytes(data[:LENGTH_BYTES]) == len(data) - LENGTH_BYTES <= self.bytes_max:
+            return (data[LENGTH_BYTES:],)  # mostly one frame comes, and whole
+        return self._frames(data)
+
+    def _frames(self, data: bytes) -> Iterator[bytes]:
+        if self.kept:
+            self.kept += data
+            if self._end(self.kept, 0) is None:
                 return  # nothing is copied before its frame is whole: large ones come in many parts
-            data = bytes(self._kept)
-            self._kept.clear()
+            data = bytes(self.kept)
+            self.kept.clear()
         at = 0
         try:
             while (end := self._end(data, at)) is not None:
                 yield data[at + LENGTH_BYTES : end]
                 at = end
         finally:
-            self._kept += data[at:]
+            self.kept += data[at:]
 
     def _end(self, data: bytes | bytearray, at: int) -> int | None:
         """Where the frame ends that begins `at`; None: it is not whole."""
         have = len(data) - at
         if have < LENGTH_BYTES:
             return None
-        size: int = _LENGTH.unpack_from(data, at)[0]
+        size = int.from_bytes(data[at : at + LENGTH_BYTES])
         if size > self.bytes_max:
             raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"a frame has at most {self.bytes_max} bytes")
         return at + LENGTH_BYTES + size if have >= LENGTH_BYTES + size else None
-
-    @property
-    def waits(self) -> bool:
-        """Whether a frame has begun that is not whole."""
-        return bool(self._kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,12 +179,18 @@ def encode_failure(number: int, error: CheloniaError, position: Position | None)
 
 def decode_asked(frame: bytes) -> Asked:
     """Read a call. Raises: BAD_REQUEST when it is none: the other end does not speak this."""
-    return decode(_ASKED, frame, "a call")
+    try:
+        return _ASKED.decode(frame)
+    except _UNREADABLE as error:
+        raise _is_no("a call", error) from error
 
 
 def decode_answered(frame: bytes) -> Answered:
     """Read an answer. Raises: BAD_REQUEST."""
-    return decode(_ANSWERED, frame, "an answer")
+    try:
+        return _ANSWERED.decode(frame)
+    except _UNREADABLE as error:
+        raise _is_no("an answer", error) from error
 
 
 def decode_args(method: Method, raw: msgspec.Raw) -> tuple[Any, ...]:
@@ -213,10 +218,15 @@ def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw, what:
     """Read a value, called `what` when it is none. Raises: BAD_REQUEST, however deep it is nested."""
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise CheloniaError(Kind.BAD_REQUEST, "compact", cause=f"this is not {what}: {error}") from error
+    except _UNREADABLE as error:
+        raise _is_no(what, error) from error
 
 
+def _is_no(what: str, error: Exception) -> CheloniaError:
+    return CheloniaError(Kind.BAD_REQUEST, "compact", cause=f"this is not {what}: {error}")
+
+
+_UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ASKED: Final = msgspec.msgpack.Decoder(Asked)
 _ANSWERED: Final = msgspec.msgpack.Decoder(Answered)
@@ -231,6 +241,7 @@ def _method(function: Callable[..., Any]) -> Method:
 
 def _frame(value: Asked | Asking | Answer, bytes_max: int) -> bytes:
     body = encode(value)
-    if len(body) > bytes_max:
-        raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"{len(body)} bytes, at most {bytes_max}: ask for less")
-    return _LENGTH.pack(len(body)) + body
+    size = len(body)
+    if size > bytes_max:
+        raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"{size} bytes, at most {bytes_max}: ask for less")
+    return size.to_bytes(LENGTH_BYTES) + body

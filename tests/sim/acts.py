@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+
+from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -33,7 +34,7 @@ async def forget(world: World, shepherd: SimShepherd) -> None:
     since_ms, after = world.clock.monotonic_ms(), ""
     while True:
         accept = world.clock.monotonic_ms() - since_ms > ACCEPT_MS
-        call = replace(ADMIN, request_key=RequestKey(world.ids.uuid()))
+        call = structs.replace(ADMIN, request_key=RequestKey(world.ids.uuid()))
         try:
             page = await librarian.forget(call, shepherd.service_id, after, False, accept)
         except CheloniaError as error:
@@ -149,4 +150,4 @@ class Acts:
         return Channel(self._world.librarians(ADMIN, self._at), self._at, self._world.ids)
 
     def _call(self) -> Call:
-        return replace(ADMIN, request_id=_REQUEST, request_key=RequestKey(self._world.ids.uuid()))
+        return structs.replace(ADMIN, request_id=_REQUEST, request_key=RequestKey(self._world.ids.uuid()))

@@ -13,9 +13,11 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -312,7 +314,7 @@ class Channel:
 
     async def _repeat(self, method: str, context: Call, *args: Any) -> Any:
         if method in KEYED and not context.request_key:
-            context = replace(context, request_key=RequestKey(self._ids.uuid()))
+            context = structs.replace(context, request_key=RequestKey(self._ids.uuid()))
         if method == "transact" and not args[0]:
             args = (RequestKey(self._ids.uuid()), *args[1:])
         clock, count = self._source.clock, len(self._ports)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from chelonia.core.bartender import (
     CommitPutRequest,
@@ -148,4 +150,4 @@ async def _check_bytes(world: World, files: Mapping[str, bytes]) -> None:
 
 def _call(world: World) -> Call:
     key = world.ids.uuid()
-    return replace(USER, request_id=key[:8], request_key=RequestKey(key))
+    return structs.replace(USER, request_id=key[:8], request_key=RequestKey(key))

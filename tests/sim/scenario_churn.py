@@ -16,8 +16,10 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from chelonia.core.bartender import (
     CommitPutRequest,
@@ -249,7 +251,7 @@ class Churn:
 
     def _call(self) -> Call:
         key = self.world.ids.uuid()
-        return replace(USER, request_id=key[:8], request_key=RequestKey(key))
+        return structs.replace(USER, request_id=key[:8], request_key=RequestKey(key))
 
     # --- what breaks ------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from chelonia.core.bartender import CommitPutRequest, StartPutRequest
 from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import RequestKey
@@ -99,7 +101,7 @@ def _world(seed: int, slowness: int) -> World:
 
 async def _upload(world: World, data: bytes) -> None:
     """Store one file; nothing goes wrong yet."""
-    bartender, call = world.bartender_port(), replace(USER, request_key=RequestKey(world.ids.uuid()))
+    bartender, call = world.bartender_port(), structs.replace(USER, request_key=RequestKey(world.ids.uuid()))
     [start] = await bartender.start_put(call, (StartPutRequest("0", "/f", len(data), "", "", WANTED),))
     uploaded = await world.put(start.turl, data)
     words = tuple(receipts.to_text(receipt) for receipt in uploaded.receipts)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.caller import Call
+from chelonia.core.ahash import ReplicaView
 from chelonia.core.ids import Dn
 from chelonia.core.metadata import StoredObject
 from tests.sim import large_pages
@@ -107,11 +107,11 @@ async def _broken() -> None:
 
 
 def test_values_made_fast_are_frozen_and_the_same() -> None:
-    call = Call(Dn("/CN=a"), request_id="r")
-    assert call == dataclasses.replace(Call(), dn=Dn("/CN=a"), request_id="r") != Call()
-    assert (call.strong, call.roles, type(call)) == (False, (), Call)
+    view = ReplicaView(1, Dn("/CN=a"), "a", role="master", lag=0)
+    assert view == dataclasses.replace(ReplicaView(1, Dn("/CN=a"), "a", "away", 0), role="master")
+    assert (view.round_trip_ms, view.role, type(view)) == (-1, "master", ReplicaView)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        call.dn = Dn("/CN=b")  # type: ignore[misc]
+        view.dn = Dn("/CN=b")  # type: ignore[misc]
     one, other = StoredObject("a", 1), StoredObject("a", 1)  # type: ignore[arg-type]
     assert one == other
     assert one.sections is not other.sections

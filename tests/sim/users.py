@@ -11,8 +11,10 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from chelonia.core.bartender import (
     CommitPutRequest,
@@ -220,7 +222,7 @@ class User:
 
     def call(self, op: int, key: str) -> Call:
         """The context of an operation."""
-        return replace(self.dn_call, request_id=f"op{op}", request_key=RequestKey(key))
+        return structs.replace(self.dn_call, request_id=f"op{op}", request_key=RequestKey(key))
 
 
 def dn_of(number: int) -> Dn:
@@ -334,7 +336,7 @@ class _Asking:
 
     def _fresh(self) -> Call:
         """A call that must not be taken for the repeat of another."""
-        return replace(self._call, request_key=RequestKey(self._world.ids.uuid()))
+        return self._call.keyed(RequestKey(self._world.ids.uuid()))
 
     # --- looking ----------------------------------------------------------------------------------------------------
 

@@ -157,7 +157,7 @@ class Bench:
 
 
 def keyed(key: str, call: Call = BARTENDER) -> Call:
-    return replace(call, request_key=RequestKey(key))
+    return call.keyed(RequestKey(key))
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from chelonia.ahash import keeping, layout, meta, replicated
 from chelonia.ahash.store_bdb import BdbStore
@@ -39,7 +40,7 @@ async def write(group: Group, replica: int, key: str, value: str) -> TransactOut
 
 
 async def value_at(group: Group, replica: int, *, strong: bool = False, after: Position | None = None) -> str:
-    call = replace(LIBRARIAN, strong=strong, read_after=after)
+    call = structs.replace(LIBRARIAN, strong=strong, read_after=after)
     return (await group.services[replica].get(call, (OBJECT,)))[0].value("s", "p")
 
 
@@ -415,8 +416,8 @@ async def test_what_nobody_expected_in_a_forwarded_call_ends_the_master(
 async def test_only_a_librarian_may_ask_any_replica(group: Group) -> None:
     for service in group.services.values():
         for asked in (
-            service.get(replace(LIBRARIAN, roles=()), (OBJECT,)),
-            service.recall(replace(LIBRARIAN, roles=()), RequestKey("k")),
+            service.get(structs.replace(LIBRARIAN, roles=()), (OBJECT,)),
+            service.recall(structs.replace(LIBRARIAN, roles=()), RequestKey("k")),
         ):
             with pytest.raises(CheloniaError) as caught:
                 await asked

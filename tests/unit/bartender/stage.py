@@ -12,7 +12,7 @@ import inspect
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from chelonia.ahash.service import AHashService, AHashSettings
@@ -284,7 +284,7 @@ def facts(*, size: int = 5, needed: int = 2, checksum: str = "", checksum_type: 
 
 
 def keyed(call: Call, key: str) -> Call:
-    return replace(call, request_key=RequestKey(key))
+    return call.keyed(RequestKey(key))
 
 
 def scene(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

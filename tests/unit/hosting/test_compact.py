@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from chelonia.core.position import Horizon, Position
 from chelonia.hosting import compact_server
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.compact_client import CompactClient
-from chelonia.hosting.compact_server import CompactDoor, CompactParts, offer
+from chelonia.hosting.compact_server import AtOnce, CompactDoor, CompactParts, offer
 from chelonia.hosting.http_server import HttpServer
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.registry import Registry, Source
@@ -72,12 +73,14 @@ KNOWN = ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), T
 
 @asynccontextmanager
 async def door(
-    grid: Grid, port: object, *, offered: bool = True, source: Source | None = None
+    grid: Grid, port: object, *, offered: bool = True, source: Source | None = None, at_once: AtOnce | None = None
 ) -> AsyncIterator[HttpServer]:
-    """A listener with `port` behind both encodings, or behind SOAP alone; `source`: who alone knows of callers."""
+    """A listener with `port` behind both encodings, or behind SOAP alone; `source`: who alone knows of callers;
+    `at_once`: tried for `status`."""
     registry = Registry(() if source else (KNOWN,), source, SystemClock())
     soap = SoapDoor(AHASH, port, "https://x/AHash", SoapParts(registry, Metrics()))
-    packed = CompactDoor(offer(AHASH, port) if offered else {}, CompactParts(registry, Horizon()))
+    services = offer(AHASH, port, frozenset({"status"}), at_once) if at_once else offer(AHASH, port)
+    packed = CompactDoor(services if offered else {}, CompactParts(registry, Horizon()))
     async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
         yield server
 
@@ -174,7 +177,7 @@ async def test_of_who_has_no_role_nothing_large_is_kept(grid: Grid) -> None:
         assert await asyncio.wait_for(reader.read(), 10) == b""
     async with door(grid, Port(answered)) as server, raw(grid, server) as (reader, writer):
         writer.write(size)
-        await until(lambda: any(connection._splitter.waits for connection in server.compact_connections))
+        await until(lambda: any(connection._splitter.kept for connection in server.compact_connections))
 
 
 async def test_nothing_is_read_of_a_caller_before_it_is_known_whether_he_has_a_role(grid: Grid) -> None:
@@ -256,6 +259,30 @@ async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left(grid: 
         assert await ahash.status(Call()) == STATUS
         assert (frozen.asked, well.asked) == (2, 2), "it stays with who answered"
         frozen.goes.set()
+
+
+async def test_a_brief_call_is_answered_at_once_or_else_by_the_port(grid: Grid) -> None:
+    port, asked = Port(answered), list[tuple[object, ...]]()
+    answers: list[Callable[[], AHashStatus | None]] = [lambda: replace(STATUS, term=7), lambda: None, broken, refused]
+
+    def at_once(call: Call, method: str, args: tuple[object, ...]) -> AHashStatus | None:
+        asked.append((method, *call.roles))
+        return answers.pop(0)()
+
+    async with door(grid, port, at_once=at_once) as server, stub(grid, server, retry_ms=0) as ahash:
+        assert (await ahash.status(Call())).term == 7
+        assert port.asked == 0
+        assert [await ahash.status(Call()) for _ in range(3)] == [STATUS] * 3
+    assert port.asked == 3
+    assert asked == [("status", Role.LIBRARIAN)] * 4
+
+
+def broken() -> None:
+    raise ZeroDivisionError("the port meets it again, and tells")
+
+
+def refused() -> None:
+    raise CheloniaError(Kind.DENIED, "status")
 
 
 async def test_who_takes_long_and_answers_others_is_waited_for(grid: Grid) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind
@@ -420,7 +421,7 @@ def test_an_order_asked_again_is_answered_with_the_drill_it_began() -> None:
             first, *again = await asyncio.gather(*tries)
             assert first.drill.running
             assert [status.drill.id for status in again] == [first.drill.id] * 2
-            for stranger in (keyed("k2", ADMIN), replace(mine, dn=Dn("/CN=eve")), ADMIN):
+            for stranger in (keyed("k2", ADMIN), structs.replace(mine, dn=Dn("/CN=eve")), ADMIN):
                 with pytest.raises(CheloniaError, match="is running"):
                     await other.drill(stranger, order)
             await p.b.service.drill(keyed("k3", ADMIN), DrillOrder(DrillAction.STOP))

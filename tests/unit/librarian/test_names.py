@@ -1,9 +1,9 @@
 """Namespace operations of the Librarian on the memory A-Hash: each is one transact, with the right error."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -127,7 +127,7 @@ async def test_a_retry_may_come_through_another_bartender_and_librarian() -> Non
         made = await b.service.make_entry(keyed("k"), request)
         world = World(b.directory, PaperVerifier(), b.clock, SequentialIds(7), b.settings)  # type: ignore[arg-type]
         other = LibrarianService(b.ahash, Identity(Dn("/CN=librarian two"), ServiceId("https://l2/Librarian")), world)
-        again = replace(keyed("k"), dn=Dn("/CN=bartender two"), service_id=ServiceId("https://b2/Bartender"))
+        again = structs.replace(keyed("k"), dn=Dn("/CN=bartender two"), service_id=ServiceId("https://b2/Bartender"))
         assert await other.make_entry(again, request) == made
         assert await other.recall(again) == made
 
@@ -136,7 +136,7 @@ async def test_a_key_that_a_shepherd_chose_answers_nobody_else() -> None:
     async with bench() as b:
         begun = await b.service.begin_put(BARTENDER, b.begin("f", named=True))
         receipts = tuple(b.receipt(begun.blob, shepherd) for shepherd in b.shepherds[:2])
-        first, _, third = (replace(shepherd_call(s), request_key=keyed("k").request_key) for s in b.shepherds)
+        first, _, third = (structs.replace(shepherd_call(s), request_key=keyed("k").request_key) for s in b.shepherds)
         await b.service.commit_put(first, begun.guid, receipts)
         assert await b.service.recall(keyed("k")) is None
         with fails(Kind.NOT_FOUND):
@@ -470,4 +470,4 @@ async def test_only_bartenders_change_the_namespace() -> None:
             with fails(Kind.DENIED):
                 await b.collection("a", call=Call(Dn("/CN=x"), (role,)))
         with fails(Kind.DENIED):
-            await b.collection("a", call=replace(BARTENDER, roles=()))
+            await b.collection("a", call=structs.replace(BARTENDER, roles=()))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from chelonia.core.ahash import AHash, Element, Page
 from chelonia.core.caller import Call, Role
@@ -596,7 +597,7 @@ def test_another_identity_waiting_under_the_same_id_is_not_burnt() -> None:
         async with paper(shepherds=2) as p:
             one = p.b.shepherds[0]
             await away(p, one)
-            stranger = replace(shepherd_call(one), dn="/CN=new host certificate")
+            stranger = structs.replace(shepherd_call(one), dn="/CN=new host certificate")
             await p.b.service.heartbeat(stranger, beat(one))
             assert (await forget(p, one))[-1].forgotten
             waiting = ServiceRecord(Role.SHEPHERD, stranger.dn, one, approved=True)

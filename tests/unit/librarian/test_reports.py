@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -256,7 +257,7 @@ async def test_amid_a_rebuild_nobody_compares_or_reports() -> None:
 async def test_an_unknown_shepherd_waits_for_approval_and_is_nothing_until_then() -> None:
     async with bench(shepherds=1) as b:
         new = shepherd_id(9)
-        caller = replace(shepherd_call(new), roles=(), service_id=ServiceId(""))
+        caller = structs.replace(shepherd_call(new), roles=(), service_id=ServiceId(""))
         beat = Heartbeat(new, 1, 0, 10, 20, 0, True, "", "key")
         for _ in range(3):
             assert not (await b.service.heartbeat(caller, beat)).known
@@ -289,7 +290,7 @@ async def test_only_so_many_strangers_are_recorded() -> None:
         for n in range(b.settings.waiting_max):
             shepherd = shepherd_id(1000 + n)
             await b.service.heartbeat(
-                replace(shepherd_call(shepherd), roles=()), Heartbeat(shepherd, 1, 0, 1, 1, 0, True, "", "")
+                structs.replace(shepherd_call(shepherd), roles=()), Heartbeat(shepherd, 1, 0, 1, 1, 0, True, "", "")
             )
         with fails(Kind.DENIED):
             shepherd = shepherd_id(9999)
@@ -312,7 +313,7 @@ async def test_withdrawing_strangers_makes_room_for_others() -> None:
         for n in range(b.settings.waiting_max):
             shepherd = shepherd_id(1000 + n)
             await b.service.heartbeat(
-                replace(shepherd_call(shepherd), roles=()), Heartbeat(shepherd, 1, 0, 1, 1, 0, True, "", "")
+                structs.replace(shepherd_call(shepherd), roles=()), Heartbeat(shepherd, 1, 0, 1, 1, 0, True, "", "")
             )
         first = next(record for record in await b.service.services(ADMIN) if not record.approved)
         await b.service.approve(ADMIN, first)

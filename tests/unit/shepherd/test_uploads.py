@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.bounds import CHUNK_BYTES
@@ -156,7 +157,7 @@ async def test_tickets_are_refused_when_altered_expired_or_in_other_hands() -> N
     assert await kind_of(world.send(altered, DATA)) is Kind.BAD_TICKET
     assert await kind_of(world.send("", DATA)) is Kind.BAD_TICKET
     assert await kind_of(world.send(ticket, DATA, EVE)) is Kind.BAD_TICKET
-    assert await kind_of(world.send(bound, DATA, replace(JOE, address="10.9.9.9"))) is Kind.BAD_TICKET
+    assert await kind_of(world.send(bound, DATA, structs.replace(JOE, address="10.9.9.9"))) is Kind.BAD_TICKET
     assert await kind_of(world.service.open(JOE, ticket)) is Kind.BAD_TICKET
     await world.pass_ms(1000)
     assert await kind_of(world.send(ticket, DATA)) is Kind.EXPIRED
