@@ -11,6 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import ahash_faults
 import cluster
 import etcd
 from ahash_group import Doors, roles, urls
-from experiment import Outcome, Setup
+from experiment import SHORT_TIMES, Outcome, Setup
 from intervals import Check, check
 from slices import Sample, medians, sampled
 
@@ -129,13 +130,12 @@ async def _blocks(setup: Setup, systems: list[System]) -> Samples:
     for system in systems:
         for number in range(max(AT_ONCE)):
             await system.write(str(number))
-    for block in range(setup.blocks):
-        for system in systems[:: 1 if block % 2 == 0 else -1]:
-            for operation, act in system.operations.items():
-                for at_once in AT_ONCE:
-                    seconds = QUICK_SLICE_S if setup.quick else SLICE_S
-                    sample = await sampled(act, system.pids, at_once, seconds)
-                    samples.setdefault((system.name, operation, at_once), []).append(sample)
+    seconds = QUICK_SLICE_S if setup.quick else SLICE_S
+    for block in range(setup.blocks if setup.quick else setup.blocks * SHORT_TIMES):
+        for operation, at_once in product(systems[0].operations, AT_ONCE):  # what is compared stands side by side
+            for system in systems[:: 1 if block % 2 == 0 else -1]:
+                sample = await sampled(system.operations[operation], system.pids, at_once, seconds)
+                samples.setdefault((system.name, operation, at_once), []).append(sample)
         told = ", ".join(f"{system.name} {samples[system.name, 'write', 1][-1].per_s:.0f}" for system in systems)
         setup.say(f"  block {block + 1}: one writer: {told} /s")
     return samples

@@ -32,7 +32,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A bar, and whether the near end of the interval meets it."""
+    """A bar, and whether the whole interval is on its good side."""
 
     name: str
     side: Side
@@ -43,7 +43,7 @@ class Check:
 
     @property
     def met(self) -> bool:
-        """Whether even the end of the interval that is nearest to the bar is on its good side."""
+        """Whether even the worse end of the interval is on the good side of the bar."""
         return self.interval.high <= self.bar if self.side == "at most" else self.interval.low >= self.bar
 
     def __str__(self) -> str:

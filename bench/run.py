@@ -1,8 +1,8 @@
 """`make bench`: measures, prints, and writes figures as JSON and SVG below build/bench/.
 
 Usage: run.py [--only NAME]... [--quick | --full] [--figures DIR]. A ratio is the median over at least ten blocks that
-are measured in turn, with its 95 % interval; it counts when the near end of the interval meets the bar. Exit code 1
-when a bar that counts is not met.
+are measured in turn, with its 95 % interval; it is met when the whole interval is on the good side of its bar. Exit
+code 1 when a bar that counts is not met.
 """
 
 from __future__ import annotations
