@@ -289,12 +289,14 @@ def is_late(record: ReplicaRecord, basis: Basis) -> bool:
 
 def judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
     """Decide what becomes of one replica. In a namespace that is in use again, what is dated since then was made in it:
-    what it does not know of that has been deleted."""
+    what it does not know of that has been deleted. The date is somebody's clock, so it decides only where nothing tells
+    what has been deleted: of all that a transact has named that is known one by one, but for snapshots."""
     verdict = _judge(record, known, basis)
     if basis.rebuilt_ms is None or verdict not in TAKEN_IN:
         return verdict
     assert record.facts is not None
-    if record.facts.created_ms >= basis.rebuilt_ms or type_of(known.file) == TYPE_TRASHED:
+    told = record.committed and basis.sure and verdict is not Verdict.SNAPSHOT
+    if (record.facts.created_ms >= basis.rebuilt_ms and not told) or type_of(known.file) == TYPE_TRASHED:
         return Verdict.DELETED
     return verdict if basis.sure or verdict is Verdict.SNAPSHOT else Verdict.SHELTERED
 

@@ -116,6 +116,32 @@ async def nothing_remembered(k: Keepers) -> bool:
     return await remembered(k) == 0
 
 
+def test_what_a_fast_clock_has_dated_after_the_rebuild_is_found_unless_it_was_deleted_since() -> None:
+    """A Bartender's clock dates what is uploaded; of what a transact has named it is known one by one what is gone."""
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        [alone] = [kept for kept in one.disk.values() if kept.facts.name == "/alone"]
+        fast, tomorrow = "/fast", k.clock.now_ms() + 24 * 3_600_000
+        for number, committed in enumerate((True, False), start=1):
+            name = fast if committed else "/never"
+            strange = resealed(alone.facts, blob=k.ids.uuid(), guid=k.ids.uuid(), name=name, created_ms=tomorrow)
+            one.plant(number, strange, alone.data, committed=committed)
+        async with without(k, one):
+            one.up = True
+            await k.upload("/since", copies=len(k.shepherds))
+            [since] = [kept for kept in one.disk.values() if kept.facts.name == "/since"]
+            await deleted(k, "/since")
+            one.plant(3, since.facts, since.data)  # the order to erase it was not obeyed
+            status = await late(k, one)
+            assert (status.stage, set(await k.paths())) == ("done", {"/f", "/alone", fast})
+            assert status.counts["replicas of deleted files"] == 2
+
+    run_virtual(scenario())
+
+
 def test_deletions_are_remembered_for_nobody_once_the_shepherd_is_forgotten() -> None:
     async def scenario() -> None:
         k = keepers()
