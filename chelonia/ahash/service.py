@@ -58,6 +58,9 @@ BRIEF_ELEMENTS: Final = 200
 """No more of them are committed there at once, and none that takes a thousand properties along: no `DELETE`."""
 BRIEF_BYTES: Final = 512 * 1024
 """Nor more of what they say, about: 3 ms of CPU, as so many small elements take; of the largest values 44 ms."""
+GATHER_MS: Final = 2
+"""How long a batch waits at most for the one before it: some times as long as replicas beside each other take. Where
+they are far apart batches overlap."""
 _BACKUP_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
 
 
@@ -398,6 +401,7 @@ class AHashService:
         try:
             while True:
                 await self._upkeep()
+                await self._gather()
                 flight = self._take_off()
                 if flight is None:
                     if not self._queue.open:
@@ -467,7 +471,15 @@ class AHashService:
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)
         self._note_writable(self._started().writable)
-        return None if self._store.upkeep_due() else self._take_off()
+        return None if self._store.upkeep_due() or self._telling else self._take_off()
+
+    async def _gather(self) -> None:
+        """Let changes gather while a batch waits to be durable: a commit costs replicas the same, whatever is in it.
+
+        So clients whose calls come one by one, as each takes long to decode, share commits as those at once do.
+        """
+        if self._telling and self._queue.waiting:
+            await asyncio.wait(self._telling, timeout=GATHER_MS / 1000)
 
     async def _tell(self, batch: list[_Waiting], outcomes: list[Outcome], position: Position) -> None:
         """Answer a batch once what it came to may be told: one wait for all of them."""

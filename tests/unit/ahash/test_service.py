@@ -126,6 +126,36 @@ async def test_no_answer_passes_before_the_gate_opens() -> None:
     await service.close()
 
 
+async def test_changes_gather_while_a_batch_waits_for_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.ahash.service.GATHER_MS", 60_000)
+    gate = Gate()
+    service = AHashService(MemoryStore(), InlineExecutor(), HandClock(), SETTINGS, gate)
+    await service.start()
+    tries = []
+    for _ in range(5):
+        tries.append(asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))))
+        await turns()
+    assert gate.asked == [1]
+    gate.opened.set()
+    assert [(await each).position.sequence for each in tries] == [1, 2, 2, 2, 2]
+    await service.close()
+
+
+async def test_changes_do_not_gather_for_long() -> None:
+    gate = Gate()
+    service = AHashService(MemoryStore(), InlineExecutor(), HandClock(), SETTINGS, gate)
+    await service.start()
+    tries = []
+    for sequence in (1, 2, 3):
+        tries.append(asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))))
+        async with asyncio.timeout(10):
+            while sequence not in gate.asked:
+                await asyncio.sleep(0.001)
+    gate.opened.set()
+    assert [(await each).position.sequence for each in tries] == [1, 2, 3]
+    await service.close()
+
+
 async def test_a_caller_that_goes_away_disturbs_nobody() -> None:
     executor = HeldExecutor()
     service = AHashService(MemoryStore(), executor, HandClock(), SETTINGS)
