@@ -152,7 +152,7 @@ async def _erase_now(records: Any, element: Element) -> None:
 
 
 def _ignore_the_request_key() -> Patches:
-    return (patch.object(_Batch, "_recall", lambda self, dn, key: None),)
+    return (patch.object(_Batch, "_recall", lambda self, job: None),)
 
 
 def _claim_unconditionally() -> Patches:
