@@ -120,14 +120,14 @@ class Committer:
             return self._commit(jobs, now_ms)
         except CheloniaError as error:
             if error.kind is not Kind.INTERNAL:
-                return [error] * len(jobs)
+                return [error.with_traceback(None)] * len(jobs)
         return [self._commit_alone(job, now_ms) for job in jobs]
 
     def _commit_alone(self, job: Job, now_ms: Ms) -> Outcome:
         try:
             return self._commit((job,), now_ms)[0]
         except CheloniaError as error:
-            return error
+            return error.with_traceback(None)
 
     def _commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
         forget_ms = now_ms if now_ms >= self._forget_from_ms else 0
@@ -237,7 +237,7 @@ class _Batch:
         except CheloniaError as error:
             if error.kind in (Kind.INTERNAL, Kind.UNAVAILABLE):
                 raise
-            return error
+            return error.with_traceback(None)  # else it would hold the frames of its batch, which hold it
 
     def _transact(self, job: TransactJob, writable: bool) -> TransactOutcome:
         _check_writable(writable, "transact")

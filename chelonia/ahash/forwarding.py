@@ -157,7 +157,7 @@ class Forwarder:
                 raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause=f"no connection to replica {peer}: retry")
             return decode_answer(asked.method, await future)
         finally:
-            del self._outstanding[number]
+            del self._outstanding[number], future  # which holds the failure that holds this frame
 
     async def close(self) -> None:
         """Watch no deadlines any more."""

@@ -187,7 +187,7 @@ async def _serve(
         turn.room.check()
         return await _attempt(ports, operation, turn, request), None
     except CheloniaError as raised:
-        error = raised
+        error = raised.with_traceback(None)  # else it holds this frame, which holds it
     if operation.recalled and key and error.kind not in _NEVER_APPLIED:
         try:
             if await ports.librarian.recall(service) is not None:

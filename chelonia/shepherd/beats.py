@@ -56,7 +56,10 @@ class Beats:
                 continue
             self._current = number
             return answer
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # it holds this frame
 
     async def send_all(self, call: Call, beat: Heartbeat) -> None:
         """Send one to each, and wait until all have it or are given up. Never raises CheloniaError."""

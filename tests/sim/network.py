@@ -222,7 +222,7 @@ class Network:
                 raise error
             raise CheloniaError(Kind.INTERNAL, what, node.name, repr(error))
         finally:
-            del error
+            del error, task
 
     async def _lost(self, source: Node, node: Node, what: str, how: str) -> Any:
         self._note(source, node, what, how)

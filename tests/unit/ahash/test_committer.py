@@ -244,3 +244,16 @@ def test_change_is_refused_whole_when_nothing_may_be_written() -> None:
     (outcome,) = committer.commit((ChangeJob((put("o", "s", "p", "v"),)),), NOW)
     assert isinstance(outcome, tuple)
     assert outcome[0].status is ChangeStatus.SET
+
+
+def test_an_error_that_is_an_outcome_holds_no_frame_of_its_batch() -> None:
+    store = ReadingStore()
+    committer = made(store)
+    outcomes = committer.commit((job(put("a", "s", "p", "text")), job(add("a", "s", "p", 1))), NOW)
+    store.damaged = layout.header_key(ObjectId("b"))
+    outcomes += committer.commit((job(put("b", "s", "p", "v")),), NOW)
+    store.poison, store.error = layout.header_key(ObjectId("c")), Kind.UNAVAILABLE
+    outcomes += committer.commit((job(put("c", "s", "p", "v")),), NOW)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, CheloniaError)]
+    assert [error.kind for error in errors] == [Kind.BAD_REQUEST, Kind.INTERNAL, Kind.UNAVAILABLE]
+    assert [error.__traceback__ for error in errors] == [None] * 3
