@@ -84,3 +84,4 @@ async def within(clock: Clock, duration_ms: int, work: Coroutine[Any, Any, T]) -
     finally:
         task.cancel()
         timer.cancel()
+        del task  # it holds an error that holds this frame

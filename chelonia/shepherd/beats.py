@@ -52,14 +52,14 @@ class Beats:
             try:
                 answer = self._running[number].result()
             except CheloniaError as failed:
-                error = failed
+                error = failed.with_traceback(None)  # else it holds this frame, which holds it
                 continue
             self._current = number
             return answer
         try:
             raise error
         finally:
-            del error  # it holds this frame
+            del error
 
     async def send_all(self, call: Call, beat: Heartbeat) -> None:
         """Send one to each, and wait until all have it or are given up. Never raises CheloniaError."""

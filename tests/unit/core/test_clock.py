@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -81,3 +84,24 @@ async def test_who_stops_waiting_for_two_leaves_both_alone() -> None:
     one.set_result(None)
     other.set_result(None)
     await asyncio.sleep(0)
+
+
+async def test_what_failed_is_given_back_without_a_collection() -> None:
+    class Held:
+        """What the work had in hand."""
+
+    kept: list[weakref.ref[Held]] = []
+
+    async def refuse_holding() -> None:
+        held = Held()
+        kept.append(weakref.ref(held))
+        raise CheloniaError(Kind.DENIED)
+
+    gc.disable()
+    try:
+        with suppress(CheloniaError):
+            await within(_Clock(over=False), 5, refuse_holding())
+        await asyncio.sleep(0)
+        assert kept[0]() is None
+    finally:
+        gc.enable()
