@@ -313,17 +313,21 @@ def _judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
         return Verdict.DELETED
     true = genuine(facts, basis.record_key)
     if not record.committed:
-        return _uncommitted(_judge_genuine(facts, known, basis)) if true and basis.late else Verdict.UNCOMMITTED
+        recent = basis.begun_ms is None or facts.created_ms >= basis.begun_ms - UPLOAD_MS
+        verdict = _judge_genuine(facts, known, basis)
+        return _uncommitted(verdict, recent=recent) if true and basis.late else Verdict.UNCOMMITTED
     if not true:
         return Verdict.SHELTERED
     return Verdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, known, basis)
 
 
-def _uncommitted(verdict: Verdict) -> Verdict:
-    """What may never have been acknowledged becomes a file where none is, and displaces nothing."""
+def _uncommitted(verdict: Verdict, *, recent: bool) -> Verdict:
+    """What may never have been acknowledged becomes a file where none is, and displaces nothing. It is dated by its
+    ticket, what the file has by its commit: what looks overwritten may have been committed last, if it is recent."""
     if verdict is Verdict.FILE:
         return verdict
-    return Verdict.SHELTERED if verdict in (Verdict.VERSION, Verdict.SHELTERED) else Verdict.UNCOMMITTED
+    sheltered = verdict in (Verdict.VERSION, Verdict.SHELTERED) or (verdict is Verdict.OVERWRITTEN and recent)
+    return Verdict.SHELTERED if sheltered else Verdict.UNCOMMITTED
 
 
 def _judge_genuine(facts: ReplicaFacts, known: Known, basis: Basis) -> Verdict:
