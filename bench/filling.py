@@ -27,7 +27,7 @@ from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.core.ids import BlobId, Guid, ObjectId, ReferenceId, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
-from chelonia.core.replicas import Checksums, Location, ReplicaFacts
+from chelonia.core.replicas import Checksums, Location, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import StoredReplica
 from chelonia.hosting.config import load_config
 from chelonia.librarian.blobs import FIRST_ORDINAL, NewBlob, facts_of, file_states, make_blob
@@ -81,7 +81,8 @@ class _Shepherd:
         writer = await self.store.create(reference)
         await writer.write(self._data)
         await writer.commit(facts)
-        self._index.put(lifecycle.found(StoredReplica(reference, facts, len(self._data)), 0))
+        held = lifecycle.found(StoredReplica(reference, facts, len(self._data)), 0)
+        self._index.put(lifecycle.acknowledged(held, ReplicaState.ALIVE))
         self._fresh.append(reference)
         return reference
 

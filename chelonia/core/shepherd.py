@@ -441,12 +441,16 @@ class Notes:
     Args:
         parts: by what their references begin with.
         behind: how many notes stand behind those that are in order of reference: a start takes longer with them.
+        mark: the last note of `MARK`, b"" for none.
     """
 
     parts: Mapping[str, dict[ReferenceId, bytes]]
     behind: int
+    mark: bytes = b""
 
 
+MARK: Final = ReferenceId("mark")
+"""What is noted under this name is about all notes before it."""
 NO_NOTES: Final = Notes({}, 0)
 
 
@@ -576,7 +580,8 @@ class BlobStore(Protocol):
         ...
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
-        """Note something of replicas, b"" to forget it. Not durable at once."""
+        """Note something of replicas, b"" to forget it. Not durable at once; with a note of `MARK` it is, and so is all
+        that was noted before."""
         ...
 
     async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:

@@ -342,6 +342,8 @@ class Node:
             self._metrics.gauge("shepherd_free_bytes", "Space left for replicas.", status.free_bytes)
             self._metrics.gauge("shepherd_quarantined", "Replicas set aside.", status.quarantined)
             self._metrics.gauge("shepherd_damaged", "Replicas found damaged since the start.", status.damaged)
+            pages = shepherd.inventory_pages
+            self._metrics.gauge("shepherd_inventory_pages", "Pages of its inventory compared since the start.", pages)
             for name in ("quarantined_bytes", "unfinished_bytes"):
                 self._metrics.gauge(f"shepherd_{name}", f"Space that could be had back: {name}.", getattr(status, name))
 

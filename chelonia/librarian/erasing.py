@@ -107,6 +107,8 @@ class Erasers:
             self._after[shepherd] = ""
             return
         elements = [lease, *struck_off(shepherd, boot, [*confirmed, *absent])]
+        if confirmed:
+            elements.append(reports.has_obeyed(shepherd, position))
         if (confirmed or absent) and (await self._records.attempt(self._call, Draft(elements))).applied:
             self._found[shepherd] -= len(confirmed) + len(absent)
 

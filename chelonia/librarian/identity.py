@@ -54,7 +54,7 @@ def recording(beat: Heartbeat, before: Recorded, last_boot: int) -> tuple[Record
     ]
     if before.store:
         as_it_was = as_read("node", "replaced", _text(before.replaced))
-        elements += [drop(obj, "report", "boot"), drop(obj, "report", "number")]
+        elements += [drop(obj, "report", name) for name in ("boot", "number", "obeyed")]
         elements.append(put(obj, "node", "replaced", _text(after.replaced), as_it_was))
     return after, elements
 

@@ -17,6 +17,7 @@ from chelonia.core.ahash import Element
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId, shepherd_object
 from chelonia.core.librarian import Report, ReportedReplica
 from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.position import Position
 from chelonia.core.replicas import Cause, Location, ReplicaState, next_state
 from chelonia.librarian.blobs import facts_of
 from chelonia.librarian.elements import as_read, check, drop, file_record, is_, isset, put, unset
@@ -89,6 +90,25 @@ def accepted(report: Report, last: Reached) -> int:
     return last.number if report.boot == last.boot else 0
 
 
+def has_obeyed(shepherd: ServiceId, authority: Position) -> Element:
+    """Write down that a Shepherd has confirmed what it was ordered to erase with this authority."""
+    obeyed = f"{authority.generation} {authority.sequence}"
+    return put(shepherd_object(shepherd), "report", "obeyed", obeyed)
+
+
+def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[Reached, int]:
+    """What was reached before the first report of a boot, also when that is repeated, and the sequence of the newest
+    order of this generation that was confirmed: how far a Shepherd that starts again was believed. Zeros to any other
+    report."""
+    last = reached(shepherd)
+    if report.number != 1 or report.boot < last.boot:
+        return Reached(0, 0), 0
+    ordered, sequence = map(int, shepherd.value("report", "obeyed", "0 0").split())
+    boot, number = map(int, shepherd.value("report", "before", "0 0").split())
+    reached_then = last if report.boot > last.boot else Reached(boot, number)
+    return reached_then, sequence if ordered == generation else 0
+
+
 def judge(report: Report, known: Known, now: Ms) -> Judged:
     """Decide everything a report in its turn changes at `now`, its number included."""
     judged = Judged(now)
@@ -97,6 +117,8 @@ def judge(report: Report, known: Known, now: Ms) -> Judged:
     conditions = (as_read("report", "boot", boot), as_read("report", "number", number))
     judged.elements.append(put(obj, "report", "boot", str(report.boot), *conditions))
     judged.elements.append(put(obj, "report", "number", str(report.number)))
+    if report.number == 1:
+        judged.elements.append(put(obj, "report", "before", f"{boot or 0} {number or 0}"))
     for replica in {replica.reference: replica for replica in report.replicas}.values():
         _judge_one(Location(report.shepherd, replica.reference), replica, known, judged)
     return judged

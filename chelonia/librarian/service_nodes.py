@@ -343,6 +343,8 @@ class Nodes:
             stored, marker = await self._records.get(call, (obj, REBUILD_OBJECT), (*needed, Needed("rebuild")))
             _require_whole("report", report.shepherd, marker)
             last = self._reached[report.shepherd] = reports.reached(stored)
+            earlier, obeyed = reports.before(report, stored, self._records.position.generation)
+            answer = replace(answer, before_boot=earlier.boot, before_number=earlier.number, obeyed=obeyed)
             if not reports.is_next(report, last):
                 answer = replace(answer, accepted=reports.accepted(report, last), unknown=())
             if not reports.is_next(report, last) and last != Reached(report.boot, report.number):

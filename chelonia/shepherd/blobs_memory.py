@@ -15,6 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId, parse_reference
 from chelonia.core.replicas import ReplicaFacts
 from chelonia.core.shepherd import (
+    MARK,
     NO_NOTES,
     PREFIX_CHARS,
     ByteRange,
@@ -44,6 +45,7 @@ class MemoryBlobs:
         self._writers: dict[ReferenceId, MemoryWriter] = {}
         self._identity = identity
         self._notes: list[Mapping[ReferenceId, bytes]] = []
+        self._synced = 0
         self._gone: tuple[Any, ...] | None = None
         self.broken = False
         """What is read from a cache still comes, all else fails."""
@@ -55,6 +57,21 @@ class MemoryBlobs:
         for writer in self._writers.values():
             writer.dead = True
         self._writers.clear()
+
+    @property
+    def unsynced_notes(self) -> int:
+        """How many writings of notes could still be lost."""
+        return len(self._notes) - self._synced
+
+    def lose_notes(self, count: int) -> None:
+        """A power cut: the last writings of notes are lost. `count`: at most `unsynced_notes`."""
+        assert 0 <= count <= self.unsynced_notes, "what is synced stays"
+        del self._notes[len(self._notes) - count :]
+        self._synced = len(self._notes)
+
+    def drop_notes(self) -> None:
+        """The file of notes is gone: a person has removed it."""
+        self._notes, self._synced = [], 0
 
     def flip(self, reference: ReferenceId, at: int = 0) -> None:
         """Rot: change one bit of a replica."""
@@ -78,11 +95,13 @@ class MemoryBlobs:
         """The disk is unmounted: an empty directory is in its place."""
         self._gone = (self._replicas, self._set_aside, self._suspended, self._identity, self._notes)
         self._replicas, self._set_aside, self._suspended, self._identity, self._notes = {}, {}, {}, None, []
+        self._synced = 0
 
     def come_back(self) -> None:
         """The disk is mounted again."""
         assert self._gone is not None
         self._replicas, self._set_aside, self._suspended, self._identity, self._notes = self._gone
+        self._synced = len(self._notes)
         self._gone = None
 
     def data(self, reference: ReferenceId) -> bytes:
@@ -231,10 +250,13 @@ class MemoryBlobs:
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
         """Note something of replicas, b"" to forget it."""
         self._notes.append(dict(notes))
+        if MARK in notes:
+            self._synced = len(self._notes)
 
     async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
         """Note this, and forget all else."""
         self._notes = [dict(page) async for page in pages]
+        self._synced = len(self._notes)
 
     async def space(self) -> tuple[int, int]:
         """(free, total) bytes usable for replicas."""

@@ -1,10 +1,10 @@
 """Notes about replicas in one file, so that a start need not read a record for each: appended to, and written anew in
 order of reference when many are behind, for objects that lie in memory as they are gone through are gone through fast.
 
-The file is a row of blocks: length (4 bytes, little endian), then `CHLN`, BLAKE2b-64 of the rest, version byte (1), a
-msgpack map of reference -> bytes (empty: forgotten). Later blocks go before earlier ones. What is appended is not
-synced: a block that is torn or damaged is cut off with all behind it, and costs that start a record for each replica
-they spoke of.
+The file is a row of blocks: length (4 bytes, little endian), then `CHLN`, BLAKE2b-64 of the rest, version byte (2), a
+msgpack map of reference -> bytes (empty: forgotten). Later blocks go before earlier ones. What is appended is synced
+with the next note of `mark`, which speaks of all before it: a block that is torn or damaged is cut off with all behind
+it, and costs that start a record for each replica they spoke of.
 Calls block. Layout: docs/formats/replica-store.md.
 """
 
@@ -18,7 +18,7 @@ from typing import Final, cast
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import PREFIX_CHARS, Notes
+from chelonia.core.shepherd import MARK, PREFIX_CHARS, Notes
 from chelonia.wire import records
 
 NAME: Final = "notes"
@@ -29,7 +29,8 @@ BLOCK_NOTES_MAX: Final = 10_000
 SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
 """The disk gets what was written this often, so that a file written anew holds no other sync up."""
 _MAGIC: Final = b"CHLN"
-_NOTES: Final = records.Format("notes of replicas", dict[str, bytes], 1)
+_NOTES: Final = records.Format("notes of replicas", dict[str, bytes], 2, {1: dict})
+"""Version 1 had no marks, and notes also of what nobody had been told of: without a mark nothing follows from them."""
 _LENGTH_BYTES: Final = 4
 
 
@@ -41,8 +42,12 @@ def read(root: Path, head: bytes = b"") -> Notes:
 def gather(blocks: Iterable[Mapping[ReferenceId, bytes]], head: bytes) -> Notes:
     """The last note of each replica in these blocks, each behind `head`. A million pass through here at a start."""
     parts: defaultdict[str, dict[ReferenceId, bytes]] = defaultdict(dict)
-    behind, last = 0, ""
-    for block in filter(None, blocks):
+    behind, last, mark = 0, "", b""
+    for whole in blocks:
+        block = {reference: note for reference, note in whole.items() if reference != MARK} if MARK in whole else whole
+        mark = whole.get(MARK, mark)
+        if not block:
+            continue
         behind += len(block) if behind or next(iter(block)) < last else 0
         last = max(block)
         for reference, note in block.items():
@@ -50,11 +55,11 @@ def gather(blocks: Iterable[Mapping[ReferenceId, bytes]], head: bytes) -> Notes:
                 parts[reference[:PREFIX_CHARS]][reference] = head + note
             else:
                 parts[reference[:PREFIX_CHARS]].pop(reference, None)
-    return Notes(parts, behind)
+    return Notes(parts, behind, mark)
 
 
 def append(path: Path, notes: Mapping[ReferenceId, bytes]) -> None:
-    """Add notes behind the others, all or none; many go to the disk in pieces. Raises: OSError."""
+    """Add notes behind the others, all or none; many go to the disk in pieces, and with a mark all. Raises: OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
     try:
         before = os.fstat(fd).st_size
@@ -63,7 +68,7 @@ def append(path: Path, notes: Mapping[ReferenceId, bytes]) -> None:
         except OSError:
             os.ftruncate(fd, before)  # what is appended from now on must be found
             raise
-        if (before + written) // SYNC_EVERY_BYTES > before // SYNC_EVERY_BYTES:
+        if MARK in notes or (before + written) // SYNC_EVERY_BYTES > before // SYNC_EVERY_BYTES:
             os.fdatasync(fd)
     finally:
         os.close(fd)

@@ -9,7 +9,7 @@ Lookups are exact: no prefix of an id ever matches. Pure, not thread-safe.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
@@ -31,6 +31,8 @@ class Index:
         self._blobs: dict[bytes, ReferenceId | tuple[ReferenceId, ...]] = {}
         self._warm: dict[ReferenceId, Held] = {}
         self._changed: dict[ReferenceId, None] = {}
+        self.missing: dict[ReferenceId, None] = {}
+        """What is not here, though the namespace may list it: noted until it has been told."""
         self._count = 0
         self.total_bytes = 0
 
@@ -51,8 +53,9 @@ class Index:
         """Add a replica, or replace what is known of it."""
         part = self._part(held.reference[:PREFIX_CHARS])
         row, old = rows.pack(held), part.rows.get(held.reference)
-        if old is None or rows.facts_of(old) != rows.facts_of(row):
+        if old is None or rows.note_of(old) != rows.note_of(row):
             self._changed[held.reference] = None
+        self.missing.pop(held.reference, None)
         if old is None:
             self._count += 1
         else:
@@ -66,7 +69,7 @@ class Index:
         already stays as it is.
 
         Args:
-            page: what was noted of each is `rows.at_rest` and its facts, as `changes` gave them.
+            page: what was noted of each is `rows.at_rest` and its facts.
         """
         part = self._part(page.prefix)
         for reference in part.rows:
@@ -99,16 +102,41 @@ class Index:
         self._changed[reference] = None
         return held
 
+    def miss(self, reference: ReferenceId) -> None:
+        """This is not here, and the namespace may list it."""
+        if reference not in self:
+            self.missing[reference] = self._changed[reference] = None
+
+    def told_missing(self, reference: ReferenceId) -> None:
+        """The namespace knows that this is not here."""
+        if reference in self.missing:
+            del self.missing[reference]
+            self._changed[reference] = None
+
     def changes(self, limit: int) -> dict[ReferenceId, bytes]:
-        """The facts of some that came, b"" of those that are gone or unreadable, since they were last asked for."""
+        """What is to be noted of some that came, went or changed since this was last asked, b"" of what is gone."""
         chosen = [reference for reference, _ in zip(self._changed, range(limit), strict=False)]
         for reference in chosen:
             del self._changed[reference]
-        return {reference: rows.facts_of(self._row(reference) or b"") for reference in chosen}
+        return self.notes_of(chosen)
 
-    def facts_after(self, after: str, limit: int) -> dict[ReferenceId, bytes]:
-        """The facts of the next `limit` replicas in order, b"" of those that are unreadable."""
-        return {reference: rows.facts_of(row) for reference, row in self._following(after, limit)}
+    def unnoted(self, references: Iterable[ReferenceId]) -> None:
+        """What `changes` gave of these could not be noted."""
+        self._changed = {**dict.fromkeys(references), **self._changed}
+
+    def notes_of(self, references: Iterable[ReferenceId]) -> dict[ReferenceId, bytes]:
+        """What is to be noted of these, b"" of what is gone."""
+        return {reference: self._note(reference) for reference in references}
+
+    def notes_after(self, after: str, limit: int) -> dict[ReferenceId, bytes]:
+        """What is to be noted of the next `limit` replicas in order."""
+        return {reference: rows.note_of(row) for reference, row in self._following(after, limit)}
+
+    def _note(self, reference: ReferenceId) -> bytes:
+        row = self._row(reference)
+        if row is not None:
+            return rows.note_of(row)
+        return rows.OPEN if reference in self.missing else b""
 
     def sizes_after(self, after: str, limit: int) -> dict[ReferenceId, int]:
         """The sizes of the next `limit` replicas in order, as their records have them."""

@@ -8,6 +8,9 @@ the whole inventory is compared again. So reports neither vanish nor overtake.
 Each boot sends a first report, an empty one if there is nothing to tell: until it is taken, one of an earlier boot that
 was late could still be. Under metadata put back from a backup, whose numbers are older, they are numbered as of a later
 boot: no number comes twice.
+
+A replica that a receipt is given for moves the numbers too, by an empty report if need be: so an image of the disk from
+before that shows when it is put back (docs/design/018-returning.md).
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ class Journal:
         self._flight: Report | None = None
         self._flight_due = 0
         self._tries = 0
+        self._taken_ms = 0
+        self._stale_ms: int | None = None
         self.accepted = 0
         self.rejected = 0
         """How often in a row an answer came that did not take the report."""
@@ -65,17 +70,40 @@ class Journal:
         self._gone[reference] = gone(reference, blob)
         self.note(reference, due_ms)
 
-    def erased(self, reference: ReferenceId, blob: BlobId, due_ms: int) -> None:
+    def may_be_told(self, reference: ReferenceId) -> bool:
+        """Whether something that was said of this replica may be believed later: by the report in flight, or while none
+        of this boot was taken by one of an earlier boot."""
+        flying = self._flight.replicas if self._flight is not None else ()
+        return not self.accepted or any(r.reference == reference for r in flying)
+
+    def erased(self, reference: ReferenceId, blob: BlobId, due_ms: int) -> bool:
         """Forget a replica erased by order.
 
         A report in flight may still say that it is alive and be applied after the order was closed, and so may one of
-        an earlier boot while none of this was taken: that one is followed by the news that it is gone.
+        an earlier boot while none of this was taken: that one is followed by the news that it is gone. Returns whether.
         """
         self._due.pop(reference, None)
         self._gone.pop(reference, None)
-        flying = self._flight.replicas if self._flight is not None else ()
-        if not self.accepted or any(r.reference == reference for r in flying):
+        followed = self.may_be_told(reference)
+        if followed:
             self.note_gone(reference, blob, due_ms)
+        return followed
+
+    def tells_gone(self, reference: ReferenceId) -> bool:
+        """Whether it is still to be accepted that this replica is not here."""
+        flying = self._flight.replicas if self._flight is not None else ()
+        return reference in self._gone or any(r.reference == reference for r in flying)
+
+    def outdated(self, now_ms: int, apart_ms: int) -> None:
+        """The namespace may learn something in another way: send a report, if an empty one, now or so long after the
+        last."""
+        if self._stale_ms is None:
+            self._stale_ms = max(now_ms, self._taken_ms + apart_ms)
+
+    @property
+    def sent(self) -> int:
+        """The number of the last report taken, accepted or not."""
+        return self.accepted if self._flight is None else self._flight.number
 
     def forget(self, reference: ReferenceId) -> None:
         """Report this replica no more: the namespace has learned of it in another way."""
@@ -83,7 +111,10 @@ class Journal:
 
     def next_due(self) -> int | None:
         """When the next report should be sent (monotonic; in the past when one is in flight), None when never."""
-        return 0 if self._flight is not None else self._earliest()
+        if self._flight is not None:
+            return 0
+        due = [each for each in (self._earliest(), self._stale_ms) if each is not None]
+        return min(due) if due else None
 
     def _earliest(self) -> int | None:
         while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
@@ -104,8 +135,10 @@ class Journal:
         if self._flight is None:
             self._flight_due = self._earliest() or 0
             replicas = self._gather(now_ms, limit, describe)
-            if not replicas and self.accepted:
+            stale = self._stale_ms is not None and self._stale_ms <= now_ms
+            if not replicas and self.accepted and not stale:
                 return None
+            self._stale_ms, self._taken_ms = None, now_ms
             self._flight = Report(self._shepherd, self.boot, self.accepted + 1, replicas)
             self._tries = 0
         self._tries += 1
@@ -135,7 +168,7 @@ class Journal:
     def _gather(self, now_ms: int, limit: int, describe: Describe) -> tuple[ReportedReplica, ...]:
         replicas: list[ReportedReplica] = []
         while len(replicas) < limit:
-            due = self.next_due()
+            due = self._earliest()
             if due is None or due > now_ms:
                 break
             _, reference = heapq.heappop(self._heap)

@@ -18,6 +18,9 @@ from chelonia.core.librarian import ReportedReplica
 from chelonia.core.replicas import Cause, Checksums, ReplicaFacts, ReplicaState, next_state
 from chelonia.core.shepherd import StoredReplica
 
+_GOOD = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL)
+"""What is listed of a copy that is whole: a surplus one is alive here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -30,6 +33,7 @@ class Held:
         keep_until_ms: monotonic; an uncommitted replica is expected to be unknown until then.
         unknown_since_ms: monotonic; since when Librarians have called it unknown, -1 when they have not.
         checked_ms: wall clock of the last full check in this boot, 0 for none.
+        listed: the namespace is known to list it as alive, as it is.
     """
 
     reference: ReferenceId
@@ -43,6 +47,7 @@ class Held:
     keep_until_ms: int = 0
     unknown_since_ms: int = -1
     checked_ms: Ms = Ms(0)
+    listed: bool = False
 
     @property
     def alive(self) -> bool:
@@ -92,18 +97,18 @@ def found(stored: StoredReplica, keep_until_ms: int) -> Held:
 
 def unproven(held: Held) -> Held:
     """A replica that nobody may have before it is checked."""
-    return replace(held, state=ReplicaState.INVALID)
+    return replace(held, state=ReplicaState.INVALID, listed=False)
 
 
 def checked(held: Held, intact: bool, now_ms: Ms) -> Held:
     """The replica after a full check of bytes and record."""
-    state = next_state(held.state, Cause.VERIFIED if intact else Cause.DAMAGED)
-    return replace(held, state=state or held.state, checked_ms=now_ms)
+    state = next_state(held.state, Cause.VERIFIED if intact else Cause.DAMAGED) or held.state
+    return replace(held, state=state, checked_ms=now_ms, listed=held.listed and state is held.state)
 
 
-def acknowledged(held: Held) -> Held:
-    """The replica once a Librarian knows its blob."""
-    return replace(held, committed=True, unknown_since_ms=-1)
+def acknowledged(held: Held, believed: ReplicaState | None) -> Held:
+    """The replica once a Librarian knows its blob, and believes this of it (None: not known)."""
+    return replace(held, committed=True, unknown_since_ms=-1, listed=held.alive and believed in _GOOD)
 
 
 def unknown(held: Held, now_ms: int, grace_ms: int) -> tuple[Held, Fate]:
@@ -117,7 +122,7 @@ def unknown(held: Held, now_ms: int, grace_ms: int) -> tuple[Held, Fate]:
     since = held.unknown_since_ms if held.unknown_since_ms >= 0 else now_ms
     limit = since + grace_ms if held.committed else max(held.keep_until_ms, 0)
     fate = Fate.SET_ASIDE if now_ms >= limit else Fate.ASK_AGAIN
-    return replace(held, unknown_since_ms=since), fate
+    return replace(held, unknown_since_ms=since, listed=False), fate
 
 
 def reported(held: Held) -> ReportedReplica:

@@ -16,7 +16,7 @@ from chelonia.core.clock import Clock, Ids
 from chelonia.core.ids import ReferenceId, RequestKey
 from chelonia.core.librarian import Librarian, ReportedReplica
 from chelonia.core.pacing import Pace
-from chelonia.core.replicas import Location, Receipt
+from chelonia.core.replicas import Location, Receipt, ReplicaState
 from chelonia.core.shepherd import BlobStore, Signer, State, StateFile, Transfers
 from chelonia.shepherd import lifecycle
 from chelonia.shepherd.checksums import Worker
@@ -199,17 +199,29 @@ class Node:
 
     # --- custody --------------------------------------------------------------------------------------------------
 
-    def known(self, reference: ReferenceId) -> None:
-        """Note that a Librarian knows this replica's blob: from now on it is committed."""
+    def known(self, reference: ReferenceId, believed: ReplicaState | None) -> None:
+        """Note that a Librarian knows this replica's blob, and believes this of it (None: not known): from now on it is
+        committed."""
         held = self.index.get(reference)
         if held is None:
             return
         if not held.committed:
             self._to_settle[reference] = None
-        self.index.put(lifecycle.acknowledged(held))
+        self.index.put(lifecycle.acknowledged(held, believed))
+
+    def unlisted(self, reference: ReferenceId) -> None:
+        """Note that the namespace does not have this replica listed."""
+        held = self.index.get(reference)
+        if held is not None and held.listed:
+            self.index.put(replace(held, listed=False))
+
+    def listed(self, reference: ReferenceId) -> None:
+        """Note that the namespace has learned of this replica in another way than by a report."""
+        self.known(reference, ReplicaState.ALIVE)
+        self.journal.forget(reference)
 
     async def settle(self) -> None:
-        """Make what `known` noted durable. Losing it in a crash is harmless: the next inventory tells again."""
+        """Make what `known` noted durable. Losing it in a crash is harmless: it is told again."""
         references, self._to_settle = tuple(self._to_settle), {}
         if references:
             await self.ports.blobs.settle(references)
@@ -230,8 +242,11 @@ class Node:
     async def erase(self, reference: ReferenceId) -> None:
         """Erase a replica by order, wherever it is."""
         held = self.index.remove(reference)
+        if held is not None and self.journal.may_be_told(reference):
+            self.index.miss(reference)
         await self.ports.blobs.erase(reference)
         if held is not None:
-            self.journal.erased(reference, held.blob, self.ports.clock.monotonic_ms())
+            if not self.journal.erased(reference, held.blob, self.ports.clock.monotonic_ms()):
+                self.index.told_missing(reference)
             self.news.set()
             log.info("replica erased reference=%s blob=%s size=%d", reference, held.blob, held.size)

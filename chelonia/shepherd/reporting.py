@@ -1,10 +1,11 @@
 """What Librarians hear of this Shepherd: heartbeats, numbered reports, and the comparison of inventories.
 
-Heartbeats say that it lives; reports say what changed, one in flight, repeated until accepted (`journal`). After the
-first report of each start, once in a while, and whenever the other side asks or the two disagree, the inventory is
-paged through and differences reported; heartbeats say whether that is done, for until then nobody may rely on what is
-believed of us. Nothing is reported to a Librarian of another cluster: what it does not know would look like bytes to
-set aside.
+Heartbeats say that it lives; reports say what changed, one in flight, repeated until accepted (`journal`). The answer
+to the first report of a start says which was accepted last before: where the notes go just as far (`mark`), what they
+have otherwise than the disk is reported. Else, once in a while, and whenever the other side asks or the two disagree,
+the inventory is paged through and differences reported. Heartbeats say whether that is done, for until then nobody may
+rely on what is believed of us. Nothing is reported to a Librarian of another cluster: what it does not know would look
+like bytes to set aside.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ReferenceId
+from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.librarian import (
     REFUSED_STORE,
     Heartbeat,
@@ -26,10 +27,13 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd import authority, lifecycle
+from chelonia.shepherd import mark as marks
 from chelonia.shepherd.beats import Beats
 from chelonia.shepherd.disk import CURE
 from chelonia.shepherd.lifecycle import Fate, Held
+from chelonia.shepherd.mark import Believed, Mark
 from chelonia.shepherd.node import Node
+from chelonia.shepherd.stock import Stock
 from chelonia.shepherd.uploads import Uploads
 from chelonia.shepherd.waiting import wake_or_sleep
 
@@ -50,16 +54,26 @@ _SAME = {
 class Reporting:
     """The reporting side of one Shepherd."""
 
-    def __init__(self, node: Node, uploads: Uploads) -> None:
+    def __init__(self, node: Node, uploads: Uploads, stock: Stock) -> None:
         self._node = node
         self._uploads = uploads
+        self._stock = stock
         self.on = True
+        self.reconciled = ""
+        """How this start was reconciled with the namespace last, and why so; "" before."""
+        self.pages = 0
+        """Of inventories, compared since the start."""
         self._linked = False
-        self._compare = True
+        self._foreign = False
+        self._begun = False  # this start knows by what it has to be reconciled
+        self._differing = False  # by differences, once all bytes have been looked at
+        self._differences = 0
+        self._why = ""  # why the whole inventory is to be compared
         self._settling = False
         self._strangers: dict[ReferenceId, None] = {}
         self._alarmed = False
         self._compared = (0, 0)  # the generation compared with, and when (monotonic)
+        self._whole = (0, -1)  # when the whole inventory was compared: wall clock, and monotonic (-1: not for long)
         self._numbered = 0  # the generation whose reports are numbered
         self._replaced = False
         self._missing = 0
@@ -165,7 +179,7 @@ class Reporting:
     def _proven_generation(self) -> int:
         """The generation under which every difference has been reported and taken, 0 when there is none."""
         generation, at_ms = self._compared
-        open_yet = self._compare or self._node.in_doubt or self._settling
+        open_yet = not self._begun or self._why or self._node.in_doubt or self._settling
         told = not open_yet and self._node.journal.told(at_ms)
         return generation if told and generation == self._node.state.generation else 0
 
@@ -174,9 +188,13 @@ class Reporting:
         node = self._node
         try:
             await self._number()
-            if self._compare_due():
-                await self._compare_inventory()
-            report = node.journal.take(node.ports.clock.monotonic_ms(), bounds.REPORT_ENTRIES_MAX, node.describe)
+            self._reconcile_differences()
+            why = self._why_compare()
+            if why:
+                await self._compare_inventory(why)
+            limit = bounds.REPORT_ENTRIES_MAX if node.journal.accepted else 0
+            report = node.journal.take(node.ports.clock.monotonic_ms(), limit, node.describe)
+            await self._keep_mark()
             if report is None:
                 return False
             spoken = replace(report, store=node.disk.identity.store)
@@ -195,18 +213,75 @@ class Reporting:
             await self._node.number_anew()
         self._numbered = generation
 
-    def _compare_due(self) -> bool:
-        """Whether to compare inventories now: asked to, in doubt (not again and again), or not done for long. What a
-        start has not looked at yet would be claimed unseen; before its first report is taken, what is believed of it
+    def _begin(self, believed: Believed) -> None:
+        """The first report was taken: decide how to go on."""
+        node, stock = self._node, self._stock
+        now_ms = node.ports.clock.now_ms()
+        age_ms = marks.age_ms(stock.mark, now_ms)
+        if stock.mark is not None and age_ms >= 0:
+            self._whole = (stock.mark.compared_ms, node.ports.clock.monotonic_ms() - age_ms)
+        replaced = "this store takes the place of another" if self._replaced else ""
+        why = marks.why_whole(stock.mark, believed, node.disk.identity.store, node.state)
+        self._why, self._begun = self._why or replaced or why, True
+        self._differing = not self._why
+        if self._why:
+            return
+        self._differences = len(stock.untold) + len(node.index.missing)
+        for reference in stock.untold:
+            node.report(reference)
+        for reference in node.index.missing:
+            log.warning("replica missing reference=%s; reported as deleted", reference)
+            node.journal.note_gone(reference, BlobId(""), node.ports.clock.monotonic_ms())
+
+    def _reconcile_differences(self) -> None:
+        """Once it is known that all bytes are there, what differs from the notes is all that has to be told."""
+        node = self._node
+        if not self._differing or self._why or not node.measured:
+            return
+        self._differing = False
+        self._compared = (node.state.generation, node.ports.clock.monotonic_ms())
+        self.reconciled, self._stock.untold = f"differences={self._differences}", {}
+        log.info("inventory compared by %s replicas=%d", self.reconciled, len(node.index))
+
+    def _why_compare(self) -> str:
+        """Why to compare inventories now: asked to, in doubt (not again and again), or not done for long; else "". What
+        a start has not looked at yet would be claimed unseen; before its first report is taken, what is believed of it
         may still be changed by what an earlier start did or told."""
         node = self._node
-        if not node.measured or not node.journal.accepted:
-            return False
+        if not node.measured or not node.journal.accepted or not self._begun:
+            return ""
         generation, at_ms = self._compared
-        since_ms = node.ports.clock.monotonic_ms() - at_ms
-        doubted = node.in_doubt and since_ms >= node.settings.unknown_retry_ms
-        restored = generation != node.state.generation  # an order to erase may have told of that before a heartbeat did
-        return self._compare or restored or doubted or since_ms >= node.settings.compare_ms
+        now_ms = node.ports.clock.monotonic_ms()
+        if self._why:
+            return self._why
+        if generation != node.state.generation:  # an order to erase may have told of that before a heartbeat did
+            return "other metadata were put back"
+        if node.in_doubt and now_ms - at_ms >= node.settings.unknown_retry_ms:
+            return "it was asked for a replica that it does not have"
+        wall_ms, whole_ms = self._whole
+        due = not wall_ms or now_ms - whole_ms >= node.settings.compare_ms
+        return "it was not compared for long" if due else ""
+
+    async def _keep_mark(self) -> None:
+        """Note durably how far the notes go, before what is sent next goes out; without it a start compares all."""
+        mark = self._mark()
+        if mark is None or mark == self._stock.mark:
+            return
+        try:
+            await self._node.disk.require()  # never into the directory below a disk that is not mounted
+            await self._stock.keep(mark)
+        except CheloniaError as error:
+            log.info("the notes could not be marked, a start would compare the whole inventory error=%s", error)
+
+    def _mark(self) -> Mark | None:
+        node, found = self._node, self._stock.mark
+        boot, generation = node.journal.boot, node.state.generation
+        if not self._begun:
+            return found if found is None or boot in found.starts else marks.started(found, boot)
+        open_yet = self._why or node.in_doubt or self._settling
+        settled = not open_yet and (self._differing or self._compared[0] == generation)
+        store, (wall_ms, _) = node.disk.identity.store, self._whole
+        return Mark(store, generation, boot, node.journal.sent, settled=settled, compared_ms=wall_ms)
 
     def _pause_ms(self, ready: bool) -> int:
         due_ms = self._node.journal.next_due()
@@ -219,16 +294,17 @@ class Reporting:
         node = self._node
         state = authority.seen(node.state, answer.position)
         if state is None:
-            if self._linked or self._compare:
+            if not self._foreign:
                 log.warning(
                     "a Librarian of another cluster answered cluster=%s own=%s; nothing is reported to it; "
                     "correct the Librarians in this Shepherd's configuration",
                     answer.position.cluster, node.state.cluster,
                 )  # fmt: skip
-            self._linked = self._compare = False
+            self._linked, self._why, self._foreign = False, "", True
             node.disk.refused = f"cluster {answer.position.cluster} answers, this store belongs to {node.state.cluster}"
             return
-        node.disk.refused, self._answered_ms = "", node.ports.clock.monotonic_ms()
+        node.disk.refused, self._foreign = "", False
+        self._answered_ms = node.ports.clock.monotonic_ms()
         node.ordered(answer.copy_bytes_per_s_max, answer.copies_at_once_max)
         if not answer.known and self._linked:
             log.info("this Shepherd is not approved (any more); an administrator approves it as %s", node.id)
@@ -236,7 +312,9 @@ class Reporting:
         if answer.known and not node.disk.trouble:
             self._replaced = self._replaced or node.disk.identity.replaces
             await node.disk.admit(answer.position.cluster)
-        self._compare = self._compare or fresh or state.generation != node.state.generation
+        restored = state.generation != node.state.generation
+        if self._begun and (fresh or restored):
+            self._why = self._why or ("other metadata were put back" if restored else "it was not known for a while")
         self._linked = answer.known
         if state != node.state:
             await node.save(lambda now: authority.seen(now, answer.position) or now)
@@ -247,8 +325,9 @@ class Reporting:
         settled = self._node.journal.answered(answer.accepted)
         if settled.diverged:
             log.info("reports diverged accepted=%d; the inventory is compared again", answer.accepted)
-        if settled.diverged or answer.next_report_ms < 0:
-            self._compare = True
+            self._why = self._why or "its reports and the cluster's count of them differ"
+        if answer.next_report_ms < 0:
+            self._why = self._why or "a Librarian has asked for it"
         if self._node.journal.rejected == REJECTED_MAX:
             log.warning(
                 "reports are answered but not taken boot=%d; if an older state file was put back on this Shepherd, "
@@ -259,6 +338,11 @@ class Reporting:
             if not settled.diverged:
                 await self._node.ports.clock.sleep(self._node.settings.report_retry_ms)
             return
+        if not self._begun:
+            self._begin(Believed(answer.before_boot, answer.before_number, answer.obeyed))
+        for replica in settled.done.replicas:
+            if replica.state is ReplicaState.DELETED:
+                self._node.index.told_missing(replica.reference)
         if settled.first_try:
             await self._judge(settled.done, dict.fromkeys(answer.unknown))
         else:
@@ -272,7 +356,7 @@ class Reporting:
             held = node.index.get(replica.reference)
             if held is None or replica.reference not in unknown:
                 self._strangers.pop(replica.reference, None)
-                node.known(replica.reference)
+                node.known(replica.reference, replica.state)
                 continue
             held, fate = lifecycle.unknown(held, now_ms, node.settings.unknown_grace_ms)
             node.index.put(held)
@@ -314,28 +398,36 @@ class Reporting:
 
     # --- inventory ------------------------------------------------------------------------------------------------
 
-    async def _compare_inventory(self) -> None:
+    async def _compare_inventory(self, why: str) -> None:
         """Page through what the namespace believes to be here and report every difference."""
         node = self._node
         await node.disk.require()
-        asked, doubted = self._compare, node.in_doubt
-        self._compare = node.in_doubt = False  # whoever asks, or doubts, while it runs has it run again
-        self._settling = asked or doubted
+        asked, doubted = self._why, node.in_doubt
+        self._why, node.in_doubt = "", False  # whoever asks, or doubts, while it runs has it run again
+        self._differing = False
+        self._settling = bool(asked) or doubted
         self._missing = 0
-        generation = node.state.generation
+        generation, missing = node.state.generation, tuple(node.index.missing)
         try:
+            await self._keep_mark()
             await self._compare_pages()
         except BaseException:
-            self._compare, node.in_doubt = self._compare or asked, node.in_doubt or doubted
+            self._why, node.in_doubt = self._why or asked, node.in_doubt or doubted
             raise
         finally:
             self._settling = False
+        for reference in missing:
+            if not node.journal.tells_gone(reference):
+                node.index.told_missing(reference)  # nobody has it listed
         if self._replaced and self._missing:
             text = "this store takes the place of an earlier one: %d replicas it held are reported lost"
             log.warning(text, self._missing)
         self._replaced = False
-        self._compared = (generation, node.ports.clock.monotonic_ms())
-        log.info("inventory compared replicas=%d to_report=%d", len(node.index), len(node.journal))
+        now_ms = node.ports.clock.monotonic_ms()
+        self._compared, self._whole = (generation, now_ms), (node.ports.clock.now_ms(), now_ms)
+        self.reconciled, self._stock.untold = f"whole: {why}", {}
+        text = "inventory compared whole replicas=%d to_report=%d because=%s"
+        log.info(text, len(node.index), len(node.journal), why)
 
     async def _compare_pages(self) -> None:
         node = self._node
@@ -343,6 +435,7 @@ class Reporting:
         while True:
             page = await node.ports.librarians.inventory(node.own_call(), node.id, after, bounds.PAGE_ENTRIES_MAX)
             await self._compare_page(after, page.after, {item.reference: item for item in page.items})
+            self.pages += 1
             if not page.after:
                 break
             if page.after <= after:
@@ -365,8 +458,10 @@ class Reporting:
                 text = "replica missing reference=%s blob=%s state=%s; reported as deleted"
                 log.log(level, text, item.reference, item.blob, item.state.value)
                 node.journal.note_gone(item.reference, item.blob, node.ports.clock.monotonic_ms())
+                node.index.miss(item.reference)
         for reference in node.index.references(after, upto):
             if reference not in items:
+                node.unlisted(reference)
                 node.report(reference)
 
     async def _reinstated(self, item: InventoryItem) -> bool:
@@ -389,8 +484,9 @@ class Reporting:
         assert held is not None
         if item.state is None:
             return  # the blob is gone: its erasure is in the outbox
-        node.known(item.reference)
+        node.known(item.reference, item.state)
         if held.alive and item.state is ReplicaState.INVALID and not held.checked_ms:
-            node.suspect(held.reference)  # found damaged before this start: look before claiming anything
+            node.index.put(lifecycle.unproven(held))  # found damaged before: look before claiming anything
+            node.suspect(held.reference)
         elif (held.state, item.state) not in _SAME:
             node.report(held.reference)

@@ -3,7 +3,8 @@
 A row is a condition, which changes, and facts, which never do. A million objects with their strings take a gigabyte
 and seconds to make; a million rows take a fifth of it, and are read from a file as they are. Pure.
 
-Condition, little endian: flags (1: bit 0 alive, bit 1 committed), keep_until_ms, unknown_since_ms, checked_ms (8 each).
+Condition, little endian: flags (1: bit 0 alive, 1 committed, 2 listed), keep_until_ms, unknown_since_ms,
+checked_ms (8 each).
 Facts: size, created_ms (8 each), then blob, guid, SHA-256, MD5, Adler-32, each a length (2) and a short form: `u` and
 the 16 bytes of a UUID, `x` and the bytes of even lower-case hex digits, `t` and UTF-8.
 """
@@ -24,7 +25,11 @@ _CONDITION: Final = struct.Struct("<Bqqq")
 _NUMBERS: Final = struct.Struct("<qq")
 _LENGTH: Final = struct.Struct("<H")
 _FRONT: Final = struct.Struct(f"<{_CONDITION.size}xq")
-_ALIVE, _COMMITTED = 1, 2
+_ALIVE, _COMMITTED, _LISTED = 1, 2, 4
+OPEN: Final = b"+"
+"""The note of a replica of which the namespace may believe anything: it is told again after a start."""
+DAMAGED: Final = b"?"
+"""The note of one that was found damaged: as `OPEN`, and not alive before it is checked."""
 _BLOB_AT: Final = _CONDITION.size + _NUMBERS.size + _LENGTH.size
 _UUID_SHORT: Final = _LENGTH.pack(17)
 _SHORT_SPAN: Final = slice(_BLOB_AT - _LENGTH.size, _BLOB_AT)
@@ -34,7 +39,7 @@ _HEX: Final = re.compile(r"(?:[0-9a-f]{2})+")
 
 def pack(held: Held) -> bytes:
     """The row of a replica."""
-    flags = _ALIVE * held.alive | _COMMITTED * held.committed
+    flags = _ALIVE * held.alive | _COMMITTED * held.committed | _LISTED * held.listed
     texts = (held.blob, held.guid, held.checksums.sha256, held.checksums.md5, held.checksums.adler32)
     parts = [
         _CONDITION.pack(flags, held.keep_until_ms, held.unknown_since_ms, held.checked_ms),
@@ -53,7 +58,7 @@ def unpack(reference: ReferenceId, row: bytes) -> Held:
     return Held(
         reference, BlobId(blob), Guid(guid), size, Checksums(sha256, md5, adler32), Ms(created_ms),
         ReplicaState.ALIVE if flags & _ALIVE else ReplicaState.INVALID, bool(flags & _COMMITTED),
-        keep_until_ms, unknown_since_ms, Ms(checked_ms),
+        keep_until_ms, unknown_since_ms, Ms(checked_ms), bool(flags & _LISTED),
     )  # fmt: skip
 
 
@@ -88,9 +93,17 @@ def facts_of(row: bytes) -> bytes:
     return row[_CONDITION.size :] if row and len(blob_of(row)) > 1 else b""
 
 
+def note_of(row: bytes) -> bytes:
+    """What is noted of a replica with this row: its facts while the namespace lists it as it is, alive; else `OPEN` or
+    `DAMAGED`."""
+    if not row[0] & _ALIVE:
+        return DAMAGED
+    return (facts_of(row) if row[0] & _LISTED else b"") or OPEN
+
+
 def at_rest(keep_until_ms: int) -> bytes:
-    """What `facts_of` becomes a row behind: the condition of a whole, committed replica that a start finds."""
-    return _CONDITION.pack(_ALIVE | _COMMITTED, keep_until_ms, -1, 0)
+    """What noted facts become a row behind: the condition of a whole, committed replica that a start finds."""
+    return _CONDITION.pack(_ALIVE | _COMMITTED | _LISTED, keep_until_ms, -1, 0)
 
 
 def uncommitted(row: bytes) -> bytes:

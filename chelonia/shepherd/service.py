@@ -80,9 +80,9 @@ class ShepherdService:
         self._node = Node(ports, settings)
         self._uploads = Uploads(self._node)
         self._downloads = Downloads(self._node)
-        self._reporting = Reporting(self._node, self._uploads)
-        self._scrubber = Scrubber(self._node)
         self._stock = Stock(self._node)
+        self._reporting = Reporting(self._node, self._uploads, self._stock)
+        self._scrubber = Scrubber(self._node)
         self._drilling = Drilling(self._node)
         self._aside = _Aside({}, {})
         self._readmitted_to = ReferenceId("")
@@ -140,6 +140,11 @@ class ShepherdService:
     def lease_ms(self) -> int:
         """How long it may be silent before it counts as away, as last told; 0 before any heartbeat was answered."""
         return self._reporting.lease_ms
+
+    @property
+    def inventory_pages(self) -> int:
+        """Pages of its inventory that were compared with the namespace since the start."""
+        return self._reporting.pages
 
     async def beat(self) -> None:
         """Send one heartbeat now."""

@@ -27,7 +27,8 @@ class ShepherdSettings:
         heartbeat_ms: between two signs of life.
         report_ms: least time between two reports, so that many changes share one.
         report_retry_ms: pause after a report or heartbeat that failed.
-        uncommitted_report_ms: how long a copy whose commit is under way waits before it is reported.
+        uncommitted_report_ms: how long a copy whose commit is under way waits before it is reported; two empty reports
+            are as far apart.
         unknown_retry_ms: how soon a replica the namespace does not know is reported again.
         unknown_grace_ms: how long a ticket's bytes are kept after its expiry, and how long a committed replica may
             be unknown before it is set aside.
@@ -42,7 +43,7 @@ class ShepherdSettings:
         copies_at_once_max: repair copies that are sent, and as many that are taken, at once, whatever the cluster
             orders; from 1 to `bounds.COPIES_IN_FLIGHT_PER_NODE_MAX`.
         scrub_period_ms, scrub_bytes_per_s_max: every replica is re-read within the period, at this rate at most.
-        compare_ms: the inventory is compared with the namespace at least this often.
+        compare_ms: the whole inventory is compared with the namespace at least this often, over restarts too.
         tidy_ms: between two looks for what has expired.
         min_free_bytes: never used, so that the node stays manageable; announced as not free.
         accepting: whether new replicas are taken at all.

@@ -370,6 +370,7 @@ class Uploads:
         node.index.put(held)
         # A claimed copy is waited for; any other is about to be named by a transact, so its report can wait for that.
         node.report(pending.reference, 0 if pending.request.reference else node.settings.uncommitted_report_ms)
+        node.journal.outdated(node.ports.clock.monotonic_ms(), node.settings.uncommitted_report_ms)
         pending.receipts[node.id] = node.receipt(held)
         log.info("replica stored reference=%s blob=%s size=%d", held.reference, held.blob, held.size)
         return held
@@ -444,8 +445,7 @@ class Uploads:
                     raise
                 log.info("commit is asked for again reference=%s error=%s", held.reference, error)
             await node.ports.clock.sleep(node.settings.commit_retry_ms)
-        node.known(held.reference)
-        node.journal.forget(held.reference)
+        node.listed(held.reference)
 
     # --- repeats --------------------------------------------------------------------------------------------------
 

@@ -218,15 +218,18 @@ _REPORT = record(
 )
 
 
-def _reported_answer_make(seconds: int, files: Any, accepted: int, exact_ms: int | None, unknown: Any) -> ReportAnswer:
+def _reported_answer_make(seconds: int, files: Any, *ours: Any) -> ReportAnswer:
+    accepted, exact_ms, unknown, *before = ours
     if exact_ms is None:
         exact_ms = seconds * 1000 if seconds >= 0 else -1
-    return ReportAnswer(accepted, exact_ms, unknown, files)
+    return ReportAnswer(accepted, exact_ms, unknown, files, *before)
 
 
 def _reported_answer_take(item: ReportAnswer) -> tuple[Any, ...]:
     exact = item.next_report_ms
-    return (exact + 999) // 1000 if exact >= 0 else -1, item.all_files, item.accepted, exact, item.unknown
+    seconds = (exact + 999) // 1000 if exact >= 0 else -1
+    before = item.before_boot, item.before_number, item.obeyed
+    return seconds, item.all_files, item.accepted, exact, item.unknown, *before
 
 
 _REPORT_ANSWER = shaped(
@@ -237,6 +240,9 @@ _REPORT_ANSWER = shaped(
     Text("accepted", "accepted", INT, default=0),
     Text("nextReportMs", "exact_ms", INT, default=None),
     Listed("unknownList", Texts("referenceID", "unknown"), omit=True),
+    extra("beforeBoot", "before_boot", 0, form=INT),
+    extra("beforeNumber", "before_number", 0, form=INT),
+    extra("obeyed", "obeyed", 0, form=INT),
 )
 
 # --- the transactional namespace -----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The BlobStore contract, on every engine: what is visible when, what survives a crash, what a full disk does."""
 
 import asyncio
+import os
 import resource
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.replicas import Checksums, ReplicaFacts
-from chelonia.core.shepherd import BlobStore, ByteRange, Notes
+from chelonia.core.shepherd import MARK, BlobStore, ByteRange, Notes
 from chelonia.shepherd import blobs_files
 from chelonia.shepherd.blobs_files import FileBlobs
 from chelonia.shepherd.blobs_memory import MemoryBlobs
+from chelonia.wire import records
 
 REF = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
 OTHER = ReferenceId("bbbbbbbb-0000-4000-8000-000000000002")
@@ -445,6 +447,54 @@ async def test_a_crash_while_notes_are_written_anew_leaves_the_old_ones(engine: 
     assert together(await store.notes()) == {REF: b"a"}
     await store.note_anew(pages({REF: b"c"}))
     assert together(await store.notes()) == {REF: b"c"}
+
+
+async def test_a_mark_is_given_back_the_last_one_beside_the_notes(engine: Engine) -> None:
+    assert (await engine.store.notes()).mark == b""
+    await engine.store.note({REF: b"a", MARK: b"1"})
+    await engine.store.note({MARK: b"2"})
+    await engine.store.note({OTHER: b"b"})
+    store = engine.reopen(False)
+    notes = await store.notes()
+    assert (notes.mark, together(notes), notes.behind) == (b"2", {REF: b"a", OTHER: b"b"}, 0)
+    await store.note_anew(pages({REF: b"c"}, {OTHER: b"d", MARK: b"3"}))
+    notes = await store.notes()
+    assert (notes.mark, together(notes), notes.behind) == (b"3", {REF: b"c", OTHER: b"d"}, 0)
+
+
+async def test_a_mark_is_synced_and_all_before_it_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, synced, sync = FileBlobs(tmp_path), list[int](), os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.fstat(fd).st_size) or sync(fd))
+    await store.note({REF: b"a"})
+    assert synced == []
+    await store.note({OTHER: b"b", MARK: b"1"})
+    assert synced == [(tmp_path / "notes").stat().st_size]
+    store.close()
+
+
+async def test_notes_in_memory_are_lost_up_to_the_last_mark() -> None:
+    store = MemoryBlobs()
+    await store.note({REF: b"a"})
+    await store.note({MARK: b"1"})
+    assert store.unsynced_notes == 0
+    await store.note({REF: b"b"})
+    await store.note({OTHER: b"c"})
+    store.lose_notes(1)
+    assert together(await store.notes()) == {REF: b"b"}
+    with pytest.raises(AssertionError):
+        store.lose_notes(1)
+
+
+async def test_notes_of_version_1_are_read(tmp_path: Path) -> None:
+    store = FileBlobs(tmp_path)
+    block = records.check_in(b"CHLN", records.Format("", dict[str, bytes], 1).encode({REF: b"a"}))
+    (tmp_path / "notes").write_bytes(len(block).to_bytes(4, "little") + block)
+    await store.note({OTHER: b"b", MARK: b"1"})
+    notes = await store.notes()
+    assert (together(notes), notes.mark) == ({REF: b"a", OTHER: b"b"}, b"1")
+    store.close()
 
 
 async def test_notes_for_which_there_is_no_space_cost_none_of_those_after_them(tmp_path: Path) -> None:

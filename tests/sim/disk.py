@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -61,6 +61,7 @@ class SimDisk:
             if published and reference in self.platter.references() and self._rng.random() < 0.5:
                 self.platter.lose(reference)  # the record came to be, the bytes did not
         self._committing.clear()
+        self._lose_notes(self.platter)
         now = asyncio.get_running_loop().time()
         for reference, at in self._recent.items():
             if self.unsynced_ms and now - at < self.unsynced_ms / 1000:
@@ -76,7 +77,13 @@ class SimDisk:
         """A copy of what is on the disk, to be put back later."""
         image = copy.deepcopy(self.platter)
         image.crash()
+        self._lose_notes(image)
         return image
+
+    def _lose_notes(self, platter: MemoryBlobs) -> None:
+        """In half of the crashes the power goes too: some of the notes that were not synced go with it."""
+        if self._rng.random() < 0.5:
+            platter.lose_notes(self._rng.randint(0, platter.unsynced_notes))
 
     def store(self) -> str:
         """The id of the store on it, "" for none."""
@@ -170,6 +177,17 @@ class SimDisk:
         """Bring back what was set aside."""
         await self.lag()
         return await self.platter.reinstate(reference)
+
+    async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
+        """Note something; a crash meets it before or after."""
+        await self.lag()
+        await self.platter.note(notes)
+        await self.lag()
+
+    async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
+        """Note this, and forget all else."""
+        await self.lag()
+        await self.platter.note_anew(pages)
 
     def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica."""

@@ -36,7 +36,7 @@ from chelonia.librarian.node_life import NodeLife
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.service import _Parts
 from chelonia.librarian.service_names import Names
-from chelonia.shepherd import authority
+from chelonia.shepherd import authority, mark
 from chelonia.shepherd.forwarding import Fanout
 from chelonia.shepherd.journal import Journal
 from chelonia.shepherd.reporting import Reporting
@@ -196,11 +196,37 @@ def _use_a_revoked_right() -> Patches:
 
 
 def _never_compare() -> Patches:
-    async def pretend(self: Any) -> None:
-        self._compare = False
-        self._compared = (self._node.state.generation, self._node.ports.clock.monotonic_ms())
+    async def pretend(self: Any, why: str) -> None:
+        del why
+        self._why, self._differing = "", False
+        now_ms = self._node.ports.clock.monotonic_ms()
+        self._compared = self._whole = (self._node.state.generation, now_ms)
 
     return (patch.object(Reporting, "_compare_inventory", pretend),)
+
+
+def _trust_any_mark() -> Patches:
+    why_whole = mark.why_whole
+
+    def trusting(found: Any, believed: Any, store: str, state: Any) -> str:
+        if found is not None:
+            believed = mark.Believed(found.boot, found.number, 0)
+        return why_whole(found, believed, store, state)
+
+    return (patch.object(mark, "why_whole", trusting),)
+
+
+def _note_before_it_is_accepted() -> Patches:
+    take = Journal.take
+
+    def hasty(self: Any, now_ms: int, limit: int, describe: Any) -> Report | None:
+        report = take(self, now_ms, limit, describe)
+        for replica in report.replicas if report is not None else ():
+            describe.__self__.known(replica.reference, replica.state)
+            describe.__self__.index.told_missing(replica.reference)
+        return report
+
+    return (patch.object(Journal, "take", hasty),)
 
 
 def _old_reads() -> Patches:
@@ -261,6 +287,8 @@ BUGS: dict[str, Bug] = {
     "revoked-right": Bug("a transact does not depend on the policy that was read", _use_a_revoked_right),
     "trust-claim": Bug("a good copy is given up for one that its Shepherd only says it has", _trust_a_claim),
     "no-compare": Bug("a start does not compare the disk with the metadata", _never_compare),
+    "any-mark": Bug("a start believes its notes, however old they are", _trust_any_mark),
+    "note-early": Bug("a replica is noted as reported before that is accepted", _note_before_it_is_accepted),
     "old-reads": Bug("what must be the newest is read from any copy of the metadata", _old_reads),
     "no-position": Bug("a copy answers before it holds what its caller has seen", _ignore_the_position),
     "alone": Bug("a change is acknowledged when the master alone has it", _alone_is_enough),

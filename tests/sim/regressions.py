@@ -125,5 +125,7 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "bytes that lay aside were erased by age after a rebuild had named them, before they were asked for",
     ),
     ("swarm", 620_400, "the simulator's own: a repair copy on its way to a Shepherd that was forgotten is swept later"),
+    ("swarm", 600_130, "an image from before a confirmed erasure passed for the disk, and the bytes stayed"),
+    ("swarm", 610_198, "the simulator's own: the notes of a liar that is mended are not what it has said"),
 )
 """(scenario, seed, what it found)."""

@@ -22,7 +22,7 @@ from chelonia.core.librarian import (
     ReportAnswer,
 )
 from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
+from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, StoreIdentity, TurlOutcome, Upload, Uploaded
 from chelonia.shepherd.blobs_memory import MemoryBlobs
 from chelonia.shepherd.checksums import Hasher
@@ -127,6 +127,7 @@ class FakeLibrarian:
     page_size: int = 1000
     boot: int = 0
     number: int = 0
+    before: tuple[int, int] = (0, 0)
     next_report_ms: int = 1000
     refused: str = ""
     copy_bytes_per_s_max: int = 0
@@ -146,6 +147,7 @@ class FakeLibrarian:
         self._fail("report")
         self.sent.append(report)
         if report.boot > self.boot and report.number == 1:
+            self.before = (self.boot, self.number)
             self.boot, self.number = report.boot, 0
         fresh = report.boot == self.boot and report.number == self.number + 1
         unknown: tuple[ReferenceId, ...] = ()
@@ -156,7 +158,8 @@ class FakeLibrarian:
         if self.lose_answers.get("report"):
             self.lose_answers["report"] -= 1
             raise CheloniaError(Kind.TIMEOUT, "report")
-        return ReportAnswer(self.number, self.next_report_ms, unknown)
+        before = self.before if report.number == 1 else (0, 0)
+        return ReportAnswer(self.number, self.next_report_ms, unknown, (), *before)
 
     async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
         self._fail("commit_put")
@@ -173,6 +176,10 @@ class FakeLibrarian:
         rest = [reference for reference in sorted(self.items) if reference > after]
         page = rest[: self.page_size]
         return InventoryPage(tuple(self.items[r] for r in page), page[-1] if len(rest) > len(page) else "")
+
+    def forget(self) -> None:
+        """What was reported before is not known any more: a start has to compare the whole inventory."""
+        self.boot, self.number = 0, 0
 
     def states(self) -> list[tuple[str, str]]:
         """What was reported and applied, in order: (reference, state)."""
@@ -280,6 +287,13 @@ class World:
             self.loops = None
         await self.service.stop()
 
+    async def stop_hard(self) -> None:
+        """Kill it: nothing is written any more."""
+        assert self.loops is not None
+        self.loops.cancel()
+        await asyncio.wait((self.loops,))
+        self.loops = None
+
     async def restart(self, *, run: bool = False, crash: bool = True) -> None:
         if not crash or self.loops is not None:
             await self.stop()
@@ -313,6 +327,11 @@ class World:
         outcome = await self.put(wanted)
         await self.send(tickets.parse_turl(outcome.turl).ticket, data)
         return outcome.reference
+
+    def listed(self, *references: ReferenceId) -> None:
+        """The namespace lists these as alive, and that is known here."""
+        for reference in references:
+            self.service._node.known(reference, ReplicaState.ALIVE)
 
     async def state_of(self, reference: ReferenceId) -> str:
         (outcome,) = await self.service.stat(LIBRARIAN, (("r", reference),))

@@ -212,6 +212,24 @@ async def test_a_new_boot_starts_at_one_and_silences_the_old() -> None:
         assert (await b.locations(blob))[one] == "alive"
 
 
+async def test_the_first_report_of_a_boot_hears_how_far_the_ones_before_were_believed() -> None:
+    async with bench() as b:
+        one = b.shepherds[0]
+
+        async def told(number: int, boot: int) -> tuple[int, int]:
+            answer = await b.report(one, number=number, boot=boot)
+            return answer.before_boot, answer.before_number
+
+        assert await told(1, 1) == (0, 0)
+        assert [await told(number, 1) for number in (2, 3, 3)] == [(0, 0)] * 3
+        assert await told(1, 5) == (1, 3)
+        assert await told(1, 5) == (1, 3), "its answer was lost"
+        assert await told(2, 5) == (0, 0)
+        assert await told(1, 3) == (0, 0), "a late one"
+        assert await told(1, 6) == (5, 2)
+        assert [(await told(1, boot)) for boot in (7, 8, 8)] == [(6, 1), (7, 1), (7, 1)]
+
+
 async def test_a_report_of_the_old_form_is_a_sign_of_life_golden() -> None:
     """changed: unnumbered reports could be lost or overtake, so nothing in them is applied; the answer -1 asks for a
     reconciliation and names the files believed to be there, as the original did."""

@@ -89,6 +89,7 @@ async def forgotten(world: World, count: int) -> list[ReferenceId]:
     references = [await world.store(DATA, number) for number in range(1, count + 1)]
     await world.pass_ms(2000)
     world.librarian.known.clear()
+    world.librarian.forget()
     await world.restart(run=True)
     await world.pass_ms(2 * world.settings.unknown_grace_ms)
     assert await world.quarantined() == count

@@ -69,7 +69,7 @@ def test_the_fate_of_what_the_namespace_does_not_know(committed: bool, since_ms:
 
 def test_being_known_again_forgets_the_doubt() -> None:
     doubted, _ = lifecycle.unknown(held(committed=True), 100, 500)
-    known = lifecycle.acknowledged(doubted)
+    known = lifecycle.acknowledged(doubted, None)
     assert lifecycle.unknown(known, 700, 500)[1] is Fate.ASK_AGAIN
 
 
@@ -184,6 +184,23 @@ def test_an_erased_replica_is_reported_gone_only_after_a_report_that_said_otherw
     assert [r.state for r in after.replicas] == [ReplicaState.DELETED]
 
 
+def test_an_empty_report_moves_the_numbers_now_or_a_while_after_the_last() -> None:
+    book = begun()
+    book.outdated(1_000, 500)
+    assert book.next_due() == 1_000
+    assert book.told(2_000), "nothing has to be told"
+    report = book.take(1_000, 10, alive)
+    assert report is not None
+    assert (report.number, report.replicas, book.sent) == (2, (), 2)
+    book.outdated(1_100, 500)
+    book.answered(2)
+    assert book.take(1_499, 10, alive) is None
+    book.note(A, 1_200)
+    assert book.take(1_300, 10, alive) is not None
+    book.answered(3)
+    assert book.next_due() is None, "another report has moved them"
+
+
 def test_a_boot_sends_a_first_report_though_it_has_nothing_to_tell() -> None:
     """Until it is taken, a report of an earlier boot that was late could still be."""
     book = journal()
@@ -260,7 +277,7 @@ def check_order(index: Index, plain: Mapping[ReferenceId, Held], mark: str) -> N
     assert index.references(mark, "7f") == [reference for reference in later if reference <= "7f"]
     assert index.references("", mark or "0") == [reference for reference in sorted(plain) if reference <= (mark or "0")]
     assert index.sizes_after(mark, 2) == {reference: plain[reference].size for reference in later[:2]}
-    assert list(index.facts_after(mark, 5)) == later[:5]
+    assert list(index.notes_after(mark, 5)) == later[:5]
     assert index.count_after(mark) == len(later)
     turn = [*later, *sorted(plain), None]
     assert index.after(mark) == (plain[turn[0]] if turn[0] is not None else None)
@@ -282,6 +299,7 @@ def check_order(index: Index, plain: Mapping[ReferenceId, Held], mark: str) -> N
         st.integers(0, 1 << 50),
         st.integers(-1, 1 << 50),
         st.integers(0, 1 << 50).map(Ms),
+        st.booleans(),
     )
 )
 def test_a_row_is_the_replica(replica: Held) -> None:
@@ -294,9 +312,11 @@ def test_a_row_is_the_replica(replica: Held) -> None:
     assert rows.unpack(A, rows.uncommitted(row)) == replace(replica, committed=False)
     assert bool(rows.facts_of(row)) == bool(replica.blob)
     if facts := rows.facts_of(row):
-        fresh = replace(replica, state=ReplicaState.ALIVE, committed=True, keep_until_ms=77)
+        fresh = replace(replica, state=ReplicaState.ALIVE, committed=True, keep_until_ms=77, listed=True)
         found = rows.unpack(A, rows.at_rest(77) + facts)
         assert found == replace(fresh, unknown_since_ms=-1, checked_ms=Ms(0))
+    told = (rows.facts_of(row) if replica.listed else b"") or rows.OPEN
+    assert rows.note_of(row) == (told if replica.alive else rows.DAMAGED)
 
 
 def noted(facts: Mapping[ReferenceId, bytes], *references: ReferenceId) -> dict[ReferenceId, bytes]:
@@ -306,13 +326,15 @@ def noted(facts: Mapping[ReferenceId, bytes], *references: ReferenceId) -> dict[
 def test_what_was_learned_by_an_earlier_start_fills_the_index() -> None:
     before, after = Index(), Index()
     for reference in (B, A, C):
-        before.put(held(reference, size=3))
-    before.put(held(B, state=ReplicaState.INVALID, size=3))
+        before.put(held(reference, size=3, listed=True))
     before.remove(C)
     facts = before.changes(10)
     assert (facts[C], before.changes(10)) == (b"", {})
+    before.put(held(A, size=3, listed=True, unknown_since_ms=5))
+    assert before.changes(10) == {}, "what is noted is the same"
+    before.put(held(B, state=ReplicaState.INVALID, size=3))
     before.put(held(A, size=3))
-    assert before.changes(10) == {}, "only facts are noted, and they are the same"
+    assert before.changes(10) == {B: rows.DAMAGED, A: rows.OPEN}
     after.load(Scanned("aa", noted(facts, A, B), frozenset({B}), []))
     assert [h.reference for h in after.between("", "")] == [A, B]
     assert (len(after), after.total_bytes, after.changes(10)) == (2, 6, {})
@@ -328,7 +350,7 @@ def test_pages_of_blobs_that_are_there_once_or_twice_are_found_by_blob() -> None
     before, after = Index(), Index()
     blobs = {A: "1", B: "2", C: "1"}
     for reference, number in blobs.items():
-        before.put(held(reference, blob=BlobId(f"00000000-0000-4000-8000-00000000000{number}")))
+        before.put(held(reference, blob=BlobId(f"00000000-0000-4000-8000-00000000000{number}"), listed=True))
     facts = before.changes(10)
     far = ReferenceId(numbered("b", 1))
     after.load(Scanned("bb", {far: noted(facts, C)[C]}, frozenset(), []))

@@ -1,0 +1,92 @@
+"""A Shepherd that comes back tells differences; with an old copy of its disk it compares everything."""
+
+import shutil
+from collections.abc import Callable
+
+from tests.cluster.harness import Cluster
+from tests.cluster.load import fetch, locations, put, until_live
+from tests.support.polling import poll
+
+NAME = "shepherd1"
+DATA = {f"/back/{number}": bytes([number]) * 20_000 for number in range(8)}
+
+
+def last_said(cluster: Cluster, since: int) -> str:
+    """How it was reconciled with the namespace since then (characters of its log), "" when it was not yet."""
+    lines = cluster.log_of(NAME)[since:].splitlines()
+    said = [line.partition("inventory compared ")[2] for line in lines if "inventory compared " in line]
+    return said[-1] if said else ""
+
+
+def pages_compared(cluster: Cluster) -> int:
+    text = cluster.request("GET", f"{cluster.data_url(NAME)}/metrics", "admin").body.decode()
+    [line] = [line for line in text.splitlines() if line.startswith("chelonia_shepherd_inventory_pages ")]
+    return int(float(line.split()[1]))
+
+
+def kill_again(cluster: Cluster) -> None:
+    """kill -9 what `started_again` has started."""
+    process = cluster.by_hand.pop(NAME)
+    process.kill()
+    process.wait()
+
+
+async def started_again(cluster: Cluster) -> str:
+    """Start it; returns how it was reconciled."""
+    since = len(cluster.log_of(NAME))
+    cluster.start_node(NAME)
+    await cluster.until_serving(NAME)
+    poll(lambda: last_said(cluster, since), 20.0, what="it is reconciled")
+    return last_said(cluster, since)
+
+
+async def test_a_killed_shepherd_tells_what_differs_and_an_old_disk_is_compared_whole(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = own_cluster(restart=False)
+    cluster.expect_log("replica missing")
+    async with cluster.client("user") as client:
+        await client.make_collection("/back")
+        for ln, data in DATA.items():
+            await put(client, ln, data, 3)
+        for ln in DATA:
+            await until_live(client, ln, 3)
+        lost, deleted, *_ = DATA
+        [place] = [place for place in await locations(client, lost) if place.startswith(cluster.url(NAME))]
+        poll(lambda: "inventory compared whole" in cluster.log_of(NAME), 20.0, what="its first start compares")
+
+        cluster.kill(NAME)
+        file = cluster.replica_file(place)
+        for path in (file, *file.parent.glob(f"{file.name}.*")):
+            path.unlink()
+        await client.del_file(deleted)
+        await put(client, "/back/new", b"new", 2)
+        said = await started_again(cluster)
+        assert said.startswith("by differences=")
+        assert 1 <= int(said.split()[1].removeprefix("differences=")) < len(DATA), "but what was about to be noted"
+        assert f"replica missing reference={file.name}; reported as deleted" in cluster.log_of(NAME)
+        assert pages_compared(cluster) == 0
+        for ln, data in {**DATA, "/back/new": b"new"}.items():
+            if ln != deleted:
+                await until_live(client, ln, 2 if ln == "/back/new" else 3)
+                assert await fetch(client, ln) == data
+        assert place not in await locations(client, lost)
+
+        kill_again(cluster)
+        home = cluster.data_dir(NAME)
+        image = home.with_name("image")
+        shutil.copytree(home, image)
+        assert (await started_again(cluster)).startswith("by differences=")
+        await put(client, "/back/later", b"later", 3)
+        await until_live(client, "/back/later", 3)
+        [later] = [place for place in await locations(client, "/back/later") if place.startswith(cluster.url(NAME))]
+        kill_again(cluster)
+        shutil.rmtree(home)
+        image.rename(home)
+        said = await started_again(cluster)
+        assert said.startswith("whole ")
+        assert "its notes go up to" in said
+        assert pages_compared(cluster) == 1
+        await until_live(client, "/back/later", 3)
+        assert later not in await locations(client, "/back/later")
+        assert await fetch(client, "/back/later") == b"later"

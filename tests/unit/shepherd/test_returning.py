@@ -1,0 +1,421 @@
+"""A Shepherd that comes back tells what differs from its notes, and compares the whole inventory where they may lie."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, ReferenceId
+from chelonia.core.librarian import InventoryItem
+from chelonia.core.position import Position
+from chelonia.core.replicas import ReplicaState
+from chelonia.core.shepherd import MARK, GetRequest, State
+from chelonia.shepherd import mark, rows, stock
+from chelonia.shepherd.mark import Believed, Mark, why_whole
+from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, virtual
+
+DATA = b"data"
+KNOWN = Mark("store", 3, 100, 7, (120, 110), settled=True, compared_ms=50)
+STATE = State(boot=130, ticket_secret=b"", cluster="c", generation=3, sequence=40)
+
+
+# --- the decision --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "believed",
+    [Believed(100, 7, 40), Believed(100, 6, 0), Believed(110, 1, 39), Believed(120, 1, 40)],
+    ids=["the last", "the one before it, for the last was on its way", "an earlier start's first", "the last start's"],
+)
+def test_differences_are_enough_where_the_notes_go_as_far_as_the_namespace(believed: Believed) -> None:
+    assert why_whole(KNOWN, believed, "store", STATE) == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "believed", "store", "state", "why"),
+    [
+        (None, Believed(100, 7, 0), "store", STATE, "no mark"),
+        (KNOWN, Believed(100, 7, 0), "other", STATE, "another store"),
+        (replace(KNOWN, settled=False), Believed(100, 7, 0), "store", STATE, "did not come to its end"),
+        (KNOWN, Believed(100, 7, 0), "store", replace(STATE, generation=4), "other metadata"),
+        (KNOWN, Believed(100, 7, 41), "store", STATE, "erasures"),
+        (KNOWN, Believed(100, 8, 0), "store", STATE, "up to report 7 of boot 100, the cluster has taken report 8"),
+        (KNOWN, Believed(100, 5, 0), "store", STATE, "report 5 of boot 100"),
+        (KNOWN, Believed(110, 2, 0), "store", STATE, "report 2 of boot 110"),
+        (KNOWN, Believed(125, 1, 0), "store", STATE, "report 1 of boot 125"),
+        (KNOWN, Believed(0, 0, 0), "store", STATE, "report 0 of boot 0"),
+    ],
+)
+def test_in_every_other_case_the_whole_inventory_is_compared(
+    found: Mark | None, believed: Believed, store: str, state: State, why: str
+) -> None:
+    assert why in why_whole(found, believed, store, state)
+
+
+def test_a_mark_is_read_as_it_was_written_and_nothing_else_is_one() -> None:
+    assert mark.decode(mark.encode(KNOWN)) == KNOWN
+    assert [mark.decode(raw) for raw in (b"", b"\x01", b"\x02" + mark.encode(KNOWN)[1:], b"+")] == [None] * 4
+
+
+def test_starts_whose_first_report_may_have_been_taken_are_kept_the_newest_first() -> None:
+    many = KNOWN
+    for boot in range(200, 220):
+        many = mark.started(many, boot)
+    assert many.starts == tuple(range(219, 211, -1))
+    assert why_whole(many, Believed(110, 1, 0), "store", STATE)
+
+
+@pytest.mark.parametrize(("now_ms", "age_ms"), [(50, 0), (80, 30), (49, -1)])
+def test_nobody_knows_how_old_a_comparison_is_that_lies_in_the_future(now_ms: int, age_ms: int) -> None:
+    assert mark.age_ms(KNOWN, now_ms) == age_ms
+    assert mark.age_ms(replace(KNOWN, compared_ms=0), now_ms) == mark.age_ms(None, now_ms) == -1
+
+
+# --- what a start tells --------------------------------------------------------------------------------------------
+
+
+async def settled(count: int = 4, **settings: Any) -> tuple[World, list[ReferenceId]]:
+    """A Shepherd that has compared its inventory, and whose replicas are known to be listed."""
+    world = await World(**settings).start(run=True)
+    await world.pass_ms(1_500)
+    references = [await world.store(DATA, number) for number in range(1, count + 1)]
+    await world.pass_ms(3_000)
+    for number, reference in enumerate(references, 1):
+        listing = InventoryItem(reference, BlobId(numbered("b", number)), ReplicaState.ALIVE)
+        world.librarian.items[reference] = listing
+    return world, references
+
+
+async def returned(world: World, *, forgotten: bool = False) -> None:
+    """It comes back, and has time to tell everything."""
+    if forgotten:
+        world.librarian.forget()
+    world.librarian.pages.clear()
+    world.librarian.applied.clear()
+    world.librarian.beats.clear()
+    await world.restart(run=True)
+    await world.pass_ms(3_000)
+
+
+def compared(world: World) -> int:
+    return world.librarian.beats[-1].compared
+
+
+@virtual
+async def test_where_nothing_differs_nothing_is_told_and_no_page_is_asked_for() -> None:
+    world, _ = await settled()
+    for _ in range(3):
+        await returned(world)
+        assert (world.librarian.states(), world.librarian.pages) == ([], [])
+        assert compared(world) == 1
+    assert world.service.inventory_pages == 0
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica missing|replica damaged|replica is invalid")
+@virtual
+async def test_what_differs_is_told_and_nothing_else() -> None:
+    world, (kept, gone, cut, rotten) = await settled()
+    world.blobs.flip(rotten)
+    await world.service.scrub(LIBRARIAN, (rotten,))
+    await world.pass_ms(1_000)
+    world.librarian.failures["report"] = [Kind.NETWORK] * 50
+    late = await world.store(b"late", 9)
+    await world.pass_ms(2_000)
+    await world.blobs.erase(gone)
+    world.blobs.truncate(cut, 1)
+    world.librarian.failures.clear()
+    await returned(world)
+    states = {(rotten, "invalid"), (late, "alive"), (gone, "deleted"), (cut, "invalid")}
+    assert set(world.librarian.states()) == states
+    assert world.librarian.pages == []
+    assert compared(world) == 1
+    assert kept in world.blobs.references()
+    await returned(world)
+    assert set(world.librarian.states()) == {(rotten, "invalid"), (cut, "invalid")}, "the others are settled"
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica missing")
+@virtual
+async def test_what_is_missing_is_told_until_that_is_taken() -> None:
+    """A crash in between must not forget that the namespace lists what is not here."""
+    world, (gone, *_) = await settled()
+    await world.blobs.erase(gone)
+    inner = world.librarian.report
+
+    async def only_the_first(call: Any, report: Any) -> Any:
+        if report.replicas:
+            raise CheloniaError(Kind.NETWORK, "report")
+        return await inner(call, report)
+
+    world.librarian.report = only_the_first  # type: ignore[method-assign]
+    for _ in range(2):
+        await returned(world)
+        assert world.librarian.applied
+        assert compared(world) == 0, "not everything has been taken"
+    world.librarian.report = inner  # type: ignore[method-assign]
+    await returned(world)
+    assert world.librarian.states() == [(gone, "deleted")]
+    assert (world.librarian.pages, compared(world)) == ([], 1)
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_what_was_told_to_be_damaged_is_not_claimed_before_it_was_read() -> None:
+    world, (bad, *_) = await settled(scrub_bytes_per_s_max=1 << 40)
+    world.blobs.flip(bad)
+    await world.service.scrub(LIBRARIAN, (bad,))
+    await world.pass_ms(1_000)
+    assert world.librarian.states()[-1] == (bad, "invalid")
+    await world.restart()
+    assert await world.state_of(bad) == "invalid"
+    await returned(world)
+    assert set(world.librarian.states()) == {(bad, "invalid")}
+    world.blobs.flip(bad)  # another cable
+    await returned(world)
+    assert world.librarian.states()[-1] == (bad, "alive")
+    assert await world.state_of(bad) == "alive"
+    await returned(world)
+    assert (world.librarian.states(), world.librarian.pages) == ([], [])
+    await world.stop()
+
+
+@virtual
+async def test_a_power_cut_costs_only_what_has_to_be_told_again() -> None:
+    world, references = await settled()
+    last = await world.store(b"last", 9)
+    await world.pass_ms(2_000)
+    assert world.blobs.unsynced_notes
+    world.blobs.lose_notes(world.blobs.unsynced_notes)
+    await returned(world)
+    assert {reference for reference, _ in world.librarian.states()} <= {last, *references}
+    assert {state for _, state in world.librarian.states()} <= {"alive"}
+    assert (world.librarian.pages, compared(world)) == ([], 1)
+    await world.stop()
+
+
+@virtual
+async def test_a_replica_is_noted_as_listed_only_when_its_report_was_taken() -> None:
+    world = await World().start(run=True)
+    await world.pass_ms(1_500)
+    world.librarian.failures["report"] = [Kind.NETWORK] * 50
+    reference = await world.store(DATA)
+    await world.pass_ms(3_000)
+    await world.service.tidy()
+    assert (await world.blobs.notes()).parts[reference[:2]] == {reference: rows.OPEN}
+    world.librarian.failures.clear()
+    await world.pass_ms(3_000)
+    await world.service.tidy()
+    assert len((await world.blobs.notes()).parts[reference[:2]][reference]) > len(rows.OPEN)
+    await world.stop()
+
+
+@virtual
+async def test_the_mark_is_durable_before_its_report_goes_out() -> None:
+    world, _ = await settled()
+    seen, inner = list[tuple[int, int, int]](), world.librarian.report
+
+    async def look(call: Any, report: Any) -> Any:
+        disk = copy.deepcopy(world.blobs)
+        disk.lose_notes(disk.unsynced_notes)
+        found = mark.decode((await disk.notes()).mark)
+        assert found is not None
+        seen.append((report.number, found.number, len(found.starts)))
+        return await inner(call, report)
+
+    world.librarian.report = look  # type: ignore[method-assign]
+    await world.store(b"more", 9)
+    await world.pass_ms(3_000)
+    assert len(seen) >= 2
+    assert all(sent == marked for sent, marked, _ in seen)
+    await world.stop()
+
+
+# --- when the notes may lie ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.expect_log("replica missing")
+@virtual
+async def test_an_old_image_of_the_disk_is_compared_whole() -> None:
+    world, references = await settled(2)
+    image, state = copy.deepcopy(world.blobs), world.state.state
+    later = await world.store(b"later", 9)
+    await world.pass_ms(3_000)
+    listing = InventoryItem(later, BlobId(numbered("b", 9)), ReplicaState.ALIVE)
+    world.librarian.items[later] = listing
+    await world.stop()
+    world.blobs, world.state.state = image, state
+    await returned(world)
+    assert world.librarian.states() == [(later, "deleted")]
+    assert (world.librarian.pages, compared(world)) == ([""], 1)
+    assert set(references) == set(world.blobs.references())
+    del world.librarian.items[later]
+    await returned(world)
+    assert (world.librarian.states(), world.librarian.pages) == ([], [])
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica missing")
+@virtual
+async def test_an_image_from_just_before_a_receipt_shows_when_it_is_put_back() -> None:
+    """Nothing is reported of a copy that its own Shepherd commits, but the numbers go on."""
+    world, _ = await settled(2)
+    image, state = copy.deepcopy(world.blobs), world.state.state
+    late = await world.store(b"late", 9)
+    await world.pass_ms(100)
+    world.librarian.items[late] = InventoryItem(late, BlobId(numbered("b", 9)), ReplicaState.ALIVE)
+    assert (late, "alive") not in world.librarian.states(), "only an empty report was sent"
+    await world.stop()
+    world.blobs, world.state.state = image, state
+    await returned(world)
+    assert world.librarian.states() == [(late, "deleted")]
+    await world.stop()
+
+
+@virtual
+async def test_restored_metadata_lost_notes_and_an_older_librarian_lead_to_a_comparison() -> None:
+    world, _ = await settled()
+    world.librarian.position = Position(CLUSTER, 2, 1)
+    await returned(world)
+    assert (world.librarian.pages, compared(world)) == ([""], 2)
+    world.blobs.drop_notes()
+    await returned(world)
+    assert (world.librarian.pages, compared(world)) == ([""], 2)
+    await returned(world, forgotten=True)  # as an older one, which does not tell
+    assert (world.librarian.pages, compared(world)) == ([""], 2)
+    await returned(world)
+    assert (world.librarian.pages, compared(world)) == ([], 2)
+    await world.stop()
+
+
+@virtual
+async def test_notes_of_older_software_are_read_and_lead_to_one_comparison() -> None:
+    world, references = await settled()
+    world.blobs._notes = [{ref: note for ref, note in block.items() if ref != MARK} for block in world.blobs._notes]
+    world.blobs.damage_record(references[0])
+    await returned(world)
+    assert world.librarian.pages == [""]
+    assert await world.state_of(references[0]) == "alive", "its record was not read"
+    await returned(world)
+    assert (world.librarian.pages, world.librarian.states()) == ([], [])
+    await world.stop()
+
+
+@virtual
+async def test_a_comparison_that_a_crash_ended_is_made_again() -> None:
+    world, _ = await settled()
+    for _ in range(2):
+        world.librarian.failures["inventory"] = [Kind.UNAVAILABLE] * 50
+        await returned(world, forgotten=True)
+        assert compared(world) == 0
+    world.librarian.failures.clear()
+    await returned(world)
+    assert (world.librarian.pages, compared(world)) == ([""], 1)
+    await returned(world)
+    assert world.librarian.pages == []
+    await world.stop()
+
+
+@virtual
+async def test_a_doubt_outlives_a_crash() -> None:
+    world, _ = await settled(unknown_retry_ms=600_000)
+    lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
+    await world.service.get(BARTENDER, (GetRequest("r", lost, ("http",)),))
+    await world.pass_ms(500)
+    assert (compared(world), world.librarian.pages) == (0, [""]), "it waits its turn"
+    await returned(world)
+    assert (compared(world), world.librarian.pages) == (1, [""])
+    await world.stop()
+
+
+@virtual
+async def test_the_answer_to_a_repeated_first_report_tells_as_much() -> None:
+    world, _ = await settled()
+    world.librarian.lose_answers["report"] = 2
+    await returned(world)
+    assert len({(report.boot, report.number) for report in world.librarian.sent[-3:]}) == 1
+    assert (world.librarian.pages, compared(world)) == ([], 1)
+    await world.stop()
+
+
+@virtual
+async def test_starts_that_nobody_answers_change_nothing() -> None:
+    world, _ = await settled()
+    world.librarian.failures["report"] = [Kind.NETWORK] * 1000
+    for _ in range(3):
+        await returned(world)
+        assert world.librarian.applied == []
+    world.librarian.failures.clear()
+    world.librarian.lose_answers["report"] = 1000
+    await returned(world)
+    assert world.librarian.applied
+    assert compared(world) == 0
+    world.librarian.lose_answers.clear()
+    await returned(world)
+    assert (world.librarian.pages, compared(world)) == ([], 1)
+    await world.stop()
+
+
+@pytest.mark.expect_log("tidying failed")
+@virtual
+async def test_a_disk_too_full_for_a_mark_reports_and_compares_at_the_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, _ = await settled()
+    note = world.blobs.note
+
+    async def full(notes: Any) -> None:
+        raise CheloniaError(Kind.NO_SPACE, "write")
+
+    monkeypatch.setattr(world.blobs, "note", full)
+    late = await world.store(b"late", 9)
+    await world.pass_ms(3_000)
+    assert (late, "alive") in world.librarian.states()
+    world.librarian.items[late] = InventoryItem(late, BlobId(numbered("b", 9)), ReplicaState.ALIVE)
+    await world.stop_hard()
+    monkeypatch.setattr(world.blobs, "note", note)
+    await returned(world)
+    assert (world.librarian.pages, compared(world)) == ([""], 1)
+    await world.stop()
+
+
+@pytest.mark.parametrize(("step_ms", "pages"), [(0, 0), (3_600_000, 1), (-3_600_000, 1)])
+def test_the_whole_inventory_is_compared_once_a_day_however_often_it_starts(step_ms: int, pages: int) -> None:
+    @virtual
+    async def scenario() -> None:
+        world, _ = await settled(compare_ms=600_000)
+        world.clock.step_ms = step_ms
+        await returned(world)
+        assert len(world.librarian.pages) == pages
+        assert compared(world) == 1
+        await world.pass_ms(300_000)
+        await returned(world)
+        assert world.librarian.pages == []
+        await world.pass_ms(297_000)
+        assert world.librarian.pages == [""], "a start does not put it off"
+        await world.stop()
+
+    scenario()
+
+
+@virtual
+async def test_notes_written_anew_keep_the_mark_and_what_is_still_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, references = await settled()
+    monkeypatch.setattr(stock, "BEHIND_MIN", -10_000)
+    world.service._node.index.miss(lost := ReferenceId("aaaaaaaa-0000-4000-8000-000000000001"))
+    before = (await world.blobs.notes()).mark
+    await world.service.tidy()
+    after = await world.blobs.notes()
+    assert mark.decode(after.mark) == mark.decode(before)
+    assert after.parts[lost[:2]][lost] == rows.OPEN
+    assert world.blobs.unsynced_notes == 0
+    monkeypatch.undo()
+    world.service._node.index.told_missing(lost)
+    await returned(world)
+    assert (world.librarian.states(), world.librarian.pages) == ([], [])
+    assert set(references) == set(world.blobs.references())
+    await world.stop()
