@@ -147,8 +147,8 @@ class ReportAnswer:
     `accepted`: the number of the last report applied (the sender repeats from there). `unknown`: references whose
     blob the namespace does not know (never erased for that alone). `next_report_ms`: when to be heard again; -1 asks
     for a reconciliation, as in the original. To the first report of a boot, also when it is repeated: `before_boot`,
-    `before_number`: the last one applied before it, of the same store; 0 when none was, or nobody knows. `obeyed`: the
-    sequence of the newest order to erase that it has confirmed.
+    `before_number`: the last one applied before it that was not itself the first of a boot, of the same store; 0 when
+    none was, or nobody knows. `obeyed`: the sequence of the newest order to erase that it has confirmed.
     """
 
     accepted: int

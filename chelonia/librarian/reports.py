@@ -96,17 +96,25 @@ def has_obeyed(shepherd: ServiceId, authority: Position) -> Element:
     return put(shepherd_object(shepherd), "report", "obeyed", obeyed)
 
 
-def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[Reached, int]:
-    """What was reached before the first report of a boot, also when that is repeated, and the sequence of the newest
-    order of this generation that was confirmed: how far a Shepherd that starts again was believed. Zeros to any other
-    report."""
+def told(shepherd: StoredObject) -> Reached:
+    """The last report applied that was not the first of its boot, which tells nothing (boot 0: none yet, or nobody
+    knows). A first one keeps it in `before`, with its own boot: software that does not, leaves another boot there."""
     last = reached(shepherd)
-    if report.number != 1 or report.boot < last.boot:
+    boot, number, kept_by = map(int, shepherd.value("report", "before", "0 0 0").split())
+    if last.number > 1:
+        return last
+    return Reached(boot, number) if kept_by == last.boot else Reached(0, 0)
+
+
+def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[Reached, int]:
+    """To the first report of a boot, also when it is repeated, what told something last before it, and the sequence of
+    the newest order of this generation that was confirmed: how far a Shepherd that starts again was believed. Zeros to
+    any other report."""
+    last = reached(shepherd)
+    if report.number != 1 or not (is_next(report, last) or last == Reached(report.boot, 1)):
         return Reached(0, 0), 0
     ordered, sequence = map(int, shepherd.value("report", "obeyed", "0 0").split())
-    boot, number = map(int, shepherd.value("report", "before", "0 0").split())
-    reached_then = last if report.boot > last.boot else Reached(boot, number)
-    return reached_then, sequence if ordered == generation else 0
+    return told(shepherd), sequence if ordered == generation else 0
 
 
 def judge(report: Report, known: Known, now: Ms) -> Judged:
@@ -118,7 +126,8 @@ def judge(report: Report, known: Known, now: Ms) -> Judged:
     judged.elements.append(put(obj, "report", "boot", str(report.boot), *conditions))
     judged.elements.append(put(obj, "report", "number", str(report.number)))
     if report.number == 1:
-        judged.elements.append(put(obj, "report", "before", f"{boot or 0} {number or 0}"))
+        last = told(known.shepherd)
+        judged.elements.append(put(obj, "report", "before", f"{last.boot} {last.number} {report.boot}"))
     for replica in {replica.reference: replica for replica in report.replicas}.values():
         _judge_one(Location(report.shepherd, replica.reference), replica, known, judged)
     return judged

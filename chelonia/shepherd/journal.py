@@ -5,9 +5,9 @@ Reports are numbered from 1 within a boot. A report is repeated with the same nu
 past (metadata restored from a backup, a disk image put back): the content is renumbered after what was answered, and
 the whole inventory is compared again. So reports neither vanish nor overtake.
 
-Each boot sends a first report, an empty one if there is nothing to tell: until it is taken, one of an earlier boot that
-was late could still be. Under metadata put back from a backup, whose numbers are older, they are numbered as of a later
-boot: no number comes twice.
+Each boot sends a first report, an empty one: until it is taken, one of an earlier boot that was late could still be. A
+second one follows at once, for the first tells nothing, and no start is believed by it. Under metadata put back from a
+backup, whose numbers are older, they are numbered as of a later boot: no number comes twice.
 
 A replica that a receipt is given for moves the numbers too, by an empty report if need be: so an image of the disk from
 before that shows when it is put back (docs/design/018-returning.md).
@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from chelonia.core.ids import BlobId, ReferenceId, ServiceId
 from chelonia.core.librarian import Report, ReportedReplica
+from chelonia.core.replicas import ReplicaState
 from chelonia.shepherd.lifecycle import gone
 
 Describe = Callable[[ReferenceId], ReportedReplica | None]
@@ -131,10 +132,11 @@ class Journal:
 
     def take(self, now_ms: int, limit: int, describe: Describe) -> Report | None:
         """The report to send now: the one in flight, else a new one of at most `limit` due replicas (the first of a
-        boot may have none), else None."""
+        boot has none), else None."""
         if self._flight is None:
-            self._flight_due = self._earliest() or 0
-            replicas = self._gather(now_ms, limit, describe)
+            due = self._earliest()
+            self._flight_due = now_ms if due is None else due
+            replicas = self._gather(now_ms, limit, describe) if self.accepted else ()
             stale = self._stale_ms is not None and self._stale_ms <= now_ms
             if not replicas and self.accepted and not stale:
                 return None
@@ -150,20 +152,31 @@ class Journal:
         assert flight is not None, "an answer without a report in flight"
         if accepted == flight.number:
             self.accepted, self._flight, self.rejected = accepted, None, 0
+            if accepted == 1:
+                self._stale_ms = self._taken_ms
             return Answered(flight, first_try=self._tries == 1)
         self.rejected += 1
         if accepted == flight.number - 1:
             return Answered(None)
-        self.accepted = accepted
-        self._flight = replace(flight, number=accepted + 1)
-        self._tries = 0
+        self._go_on_after(accepted)
         return Answered(None, diverged=True)
 
     def begin_anew(self, boot: int) -> None:
-        """Number from 1 as of this later boot, what is in flight first."""
-        self.boot, self.accepted = boot, 0
-        if self._flight is not None:
-            self._flight, self._tries = replace(self._flight, boot=boot, number=1), 0
+        """Number from 1 as of this later boot; what is in flight is told behind the first."""
+        self.boot = boot
+        self._go_on_after(0)
+
+    def _go_on_after(self, accepted: int) -> None:
+        """What is in flight is told by the next report but the first."""
+        flight, self._flight = self._flight, None
+        self.accepted, self._tries = accepted, 0
+        if flight is not None and accepted:
+            self._flight = replace(flight, number=accepted + 1)
+            return
+        for replica in flight.replicas if flight is not None else ():
+            if replica.state is ReplicaState.DELETED:
+                self._gone[replica.reference] = replica
+            self.note(replica.reference, self._flight_due)
 
     def _gather(self, now_ms: int, limit: int, describe: Describe) -> tuple[ReportedReplica, ...]:
         replicas: list[ReportedReplica] = []

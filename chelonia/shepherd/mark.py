@@ -1,21 +1,33 @@
 """How far the notes of this store go: which report was the last to be sent when they were written.
 
 A mark is durable before the report that it names goes out, and so is every note before it. After a start the namespace
-says which report it had accepted last: if it can only be that one, or the one before it, the notes tell all that it
-believes of this store, and differences are enough. Whatever else it says means that this is not the disk, or those are
-not the metadata, that the notes were written for: then the whole inventory is compared. Pure.
+says which report has told it something last: if that is the one of the mark, or the one before it, the notes tell all
+that it believes of this store, and differences are enough. Whatever else it says means that this is not the disk, or
+those are not the metadata, that the notes were written for: then the whole inventory is compared. The first report of a
+boot tells nothing, and no mark names it: a start that dies before it has decided changes nothing of this. Pure.
 Reasoning: docs/design/018-returning.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.core.shepherd import State
 from chelonia.wire import records
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A report that told the namespace something: any but the first of its boot. Boot 0: none, or nobody knows."""
+
+    boot: int = 0
+    number: int = 0
+
+    def __str__(self) -> str:
+        """For the log."""
+        return f"report {self.number} of boot {self.boot}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +37,23 @@ class Mark:
     Args:
         store: whose notes these are.
         generation: of the metadata that they speak of.
-        boot, number: of the last report sent; the one before it was accepted.
-        starts: later starts, the newest first, whose first report, which is empty, may have been accepted.
+        sent: the last report that was sent.
+        earlier: the last one of earlier boots that was accepted.
         settled: inventories were compared, and what differed is in the notes.
         compared_ms: wall clock of the last comparison of the whole inventory, 0 for none.
     """
 
     store: str
     generation: int
-    boot: int
-    number: int
-    starts: tuple[int, ...] = ()
+    sent: Told
+    earlier: Told = Told()
     settled: bool = False
     compared_ms: int = 0
+
+    @property
+    def before(self) -> Told:
+        """The last report that was accepted when the last one was sent."""
+        return Told(self.sent.boot, self.sent.number - 1) if self.sent.number > 2 else self.earlier
 
 
 _FORMAT: Final = records.Format("mark", Mark, 1)
@@ -56,19 +72,14 @@ def decode(note: bytes) -> Mark | None:
         return None
 
 
-def started(mark: Mark, boot: int) -> Mark:
-    """The mark once a start is about to send its first report."""
-    return replace(mark, starts=(boot, *mark.starts)[: bounds.BOOTS_KEPT])
-
-
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """How far the namespace has believed a Shepherd before this start: boot and number of the last report, and the
-    sequence of the newest order to erase that was confirmed."""
+    """How far the namespace has believed a Shepherd before this start: the last report that told something, and the
+    sequence of the newest order to erase that was confirmed, by metadata of this generation."""
 
-    boot: int
-    number: int
+    told: Told
     obeyed: int
+    generation: int
 
 
 def why_whole(mark: Mark | None, believed: Believed, store: str, state: State) -> str:
@@ -77,7 +88,7 @@ def why_whole(mark: Mark | None, believed: Believed, store: str, state: State) -
     Args:
         mark: as this start found it.
         store: what is there now.
-        state: as this start found it, with the present generation.
+        state: as this start found it, before it has obeyed anything.
     """
     if mark is None:
         return "there is no mark in its notes"
@@ -85,14 +96,12 @@ def why_whole(mark: Mark | None, believed: Believed, store: str, state: State) -
         return "its notes are of another store"
     if not mark.settled:
         return "the last comparison did not come to its end"
-    if mark.generation != state.generation:
+    if mark.generation != believed.generation:
         return "other metadata were put back"
-    if believed.obeyed > state.sequence:
+    if believed.obeyed > (state.sequence if state.generation == believed.generation else 0):
         return "it has confirmed erasures that its state knows nothing of"
-    last = believed.boot == mark.boot and believed.number in (mark.number - 1, mark.number)
-    if not last and not (believed.number == 1 and believed.boot in mark.starts):
-        known = f"report {mark.number} of boot {mark.boot}"
-        return f"its notes go up to {known}, the cluster has taken report {believed.number} of boot {believed.boot}"
+    if not believed.told.boot or believed.told not in (mark.sent, mark.before):
+        return f"its notes go up to {mark.sent}, the cluster has taken {believed.told}"
     return ""
 
 

@@ -25,6 +25,7 @@ from chelonia.shepherd.index import Index
 from chelonia.shepherd.journal import Journal
 from chelonia.shepherd.lifecycle import Held
 from chelonia.shepherd.places import Places, places_of
+from chelonia.shepherd.reconciling import Reconciling
 from chelonia.shepherd.scrub import Round
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.waiting import Background
@@ -65,13 +66,14 @@ class Node:
         self.id = settings.service_id
         self.index = Index()
         self.disk = Disk(ports.blobs)
-        self.state = State(boot=0, ticket_secret=b"")
+        self.state = self.found = State(boot=0, ticket_secret=b"")
+        """As it is, and as this start found it."""
         self.journal = Journal(self.id, 0)
         self.round = Round()
         self.background = Background()
         self.news = asyncio.Event()
         self.suspicion = asyncio.Event()
-        self.in_doubt = False
+        self.reconciling = Reconciling()
         self.ready = False
         """Whether the index is what is on the disk: before, nothing is taken."""
         self.measured = False
@@ -100,6 +102,7 @@ class Node:
             old = replace(old, cluster="", generation=0, sequence=0)
         elif not old.cluster:
             old = replace(old, cluster=self.disk.identity.cluster)
+        self.found = old
         boots = [str(old.boot), *old.extra.get(BOOTS, "").split()] if old.boot else []
         extra = {**old.extra, BOOTS: " ".join(boots[: bounds.BOOTS_KEPT])}
         last = max(old.boot, int(old.extra.get(REPORTED, "0")))
@@ -182,7 +185,7 @@ class Node:
         when it is damaged, that is told again."""
         held = self.index.get(reference)
         if held is None:
-            self.in_doubt = True
+            self.reconciling.in_doubt = True
             self.news.set()
         elif not held.alive:
             self.report(reference)

@@ -1,11 +1,11 @@
 """What Librarians hear of this Shepherd: heartbeats, numbered reports, and the comparison of inventories.
 
 Heartbeats say that it lives; reports say what changed, one in flight, repeated until accepted (`journal`). The answer
-to the first report of a start says which was accepted last before: where the notes go just as far (`mark`), what they
-have otherwise than the disk is reported. Else, once in a while, and whenever the other side asks or the two disagree,
-the inventory is paged through and differences reported. Heartbeats say whether that is done, for until then nobody may
-rely on what is believed of us. Nothing is reported to a Librarian of another cluster: what it does not know would look
-like bytes to set aside.
+to the first report of a start says which has told something last before: where the notes go just as far (`mark`), what
+they have otherwise than the disk is reported. Else, once in a while, and whenever the other side asks or the two
+disagree, the inventory is paged through and differences reported. Heartbeats say whether that is done (`reconciling`),
+for until then nobody may rely on what is believed of us. Nothing is reported to a Librarian of another cluster: what it
+does not know would look like bytes to set aside.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from chelonia.shepherd import mark as marks
 from chelonia.shepherd.beats import Beats
 from chelonia.shepherd.disk import CURE
 from chelonia.shepherd.lifecycle import Fate, Held
-from chelonia.shepherd.mark import Believed, Mark
+from chelonia.shepherd.mark import Believed, Mark, Told
 from chelonia.shepherd.node import Node
 from chelonia.shepherd.stock import Stock
 from chelonia.shepherd.uploads import Uploads
@@ -65,14 +65,11 @@ class Reporting:
         """Of inventories, compared since the start."""
         self._linked = False
         self._foreign = False
-        self._begun = False  # this start knows by what it has to be reconciled
-        self._differing = False  # by differences, once all bytes have been looked at
+        self._how = node.reconciling
+        self._earlier = Told()  # what told something last before the first report, as its answer said
         self._differences = 0
-        self._why = ""  # why the whole inventory is to be compared
-        self._settling = False
         self._strangers: dict[ReferenceId, None] = {}
         self._alarmed = False
-        self._compared = (0, 0)  # the generation compared with, and when (monotonic)
         self._whole = (0, -1)  # when the whole inventory was compared: wall clock, and monotonic (-1: not for long)
         self._numbered = 0  # the generation whose reports are numbered
         self._replaced = False
@@ -178,10 +175,8 @@ class Reporting:
 
     def _proven_generation(self) -> int:
         """The generation under which every difference has been reported and taken, 0 when there is none."""
-        generation, at_ms = self._compared
-        open_yet = not self._begun or self._why or self._node.in_doubt or self._settling
-        told = not open_yet and self._node.journal.told(at_ms)
-        return generation if told and generation == self._node.state.generation else 0
+        generation = self._node.state.generation
+        return generation if self._how.proven(generation) and self._node.journal.told(self._how.at_ms) else 0
 
     async def report_once(self) -> bool:
         """Send one report or compare the inventory; returns whether there may be more to do at once."""
@@ -192,8 +187,7 @@ class Reporting:
             why = self._why_compare()
             if why:
                 await self._compare_inventory(why)
-            limit = bounds.REPORT_ENTRIES_MAX if node.journal.accepted else 0
-            report = node.journal.take(node.ports.clock.monotonic_ms(), limit, node.describe)
+            report = node.journal.take(node.ports.clock.monotonic_ms(), bounds.REPORT_ENTRIES_MAX, node.describe)
             await self._keep_mark()
             if report is None:
                 return False
@@ -213,7 +207,7 @@ class Reporting:
             await self._node.number_anew()
         self._numbered = generation
 
-    def _begin(self, believed: Believed) -> None:
+    def _begin(self, obeyed: int) -> None:
         """The first report was taken: decide how to go on."""
         node, stock = self._node, self._stock
         now_ms = node.ports.clock.now_ms()
@@ -221,10 +215,10 @@ class Reporting:
         if stock.mark is not None and age_ms >= 0:
             self._whole = (stock.mark.compared_ms, node.ports.clock.monotonic_ms() - age_ms)
         replaced = "this store takes the place of another" if self._replaced else ""
-        why = marks.why_whole(stock.mark, believed, node.disk.identity.store, node.state)
-        self._why, self._begun = self._why or replaced or why, True
-        self._differing = not self._why
-        if self._why:
+        generation = node.state.generation
+        believed = Believed(self._earlier, obeyed, generation)
+        why = marks.why_whole(stock.mark, believed, node.disk.identity.store, node.found)
+        if not self._how.begin(replaced or why, generation):
             return
         self._differences = len(stock.untold) + len(node.index.missing)
         for reference in stock.untold:
@@ -236,31 +230,24 @@ class Reporting:
     def _reconcile_differences(self) -> None:
         """Once it is known that all bytes are there, what differs from the notes is all that has to be told."""
         node = self._node
-        if not self._differing or self._why or not node.measured:
+        if not node.measured or not self._how.looked_at(node.ports.clock.monotonic_ms()):
             return
-        self._differing = False
-        self._compared = (node.state.generation, node.ports.clock.monotonic_ms())
         self.reconciled, self._stock.untold = f"differences={self._differences}", {}
         log.info("inventory compared by %s replicas=%d", self.reconciled, len(node.index))
 
     def _why_compare(self) -> str:
-        """Why to compare inventories now: asked to, in doubt (not again and again), or not done for long; else "". What
+        """Why to compare inventories now: there is a reason (`reconciling`), or it was not done for long; else "". What
         a start has not looked at yet would be claimed unseen; before its first report is taken, what is believed of it
-        may still be changed by what an earlier start did or told."""
+        may still be changed by what an earlier start did or told, and before its second, an earlier start is believed
+        where this disk is replaced by that one's."""
         node = self._node
-        if not node.measured or not node.journal.accepted or not self._begun:
+        if not node.measured or node.journal.accepted < 2 or not self._how.begun:
             return ""
-        generation, at_ms = self._compared
         now_ms = node.ports.clock.monotonic_ms()
-        if self._why:
-            return self._why
-        if generation != node.state.generation:  # an order to erase may have told of that before a heartbeat did
-            return "other metadata were put back"
-        if node.in_doubt and now_ms - at_ms >= node.settings.unknown_retry_ms:
-            return "it was asked for a replica that it does not have"
         wall_ms, whole_ms = self._whole
-        due = not wall_ms or now_ms - whole_ms >= node.settings.compare_ms
-        return "it was not compared for long" if due else ""
+        long = not wall_ms or now_ms - whole_ms >= node.settings.compare_ms
+        why = self._how.why_whole(node.state.generation, now_ms, node.settings.unknown_retry_ms)
+        return why or ("it was not compared for long" if long else "")
 
     async def _keep_mark(self) -> None:
         """Note durably how far the notes go, before what is sent next goes out; without it a start compares all."""
@@ -274,14 +261,14 @@ class Reporting:
             log.info("the notes could not be marked, a start would compare the whole inventory error=%s", error)
 
     def _mark(self) -> Mark | None:
-        node, found = self._node, self._stock.mark
-        boot, generation = node.journal.boot, node.state.generation
-        if not self._begun:
-            return found if found is None or boot in found.starts else marks.started(found, boot)
-        open_yet = self._why or node.in_doubt or self._settling
-        settled = not open_yet and (self._differing or self._compared[0] == generation)
+        """None before this start knows by what it is reconciled: what it found stays, for nothing was told since."""
+        if not self._how.begun:
+            return None
+        node = self._node
+        generation, journal = node.state.generation, node.journal
+        sent = Told(journal.boot, journal.sent) if journal.sent > 1 else self._earlier
         store, (wall_ms, _) = node.disk.identity.store, self._whole
-        return Mark(store, generation, boot, node.journal.sent, settled=settled, compared_ms=wall_ms)
+        return Mark(store, generation, sent, self._earlier, self._how.settled(generation), wall_ms)
 
     def _pause_ms(self, ready: bool) -> int:
         due_ms = self._node.journal.next_due()
@@ -300,7 +287,7 @@ class Reporting:
                     "correct the Librarians in this Shepherd's configuration",
                     answer.position.cluster, node.state.cluster,
                 )  # fmt: skip
-            self._linked, self._why, self._foreign = False, "", True
+            self._linked, self._how.why, self._foreign = False, "", True
             node.disk.refused = f"cluster {answer.position.cluster} answers, this store belongs to {node.state.cluster}"
             return
         node.disk.refused, self._foreign = "", False
@@ -313,8 +300,8 @@ class Reporting:
             self._replaced = self._replaced or node.disk.identity.replaces
             await node.disk.admit(answer.position.cluster)
         restored = state.generation != node.state.generation
-        if self._begun and (fresh or restored):
-            self._why = self._why or ("other metadata were put back" if restored else "it was not known for a while")
+        if self._how.begun and (fresh or restored):
+            self._how.ask("other metadata were put back" if restored else "it was not known for a while")
         self._linked = answer.known
         if state != node.state:
             await node.save(lambda now: authority.seen(now, answer.position) or now)
@@ -325,9 +312,9 @@ class Reporting:
         settled = self._node.journal.answered(answer.accepted)
         if settled.diverged:
             log.info("reports diverged accepted=%d; the inventory is compared again", answer.accepted)
-            self._why = self._why or "its reports and the cluster's count of them differ"
+            self._how.ask("its reports and the cluster's count of them differ")
         if answer.next_report_ms < 0:
-            self._why = self._why or "a Librarian has asked for it"
+            self._how.ask("a Librarian has asked for it")
         if self._node.journal.rejected == REJECTED_MAX:
             log.warning(
                 "reports are answered but not taken boot=%d; if an older state file was put back on this Shepherd, "
@@ -338,8 +325,10 @@ class Reporting:
             if not settled.diverged:
                 await self._node.ports.clock.sleep(self._node.settings.report_retry_ms)
             return
-        if not self._begun:
-            self._begin(Believed(answer.before_boot, answer.before_number, answer.obeyed))
+        if settled.done.number == 1:
+            self._earlier = Told(answer.before_boot, answer.before_number)
+        if not self._how.begun:
+            self._begin(answer.obeyed)
         for replica in settled.done.replicas:
             if replica.state is ReplicaState.DELETED:
                 self._node.index.told_missing(replica.reference)
@@ -402,20 +391,11 @@ class Reporting:
         """Page through what the namespace believes to be here and report every difference."""
         node = self._node
         await node.disk.require()
-        asked, doubted = self._why, node.in_doubt
-        self._why, node.in_doubt = "", False  # whoever asks, or doubts, while it runs has it run again
-        self._differing = False
-        self._settling = bool(asked) or doubted
         self._missing = 0
         generation, missing = node.state.generation, tuple(node.index.missing)
-        try:
+        with self._how.whole():
             await self._keep_mark()
             await self._compare_pages()
-        except BaseException:
-            self._why, node.in_doubt = self._why or asked, node.in_doubt or doubted
-            raise
-        finally:
-            self._settling = False
         for reference in missing:
             if not node.journal.tells_gone(reference):
                 node.index.told_missing(reference)  # nobody has it listed
@@ -424,7 +404,8 @@ class Reporting:
             log.warning(text, self._missing)
         self._replaced = False
         now_ms = node.ports.clock.monotonic_ms()
-        self._compared, self._whole = (generation, now_ms), (node.ports.clock.now_ms(), now_ms)
+        self._how.compared(generation, now_ms)
+        self._whole = (node.ports.clock.now_ms(), now_ms)
         self.reconciled, self._stock.untold = f"whole: {why}", {}
         text = "inventory compared whole replicas=%d to_report=%d because=%s"
         log.info(text, len(node.index), len(node.journal), why)

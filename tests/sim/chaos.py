@@ -17,7 +17,7 @@ from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.librarian import Report, ReportedReplica
 from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.shepherd.blobs_memory import MemoryBlobs
-from chelonia.shepherd.mark import decode
+from chelonia.shepherd.mark import Told, decode
 from tests.sim.disk import run_now
 from tests.sim.network import Faults
 from tests.sim.process import Node
@@ -474,11 +474,8 @@ class Chaos:
     def _passes_for_newer(self, victim: SimShepherd, image: MemoryBlobs) -> bool:
         """Whether no report was taken since the image was made, though bytes have come that may be listed by now: no
         start can tell that it is old (docs/design/018-returning.md, "What stays open")."""
-        found = decode(run_now(image.notes()).mark)
-        if victim.service is None or found is None:
-            return False
-        journal = victim.service._node.journal
-        taken = journal.boot == found.boot and journal.accepted in (found.number - 1, found.number)
+        found, last = decode(run_now(image.notes()).mark), self._world.told_last(victim)
+        taken = found is not None and Told(last.boot, last.number) in (found.sent, found.before)
         passes = taken and not {*victim.disk.platter.references()} <= {*image.references()}
         if passes:
             self._world.note(f"TOO YOUNG {victim.node.name}")

@@ -198,9 +198,9 @@ def _use_a_revoked_right() -> Patches:
 def _never_compare() -> Patches:
     async def pretend(self: Any, why: str) -> None:
         del why
-        self._why, self._differing = "", False
         now_ms = self._node.ports.clock.monotonic_ms()
-        self._compared = self._whole = (self._node.state.generation, now_ms)
+        self._how.why, self._whole = "", (1, now_ms)
+        self._how.compared(self._node.state.generation, now_ms)
 
     return (patch.object(Reporting, "_compare_inventory", pretend),)
 
@@ -210,7 +210,7 @@ def _trust_any_mark() -> Patches:
 
     def trusting(found: Any, believed: Any, store: str, state: Any) -> str:
         if found is not None:
-            believed = mark.Believed(found.boot, found.number, 0)
+            believed = replace(believed, told=found.sent, obeyed=0)
         return why_whole(found, believed, store, state)
 
     return (patch.object(mark, "why_whole", trusting),)

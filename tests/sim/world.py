@@ -21,11 +21,13 @@ from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, ServiceId
+from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, ServiceId, shepherd_object
 from chelonia.core.librarian import ServiceRecord
+from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Receipt, ReplicaState
 from chelonia.core.shepherd import ByteRange, StoreIdentity, Upload, Uploaded
 from chelonia.librarian.records import Identity
+from chelonia.librarian.reports import Reached, told
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World as LibrarianWorld
@@ -586,6 +588,14 @@ class World:
         with self.store.watched():
             found = self.store.get(layout.wide_key(shepherd, "file", reference))
         return layout.decode_value(found) if found is not None else ""
+
+    def told_last(self, shepherd: SimShepherd) -> Reached:
+        """The report by which the next start of a Shepherd is believed."""
+        self._look()
+        own = shepherd_object(shepherd.service_id)
+        with self.store.watched():
+            header = self.store.get(layout.header_key(own))
+        return told(StoredObject(own, *layout.decode_header(header))) if header is not None else Reached(0, 0)
 
     def _shepherd_ports(self, shepherd: SimShepherd) -> ShepherdPorts:
         each = self.librarians(shepherd.call, shepherd.node)

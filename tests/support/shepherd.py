@@ -128,6 +128,7 @@ class FakeLibrarian:
     boot: int = 0
     number: int = 0
     before: tuple[int, int] = (0, 0)
+    obeyed: int = 0
     next_report_ms: int = 1000
     refused: str = ""
     copy_bytes_per_s_max: int = 0
@@ -147,7 +148,8 @@ class FakeLibrarian:
         self._fail("report")
         self.sent.append(report)
         if report.boot > self.boot and report.number == 1:
-            self.before = (self.boot, self.number)
+            if self.number > 1:
+                self.before = (self.boot, self.number)
             self.boot, self.number = report.boot, 0
         fresh = report.boot == self.boot and report.number == self.number + 1
         unknown: tuple[ReferenceId, ...] = ()
@@ -158,7 +160,7 @@ class FakeLibrarian:
         if self.lose_answers.get("report"):
             self.lose_answers["report"] -= 1
             raise CheloniaError(Kind.TIMEOUT, "report")
-        before = self.before if report.number == 1 else (0, 0)
+        before = (*self.before, self.obeyed) if report.number == 1 else (0, 0, 0)
         return ReportAnswer(self.number, self.next_report_ms, unknown, (), *before)
 
     async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
@@ -179,7 +181,7 @@ class FakeLibrarian:
 
     def forget(self) -> None:
         """What was reported before is not known any more: a start has to compare the whole inventory."""
-        self.boot, self.number = 0, 0
+        self.boot, self.number, self.before = 0, 0, (0, 0)
 
     def states(self) -> list[tuple[str, str]]:
         """What was reported and applied, in order: (reference, state)."""

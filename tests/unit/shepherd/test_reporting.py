@@ -27,7 +27,7 @@ async def test_heartbeats_say_what_placement_needs() -> None:
     await world.pass_ms(1900)
     beat = world.librarian.beats[-1]
     assert (beat.shepherd, beat.domain, beat.verify_key) == (world.settings.service_id, "oslo", "key of s1")
-    assert (beat.replicas, beat.accepting, beat.reported) == (1, True, 2)
+    assert (beat.replicas, beat.accepting, beat.reported) == (1, True, 3)
     assert beat.free_bytes == world.blobs.capacity - len(DATA)
     assert len(world.librarian.beats) == 8
     await world.stop()
@@ -44,8 +44,8 @@ async def test_a_lost_answer_repeats_the_same_report_and_later_changes_follow_in
     second = await world.store(DATA, 2)
     await world.pass_ms(3000)
     sent = world.librarian.sent
-    assert sent[2] == sent[3] == sent[4]
-    assert [report.number for report in world.librarian.applied] == [1, 2, 3, 4, 5]
+    assert sent[3] == sent[4] == sent[5]
+    assert [report.number for report in world.librarian.applied] == [1, 2, 3, 4, 5, 6]
     # The answer that arrived was to a repeat and could not say what is unknown, so the first is told once more.
     assert world.librarian.states() == [(first, "alive"), (first, "alive"), (second, "alive")]
     await world.stop()
@@ -59,7 +59,7 @@ async def test_reports_wait_out_a_librarian_that_cannot_be_reached() -> None:
     reference = await world.store(DATA)
     await world.pass_ms(10_000)
     assert set(world.librarian.states()) == {(reference, "alive")}
-    assert [report.number for report in world.librarian.applied] == [1, 2, 3]
+    assert [report.number for report in world.librarian.applied] == [1, 2, 3, 4]
     await world.stop()
 
 

@@ -1,5 +1,6 @@
 """A Shepherd that comes back tells what differs from its notes, and compares the whole inventory where they may lie."""
 
+import asyncio
 import copy
 from dataclasses import replace
 from typing import Any
@@ -11,13 +12,14 @@ from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.librarian import InventoryItem
 from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
-from chelonia.core.shepherd import MARK, GetRequest, State
+from chelonia.core.shepherd import MARK, Authority, GetRequest, State
 from chelonia.shepherd import mark, rows, stock
-from chelonia.shepherd.mark import Believed, Mark, why_whole
+from chelonia.shepherd.mark import Believed, Mark, Told, why_whole
 from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, virtual
 
 DATA = b"data"
-KNOWN = Mark("store", 3, 100, 7, (120, 110), settled=True, compared_ms=50)
+KNOWN = Mark("store", 3, Told(100, 7), Told(90, 4), settled=True, compared_ms=50)
+FRESH = replace(KNOWN, sent=Told(100, 2))
 STATE = State(boot=130, ticket_secret=b"", cluster="c", generation=3, sequence=40)
 
 
@@ -25,46 +27,42 @@ STATE = State(boot=130, ticket_secret=b"", cluster="c", generation=3, sequence=4
 
 
 @pytest.mark.parametrize(
-    "believed",
-    [Believed(100, 7, 40), Believed(100, 6, 0), Believed(110, 1, 39), Believed(120, 1, 40)],
-    ids=["the last", "the one before it, for the last was on its way", "an earlier start's first", "the last start's"],
+    ("found", "told", "obeyed"),
+    [(KNOWN, Told(100, 7), 40), (KNOWN, Told(100, 6), 39), (FRESH, Told(100, 2), 0), (FRESH, Told(90, 4), 0)],
+    ids=["the last", "the one before it, for the last was on its way", "a start's second", "the one of boots before"],
 )
-def test_differences_are_enough_where_the_notes_go_as_far_as_the_namespace(believed: Believed) -> None:
-    assert why_whole(KNOWN, believed, "store", STATE) == ""
+def test_differences_are_enough_where_the_notes_go_as_far_as_the_namespace(
+    found: Mark, told: Told, obeyed: int
+) -> None:
+    assert why_whole(found, Believed(told, obeyed, 3), "store", STATE) == ""
 
 
 @pytest.mark.parametrize(
-    ("found", "believed", "store", "state", "why"),
+    ("found", "believed", "state", "why"),
     [
-        (None, Believed(100, 7, 0), "store", STATE, "no mark"),
-        (KNOWN, Believed(100, 7, 0), "other", STATE, "another store"),
-        (replace(KNOWN, settled=False), Believed(100, 7, 0), "store", STATE, "did not come to its end"),
-        (KNOWN, Believed(100, 7, 0), "store", replace(STATE, generation=4), "other metadata"),
-        (KNOWN, Believed(100, 7, 41), "store", STATE, "erasures"),
-        (KNOWN, Believed(100, 8, 0), "store", STATE, "up to report 7 of boot 100, the cluster has taken report 8"),
-        (KNOWN, Believed(100, 5, 0), "store", STATE, "report 5 of boot 100"),
-        (KNOWN, Believed(110, 2, 0), "store", STATE, "report 2 of boot 110"),
-        (KNOWN, Believed(125, 1, 0), "store", STATE, "report 1 of boot 125"),
-        (KNOWN, Believed(0, 0, 0), "store", STATE, "report 0 of boot 0"),
+        (None, Believed(Told(100, 7), 0, 3), STATE, "no mark"),
+        (replace(KNOWN, store="other"), Believed(Told(100, 7), 0, 3), STATE, "another store"),
+        (replace(KNOWN, settled=False), Believed(Told(100, 7), 0, 3), STATE, "did not come to its end"),
+        (KNOWN, Believed(Told(100, 7), 0, 4), STATE, "other metadata"),
+        (KNOWN, Believed(Told(100, 7), 41, 3), STATE, "erasures"),
+        (KNOWN, Believed(Told(100, 7), 1, 3), replace(STATE, generation=2), "erasures"),
+        (KNOWN, Believed(Told(100, 8), 0, 3), STATE, "up to report 7 of boot 100, the cluster has taken report 8"),
+        (KNOWN, Believed(Told(100, 5), 0, 3), STATE, "report 5 of boot 100"),
+        (KNOWN, Believed(Told(90, 4), 0, 3), STATE, "report 4 of boot 90"),
+        (FRESH, Believed(Told(90, 3), 0, 3), STATE, "report 3 of boot 90"),
+        (FRESH, Believed(Told(110, 2), 0, 3), STATE, "report 2 of boot 110"),
+        (replace(FRESH, earlier=Told()), Believed(Told(), 0, 3), STATE, "report 0 of boot 0"),
     ],
 )
 def test_in_every_other_case_the_whole_inventory_is_compared(
-    found: Mark | None, believed: Believed, store: str, state: State, why: str
+    found: Mark | None, believed: Believed, state: State, why: str
 ) -> None:
-    assert why in why_whole(found, believed, store, state)
+    assert why in why_whole(found, believed, "store", state)
 
 
 def test_a_mark_is_read_as_it_was_written_and_nothing_else_is_one() -> None:
     assert mark.decode(mark.encode(KNOWN)) == KNOWN
     assert [mark.decode(raw) for raw in (b"", b"\x01", b"\x02" + mark.encode(KNOWN)[1:], b"+")] == [None] * 4
-
-
-def test_starts_whose_first_report_may_have_been_taken_are_kept_the_newest_first() -> None:
-    many = KNOWN
-    for boot in range(200, 220):
-        many = mark.started(many, boot)
-    assert many.starts == tuple(range(219, 211, -1))
-    assert why_whole(many, Believed(110, 1, 0), "store", STATE)
 
 
 @pytest.mark.parametrize(("now_ms", "age_ms"), [(50, 0), (80, 30), (49, -1)])
@@ -217,21 +215,27 @@ async def test_a_replica_is_noted_as_listed_only_when_its_report_was_taken() -> 
 @virtual
 async def test_the_mark_is_durable_before_its_report_goes_out() -> None:
     world, _ = await settled()
-    seen, inner = list[tuple[int, int, int]](), world.librarian.report
+    seen, inner = list[tuple[Told, Told]](), world.librarian.report
 
     async def look(call: Any, report: Any) -> Any:
         disk = copy.deepcopy(world.blobs)
         disk.lose_notes(disk.unsynced_notes)
         found = mark.decode((await disk.notes()).mark)
         assert found is not None
-        seen.append((report.number, found.number, len(found.starts)))
+        seen.append((Told(report.boot, report.number), found.sent))
         return await inner(call, report)
 
     world.librarian.report = look  # type: ignore[method-assign]
     await world.store(b"more", 9)
     await world.pass_ms(3_000)
     assert len(seen) >= 2
-    assert all(sent == marked for sent, marked, _ in seen)
+    assert all(sent == marked for sent, marked in seen)
+    last = seen[-1]
+    seen.clear()
+    await returned(world)
+    (first, marked), second, *_ = seen
+    assert (first.number, marked) == (1, last[0]), "what it found stays until it knows what to do"
+    assert second == (Told(first.boot, 2), Told(first.boot, 2))
     await world.stop()
 
 
@@ -273,6 +277,114 @@ async def test_an_image_from_just_before_a_receipt_shows_when_it_is_put_back() -
     world.blobs, world.state.state = image, state
     await returned(world)
     assert world.librarian.states() == [(late, "deleted")]
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica missing")
+@virtual
+async def test_a_start_that_dies_before_it_knows_leaves_an_old_image_as_doubtful_as_it_was() -> None:
+    """Its first report was taken, and it never heard so: nothing is believed by that."""
+    world, _ = await settled(2)
+    image, state = copy.deepcopy(world.blobs), world.state.state
+    later = await world.store(b"later", 9)
+    await world.pass_ms(3_000)
+    world.librarian.items[later] = InventoryItem(later, BlobId(numbered("b", 9)), ReplicaState.ALIVE)
+    await world.stop()
+    world.blobs, world.state.state = image, state
+    world.librarian.lose_answers["report"] = 1_000
+    for _ in range(3):
+        await returned(world)
+        assert [report.number for report in world.librarian.applied] == [1]
+    world.librarian.lose_answers.clear()
+    await returned(world)
+    assert world.librarian.states() == [(later, "deleted")]
+    assert world.librarian.pages == [""]
+    await world.stop()
+
+
+@virtual
+async def test_a_start_that_has_decided_is_believed_though_its_second_report_was_not_taken() -> None:
+    world, references = await settled()
+    inner = world.librarian.report
+
+    async def only_the_first(call: Any, report: Any) -> Any:
+        if report.number > 1:
+            raise CheloniaError(Kind.NETWORK, "report")
+        return await inner(call, report)
+
+    world.librarian.report = only_the_first  # type: ignore[method-assign]
+    for _ in range(2):
+        await returned(world)
+        assert [report.number for report in world.librarian.applied] == [1]
+    found = mark.decode((await world.blobs.notes()).mark)
+    assert found is not None
+    assert (found.sent.number, found.settled) == (2, True)
+    world.librarian.report = inner  # type: ignore[method-assign]
+    await returned(world)
+    assert (world.librarian.pages, world.librarian.states(), compared(world)) == ([], [], 1)
+    assert set(references) == set(world.blobs.references())
+    await world.stop()
+
+
+@virtual
+async def test_a_start_moves_what_is_believed_before_it_compares() -> None:
+    """What its disk is compared for must not pass, once that disk has been replaced by the one before."""
+    world, _ = await settled(2)
+    image, state = copy.deepcopy(world.blobs), world.state.state
+    world.blobs.drop_notes()
+    world.librarian.failures["inventory"] = [Kind.UNAVAILABLE] * 1_000
+    await returned(world)
+    assert [report.number for report in world.librarian.applied] == [1, 2]
+    await world.stop()
+    world.blobs, world.state.state = image, state
+    world.librarian.failures.clear()
+    await returned(world)
+    assert world.librarian.pages == [""]
+    await world.stop()
+
+
+@virtual
+async def test_an_order_of_metadata_put_back_does_not_make_a_start_believed_under_them() -> None:
+    """It was decided under the others, and all bytes were looked at only after the order."""
+    world, references = await settled()
+    world.librarian.pages.clear()
+    world.librarian.beats.clear()
+    await world.restart()
+    reporting = world.service._reporting
+    await reporting.beat()
+    assert await reporting.report_once()
+    world.librarian.position = Position(CLUSTER, 2, 1)
+    del world.librarian.items[references[0]]
+    await world.service.delete(LIBRARIAN, (("r", references[0]),), Authority(Position(CLUSTER, 2, 1)))
+    await world.service.tidy()
+    await reporting.report_once()
+    await reporting.beat()
+    assert compared(world) == 0
+    found = mark.decode((await world.blobs.notes()).mark)
+    assert found is not None
+    assert not found.settled
+    for _ in range(5):
+        await reporting.report_once()
+    await reporting.beat()
+    assert (compared(world), world.librarian.pages) == (2, [""])
+    await world.stop()
+
+
+@virtual
+async def test_an_image_from_before_an_erasure_shows_though_the_next_order_comes_before_its_first_report() -> None:
+    world, (erased, other, *_) = await settled()
+    image, state = copy.deepcopy(world.blobs), world.state.state
+    await world.service.delete(LIBRARIAN, (("r", erased),), Authority(Position(CLUSTER, 1, 5)))
+    world.librarian.obeyed = 5
+    await world.stop()
+    world.blobs, world.state.state = image, state
+    world.librarian.pages.clear()
+    del world.librarian.items[erased], world.librarian.items[other]
+    await world.restart()
+    await world.service.delete(LIBRARIAN, (("r", other),), Authority(Position(CLUSTER, 1, 9)))
+    world.loops = asyncio.ensure_future(world.service.run())
+    await world.pass_ms(3_000)
+    assert world.librarian.pages == [""]
     await world.stop()
 
 
@@ -337,7 +449,7 @@ async def test_the_answer_to_a_repeated_first_report_tells_as_much() -> None:
     world, _ = await settled()
     world.librarian.lose_answers["report"] = 2
     await returned(world)
-    assert len({(report.boot, report.number) for report in world.librarian.sent[-3:]}) == 1
+    assert [report.number for report in world.librarian.sent[-4:]] == [1, 1, 1, 2]
     assert (world.librarian.pages, compared(world)) == ([], 1)
     await world.stop()
 

@@ -15,7 +15,7 @@ from chelonia.core.shepherd import Authority, Scanned, State, StoredReplica
 from chelonia.shepherd import authority, lifecycle, rows, scrub
 from chelonia.shepherd.checksums import OFF_LOOP_BYTES_MIN, Hasher
 from chelonia.shepherd.index import Index
-from chelonia.shepherd.journal import Journal
+from chelonia.shepherd.journal import Describe, Journal
 from chelonia.shepherd.lifecycle import Fate, Held
 from chelonia.shepherd.scrub import Pace, Round
 from tests.support.shepherd import InlineWorker, numbered, request
@@ -91,38 +91,38 @@ def alive(reference: ReferenceId) -> ReportedReplica:
 
 
 def test_one_report_is_in_flight_and_changes_meanwhile_go_into_the_next() -> None:
-    book = journal()
+    book = begun()
     book.note(A, 0)
     first = book.take(0, 10, alive)
     assert first is not None
-    assert (first.boot, first.number, [r.reference for r in first.replicas]) == (7, 1, [A])
+    assert (first.boot, first.number, [r.reference for r in first.replicas]) == (7, 3, [A])
     book.note(B, 0)
     book.note(A, 0)
     assert book.take(5, 10, alive) == first
-    assert book.answered(1).done == first
+    assert book.answered(3).done == first
     second = book.take(6, 10, alive)
     assert second is not None
-    assert (second.number, [r.reference for r in second.replicas]) == (2, [A, B])
+    assert (second.number, [r.reference for r in second.replicas]) == (4, [A, B])
 
 
 def test_a_report_not_accepted_is_repeated_and_a_repeats_answer_says_so() -> None:
-    book = journal()
+    book = begun()
     book.note(A, 0)
     first = book.take(0, 10, alive)
-    assert book.answered(0).done is None
+    assert book.answered(2).done is None
     assert book.take(1, 10, alive) == first
-    settled = book.answered(1)
+    settled = book.answered(3)
     assert (settled.done, settled.first_try, settled.diverged) == (first, False, False)
     assert book.take(2, 10, alive) is None
 
 
 def test_what_is_told_stays_so_while_later_changes_are_on_their_way() -> None:
-    book = journal()
+    book = begun()
     book.note(A, 5)
     assert not book.told(5)
     book.take(5, 10, alive)
     assert not book.told(5), "on its way, not accepted"
-    book.answered(1)
+    book.answered(3)
     assert book.told(5)
     book.note(B, 6)
     assert book.told(5)
@@ -131,27 +131,52 @@ def test_what_is_told_stays_so_while_later_changes_are_on_their_way() -> None:
     assert not book.told(6)
 
 
-@pytest.mark.parametrize("accepted", [0, 57])
-def test_a_number_from_another_past_renumbers_the_content(accepted: int) -> None:
-    book = journal()
-    for number in (1, 2):
-        book.note(A, 0)
-        book.take(0, 10, alive)
-        assert book.answered(number).done
+def test_a_number_from_another_past_renumbers_the_content() -> None:
+    book = begun()
     book.note(B, 0)
     book.take(0, 10, alive)
-    assert book.answered(accepted).diverged
+    assert book.answered(57).diverged
     again = book.take(0, 10, alive)
     assert again is not None
-    assert (again.number, [r.reference for r in again.replicas]) == (accepted + 1, [B])
-    assert book.answered(accepted + 1).done == again
+    assert (again.number, [r.reference for r in again.replicas]) == (58, [B])
+    assert book.answered(58).done == again
+
+
+@pytest.mark.parametrize("boot", [7, 9])
+def test_what_was_in_flight_when_numbers_begin_anew_comes_behind_the_first(boot: int) -> None:
+    """A first report never tells anything: no start is believed by it."""
+    book = begun()
+    book.note(A, 0)
+    book.note_gone(B, FACTS.blob, 0)
+    book.take(0, 10, here(A))
+    if boot == 7:
+        assert book.answered(0).diverged
+    else:
+        book.begin_anew(boot)
+    assert not book.told(0)
+    first = book.take(1, 10, here(A))
+    assert first is not None
+    assert (first.boot, first.number, first.replicas) == (boot, 1, ())
+    book.answered(1)
+    second = book.take(1, 10, here(A))
+    assert second is not None
+    states = [(r.reference, r.state) for r in second.replicas]
+    assert (second.number, states) == (2, [(A, ReplicaState.ALIVE), (B, ReplicaState.DELETED)])
+    book.answered(2)
+    assert book.take(2, 10, here(A)) is None
+
+
+def here(*references: ReferenceId) -> Describe:
+    """These are here, nothing else."""
+    return lambda reference: alive(reference) if reference in references else None
 
 
 def begun() -> Journal:
-    """A journal whose first report was taken."""
+    """A journal whose first two reports were taken."""
     book = journal()
-    book.take(0, 10, alive)
-    book.answered(1)
+    for number in (1, 2):
+        book.take(0, 10, alive)
+        book.answered(number)
     return book
 
 
@@ -165,7 +190,7 @@ def test_a_report_waits_until_it_is_due_and_takes_no_more_than_allowed() -> None
     report = book.take(100, 2, alive)
     assert report is not None
     assert [r.reference for r in report.replicas] == [B, C]
-    book.answered(2)
+    book.answered(3)
     book.note(A, 60)
     assert book.next_due() == 60
 
@@ -178,7 +203,7 @@ def test_an_erased_replica_is_reported_gone_only_after_a_report_that_said_otherw
     book.note(A, 0)
     book.take(0, 10, alive)
     book.erased(A, FACTS.blob, 0)
-    book.answered(2)
+    book.answered(3)
     after = book.take(0, 10, lambda reference: None)
     assert after is not None
     assert [r.state for r in after.replicas] == [ReplicaState.DELETED]
@@ -191,33 +216,38 @@ def test_an_empty_report_moves_the_numbers_now_or_a_while_after_the_last() -> No
     assert book.told(2_000), "nothing has to be told"
     report = book.take(1_000, 10, alive)
     assert report is not None
-    assert (report.number, report.replicas, book.sent) == (2, (), 2)
+    assert (report.number, report.replicas, book.sent) == (3, (), 3)
+    assert book.told(999), "nor does what is on its way tell anything"
     book.outdated(1_100, 500)
-    book.answered(2)
+    book.answered(3)
     assert book.take(1_499, 10, alive) is None
     book.note(A, 1_200)
     assert book.take(1_300, 10, alive) is not None
-    book.answered(3)
+    book.answered(4)
     assert book.next_due() is None, "another report has moved them"
 
 
 def test_a_boot_sends_a_first_report_though_it_has_nothing_to_tell() -> None:
-    """Until it is taken, a report of an earlier boot that was late could still be."""
+    """Until it is taken, a report of an earlier boot that was late could still be. A second one, which has a mark, is
+    sent at once."""
     book = journal()
     assert book.told(0) is False
-    first = book.take(0, 10, alive)
-    assert first is not None
-    assert (first.number, first.replicas) == (1, ())
-    book.answered(1)
-    assert book.told(0) is True
-    assert book.take(0, 10, alive) is None
+    for number in (1, 2):
+        report = book.take(5, 10, alive)
+        assert report is not None
+        assert (report.number, report.replicas) == (number, ())
+        book.answered(number)
+        assert book.told(0) is True
+    assert book.take(5, 10, alive) is None
 
 
 def test_what_is_erased_before_the_first_report_is_told_as_gone() -> None:
     """A late report of an earlier boot may have brought it back."""
     book = journal()
     book.erased(A, FACTS.blob, 0)
-    report = book.take(0, 10, lambda reference: None)
+    book.take(0, 10, here())
+    book.answered(1)
+    report = book.take(0, 10, here())
     assert report is not None
     assert [(r.reference, r.state) for r in report.replicas] == [(A, ReplicaState.DELETED)]
 
