@@ -1,0 +1,278 @@
+"""Whom a start believes, in every order of what can happen: starts that die, answers that are lost, a message that is
+late, an image of the disk that is put back, older metadata that are.
+
+The rules are the real ones (`mark.why_whole`, what a Librarian writes and answers); who follows them is a model of one
+Shepherd with one replica, of which there is a newer version to tell now and then.
+Reasoning: docs/design/018-returning.md, "The invariant".
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import pytest
+
+from chelonia.core.ids import Ms, ServiceId, shepherd_object
+from chelonia.core.librarian import Report
+from chelonia.core.metadata import StoredObject
+from chelonia.core.shepherd import State
+from chelonia.librarian import reports
+from chelonia.shepherd import mark as marks
+from chelonia.shepherd.mark import Believed, Mark, Told, why_whole
+
+SHEPHERD = ServiceId("https://s1/Shepherd")
+
+
+class Namespace(NamedTuple):
+    """`stored`: boot, number and `before` of the Shepherd's object; `listed`: the version believed to be there."""
+
+    stored: tuple[tuple[str, str], ...] = ()
+    listed: int = 0
+    generation: int = 1
+
+
+class Disk(NamedTuple):
+    """`has`: the version that is there; `noted`: the one that the notes say is listed, -1 where it may be any."""
+
+    has: int = 0
+    noted: int = -1
+    mark: Mark | None = None
+
+
+class Sent(NamedTuple):
+    """A report: boot, number, and the version that it tells of, -1 for none."""
+
+    boot: int
+    number: int
+    tells: int = -1
+
+
+class Process(NamedTuple):
+    """A start. `by`: how it is reconciled, "" before it knows; `of`: under which generation; `due`: there is something
+    to tell."""
+
+    boot: int
+    generation: int
+    accepted: int = 0
+    flight: Sent | None = None
+    by: str = ""
+    of: int = 0
+    due: bool = False
+    earlier: Told = Told()
+
+
+class Everything(NamedTuple):
+    namespace: Namespace = Namespace()
+    disk: Disk = Disk()
+    process: Process | None = None
+    image: Disk | None = None
+    backup: Namespace | None = None
+    late: Sent | None = None
+    boots: int = 0
+    versions: int = 0
+    restored: bool = False
+
+
+# --- the namespace, by its own rules -------------------------------------------------------------------------------
+
+
+@lru_cache(100_000)
+def applied(stored: tuple[tuple[str, str], ...], boot: int, number: int) -> tuple[bool, tuple[tuple[str, str], ...]]:
+    """Whether it is this report's turn, and what is stored of the Shepherd then."""
+    found, report = as_object(stored), Report(SHEPHERD, boot, number, ())
+    if not reports.is_next(report, reports.reached(found)):
+        return False, stored
+    judged = reports.judge(report, reports.Known(found, {}), Ms(0))
+    return True, tuple(sorted({**dict(stored), **{each.property: each.value for each in judged.elements}}.items()))
+
+
+@lru_cache(100_000)
+def answered(stored: tuple[tuple[str, str], ...], boot: int) -> Told:
+    """What the answer to a first report says, sent or repeated, that finds this stored."""
+    last, _ = reports.before(Report(SHEPHERD, boot, 1, ()), as_object(stored), 1)
+    return Told(last.boot, last.number)
+
+
+def as_object(stored: tuple[tuple[str, str], ...]) -> StoredObject:
+    return StoredObject(shepherd_object(SHEPHERD), 1, {"report": dict(stored)})
+
+
+def told(namespace: Namespace, sent: Sent) -> Namespace:
+    its_turn, stored = applied(namespace.stored, sent.boot, sent.number)
+    listed = sent.tells if its_turn and sent.tells >= 0 else namespace.listed
+    return namespace._replace(stored=stored, listed=listed)
+
+
+# --- what can happen -----------------------------------------------------------------------------------------------
+
+
+def steps(now: Everything) -> Iterator[tuple[str, Everything]]:
+    """Whatever can happen next."""
+    if now.process is None:
+        yield from while_down(now)
+    else:
+        yield from while_up(now, now.process)
+    if now.late is not None:
+        yield "a late report", now._replace(namespace=told(now.namespace, now.late), late=None)
+    if now.backup is not None and not now.restored:
+        older = now.backup._replace(generation=2)
+        yield "older metadata", now._replace(namespace=older, restored=True)
+
+
+def while_down(now: Everything) -> Iterator[tuple[str, Everything]]:
+    boot = now.boots + 1
+    yield f"start {boot}", now._replace(boots=boot, process=Process(boot, now.namespace.generation))
+    if now.image is not None and now.image != now.disk:
+        yield "put back", now._replace(disk=now.image)
+
+
+def while_up(now: Everything, process: Process) -> Iterator[tuple[str, Everything]]:
+    yield "crash", now._replace(process=None)
+    if now.image is None:
+        yield "image", now._replace(image=now.disk)
+    if now.backup is None and now.namespace.stored:
+        yield "backup", now._replace(backup=now.namespace)
+    version = now.versions + 1
+    disk = now.disk._replace(has=version)
+    yield f"version {version}", now._replace(versions=version, disk=disk, process=process._replace(due=True))
+    if process.generation != now.namespace.generation:
+        yield "hears of older metadata", numbered_anew(now, process)
+    if process.flight is None:
+        yield from sends(now, process)
+    else:
+        yield from is_heard(now, process, process.flight)
+    if process.by == "whole" and process.accepted > 1:
+        yield "compares", compares(now, process)
+    if process.by == "reconciled" and process.accepted > 1 and not process.due:
+        number = process.flight.number if process.flight is not None else process.accepted
+        yield "notes so", now._replace(disk=now.disk._replace(mark=mark_of(process, number)))
+
+
+def numbered_anew(now: Everything, process: Process) -> Everything:
+    due = process.due or (process.flight is not None and process.flight.tells >= 0)
+    by = process.by and "whole"
+    anew = Process(now.boots + 1, now.namespace.generation, by=by, of=process.of, due=due, earlier=process.earlier)
+    return now._replace(boots=now.boots + 1, process=anew)
+
+
+def sends(now: Everything, process: Process) -> Iterator[tuple[str, Everything]]:
+    number = process.accepted + 1
+    if number > 2 and not process.due:
+        return
+    tells = now.disk.has if process.due and number > 1 else -1
+    flight = Sent(process.boot, number, tells)
+    sending = now._replace(process=process._replace(flight=flight, due=process.due and tells < 0))
+    if number == 1:
+        yield "sends the first", sending
+        return
+    noted = -1 if tells >= 0 else now.disk.noted
+    yield f"sends {number}", sending._replace(disk=now.disk._replace(noted=noted, mark=mark_of(process, number)))
+    yield "sends without a mark", sending
+
+
+def mark_of(process: Process, number: int) -> Mark:
+    settled = process.by == "reconciled" and process.of == process.generation
+    return Mark("store", process.generation, Told(process.boot, number), process.earlier, settled)
+
+
+def is_heard(now: Everything, process: Process, flight: Sent) -> Iterator[tuple[str, Everything]]:
+    if now.late is None and now.backup is not None and not now.restored:  # else it is as if it were applied, or never
+        yield "is late", now._replace(late=flight)
+    taken = now._replace(namespace=told(now.namespace, flight))
+    if taken != now:
+        yield "is applied, its answer lost", taken
+    if reports.reached(as_object(taken.namespace.stored)) != reports.Reached(flight.boot, flight.number):
+        return  # of another past: that it will hear of
+    if flight.number == 1:
+        yield "is answered", begins(taken, process, answered(now.namespace.stored, process.boot))
+        return
+    after = process._replace(accepted=flight.number, flight=None)
+    yield "is answered", taken._replace(process=after)
+    if flight.tells >= 0 and flight.tells == taken.disk.has:
+        yield "is answered and noted", taken._replace(process=after, disk=taken.disk._replace(noted=flight.tells))
+
+
+def begins(now: Everything, process: Process, earlier: Told) -> Everything:
+    heard = process._replace(accepted=1, flight=None, earlier=earlier)
+    if process.by:
+        return now._replace(process=heard)
+    state = State(boot=process.boot, ticket_secret=b"", generation=process.generation)
+    why = marks.why_whole(now.disk.mark, Believed(earlier, 0, process.generation), "store", state)
+    if why:
+        return now._replace(process=heard._replace(by="whole"))
+    due = heard.due or now.disk.has != now.disk.noted
+    return now._replace(process=heard._replace(by="reconciled", of=process.generation, due=due))
+
+
+def compares(now: Everything, process: Process) -> Everything:
+    """It goes through what is listed: what differs is noted as open, and told."""
+    same = now.namespace.listed == now.disk.has
+    disk = now.disk._replace(noted=now.disk.has if same else -1)
+    after = process._replace(by="reconciled", of=process.generation, due=process.due or not same)
+    return now._replace(disk=disk, process=after)
+
+
+# --- what must hold ------------------------------------------------------------------------------------------------
+
+
+def wrong(now: Everything) -> bool:
+    """Whether a start has told all that it had to, and the namespace believes otherwise."""
+    process = now.process
+    if process is None or process.by != "reconciled" or process.due or process.flight is not None:
+        return False
+    return process.of == now.namespace.generation and now.namespace.listed != now.disk.has
+
+
+def search(boots: int, versions: int, never: tuple[str, ...]) -> tuple[int, list[str]]:
+    """Go through everything that can happen with so many starts (and times that one numbers anew) and versions, but for
+    what is `never` to happen. Returns how many states there are, and the way to one that is wrong."""
+    applied.cache_clear()
+    answered.cache_clear()
+    came: dict[Everything, tuple[Everything, str] | None] = {Everything(): None}
+    waiting = [Everything()]
+    for now in waiting:
+        if wrong(now):
+            return len(came), way_to(now, came)
+        for what, after in steps(now):
+            if what not in never and after.boots <= boots and after.versions <= versions and after not in came:
+                came[after] = (now, what)
+                waiting.append(after)
+    return len(came), []
+
+
+def way_to(now: Everything, came: dict[Everything, tuple[Everything, str] | None]) -> list[str]:
+    way = list[str]()
+    while (before := came[now]) is not None:
+        now, what = before
+        way.insert(0, what)
+    return way
+
+
+IMAGES = (3, 1, ("backup",))
+RESTORED = (3, 1, ("image", "sends without a mark"))
+BOTH = (3, 1, ("is late", "sends without a mark"))
+
+
+@pytest.mark.parametrize("limits", [IMAGES, RESTORED, BOTH], ids=["images", "older metadata", "both"])
+def test_no_start_believes_notes_that_lie(limits: tuple[int, int, tuple[str, ...]]) -> None:
+    states, way = search(*limits)
+    assert way == []
+    assert states > 1_000
+
+
+def any_mark(found: Mark | None, believed: Believed, store: str, state: State) -> str:
+    return "" if found is not None else "there is no mark"
+
+
+def any_first_report(found: Mark | None, believed: Believed, store: str, state: State) -> str:
+    first = found is not None and believed.told.number == 1
+    return "" if first else why_whole(found, believed, store, state)
+
+
+@pytest.mark.parametrize("believes", [any_mark, any_first_report])
+def test_it_would_be_seen_if_one_did(monkeypatch: pytest.MonkeyPatch, believes: Callable[..., str]) -> None:
+    """As it was before: what was reached last counted, also by a first report."""
+    monkeypatch.setattr(marks, "why_whole", believes)
+    monkeypatch.setattr(reports, "told", reports.reached)
+    _, way = search(*IMAGES)
+    assert "put back" in way
