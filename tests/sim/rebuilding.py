@@ -110,9 +110,9 @@ async def _run(world: World, host: Host) -> None:
 def _kept(seen: Snapshot, world: World) -> Kept:
     """What is to come back: all but deleted files whose time in the trash is over by now."""
     entries = [obj for obj in seen.entries() if visible(obj)]
-    over = {obj.id for obj in entries if is_over(obj, world.clock.now_ms())}
+    over = {obj.id for obj in seen.entries() if is_over(obj, world.clock.now_ms())}
     blobs = (blob for blob in seen.blobs() if facts_of(blob).guid not in over)
-    return {obj.id: _facts(obj) for obj in (*entries, *blobs) if obj.id not in over}
+    return {obj.id: _facts(obj) for obj in (*entries, *blobs)}
 
 
 def _facts(obj: StoredObject) -> Mapping[str, Mapping[str, str]]:

@@ -17,7 +17,7 @@ from chelonia.core.ids import ROOT, SNAPSHOTS_OBJECT, BlobId, Dn, ObjectId, Refe
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, RebuildStatus
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.librarian.blobs import facts_of, locations_of
+from chelonia.librarian.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.invariants import Snapshot
 from chelonia.librarian.mending import LOST_FOUND
 from chelonia.librarian.tree import blobs_of, key_for, names_of, type_of
@@ -207,7 +207,7 @@ class Judging:
                 yield f"{entry.id} is back as {facts.name}, and was deleted before the snapshot, or never there"
             path, owner = self._path(entry), entry.value("entry", "owner")
             written = {(f.name, f.owner) for f in _facts(self._world) if f.guid == entry.id}
-            if (path, owner) not in written:
+            if (path, owner) not in written and blob_of(blob) not in self._world.harmed:
                 yield f"{entry.id}, written as {written}, is {path} of {owner}"
             if entry.sections.get("policy", {}) != default:
                 yield f"{entry.id} has the policy {entry.sections.get('policy')}, its collection's is {default}"

@@ -127,5 +127,17 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ("swarm", 620_400, "the simulator's own: a repair copy on its way to a Shepherd that was forgotten is swept later"),
     ("swarm", 600_130, "an image from before a confirmed erasure passed for the disk, and the bytes stayed"),
     ("swarm", 610_198, "the simulator's own: the notes of a liar that is mended are not what it has said"),
+    (
+        "swarm",
+        670_828,
+        "an image passed for the disk once a start on it had died unaware that its first report was taken",
+    ),
+    ("swarm", 670_844, "the same"),
+    (
+        "swarm",
+        650_072,
+        "the simulator's own: bytes of a deleted file whose time was over, and that no sweep had met yet",
+    ),
+    ("swarm", 670_366, "the simulator's own: a record that rotted when the rebuild had read it"),
 )
 """(scenario, seed, what it found)."""
