@@ -63,6 +63,8 @@ DONE: Final = "done"
 SHEPHERDS: Final = "shepherds"
 """The section of that record that says who has `TOLD` all it knows, and without whom it was made (`AWAY`): these may
 come back with what nobody else knows."""
+REPORTED: Final = "reported"
+"""The section that says with which boot each Shepherd had reported when all it knew was taken in."""
 TOLD: Final = "told"
 AWAY: Final = "away"
 KEPT: Final = "kept"
@@ -84,6 +86,11 @@ def failure(stored: StoredObject) -> str:
 def awaited(stored: StoredObject) -> tuple[ServiceId, ...]:
     """The Shepherds that a rebuild was made without, by its own record."""
     return tuple(ServiceId(shepherd) for shepherd, word in sorted(_words(stored).items()) if word == AWAY)
+
+
+def may_have_named(stored: StoredObject, shepherd: ServiceId, boot: int) -> bool:
+    """Whether a rebuild may have listed what a Shepherd had set aside, that has told nothing since this boot."""
+    return boot <= int(stored.value(REPORTED, shepherd, "-1"))
 
 
 def has_told(stored: StoredObject, shepherd: ServiceId) -> bool:

@@ -47,6 +47,7 @@ from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.rebuild import Basis, Known, Verdict
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.recounts import PAUSES_MS, Look, Recounts
+from chelonia.librarian.reports import reached
 from chelonia.librarian.service_names import Names
 from chelonia.librarian.tree import type_of
 from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page, parse_snapshot_name
@@ -201,7 +202,8 @@ class Rebuilding:
     async def _run(self) -> None:
         try:
             basis = await self._work()
-            await self._mark(self._on.records, rebuild.DONE, self._noted(basis))
+            noted = [*self._noted(basis), *await self._reported(self._on.nodes.table.shepherds())]
+            await self._mark(self._on.records, rebuild.DONE, noted)
             self._progress.stage = "done"
         except CheloniaError as error:
             _LOG.error("the rebuild has stopped, begin it again; nothing is repaired until it is through: %s", error)
@@ -219,6 +221,14 @@ class Rebuilding:
             self._progress.note(f"what only {shepherd} knows comes when it is back: `{rebuild.late_command(shepherd)}`")
         return rebuild.through(basis, [shepherd for shepherd in shepherds if shepherd in told], away)
 
+    async def _reported(self, shepherds: Sequence[ServiceId]) -> list[Element]:
+        """With which boot these have reported: when they start again, differences say nothing of what they had set
+        aside, and what of it is listed now."""
+        objects = [shepherd_object(shepherd) for shepherd in shepherds]
+        found = await self._on.records.get(self._on.call.strongly(), objects, (Needed("report", "boot"),))
+        boots = zip(shepherds, map(reached, found), strict=True)
+        return [put(REBUILD_OBJECT, rebuild.REPORTED, shepherd, str(last.boot)) for shepherd, last in boots]
+
     async def _run_late(self, basis: Basis) -> None:
         """Bring in what one Shepherd alone knows, while the namespace is in use."""
         shepherd = self._late
@@ -232,7 +242,7 @@ class Rebuilding:
                 await self._read_late(shepherd, replace(basis, late=late))
             await self._have_compared()
             told = put(REBUILD_OBJECT, rebuild.SHEPHERDS, shepherd, rebuild.TOLD)
-            await self._on.records.attempt(self._on.call, Draft([told]))
+            await self._on.records.attempt(self._on.call, Draft([told, *await self._reported([shepherd])]))
             self._progress.stage = rebuild.DONE
         except CheloniaError as error:
             _LOG.info("what only %s knows is not all brought in: %s", shepherd, error)

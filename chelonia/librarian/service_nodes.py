@@ -42,7 +42,7 @@ from chelonia.librarian import identity, registry, reports
 from chelonia.librarian.elements import put
 from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Told, Transition
 from chelonia.librarian.identity import Recorded, Voices
-from chelonia.librarian.rebuild import under_way
+from chelonia.librarian.rebuild import REPORTED, may_have_named, under_way
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.registry import Registry
 from chelonia.librarian.reports import Known, Reached
@@ -335,16 +335,19 @@ class Nodes:
             cause = f"the cluster knows it with store {recorded}, this report is of store {report.store}"
             raise CheloniaError(Kind.DENIED, "report", report.shepherd, cause)
         call = call.strongly()  # what is told to be unknown is set aside
-        obj, needed = shepherd_object(report.shepherd), reports.records_needed(report)
+        obj, of_rebuild = shepherd_object(report.shepherd), (Needed("rebuild"), Needed(REPORTED, report.shepherd))
+        needed = (*reports.records_needed(report), *of_rebuild)
         answer = ReportAnswer(0, self._world.settings.lease_ms)
 
         async def build() -> Draft:
             nonlocal answer
-            stored, marker = await self._records.get(call, (obj, REBUILD_OBJECT), (*needed, Needed("rebuild")))
+            stored, marker = await self._records.get(call, (obj, REBUILD_OBJECT), needed)
             _require_whole("report", report.shepherd, marker)
             last = self._reached[report.shepherd] = reports.reached(stored)
             earlier, obeyed = reports.before(report, stored, self._records.position.generation)
             answer = replace(answer, before_boot=earlier.boot, before_number=earlier.number, obeyed=obeyed)
+            if report.number == 1 and may_have_named(marker, report.shepherd, earlier.boot):
+                answer = replace(answer, next_report_ms=ASK_RECONCILIATION)
             if not reports.is_next(report, last):
                 answer = replace(answer, accepted=reports.accepted(report, last), unknown=())
             if not reports.is_next(report, last) and last != Reached(report.boot, report.number):

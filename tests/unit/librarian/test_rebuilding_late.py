@@ -13,12 +13,20 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import OVERWRITTEN_OBJECT, REBUILD_OBJECT, BlobId, ReferenceId, RequestKey, ServiceId
+from chelonia.core.ids import (
+    OVERWRITTEN_OBJECT,
+    REBUILD_OBJECT,
+    BlobId,
+    ReferenceId,
+    RequestKey,
+    ServiceId,
+    shepherd_object,
+)
 from chelonia.core.librarian import Delete, RebuildStatus
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import RecordPage, StatOutcome
 from chelonia.librarian import rebuild
-from chelonia.librarian.elements import drop
+from chelonia.librarian.elements import drop, put
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
@@ -63,6 +71,11 @@ async def remembered(k: Keepers) -> int:
     return len((await k.bench.ahash.scan(LIBRARIAN, OVERWRITTEN_OBJECT, "formerly", "", 1000)).items)
 
 
+async def reported(k: Keepers) -> dict[str, str]:
+    """With which boot each had reported when all it knew was taken in."""
+    return dict((await k.bench.stored(REBUILD_OBJECT)).sections[rebuild.REPORTED])
+
+
 def first(k: Keepers) -> Keeper:
     return next(iter(k.shepherds.values()))
 
@@ -75,9 +88,13 @@ def test_what_one_shepherd_alone_knew_is_found_when_it_is_back_and_told() -> Non
         async with without(k, one) as status:
             assert set(await k.paths()) == {"/f"}
             assert any(f"chelonia admin rebuild --late {one.id}" in note for note in status.notes)
+            assert await reported(k) == dict.fromkeys(k.shepherds, "0")
+            has_reported = put(shepherd_object(one.id), "report", "boot", "77")
+            await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), (has_reported,))
             status = await late(k, one)
             assert (status.stage, status.cause, set(await k.paths())) == ("done", "", {"/f", "/alone"})
             assert status.counts["files written since the snapshot"] == 1
+            assert await reported(k) == {**dict.fromkeys(k.shepherds, "0"), one.id: "77"}
             stored = await k.bench.stored(REBUILD_OBJECT)
             assert (rebuild.awaited(stored), rebuild.under_way(stored)) == ((), False)
             with pytest.raises(CheloniaError, match="has told all it knows"):

@@ -247,6 +247,23 @@ async def test_the_first_report_of_a_boot_hears_what_told_something_last() -> No
         assert await told(1, 11) == (0, 0)
 
 
+@pytest.mark.parametrize(("boot", "asked"), [(5, True), (6, True), (4, False)])
+async def test_who_has_told_nothing_since_a_rebuild_is_asked_to_compare_all_when_it_comes_back(
+    boot: int, asked: bool
+) -> None:
+    """A rebuild names also what lies aside, and differences say nothing of that."""
+    async with bench() as b:
+        one, other = b.shepherds[:2]
+        for number in (1, 2):
+            await b.report(one, number=number, boot=5)
+        reported = put(REBUILD_OBJECT, rebuild.REPORTED, one, str(boot))
+        await b.ahash.transact(LIBRARIAN, RequestKey(""), (reported,))
+        answers = [await b.report(one, number=number, boot=7) for number in (1, 1, 2)]
+        assert [answer.next_report_ms < 0 for answer in answers] == [asked, asked, False]
+        assert (await b.report(one, number=1, boot=8)).next_report_ms > 0, "it has told something since"
+        assert (await b.report(other, number=1, boot=8)).next_report_ms > 0
+
+
 async def test_a_report_of_the_old_form_is_a_sign_of_life_golden() -> None:
     """changed: unnumbered reports could be lost or overtake, so nothing in them is applied; the answer -1 asks for a
     reconciliation and names the files believed to be there, as the original did."""

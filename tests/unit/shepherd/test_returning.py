@@ -15,7 +15,7 @@ from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import MARK, Authority, GetRequest, State
 from chelonia.shepherd import mark, rows, stock
 from chelonia.shepherd.mark import Believed, Mark, Told, why_whole
-from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, virtual
+from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"data"
 KNOWN = Mark("store", 3, Told(100, 7), Told(90, 4), settled=True, compared_ms=50)
@@ -441,6 +441,29 @@ async def test_a_doubt_outlives_a_crash() -> None:
     assert (compared(world), world.librarian.pages) == (0, [""]), "it waits its turn"
     await returned(world)
     assert (compared(world), world.librarian.pages) == (1, [""])
+    await world.stop()
+
+
+@virtual
+async def test_what_lies_aside_and_was_named_by_a_rebuild_is_brought_back_when_the_first_answer_asks_for_it() -> None:
+    """And not erased by age before: a start is reconciled by nothing but a comparison then."""
+    world, listed = await settled(unknown_grace_ms=20_000, quarantine_keep_ms=15_000)
+    await world.send(await world.ticket(request(DATA, 9, lifetime_ms=10_000)), DATA)
+    (aside,) = set(world.blobs.references()) - set(listed)
+    await world.pass_ms(34_000)
+    assert await world.quarantined() == 1
+    await world.stop()
+    world.librarian.known[BlobId(numbered("b", 9))] = None
+    world.librarian.items[aside] = InventoryItem(aside, BlobId(numbered("b", 9)), ReplicaState.ALIVE)
+    world.librarian.next_report_ms = -1
+    world.librarian.failures["inventory"] = [Kind.UNAVAILABLE] * 1_000
+    await returned(world)
+    world.librarian.next_report_ms = 1_000
+    await world.pass_ms(20_000)
+    assert (compared(world), await world.quarantined()) == (0, 1)
+    world.librarian.failures.clear()
+    await world.pass_ms(5_000)
+    assert (compared(world), await world.state_of(aside)) == (1, "alive")
     await world.stop()
 
 
