@@ -31,12 +31,21 @@ class Namespace(NamedTuple):
     generation: int = 1
 
 
+class Marked(NamedTuple):
+    """A mark, in a form that is looked up fast: two reports, boot and number each."""
+
+    generation: int
+    sent: tuple[int, int]
+    earlier: tuple[int, int]
+    settled: bool
+
+
 class Disk(NamedTuple):
     """`has`: the version that is there; `noted`: the one that the notes say is listed, -1 where it may be any."""
 
     has: int = 0
     noted: int = -1
-    mark: Mark | None = None
+    mark: Marked | None = None
 
 
 class Sent(NamedTuple):
@@ -58,7 +67,7 @@ class Process(NamedTuple):
     by: str = ""
     of: int = 0
     due: bool = False
-    earlier: Told = Told()
+    earlier: tuple[int, int] = (0, 0)
 
 
 class Everything(NamedTuple):
@@ -87,10 +96,17 @@ def applied(stored: tuple[tuple[str, str], ...], boot: int, number: int) -> tupl
 
 
 @lru_cache(100_000)
-def answered(stored: tuple[tuple[str, str], ...], boot: int) -> Told:
+def answered(stored: tuple[tuple[str, str], ...], boot: int) -> tuple[int, int]:
     """What the answer to a first report says, sent or repeated, that finds this stored."""
     last, _ = reports.before(Report(SHEPHERD, boot, 1, ()), as_object(stored), 1)
-    return Told(last.boot, last.number)
+    return last.boot, last.number
+
+
+@lru_cache(100_000)
+def reached(stored: tuple[tuple[str, str], ...]) -> tuple[int, int]:
+    """The last report applied."""
+    last = reports.reached(as_object(stored))
+    return last.boot, last.number
 
 
 def as_object(stored: tuple[tuple[str, str], ...]) -> StoredObject:
@@ -170,9 +186,9 @@ def sends(now: Everything, process: Process) -> Iterator[tuple[str, Everything]]
     yield "sends without a mark", sending
 
 
-def mark_of(process: Process, number: int) -> Mark:
+def mark_of(process: Process, number: int) -> Marked:
     settled = process.by == "reconciled" and process.of == process.generation
-    return Mark("store", process.generation, Told(process.boot, number), process.earlier, settled)
+    return Marked(process.generation, (process.boot, number), process.earlier, settled)
 
 
 def is_heard(now: Everything, process: Process, flight: Sent) -> Iterator[tuple[str, Everything]]:
@@ -181,7 +197,7 @@ def is_heard(now: Everything, process: Process, flight: Sent) -> Iterator[tuple[
     taken = now._replace(namespace=told(now.namespace, flight))
     if taken != now:
         yield "is applied, its answer lost", taken
-    if reports.reached(as_object(taken.namespace.stored)) != reports.Reached(flight.boot, flight.number):
+    if reached(taken.namespace.stored) != flight[:2]:
         return  # of another past: that it will hear of
     if flight.number == 1:
         yield "is answered", begins(taken, process, answered(now.namespace.stored, process.boot))
@@ -192,13 +208,19 @@ def is_heard(now: Everything, process: Process, flight: Sent) -> Iterator[tuple[
         yield "is answered and noted", taken._replace(process=after, disk=taken.disk._replace(noted=flight.tells))
 
 
-def begins(now: Everything, process: Process, earlier: Told) -> Everything:
+@lru_cache(100_000)
+def why(found: Marked | None, earlier: tuple[int, int], generation: int) -> str:
+    """Why a start compares everything that finds this mark, and hears that this report told something last."""
+    mark = found and Mark("store", found.generation, Told(*found.sent), Told(*found.earlier), found.settled)
+    state = State(boot=1, ticket_secret=b"", generation=generation)
+    return marks.why_whole(mark, Believed(Told(*earlier), 0, generation), "store", state)
+
+
+def begins(now: Everything, process: Process, earlier: tuple[int, int]) -> Everything:
     heard = process._replace(accepted=1, flight=None, earlier=earlier)
     if process.by:
         return now._replace(process=heard)
-    state = State(boot=process.boot, ticket_secret=b"", generation=process.generation)
-    why = marks.why_whole(now.disk.mark, Believed(earlier, 0, process.generation), "store", state)
-    if why:
+    if why(now.disk.mark, earlier, process.generation):
         return now._replace(process=heard._replace(by="whole"))
     due = heard.due or now.disk.has != now.disk.noted
     return now._replace(process=heard._replace(by="reconciled", of=process.generation, due=due))
@@ -223,19 +245,27 @@ def wrong(now: Everything) -> bool:
     return process.of == now.namespace.generation and now.namespace.listed != now.disk.has
 
 
+FOR_A_LATER_START = ("image", "backup", "older metadata")
+"""What changes nothing that this start does: it is of the generation under which it began, until it numbers anew, which
+counts as a later one."""
+
+
 def search(boots: int, versions: int, never: tuple[str, ...]) -> tuple[int, list[str]]:
     """Go through everything that can happen with so many starts (and times that one numbers anew) and versions, but for
     what is `never` to happen. Returns how many states there are, and the way to one that is wrong."""
-    applied.cache_clear()
-    answered.cache_clear()
+    for rule in (applied, answered, reached, why):
+        rule.cache_clear()
     came: dict[Everything, tuple[Everything, str] | None] = {Everything(): None}
     waiting = [Everything()]
     for now in waiting:
         if wrong(now):
             return len(came), way_to(now, came)
         for what, after in steps(now):
-            if what not in never and after.boots <= boots and after.versions <= versions and after not in came:
-                came[after] = (now, what)
+            over = after.boots == boots and (after.process is None or what in FOR_A_LATER_START)
+            if over or what in never or after.boots > boots or after.versions > versions:
+                continue
+            step = (now, what)
+            if came.setdefault(after, step) is step:
                 waiting.append(after)
     return len(came), []
 
@@ -250,7 +280,7 @@ def way_to(now: Everything, came: dict[Everything, tuple[Everything, str] | None
 
 IMAGES = (3, 1, ("backup",))
 RESTORED = (3, 1, ("image", "sends without a mark"))
-BOTH = (3, 1, ("is late", "sends without a mark"))
+BOTH = (3, 1, ("is late", "sends without a mark", "hears of older metadata"))
 
 
 @pytest.mark.parametrize("limits", [IMAGES, RESTORED, BOTH], ids=["images", "older metadata", "both"])
