@@ -17,7 +17,7 @@ from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.librarian import Report, ReportedReplica
 from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.shepherd.blobs_memory import MemoryBlobs
-from chelonia.shepherd.mark import Told, decode
+from chelonia.shepherd.mark import decode, why_whole
 from tests.sim.disk import run_now
 from tests.sim.network import Faults
 from tests.sim.process import Node
@@ -468,15 +468,20 @@ class Chaos:
             victim.state.state = state
 
         same = victim.disk.platter is platter  # the image of a disk that has been replaced is refused
-        if same and not self._passes_for_newer(victim, image) and victim.node.up and victim.node not in self._busy:
+        if (
+            same
+            and not self._passes_for_newer(victim, image, state)
+            and victim.node.up
+            and victim.node not in self._busy
+        ):
             await self._down(victim, (200, 5_000), put_back)
 
-    def _passes_for_newer(self, victim: SimShepherd, image: MemoryBlobs) -> bool:
-        """Whether no report was taken since the image was made, though bytes have come that may be listed by now: no
-        start can tell that it is old (docs/design/018-returning.md, "What stays open")."""
-        found, last = decode(run_now(image.notes()).mark), self._world.told_last(victim)
-        taken = found is not None and Told(last.boot, last.number) in (found.sent, found.before)
-        passes = taken and not {*victim.disk.platter.references()} <= {*image.references()}
+    def _passes_for_newer(self, victim: SimShepherd, image: MemoryBlobs, state: Any) -> bool:
+        """Whether a start on this image would not tell that it is old, as no report was taken since it was made, though
+        bytes have come that may be listed by now (docs/design/018-returning.md, "What stays open")."""
+        found, store = decode(run_now(image.notes()).mark), victim.disk.store()
+        believes = state is not None and not why_whole(found, self._world.believed(victim), store, state)
+        passes = believes and not {*victim.disk.platter.references()} <= {*image.references()}
         if passes:
             self._world.note(f"TOO YOUNG {victim.node.name}")
         return passes

@@ -200,13 +200,14 @@ class _Command:
             gone_ms = world.clock.monotonic_ms() - since_ms
             if gone_ms > TROUBLE_MS:
                 self._chaos.rest()
-            if gone_ms > dies_ms:
-                dies_ms = REBUILT_MS
-                await self._die()
             status = await self._status()
             if status is not None and status.stage == "done":
                 world.note(f"REBUILT {dict(status.counts)} {status.notes}")
                 return status
+            if gone_ms > dies_ms:
+                dies_ms = REBUILT_MS
+                await self._die()
+                continue
             if gone_ms > REBUILT_MS:
                 raise Violation(f"the rebuild is not through: {status}")
             if status is not None and status.stage in ("idle", "failed"):

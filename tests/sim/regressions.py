@@ -138,6 +138,16 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         650_072,
         "the simulator's own: bytes of a deleted file whose time was over, and that no sweep had met yet",
     ),
+    (
+        "swarm",
+        1_100_642,
+        "the simulator's own: a rebuild that was through when its process died, before anybody had asked",
+    ),
+    (
+        "swarm",
+        1_110_842,
+        "the simulator's own: a user asked for a commit until the bytes, given up by then, were erased by age",
+    ),
     ("swarm", 670_366, "the simulator's own: a record that rotted when the rebuild had read it"),
 )
 """(scenario, seed, what it found)."""

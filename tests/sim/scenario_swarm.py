@@ -81,7 +81,7 @@ in the middle of trouble."""
 LOSS_LOOK = 4
 """After so many looks at the earliest, and when there is a snapshot."""
 ASIDE_MS = 150_000
-"""How long bytes that nobody acknowledged are kept where metadata are lost: longer than a rebuild takes."""
+"""How long bytes that nobody acknowledged are kept: longer than a rebuild takes, or than a user asks for a commit."""
 SNAPSHOT_WITHIN = 15
 """So many looks later there has to be one, else nothing is lost."""
 GREEDY = 0.25
@@ -124,7 +124,8 @@ class Swarm:
             trim_grace_ms=rng.choice((1_000, 5_000)),
         )
         # Inventories are compared daily as a rule: what only that mends is a bug to be shown.
-        self.world.shepherd_tuning = {"compare_ms": 3_600_000, "scrub_period_ms": rng.choice((15_000, 60_000))}
+        kept = {"compare_ms": 3_600_000, "quarantine_keep_ms": ASIDE_MS}
+        self.world.shepherd_tuning = {**kept, "scrub_period_ms": rng.choice((15_000, 60_000))}
         if self.world.group is not None and (far := random.Random(f"far {seed}")).random() < FAR:
             self.world.group.distance_s[far.randint(1, REPLICAS)] = far.choice(DISTANCES_S)
         if self.world.group is not None and (at_once := random.Random(f"at once {seed}")).random() < AT_ONCE:
@@ -159,8 +160,6 @@ class Swarm:
         mix = replace(mix, greedy=mix.liar and self._burning.random() < GREEDY)
         self.chaos = Chaos(self.world, breaking, mix)
         self.watch = Watch(self.world, steady_clocks=mix.steady_clocks)
-        if self.loses_all:
-            self.world.shepherd_tuning["quarantine_keep_ms"] = ASIDE_MS
         if self.rebuilds or self.loses_all:
             self.world.librarian_settings = replace(
                 self.world.librarian_settings, record_key=RECORD_KEY, snapshot_interval_ms=SNAPSHOT_MS

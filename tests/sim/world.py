@@ -22,15 +22,16 @@ from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, ServiceId, shepherd_object
-from chelonia.core.librarian import ServiceRecord
+from chelonia.core.librarian import Report, ServiceRecord
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Receipt, ReplicaState
 from chelonia.core.shepherd import ByteRange, StoreIdentity, Upload, Uploaded
+from chelonia.librarian import reports
 from chelonia.librarian.records import Identity
-from chelonia.librarian.reports import Reached, told
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World as LibrarianWorld
+from chelonia.shepherd.mark import Believed, Told
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
@@ -589,13 +590,15 @@ class World:
             found = self.store.get(layout.wide_key(shepherd, "file", reference))
         return layout.decode_value(found) if found is not None else ""
 
-    def told_last(self, shepherd: SimShepherd) -> Reached:
-        """The report by which the next start of a Shepherd is believed."""
+    def believed(self, shepherd: SimShepherd) -> Believed:
+        """What the answer to the first report of its next start would say."""
         self._look()
-        own = shepherd_object(shepherd.service_id)
+        own, first = shepherd_object(shepherd.service_id), Report(shepherd.service_id, 1 << 60, 1, ())
         with self.store.watched():
-            header = self.store.get(layout.header_key(own))
-        return told(StoredObject(own, *layout.decode_header(header))) if header is not None else Reached(0, 0)
+            header = layout.decode_header(self.store.get(layout.header_key(own)) or layout.encode_header(0, {}))
+            generation = meta.read_number(self.store, layout.META_GENERATION)
+        last, obeyed = reports.before(first, StoredObject(own, *header), generation)
+        return Believed(Told(last.boot, last.number), obeyed, generation)
 
     def _shepherd_ports(self, shepherd: SimShepherd) -> ShepherdPorts:
         each = self.librarians(shepherd.call, shepherd.node)
