@@ -336,7 +336,7 @@ def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
-    """A file in `/lost+found` takes the bytes; a blob that has none is forgotten."""
+    """A file in `/lost+found` takes the bytes, or has them already; a blob that has none is forgotten."""
     blob = finding.object
     facts, locations = bench.look.section(blob, "blob"), bench.look.section(blob, "locations")
     owned = as_read("blob", "file", facts.get("file", ""))
@@ -344,7 +344,7 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
         return Mend((erase(blob, owned, empty("locations")),), "it has no bytes: forgotten")
     guid = ObjectId(blob.removeprefix(BLOB_PREFIX))
     if bench.entry(guid):
-        return None
+        return _named_already(bench, guid, put(blob, "blob", "file", guid, owned))
     now = seconds(bench.now)
     checksums = Checksums(*(facts.get(kind, "") for kind in CHECKSUM_TYPES))
     kind = known_checksum_type(checksums)
@@ -364,6 +364,13 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
     shelter = _name_in_shelter(bench, guid, TYPE_FILE)
     made.append(put(guid, "parents", f"{LOST_FOUND}/{guid}", "parent"))
     return Mend((*shelter, *made), f"a file in /{LOST_FOUND_NAME} has the bytes")
+
+
+def _named_already(bench: Bench, file: ObjectId, takes: Element) -> Mend | None:
+    """The file that an earlier repair made for a blob takes it again, if it still names it."""
+    named = [ordinal for ordinal, blob in bench.look.section(file, "blobs").items() if blob == file]
+    still = [check(file, is_("blobs", ordinal, file)) for ordinal in named]
+    return Mend((takes, *still), f"the file made for it in /{LOST_FOUND_NAME} has the bytes") if named else None
 
 
 def _location_unrecorded(finding: Finding, bench: Bench) -> Mend | None:

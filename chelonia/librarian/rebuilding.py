@@ -40,7 +40,7 @@ from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.shepherd import ReplicaRecord
 from chelonia.librarian import invariants, rebuild
-from chelonia.librarian.elements import drop, erase, isset, put
+from chelonia.librarian.elements import drop, erase, is_, put
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.fsck import Fsck
 from chelonia.librarian.keeping import Keeping
@@ -394,7 +394,7 @@ class Rebuilding:
 
     async def _restore(self, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
         self._progress.enter("restoring names", manifest.objects)
-        body, number, over = b"", -1, list[ObjectId]()
+        body, number, over = b"", -1, list[StoredObject]()
         for place in manifest.pages:
             if place.segment != number:
                 number = place.segment
@@ -407,14 +407,13 @@ class Rebuilding:
                 self._progress.count("pages of the snapshot lost")
                 self._pass_over(f"a page of the snapshot is lost, and all names in it: {error.cause}")
                 continue
-            for obj in objects:
-                if rebuild.is_over(obj, self._on.wall):
-                    over += rebuild.blobs_known(obj)
+            over += [obj for obj in objects if rebuild.is_over(obj, self._on.wall)]
             kept = [obj for obj in objects if not rebuild.is_over(obj, self._on.wall)]
             await self._restore_page(await self._due(kept))
             self._progress.done += len(objects)
-        for blob in over:
-            await self._attempt([erase(blob, isset("blob", "file"))])
+        for file in over:
+            for blob in rebuild.blobs_known(file):  # one that broke off may have given it to a file in `/lost+found`
+                await self._attempt([erase(blob, is_("blob", "file", file.id))])
 
     async def _segment(self, segment: Snapshot) -> bytes:
         try:

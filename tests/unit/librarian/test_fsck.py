@@ -173,6 +173,12 @@ async def _blob_without_bytes_unowned(s: Stage) -> None:
     await s.write(put(ObjectId("blob:" + STRAY), "blob", "file", s.file))
 
 
+async def _sheltered_blob_of_another(s: Stage) -> None:
+    await _blob_unowned(s)
+    await mended(s.bench, await faults(s.bench))
+    await s.write(put(s.blob_object, "blob", "file", STRAY))
+
+
 async def _location_unrecorded(s: Stage) -> None:
     await s.write(drop(s.shepherd, "file", (await s.location()).split(" ")[1]))
 
@@ -245,6 +251,7 @@ BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
     "an upload has no reservation": (_unreserved, {invariants.UNRESERVED}),
     "file and blob want different numbers": (_wanted_differs, {invariants.WANTED_DIFFERS}),
     "no file names a blob": (_blob_unowned, {invariants.BLOB_UNOWNED}),
+    "a blob says another file than the one in /lost+found": (_sheltered_blob_of_another, {invariants.BLOB_UNOWNED}),
     "no file names a blob that has no bytes": (
         _blob_without_bytes_unowned, {invariants.BLOB_UNOWNED, invariants.BLOB_LOST}
     ),
@@ -366,6 +373,14 @@ async def test_bytes_without_a_file_say_what_they_were(stage: Stage) -> None:
     assert made.sections["metadata"] == {"was": f"{stage.data}/f", "wasOwnedBy": JOE}
     assert made.sections["states"]["size"] == "7"
     assert (await stage.stored(stage.blob_object)).value("blob", "file") == stage.blob
+
+
+async def test_a_file_in_lost_and_found_keeps_its_bytes_when_their_blob_says_another(stage: Stage) -> None:
+    await _sheltered_blob_of_another(stage)
+    before = await stage.stored(stage.blob)
+    await mended(stage.bench, await faults(stage.bench))
+    assert (await stage.stored(stage.blob_object)).value("blob", "file") == stage.blob
+    assert await stage.stored(stage.blob) == before
 
 
 async def test_a_record_comes_back_unproven_and_no_erasure_is_ever_ordered(stage: Stage) -> None:

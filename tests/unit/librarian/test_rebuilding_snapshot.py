@@ -13,13 +13,15 @@ from chelonia.core.access import check_access
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId
+from chelonia.core.librarian import Delete
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import GetRequest, RecordPage, StatOutcome, TurlOutcome
 from chelonia.librarian import rebuild
 from chelonia.librarian.blobs import facts_of
+from chelonia.librarian.invariants import broken
 from chelonia.librarian.rebuilding import Rebuilding
 from tests.sim.virtual_loop import run_virtual
-from tests.support.librarian import ADMIN, BARTENDER, EVE, shepherd_call
+from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, shepherd_call
 from tests.unit.librarian.keepers import KEY, Keeper, Keepers, keepers, resealed
 from tests.unit.librarian.test_rebuilding import (
     AWAY,
@@ -32,6 +34,7 @@ from tests.unit.librarian.test_rebuilding import (
     rebuilt,
 )
 from tests.unit.librarian.test_snapshotting import times
+from tests.unit.librarian.test_trash import snapshot
 
 
 def unreadable(keeper: Keeper, times: int) -> None:
@@ -193,6 +196,35 @@ def test_a_rebuild_begun_again_leaves_what_gave_way_where_it_is(expect_log) -> N
     run_virtual(scenario())
 
 
+def test_a_rebuild_begun_again_leaves_bytes_with_their_file_in_lost_and_found(expect_log) -> None:  # type: ignore[no-untyped-def]
+    """Bytes of the trash whose time is over have been given a file there by the one that broke off."""
+    expect_log("the rebuild has stopped")
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            guid, blob = await k.upload("/f")
+            await k.upload("/g")
+            await k.bench.service.delete(BARTENDER, Delete(guid))
+            await times(k, 1)
+            await next_snapshot(k)
+        k.clock.set_by_ms = 2 * HOUR
+        async with k.running(BEFORE, generation=2):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Rebuilding, "_noted", broken_off)
+                await k.bench.service.rebuild(ADMIN, True)
+                await k.until(lambda: over(k))
+            before = await k.bench.stored(f"blob:{blob}")
+            assert (before.value("blob", "file"), f"/lost+found/{blob}" in await k.paths()) == (blob, True)
+            await k.bench.service.rebuild(ADMIN, True)
+            await k.until(lambda: over(k))
+            assert (await k.bench.service.rebuild(ADMIN, False)).stage == "done"
+            assert (await k.bench.stored(f"blob:{blob}")).sections == before.sections
+            assert broken(await snapshot(k.bench)) == ()
+
+    run_virtual(scenario())
+
+
 def setting_aside(keeper: Keeper, aside: set[str]) -> list[str]:
     """Have a Shepherd keep apart what has one of these words in its name. Returns: what it is asked about it."""
     answer, records, asked = keeper.get, keeper.records, list[str]()
@@ -341,6 +373,10 @@ def test_what_overwrites_through_a_reserved_name_is_sealed_as_its_shepherds_and_
             assert rebuild.genuine(facts_of(await k.bench.stored(f"blob:{begun.blob}")), KEY)
 
     run_virtual(scenario())
+
+
+def broken_off(self: Rebuilding, basis: object) -> None:
+    raise CheloniaError(Kind.UNAVAILABLE, "rebuild", cause="no A-Hash")
 
 
 async def refused(self: Rebuilding) -> None:
