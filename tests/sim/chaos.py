@@ -368,10 +368,13 @@ class Chaos:
 
     async def _outage(self) -> None:
         """The A-Hash is there and takes no changes: its disk is full."""
-        disk: Any = self._world.group or self._world.store
-        disk.free = 0
+        self._metadata_disk.free = 0
         await self._pause(1_000, 10_000)
-        disk.free = LARGE
+        self._metadata_disk.free = LARGE  # a crash meanwhile has left another store
+
+    @property
+    def _metadata_disk(self) -> Any:
+        return self._world.group or self._world.store
 
     # --- a group of replicas ----------------------------------------------------------------------------------------
 

@@ -204,12 +204,12 @@ class _Command:
             if status is not None and status.stage == "done":
                 world.note(f"REBUILT {dict(status.counts)} {status.notes}")
                 return status
+            if gone_ms > REBUILT_MS:
+                raise Violation(f"the rebuild is not through: {status}")
             if gone_ms > dies_ms:
                 dies_ms = REBUILT_MS
                 await self._die()
                 continue
-            if gone_ms > REBUILT_MS:
-                raise Violation(f"the rebuild is not through: {status}")
             if status is not None and status.stage in ("idle", "failed"):
                 await self._begin(status, patient=gone_ms < PATIENCE_MS)
 

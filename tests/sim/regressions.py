@@ -149,5 +149,16 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "the simulator's own: a user asked for a commit until the bytes, given up by then, were erased by age",
     ),
     ("swarm", 670_366, "the simulator's own: a record that rotted when the rebuild had read it"),
+    (
+        "swarm",
+        1_130_974,
+        "a rebuild begun again made bytes of the trash nobody's that the one before had given a file in /lost+found",
+    ),
+    (
+        "swarm",
+        1_131_066,
+        "the simulator's own: metadata that crashed while their disk was full had none with room ever after; and a "
+        "rebuild that was not through was asked about for ever",
+    ),
 )
 """(scenario, seed, what it found)."""
