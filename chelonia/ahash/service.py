@@ -2,7 +2,7 @@
 
 It decides nothing about meaning and waits for the store nowhere in the event loop. Changes wait in one queue; whatever
 is in it when the committer is free becomes one transaction (group commit). Its answers pass the `Durability` gate
-together, outside all queues, so that waiting for it never holds up the next batch.
+together, outside all queues, so that waiting for it holds up the next batch for `GATHER_MS` at most.
 Reads run beside the committer and see only committed state, one state per call. Brief ones are made at once while no
 commit is being made.
 """

@@ -194,8 +194,8 @@ class Connection(asyncio.Protocol):
 
     def _expect(self, due_s: float, number: int, since_s: float, then_s: float) -> None:
         """Watch one deadline, and another `then`; one timer, for the earliest."""
-        while self._due and self._due[0][1] not in self._waiting:
-            heapq.heappop(self._due)
+        while self._due and self._is_over(self._due[0][1]):
+            self._waiting.pop(heapq.heappop(self._due)[1], None)
         heapq.heappush(self._due, (due_s, number, since_s, then_s))
         if self._watch is None or due_s < self._watch.when():
             if self._watch is not None:
@@ -208,15 +208,14 @@ class Connection(asyncio.Protocol):
         self._watch = None
         while self._due:
             due_s, number, since_s, then_s = self._due[0]
-            waiting = self._waiting.get(number)
-            if waiting is None or waiting.done():  # answered, or whoever asked does not wait any more
-                heapq.heappop(self._due)
-                self._waiting.pop(number, None)
+            if self._is_over(number):
+                self._waiting.pop(heapq.heappop(self._due)[1], None)
                 continue
             if due_s > self._loop.time():
                 self._watch = self._loop.call_at(due_s, self._overdue)
                 return
             heapq.heappop(self._due)
+            waiting = self._waiting[number]
             if then_s:
                 self._tell_silence(number, waiting)
                 heapq.heappush(self._due, (then_s, number, since_s, 0))
@@ -229,6 +228,11 @@ class Connection(asyncio.Protocol):
                 return
             del self._waiting[number]
             waiting.set_exception(error)
+
+    def _is_over(self, number: int) -> bool:
+        """Whether a call was answered, or whoever asked does not wait any more."""
+        waiting = self._waiting.get(number)
+        return waiting is None or waiting.done()
 
     def _tell_silence(self, number: int, waiting: asyncio.Future[compact.Answered]) -> None:
         """Whoever waits hears that it takes long; what answers him comes to another future."""
@@ -243,7 +247,9 @@ class Connection(asyncio.Protocol):
             self._watch.cancel()
         if self._transport is not None:
             self._transport.abort()
-        for waiting in self._waiting.values():
+        failed, self._waiting = self._waiting, {}
+        self._due.clear()
+        for waiting in failed.values():
             if not waiting.done():
                 waiting.set_exception(CheloniaError(error.kind, error.op, error.subject, error.cause))
 

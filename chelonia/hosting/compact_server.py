@@ -92,7 +92,7 @@ class CompactDoor:
             return None
         started = time.perf_counter()
         grant = self._parts.registry.known(who.dn, asked.service_id)
-        if grant is None:
+        if grant is None or not grant.roles:
             return None
         try:
             arguments = compact.decode_args(offered.methods[asked.method], asked.args)

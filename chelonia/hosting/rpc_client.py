@@ -188,7 +188,9 @@ class Channel:
             begun = self._packed(silent.rest, url, call, method, args)
             return await self._race(first, trying, begun, (0, hedge_ms))
         except CheloniaError as error:
-            answer = await self._otherwise(error, url, call, method, args)
+            if not self._goes_by_soap(error, url):
+                raise
+            answer = await self._by_soap(url, call, method, args)
         if hedge_ms:
             self._current = first
         return answer
@@ -246,7 +248,9 @@ class Channel:
         try:
             return self._unpacked(await answer, url, method)
         except CheloniaError as error:
-            return await self._otherwise(error, url, call, method, args)
+            if not self._goes_by_soap(error, url):
+                raise
+            return await self._by_soap(url, call, method, args)
 
     def _unpacked(self, answered: compact.Answered, url: str, method: str) -> Any:
         if answered.position is not None:
@@ -255,14 +259,14 @@ class Channel:
         self._heard_from(url)
         return result
 
-    async def _otherwise(self, error: CheloniaError, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
-        """Ask by SOAP whoever does not speak the compact encoding. Raises: any other error."""
+    def _goes_by_soap(self, error: CheloniaError, url: str) -> bool:
+        """Whether that instance does not speak the compact encoding: it is asked by SOAP from now on."""
         if error.kind is not Kind.NOT_SUPPORTED or error.op != "compact":
             self._heard_from(url, error)
-            raise error
+            return False
         assert self._link.compact is not None
         self._link.compact.by_soap(url)
-        return await self._by_soap(url, call, method, args)
+        return True
 
     async def _by_soap(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
         body = soap.encode_request(self._service, method, args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -242,6 +243,48 @@ class Freezing(Port):
     async def _when_it_goes(self, call: Call) -> AHashStatus:
         await self.goes.wait()
         return STATUS
+
+
+def kept() -> int:
+    """How many failures nobody has given back."""
+    return sum(isinstance(each, CheloniaError) for each in gc.get_objects())
+
+
+@asynccontextmanager
+async def uncollected() -> AsyncIterator[None]:
+    """What stands in circles stays."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def test_what_failed_is_given_back_at_once(grid: Grid) -> None:
+    async def missing(call: Call) -> AHashStatus:
+        raise CheloniaError(Kind.NOT_FOUND, "status")
+
+    async with door(grid, Port(missing)) as server, stub(grid, server, retry_ms=0) as ahash, uncollected():
+        for _ in range(3):
+            with pytest.raises(CheloniaError):
+                await ahash.status(Call())
+        await until(lambda: not kept())
+
+
+async def test_a_broken_connection_keeps_nothing_of_its_calls(grid: Grid) -> None:
+    port = Freezing()
+    port.goes.clear()
+    async with door(grid, port) as server, stub(grid, server, retry_ms=0) as ahash, uncollected():
+        calls = [asyncio.create_task(ahash.status(Call())) for _ in range(5)]
+        await until(lambda: port.asked == 5)
+        for connection in tuple(server.compact_connections):
+            connection.cut()
+        await asyncio.wait(calls)
+        assert {type(call.exception()) for call in calls} == {CheloniaError}
+        del calls
+        await until(lambda: not kept())
+        port.goes.set()
 
 
 async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left(grid: Grid) -> None:
