@@ -30,7 +30,8 @@ SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
 """The disk gets what was written this often, so that a file written anew holds no other sync up."""
 _MAGIC: Final = b"CHLN"
 _NOTES: Final = records.Format("notes of replicas", dict[str, bytes], 2, {1: dict})
-"""Version 1 had no marks, and notes also of what nobody had been told of: without a mark nothing follows from them."""
+"""Version 1 had no marks, and notes also of what nobody had committed or been told of: before a comparison has settled
+a mark, nothing follows from them but what the record says that they speak of."""
 _LENGTH_BYTES: Final = 4
 
 

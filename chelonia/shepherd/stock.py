@@ -75,7 +75,8 @@ class Stock:
         noted = notes.parts.get(page.prefix, {})
         if page.known is not noted:
             self._miss_all(noted.keys() - page.known.keys() - {stored.reference for stored in page.read})
-        unsettled = [reference for reference in page.uncommitted if reference in page.known]
+        settled = self.mark is not None and self.mark.settled  # else notes may speak also of what nobody committed
+        unsettled = [reference for reference in page.uncommitted if reference in page.known] if settled else []
         self._node.index.load(page)
         for reference in unsettled:
             self._node.known(reference, ReplicaState.ALIVE)

@@ -418,6 +418,33 @@ async def test_notes_of_older_software_are_read_and_lead_to_one_comparison() -> 
 
 
 @virtual
+async def test_what_older_software_noted_uncommitted_stays_so_until_a_comparison_lists_it() -> None:
+    world, _ = await settled()
+    for number in (8, 9):
+        await world.send(await world.ticket(request(DATA, number)), DATA)
+    await world.stop()
+    uncommitted = [each for each in world.blobs.references() if not world.blobs._replicas[each].committed]
+    noted = {each: rows.facts_of(world.service._node.index._row(each) or b"") for each in uncommitted}
+    world.blobs._notes = [{ref: note for ref, note in block.items() if ref != MARK} for block in world.blobs._notes]
+    world.blobs._notes.append(noted)
+    world.librarian.failures["inventory"] = [Kind.UNAVAILABLE] * 1_000
+    for _ in range(2):
+        await returned(world)
+        await world.service.tidy()
+        assert [world.blobs._replicas[each].committed for each in uncommitted] == [False, False]
+    assert mark.decode((await world.blobs.notes()).mark) is not None, "the second start had none either"
+    world.librarian.failures.clear()
+    listed = uncommitted[0]
+    facts = world.blobs.record(listed)
+    assert facts is not None
+    world.librarian.items[listed] = InventoryItem(listed, facts.blob, ReplicaState.ALIVE)
+    await returned(world)
+    await world.service.tidy()
+    assert [world.blobs._replicas[each].committed for each in uncommitted] == [True, False]
+    await world.stop()
+
+
+@virtual
 async def test_a_comparison_that_a_crash_ended_is_made_again() -> None:
     world, _ = await settled()
     for _ in range(2):
