@@ -31,6 +31,11 @@ ASK_MS: Final = 15_000
 """So often the other side of a repair copy is asked whether it lives, and so long it may take to answer."""
 _PASSING: Final = (Kind.NETWORK, Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNAVAILABLE, Kind.CONFLICT, Kind.BAD_RANGE)
 """Failures of a push after which it is resumed where it left off."""
+_SILENT: Final = (Kind.TIMEOUT,)
+"""What says that the other side does not live: it is frozen."""
+_LOST: Final = (*_SILENT, Kind.NETWORK, Kind.BAD_TICKET)
+"""The same for a repair copy: its machine may be off, or back without the upload, and nothing need break the connection
+over which the bytes went."""
 
 
 def receipt_of(answer: Uploaded, blob: BlobId, size: int, checksums: Checksums) -> Receipt:
@@ -101,29 +106,32 @@ def _part_bytes(bytes_per_s_max: float) -> int:
 
 async def _while_alive(node: Node, turl: str, push: Coroutine[Any, Any, Uploaded]) -> Uploaded:
     """The answer to a push that may be taken as slowly as the other side likes. Raises: TIMEOUT when that one answers
-    nobody any more, and what the push raises."""
+    nobody any more, or knows nothing of it, and what the push raises."""
     task = asyncio.ensure_future(push)
     try:
-        if not await ended_alive(node, turl, task, half_ms=ASK_MS):
-            raise CheloniaError(Kind.TIMEOUT, "copy", cause=f"who takes it has answered nothing for {ASK_MS} ms")
+        if not await ended_alive(node, turl, task, paced=True):
+            cause = f"who takes it, asked after {ASK_MS} ms whether it lives, does not say so"
+            raise CheloniaError(Kind.TIMEOUT, "copy", cause=cause)
         return task.result()
     finally:
         await settled(task)
 
 
 async def ended_alive(
-    node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1, *, half_ms: int = 0
+    node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1, *, paced: bool = False
 ) -> bool:
     """Wait for `task`, which sends to `turl`, while the other side answers questions; returns whether it has ended.
 
     Args:
         give_up_ms: monotonic; -1: never, while the other side lives.
-        half_ms: between two questions, and what an answer may take; 0: half of `forward_stall_ms`.
+        paced: it is a repair copy, which is asked for every `ASK_MS`, not twice in `forward_stall_ms`, and which ends
+            also when nothing listens there or the upload is not known there.
     """
-    clock, half_ms = node.ports.clock, half_ms or node.settings.forward_stall_ms // 2
+    clock, half_ms = node.ports.clock, ASK_MS if paced else node.settings.forward_stall_ms // 2
+    dead = _LOST if paced else _SILENT
     while not await done_within(clock, task, half_ms):
         question = asyncio.ensure_future(node.ports.transfers.offset(turl))
-        lives = await done_within(clock, question, half_ms) and not _unanswered(question)
+        lives = await done_within(clock, question, half_ms) and _failure(question) not in dead
         await settled(question)
         late = 0 <= give_up_ms <= clock.monotonic_ms()
         if not task.done() and (late or not lives):
@@ -131,9 +139,9 @@ async def ended_alive(
     return True
 
 
-def _unanswered(question: asyncio.Future[int]) -> bool:
+def _failure(question: asyncio.Future[int]) -> Kind | None:
     error = question.exception()
-    return isinstance(error, CheloniaError) and error.kind is Kind.TIMEOUT
+    return error.kind if isinstance(error, CheloniaError) else None
 
 
 class Leg:

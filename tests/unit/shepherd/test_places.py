@@ -183,6 +183,30 @@ async def test_a_copy_to_a_shepherd_that_answers_nothing_any_more_is_given_up_an
     assert len(first.transfers.pushes) == 2
 
 
+@pytest.mark.parametrize(("back", "kind"), [(False, Kind.NETWORK), (True, Kind.BAD_TICKET)])
+@virtual
+async def test_a_copy_to_a_shepherd_whose_machine_died_gives_its_place_back_though_no_connection_broke(
+    back: bool, kind: Kind
+) -> None:
+    first, second = await two(copies_at_once_max=1)
+    lost = await order(first, second, 1)
+    first.transfers.frozen.append(second.base)
+    copy = asyncio.ensure_future(first.service.copy(LIBRARIAN, lost))
+    await first.pass_ms(1_000)
+    first.transfers.frozen.clear()
+    if back:
+        await second.restart()
+        first.transfers.peers[second.base] = second.service
+    else:
+        first.transfers.down.append(second.base)
+    with pytest.raises(CheloniaError) as ended:
+        await asyncio.wait_for(copy, 60)
+    assert ended.value.kind is kind
+    first.transfers.down.clear()
+    other = await order(first, second, 2)
+    assert (await first.service.copy(LIBRARIAN, other)).location.shepherd == second.settings.service_id
+
+
 async def hold(world: World, number: int) -> None:
     """A copy that takes long."""
 
