@@ -11,7 +11,7 @@ A snapshot is no instant: entries are read one after the other while changes go 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from chelonia.core import bounds
@@ -31,9 +31,12 @@ from chelonia.core.ids import (
 )
 from chelonia.core.librarian import TYPE_PENDING
 from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.blobs import NewBlob, discard_blob, facts_of, locations_of, make_blob
 from chelonia.librarian.elements import drop, put
 from chelonia.librarian.footing import Footing
+from chelonia.librarian.forgetting import GOOD as PROVEN
+from chelonia.librarian.invariants import GOOD
 from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.tree import type_of
@@ -156,9 +159,10 @@ class Snapshotting:
         return None
 
     async def usable(self, manifest: Manifest) -> dict[int, BlobId]:
-        """The segments of a snapshot that the next may refer to: they exist, and enough of their bytes is used."""
+        """The segments of a snapshot that the next may refer to: they may be whole somewhere, and enough of their bytes
+        is used."""
         blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in manifest.segments])
-        sizes = {n: facts_of(blob).size for n, blob in enumerate(blobs) if blob.exists}
+        sizes = {n: facts_of(blob).size for n, blob in enumerate(blobs) if _copies(blob, GOOD)}
         share = live_share(manifest, sizes)
         return {n: manifest.segments[n] for n in sizes if share[n] >= bounds.SNAPSHOT_LIVE_SHARE_MIN}
 
@@ -174,7 +178,7 @@ class Snapshotting:
         stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
         uses = " ".join((new.facts.blob, *manifest.segments))
         snapshots = {**stored.sections.get("snapshot", {}), f"{number:013d}": uses}
-        newest = sorted(snapshots)[-bounds.SNAPSHOTS_KEPT :]
+        newest = await self._staying(snapshots, new)
         elements = [*make_blob(new), _named(new), put(SNAPSHOTS_OBJECT, "snapshot", f"{number:013d}", uses)]
         elements += [drop(SNAPSHOTS_OBJECT, "snapshot", old) for old in snapshots if old not in newest]
         used = dict.fromkeys(blob for each in newest for blob in snapshots[each].split(" "))
@@ -182,6 +186,22 @@ class Snapshotting:
         if await self._leading.apply(elements):
             _LOG.info("namespace snapshot taken objects=%d pages=%d", manifest.objects, len(manifest.pages))
             await self._let_go(stale)
+
+    async def _staying(self, snapshots: Mapping[str, str], new: NewBlob) -> Sequence[str]:
+        """The newest snapshots; while none of these has all its copies, also the newest before them that has."""
+        order = sorted(snapshots, reverse=True)
+        newest, older = order[: bounds.SNAPSHOTS_KEPT], order[bounds.SNAPSHOTS_KEPT :]
+        for each in order if older else ():
+            if await self._has_copies(snapshots[each].split(" "), new):
+                return newest if each in newest else (*newest, each)
+        return newest
+
+    async def _has_copies(self, uses: Sequence[str], new: NewBlob) -> bool:
+        """Whether every blob that a snapshot uses has as many good copies as it wants; of a new one, when stored."""
+        stored = [blob_object(BlobId(blob)) for blob in uses if blob != new.facts.blob]
+        blobs = await self._on.records.get(self._on.call, stored)
+        enough = all(blob.exists and _copies(blob, PROVEN) >= facts_of(blob).wanted for blob in blobs)
+        return enough and (new.facts.blob not in uses or len(new.locations) >= new.facts.wanted)
 
     async def _let_go(self, stale: Sequence[BlobId]) -> None:
         """Forget blobs that no snapshot uses and have them erased; what has changed meanwhile waits for the next."""
@@ -200,6 +220,10 @@ DISCARDED_MAX: Final = 50
 def _last(stored: StoredObject) -> int:
     """What the newest snapshot is called: when it was begun, but later than the one before; 0 when there is none."""
     return int(max(stored.sections.get("snapshot", {}), default="0"))
+
+
+def _copies(blob: StoredObject, states: Collection[ReplicaState]) -> int:
+    return sum(state in states for _, state in locations_of(blob))
 
 
 def _named(new: NewBlob) -> Element:

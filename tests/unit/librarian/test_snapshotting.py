@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import CLUSTER_OBJECT, SNAPSHOTS_OBJECT
+from chelonia.core.ids import CLUSTER_OBJECT, SNAPSHOTS_OBJECT, BlobId, blob_object
 from chelonia.core.librarian import ModifyRequest
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Receipt
@@ -173,6 +173,29 @@ def test_a_snapshot_is_repaired_like_any_blob_and_a_lost_one_is_written_anew(exp
     run_virtual(scenario())
 
 
+async def lose_copies(k: Keepers, blob: str) -> None:
+    """Have the metadata know all copies of a blob as damaged."""
+    obj = blob_object(BlobId(blob))
+    invalid = [put(obj, "locations", place, "invalid") for place in (await k.bench.stored(obj)).sections["locations"]]
+    await k.bench.service._parts.records.attempt(LIBRARIAN, Draft(invalid))
+
+
+def test_pages_in_a_segment_without_a_good_copy_are_written_again() -> None:
+    async def scenario() -> None:
+        async with keepers().running(SETTINGS) as k:
+            await k.upload("/f", copies=1)
+            await times(k, 1)
+            await asyncio.sleep(13)
+            count, (before, objects) = len(await taken(k)), await newest(k)
+            await lose_copies(k, before.segments[-1])
+            await times(k, count + 1)
+            after, again = await newest(k)
+            assert before.segments[-1] not in after.segments
+            assert again == objects
+
+    run_virtual(scenario())
+
+
 def test_too_few_shepherds_take_no_snapshot_and_break_nothing() -> None:
     async def scenario() -> None:
         async with keepers().running(SETTINGS) as k:
@@ -197,6 +220,41 @@ def refusing(k: Keepers, kind: str) -> list[int]:
 
     k.put = refuse  # type: ignore[method-assign]
     return refused
+
+
+def test_the_last_snapshot_with_all_its_copies_is_kept_until_a_newer_one_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "SNAPSHOTS_KEPT", 2)
+
+    async def scenario() -> None:
+        async with keepers(3).running(SETTINGS) as k:
+            await k.upload("/f", copies=1)
+            await times(k, 1)
+            await asyncio.sleep(13)
+            *_, whole = await taken(k)
+            put, full = k.put, list(k.shepherds)[2]
+
+            async def refuse(turl: str, body: bytes) -> tuple[Receipt, ...]:
+                if "snapshot " in k.turls[turl].name and turl.startswith(full):
+                    raise CheloniaError(Kind.NO_SPACE, "put", turl, "no room")
+                return await put(turl, body)
+
+            k.put = refuse  # type: ignore[method-assign]
+            for number in range(4):
+                await k.upload(f"/scarce{number}", copies=1)
+                await asyncio.sleep(13)
+                assert whole in await taken(k)
+            assert len(await taken(k)) == 3
+            k.put = put  # type: ignore[method-assign]
+            await k.upload("/again", copies=1)
+            await asyncio.sleep(60)
+            await k.upload("/last", copies=1)
+            await asyncio.sleep(13)
+            assert (len(await taken(k)), whole in await taken(k)) == (2, False)
+            assert of_snapshots(k) == {*(await k.bench.stored(SNAPSHOTS_OBJECT)).sections["blobs"]}
+
+    run_virtual(scenario())
 
 
 def of_snapshots(k: Keepers) -> set[str]:
