@@ -154,6 +154,7 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         1_130_974,
         "a rebuild begun again made bytes of the trash nobody's that the one before had given a file in /lost+found",
     ),
+    ("swarm", 1_120_399, "the simulator's own: a snapshot for which only one Shepherd had room, and that rotted there"),
     (
         "swarm",
         1_131_066,

@@ -63,6 +63,7 @@ class Watch:
         self._lost_before: dict[Location, int] = {}
         self._ordered_away: set[ReferenceId] = set()
         self._gone_before: set[BlobId] = set()
+        self._of_snapshots: dict[BlobId, int] = {}
         self._kept: dict[tuple[ServiceId, ReferenceId], BlobId] = {}
         self._ordered_then: set[Location] = set()
         self._rebuilding = False
@@ -88,6 +89,7 @@ class Watch:
         seen = self._seen()
         for finding in invariants.broken(seen):
             self._found.append(str(finding))
+        self._count_copies(seen)
         for blob in self._without_copy(seen):
             if not self._may_be_lost(blob):
                 self._found.append(f"{blob.id} is lost: {blob.sections.get('locations')}, {self._harmed(blob)} harmed")
@@ -96,6 +98,13 @@ class Watch:
         self._found += self._erased_though_newer()
         if self._found:
             raise Violation("; ".join(self._found[:4]))
+
+    def _count_copies(self, seen: Snapshot) -> None:
+        """Note how many copies of snapshots there have been: one when only one Shepherd has room."""
+        for blob in seen.blobs():
+            if blob.value("blob", "file") == SNAPSHOTS_OBJECT:
+                copies = sum(state is _S.ALIVE for _, state in self._locations(blob))
+                self._of_snapshots[blob_of(blob)] = max(self._of_snapshots.get(blob_of(blob), 1), copies)
 
     def restored(self, before: Snapshot) -> None:
         """Older metadata were put back. What they name and no disk has any more is excused; what only the metadata
@@ -209,7 +218,8 @@ class Watch:
         """Whether disasters met as many copies of it as there were for certain, or liars threw them away."""
         taken = self._world.harmed.get(blob_of(blob), set())
         thrown = {shepherd.service_id for shepherd in self._world.shepherds if blob_of(blob) in shepherd.disk.thrown}
-        return blob_of(blob) in self._gone_before or len(taken | thrown) >= min(2, facts_of(blob).wanted)
+        certain = min(2, facts_of(blob).wanted, self._of_snapshots.get(blob_of(blob), 2))
+        return blob_of(blob) in self._gone_before or len(taken | thrown) >= certain
 
     def _disk_left(self, shepherd: SimShepherd, seen: Snapshot, lost: set[BlobId]) -> str:
         """What a disk holds besides its locations, or lacks of them; quarantine is for people to look at."""
