@@ -7,7 +7,8 @@ who has not believes what is stored, except the leader, who after a whole lease 
 Invariants: nobody is called away before one lease has passed since this Librarian started and since it began to lead,
 nor before `start_grace_ms` after its start unless it was heard since (when all start together, some take longer), and
 until then nobody unheard is given up, also one called away before (all may have been off);
-nor before this Librarian has listened for a lease since it stood still (SIGSTOP, a paused machine);
+nor before this Librarian has listened for a lease since it stood still (SIGSTOP, a paused machine), or, where it does
+so again and again, for a lease in all between;
 a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others; a
 Shepherd that comes and goes takes nothing new until it has been steady for a while.
 """
@@ -29,6 +30,8 @@ from chelonia.librarian.identity import older
 
 WATCHES = 4
 """In a lease a Librarian notes that it runs: half a lease without is one in which it stood still."""
+STEADY_LEASES = 2
+"""Who has not run for so long before it stands still again runs late: it would never listen for a lease at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class _Node:
     returns: deque[Ms]
     beat: Heartbeat | None = None
     heard_ms: Ms | None = None
+    heard_ran_ms: int = 0
 
     def take(self, stored: StoredNode) -> None:
         """Take over what is stored; a goodbye counts also while it is not yet written."""
@@ -131,8 +135,11 @@ class HealthTable:
     def __init__(self, lease_ms: int, started_ms: Ms, rule: FlapRule = FlapRule(), *, start_grace_ms: int = 0) -> None:
         self._lease_ms = lease_ms
         self._rule = rule
-        self._listening_since = started_ms
+        self._listening_since: int = started_ms
+        """From here on by `_ran`."""
         self._watched_ms: Ms | None = None
+        self._still_ms = 0
+        self._woke_ran_ms = started_ms - STEADY_LEASES * lease_ms
         self._grace_until = Ms(started_ms + start_grace_ms)
         self._leading = False
         self.doubts = Doubts(lease_ms)
@@ -158,7 +165,7 @@ class HealthTable:
     def lead(self, now: Ms) -> None:
         """This Librarian leads repair from now on: it listens for a whole lease before it calls anybody away."""
         self._leading = True
-        self._listening_since = max(self._listening_since, now)
+        self._listening_since = max(self._listening_since, self._ran(now))
 
     def follow(self) -> None:
         """This Librarian no longer leads repair."""
@@ -166,9 +173,13 @@ class HealthTable:
 
     def watch(self, now: Ms) -> None:
         """This process runs: to be told `WATCHES` times in a lease. Where it has stood still it listens anew from now
-        on: what Shepherds sent meanwhile is still to be read. Never told, it is taken to run."""
+        on, for what Shepherds sent meanwhile is still to be read; where it had just done so, that time is nobody's
+        silence, and the rest counts. Never told, it is taken to run."""
+        ran = self._ran(now)
         if self._stood_still(now):
-            self._listening_since = now
+            if ran - self._woke_ran_ms >= STEADY_LEASES * self._lease_ms:
+                self._listening_since = ran
+            self._still_ms, self._woke_ran_ms = now - ran, ran
         self._watched_ms = now
 
     def comes_back(self, beat: Heartbeat, now: Ms) -> bool:
@@ -192,7 +203,7 @@ class HealthTable:
             self.doubts.left(beat.shepherd, now)
         else:
             self.doubts.heard(beat.shepherd)
-        node.beat, node.heard_ms = beat, now
+        node.beat, node.heard_ms, node.heard_ran_ms = beat, now, self._ran(now)
         announced = (beat.domain, beat.verify_key)
         return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key), compared)
 
@@ -366,9 +377,16 @@ class HealthTable:
         return node.heard_ms is not None and now - node.heard_ms < self._lease_ms
 
     def _overdue(self, node: _Node, now: Ms, margin_ms: int = 0) -> bool:
-        soon = now + margin_ms
-        starting = node.heard_ms is None and soon < self._grace_until
-        return soon - self._listening_since >= self._lease_ms and not starting and not self._stood_still(now)
+        silent_ms = self._ran(now) - max(self._listening_since, node.heard_ran_ms) + margin_ms
+        starting = node.heard_ms is None and now + margin_ms < self._grace_until
+        return silent_ms >= self._lease_ms and not starting and not self._stood_still(now)
+
+    def _ran(self, now: Ms) -> int:
+        """The time now without that in which this process stood still: Shepherds are silent only while it listens. It
+        was to sleep from one look to the next, so that much counts."""
+        if self._watched_ms is not None and self._stood_still(now):
+            now = Ms(self._watched_ms + self._lease_ms // WATCHES)
+        return now - self._still_ms
 
     def _stood_still(self, now: Ms) -> bool:
         """Whether this process has not run for so long that a lease may be over which it has not listened through: one

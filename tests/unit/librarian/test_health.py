@@ -117,6 +117,53 @@ def test_who_stood_still_calls_nobody_away_before_it_has_listened_for_a_lease(st
     assert seen(made, wakes + LEASE) == {B: "offline"}
 
 
+@pytest.mark.parametrize("still", [LEASE // 2, 6 * LEASE // 10, 9 * LEASE // 10, 3 * LEASE])
+def test_who_stands_still_again_and_again_calls_away_who_is_silent_in_between_and_nobody_else(still: int) -> None:
+    made, now, runs, called = watched(until=LEASE), LEASE, 4 * LEASE // 10, dict[str, int]()
+    made.beat(beat(B), Ms(now))
+    for stalls in range(1, 20):
+        now += still
+        for _ in range(4):
+            for shepherd in seen(made, now):
+                called.setdefault(shepherd, stalls)
+            made.watch(Ms(now))
+            made.beat(beat(), Ms(now))
+            now += runs // 4
+    assert called == {B: 3}, "it listened anew after the first, and then for a lease in all"
+
+
+def test_who_hardly_runs_calls_away_who_is_silent_all_the_same() -> None:
+    made, away = watched(until=LEASE), list[int]()
+    for now in range(2 * LEASE, 10 * LEASE, LEASE):
+        made.watch(Ms(now))
+        made.beat(beat(), Ms(now + 1))
+        assert A not in seen(made, now + 2)
+        away += [now] * (B in seen(made, now + 2))
+    assert away == list(range(6 * LEASE, 10 * LEASE, LEASE))
+
+
+def test_who_stands_still_once_in_a_while_has_time_between_to_call_away_who_is_silent() -> None:
+    made, now, away = watched(until=LEASE), LEASE, 0
+    for _ in range(5):
+        now += 2 * LEASE
+        for _ in range(4 * 2 + 1):
+            away += B in seen(made, now)
+            made.watch(Ms(now))
+            made.beat(beat(), Ms(now))
+            now += LEASE // 4
+    assert away == 5 * 5, "from a lease on after each"
+
+
+def test_what_is_heard_while_it_has_just_stood_still_counts_from_then_on() -> None:
+    made = watched(until=LEASE)
+    made.watch(Ms(1_600))
+    made.beat(beat(), Ms(100_000))
+    for now in range(100_000, 101_000, LEASE // 4):
+        made.watch(Ms(now))
+        assert A not in seen(made, now)
+    assert A in seen(made, 101_000)
+
+
 def test_who_runs_late_but_for_less_than_half_a_lease_calls_away_when_the_lease_is_over() -> None:
     made = watched(until=LEASE)
     for now in range(LEASE, 2 * LEASE, LEASE // 2 - 1):
