@@ -224,7 +224,8 @@ class Reporting:
         for reference in stock.untold:
             node.report(reference)
         for reference in node.index.missing:
-            log.warning("replica missing reference=%s; reported as deleted", reference)
+            text = "replica missing reference=%s; reported as deleted (it may have been erased by order just before)"
+            log.info(text, reference)
             node.journal.note_gone(reference, BlobId(""), node.ports.clock.monotonic_ms())
 
     def _reconcile_differences(self) -> None:
