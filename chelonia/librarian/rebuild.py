@@ -64,7 +64,8 @@ SHEPHERDS: Final = "shepherds"
 """The section of that record that says who has `TOLD` all it knows, and without whom it was made (`AWAY`): these may
 come back with what nobody else knows."""
 REPORTED: Final = "reported"
-"""The section that says with which boot each Shepherd had reported when all it knew was taken in."""
+"""The section that says with which boot each Shepherd had reported when all it knew was taken in; of a late one also
+before."""
 TOLD: Final = "told"
 AWAY: Final = "away"
 KEPT: Final = "kept"

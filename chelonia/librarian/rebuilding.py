@@ -238,6 +238,7 @@ class Rebuilding:
                 "it knows is in /lost+found"
             )
         try:
+            await self._on.records.attempt(self._on.call, Draft(await self._reported([shepherd])))
             for late in (False, True):
                 await self._read_late(shepherd, replace(basis, late=late))
             await self._have_compared()

@@ -296,6 +296,35 @@ def test_what_it_has_set_aside_it_is_asked_for_once_it_is_listed() -> None:
     run_virtual(scenario())
 
 
+def test_one_that_goes_in_mid_way_is_to_compare_everything_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    """What it had set aside may be listed already."""
+    caplog.set_level(logging.ERROR)
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        told = one.records
+
+        async def and_goes(call: Call, after: str, limit: int) -> RecordPage:
+            page = await told(call, after, limit)
+            one.up = False
+            return page
+
+        async with without(k, one):
+            has_reported = put(shepherd_object(one.id), "report", "boot", "77")
+            await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), (has_reported,))
+            one.records = and_goes  # type: ignore[method-assign]
+            status = await late(k, one)
+            assert (status.stage, "/alone" in await k.paths()) == ("failed", True)
+            assert await reported(k) == {**dict.fromkeys(k.shepherds, "0"), one.id: "77"}
+            assert rebuild.awaited(await k.bench.stored(REBUILD_OBJECT)) == (one.id,)
+            one.records = told  # type: ignore[method-assign]
+            assert (await late(k, one)).stage == "done"
+
+    run_virtual(scenario())
+
+
 def test_a_shepherd_that_is_not_there_is_awaited_on_and_nonsense_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
 
