@@ -135,6 +135,8 @@ class Connection(asyncio.Protocol):
         self._splitter = compact.Splitter(compact.ANSWER_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
+        self._handed_out = 0
+        """How many answers came last together: as many may ask again in this turn."""
         self.broken = False
 
     def ask(self, asking: Asking) -> asyncio.Future[compact.Answered]:
@@ -154,7 +156,7 @@ class Connection(asyncio.Protocol):
             self._expect(now_s + asking.silent_ms / 1000, number, now_s, read_s)
         else:
             self._expect(read_s, number, now_s, 0)
-        if len(self._waiting) == 1:
+        if len(self._waiting) == 1 and self._handed_out < 2:
             self._flush()  # nobody else waits: hardly another call comes in this turn
         elif len(self._out) == 1:
             self._loop.call_soon(self._flush)
@@ -176,8 +178,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand out the answers that have arrived whole."""
         self._heard_s = self._loop.time()
+        self._handed_out = 0
         try:
             for frame in self._splitter.feed(data):
+                self._handed_out += 1
                 answered = compact.decode_answered(frame)
                 waiting = self._waiting.pop(answered.number, None)
                 if waiting is not None and not waiting.done():

@@ -24,7 +24,7 @@ from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Horizon, Position
 from chelonia.hosting import compact_server
 from chelonia.hosting.clock import SystemClock, SystemIds
-from chelonia.hosting.compact_client import CompactClient
+from chelonia.hosting.compact_client import Asking, CompactClient, Connection
 from chelonia.hosting.compact_server import AtOnce, CompactDoor, CompactParts, offer
 from chelonia.hosting.http_server import HttpServer
 from chelonia.hosting.metrics import Metrics
@@ -155,6 +155,48 @@ async def test_many_calls_are_in_flight_at_once(grid: Grid) -> None:
         await until(lambda: port.asked == 50)
         gate.set()
         assert await asyncio.gather(*calls) == [STATUS] * 50
+
+
+class Wire(asyncio.Transport):
+    """What a connection wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def abort(self) -> None:
+        """Nothing is behind it."""
+
+
+async def test_who_is_answered_together_asks_again_in_one_write() -> None:
+    connection, wire = Connection("somebody"), Wire()
+    connection.connection_made(wire)
+
+    async def ask() -> None:
+        words = compact.Asking(0, "ahash", "status", "r", "", "", None, False, ())
+        await connection.ask(Asking(words, 60_000))
+
+    async def requester() -> None:
+        for _ in range(2):
+            await ask()
+
+    requesters = [asyncio.create_task(requester()) for _ in range(8)]
+    await until(lambda: len(b"".join(wire.written).split(b"status")) == 9)
+    wire.written.clear()
+    connection.data_received(b"".join(compact.encode_result(number, None, None) for number in range(1, 9)))
+    await until(lambda: bool(wire.written))
+    await asyncio.sleep(0)
+    assert [len(each.split(b"status")) - 1 for each in wire.written] == [8]
+    connection.data_received(b"".join(compact.encode_result(number, None, None) for number in range(9, 17)))
+    await asyncio.gather(*requesters)
+    wire.written.clear()
+    alone = asyncio.create_task(ask())
+    await until(lambda: bool(wire.written))
+    connection.data_received(compact.encode_result(17, None, None))
+    await alone
 
 
 async def test_a_user_is_denied(grid: Grid) -> None:
