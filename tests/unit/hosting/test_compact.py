@@ -287,18 +287,19 @@ class Freezing(Port):
         return STATUS
 
 
-def kept() -> int:
-    """How many failures nobody has given back."""
-    return sum(isinstance(each, CheloniaError) for each in gc.get_objects())
+def failures() -> list[CheloniaError]:
+    """All that nobody has given back."""
+    return [each for each in gc.get_objects() if isinstance(each, CheloniaError)]
 
 
 @asynccontextmanager
-async def uncollected() -> AsyncIterator[None]:
-    """What stands in circles stays."""
+async def uncollected() -> AsyncIterator[Callable[[], bool]]:
+    """What stands in circles stays. Yields whether any failure of the meantime does."""
     gc.collect()
+    before = {id(each): each for each in failures()}
     gc.disable()
     try:
-        yield
+        yield lambda: any(id(each) not in before for each in failures())
     finally:
         gc.enable()
 
@@ -307,7 +308,7 @@ async def test_what_failed_is_given_back_at_once(grid: Grid) -> None:
     async def missing(call: Call) -> AHashStatus:
         raise CheloniaError(Kind.NOT_FOUND, "status")
 
-    async with door(grid, Port(missing)) as server, stub(grid, server, retry_ms=0) as ahash, uncollected():
+    async with door(grid, Port(missing)) as server, stub(grid, server, retry_ms=0) as ahash, uncollected() as kept:
         for _ in range(3):
             with pytest.raises(CheloniaError):
                 await ahash.status(Call())
@@ -317,7 +318,7 @@ async def test_what_failed_is_given_back_at_once(grid: Grid) -> None:
 async def test_a_broken_connection_keeps_nothing_of_its_calls(grid: Grid) -> None:
     port = Freezing()
     port.goes.clear()
-    async with door(grid, port) as server, stub(grid, server, retry_ms=0) as ahash, uncollected():
+    async with door(grid, port) as server, stub(grid, server, retry_ms=0) as ahash, uncollected() as kept:
         calls = [asyncio.create_task(ahash.status(Call())) for _ in range(5)]
         await until(lambda: port.asked == 5)
         for connection in tuple(server.compact_connections):
