@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
@@ -25,6 +26,8 @@ class ReplicaState(enum.Enum):
     OFFLINE = "offline"
 
 
+PROVEN: Final = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL)
+"""A copy was verified, and not found damaged since."""
 _STATES = {state.value: state for state in ReplicaState}
 
 

@@ -14,11 +14,10 @@ from chelonia.core.ahash import Element
 from chelonia.core.healing import Loss
 from chelonia.core.ids import ReferenceId, ServiceId, shepherd_object
 from chelonia.core.metadata import StoredObject
-from chelonia.core.replicas import ReplicaState
+from chelonia.core.replicas import PROVEN, ReplicaState
 from chelonia.librarian.blobs import facts_of, locations_of
 from chelonia.librarian.elements import drop, on_version
 
-GOOD = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL)
 CLAIMED = (ReplicaState.CREATING, ReplicaState.STALLED)
 """Nobody has told that these are there: nothing to lose, as long as there are others that they were to be made of."""
 
@@ -41,7 +40,7 @@ def part(blob: StoredObject, shepherd: ServiceId, proven: Proven) -> Parting:
     if not own:
         return Parting((), None)
     told = any(state not in CLAIMED for _, state in found)
-    good = [loc.shepherd for loc, state in locations_of(blob) if state in GOOD and loc.shepherd != shepherd]
+    good = [loc.shepherd for loc, state in locations_of(blob) if state in PROVEN and loc.shepherd != shepherd]
     facts = facts_of(blob)
     is_lost = (told or not good) and not any(map(proven, good))
     loss = Loss(facts.guid, facts.name, facts.blob, tuple(dict.fromkeys(good))) if is_lost else None

@@ -33,9 +33,9 @@ from chelonia.librarian.drilling import Drilling
 from chelonia.librarian.erasing import Erasers
 from chelonia.librarian.expiring import Expiring
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.health import WATCHES
 from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.leading import Leading
+from chelonia.librarian.listening import WATCHES
 from chelonia.librarian.node_life import NodeLife
 from chelonia.librarian.planning import Planning
 from chelonia.librarian.progress import Progress
@@ -251,7 +251,7 @@ class Healer:
 
     async def _watch(self) -> None:
         while True:
-            self._on.nodes.table.watch(self._on.now)
+            self._on.nodes.table.listening.watch(self._on.now)
             await self._on.world.clock.sleep(self._on.settings.lease_ms // WATCHES)
 
     async def _every(self, pause_ms: int, work: Callable[[], Awaitable[None]]) -> None:

@@ -27,11 +27,7 @@ from chelonia.core.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE
 from chelonia.core.replicas import Location
 from chelonia.librarian.doubts import Doubts
 from chelonia.librarian.identity import older
-
-WATCHES = 4
-"""In a lease a Librarian notes that it runs: half a lease without is one in which it stood still."""
-STEADY_LEASES = 2
-"""Who has not run for so long before it stands still again runs late: it would never listen for a lease at a time."""
+from chelonia.librarian.listening import Listening
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +131,7 @@ class HealthTable:
     def __init__(self, lease_ms: int, started_ms: Ms, rule: FlapRule = FlapRule(), *, start_grace_ms: int = 0) -> None:
         self._lease_ms = lease_ms
         self._rule = rule
-        self._listening_since: int = started_ms
-        """From here on by `_ran`."""
-        self._watched_ms: Ms | None = None
-        self._still_ms = 0
-        self._woke_ran_ms = started_ms - STEADY_LEASES * lease_ms
+        self.listening = Listening(lease_ms, started_ms)
         self._grace_until = Ms(started_ms + start_grace_ms)
         self._leading = False
         self.doubts = Doubts(lease_ms)
@@ -165,22 +157,11 @@ class HealthTable:
     def lead(self, now: Ms) -> None:
         """This Librarian leads repair from now on: it listens for a whole lease before it calls anybody away."""
         self._leading = True
-        self._listening_since = max(self._listening_since, self._ran(now))
+        self.listening.anew(now)
 
     def follow(self) -> None:
         """This Librarian no longer leads repair."""
         self._leading = False
-
-    def watch(self, now: Ms) -> None:
-        """This process runs: to be told `WATCHES` times in a lease. Where it has stood still it listens anew from now
-        on, for what Shepherds sent meanwhile is still to be read; where it had just done so, that time is nobody's
-        silence, and the rest counts. Never told, it is taken to run."""
-        ran = self._ran(now)
-        if self._stood_still(now):
-            if ran - self._woke_ran_ms >= STEADY_LEASES * self._lease_ms:
-                self._listening_since = ran
-            self._still_ms, self._woke_ran_ms = now - ran, ran
-        self._watched_ms = now
 
     def comes_back(self, beat: Heartbeat, now: Ms) -> bool:
         """Whether this is heard of a Shepherd that was away, or has been started anew."""
@@ -203,7 +184,7 @@ class HealthTable:
             self.doubts.left(beat.shepherd, now)
         else:
             self.doubts.heard(beat.shepherd)
-        node.beat, node.heard_ms, node.heard_ran_ms = beat, now, self._ran(now)
+        node.beat, node.heard_ms, node.heard_ran_ms = beat, now, self.listening.ran(now)
         announced = (beat.domain, beat.verify_key)
         return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key), compared)
 
@@ -377,21 +358,9 @@ class HealthTable:
         return node.heard_ms is not None and now - node.heard_ms < self._lease_ms
 
     def _overdue(self, node: _Node, now: Ms, margin_ms: int = 0) -> bool:
-        silent_ms = self._ran(now) - max(self._listening_since, node.heard_ran_ms) + margin_ms
+        silent_ms = self.listening.ran(now) - max(self.listening.since, node.heard_ran_ms) + margin_ms
         starting = node.heard_ms is None and now + margin_ms < self._grace_until
-        return silent_ms >= self._lease_ms and not starting and not self._stood_still(now)
-
-    def _ran(self, now: Ms) -> int:
-        """The time now without that in which this process stood still: Shepherds are silent only while it listens. It
-        was to sleep from one look to the next, so that much counts."""
-        if self._watched_ms is not None and self._stood_still(now):
-            now = Ms(self._watched_ms + self._lease_ms // WATCHES)
-        return now - self._still_ms
-
-    def _stood_still(self, now: Ms) -> bool:
-        """Whether this process has not run for so long that a lease may be over which it has not listened through: one
-        that was heard two heartbeats before is not silent yet after half of it."""
-        return self._watched_ms is not None and now - self._watched_ms >= self._lease_ms // 2
+        return silent_ms >= self._lease_ms and not starting and not self.listening.stood_still(now)
 
 
 def _state(stored: StoredNode, here: bool, wall: Ms) -> str:

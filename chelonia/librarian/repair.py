@@ -20,7 +20,7 @@ from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
-from chelonia.core.replicas import Location, ReplicaState
+from chelonia.core.replicas import PROVEN, Location, ReplicaState
 from chelonia.librarian.blobs import blob_of, locations_of
 
 _S = ReplicaState
@@ -377,13 +377,12 @@ def _copies(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> tuple[
     sources = tuple(replica.location for replica in (*count.verified, *count.wheels))
     if not sources:
         return ()
-    kept = (_S.ALIVE, _S.THIRDWHEEL)
     demand = Demand(
         count=missing,
         size=blob.size,
         holders=_nodes((*count.verified, *count.wheels, *count.coming, *count.waited_for)),
         avoid=_nodes((*count.broken, *count.expired)),
-        exclude=_nodes(r for r in blob.replicas if r.state in kept),
+        exclude=_nodes(r for r in blob.replicas if r.state in PROVEN),
     )
     chance = Chance(blob)
     start = int(chance.uniform() * len(sources))

@@ -31,11 +31,10 @@ from chelonia.core.ids import (
 )
 from chelonia.core.librarian import TYPE_PENDING
 from chelonia.core.metadata import Filter, Needed, StoredObject
-from chelonia.core.replicas import ReplicaState
+from chelonia.core.replicas import PROVEN, ReplicaState
 from chelonia.librarian.blobs import NewBlob, discard_blob, facts_of, locations_of, make_blob
 from chelonia.librarian.elements import drop, put
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.forgetting import GOOD as PROVEN
 from chelonia.librarian.invariants import GOOD
 from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.leading import Leading

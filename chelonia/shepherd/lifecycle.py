@@ -15,11 +15,8 @@ from dataclasses import dataclass, replace
 
 from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId
 from chelonia.core.librarian import ReportedReplica
-from chelonia.core.replicas import Cause, Checksums, ReplicaFacts, ReplicaState, next_state
+from chelonia.core.replicas import PROVEN, Cause, Checksums, ReplicaFacts, ReplicaState, next_state
 from chelonia.core.shepherd import StoredReplica
-
-_GOOD = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL)
-"""What is listed of a copy that is whole: a surplus one is alive here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ def checked(held: Held, intact: bool, now_ms: Ms) -> Held:
 
 def acknowledged(held: Held, believed: ReplicaState | None) -> Held:
     """The replica once a Librarian knows its blob, and believes this of it (None: not known)."""
-    return replace(held, committed=True, unknown_since_ms=-1, listed=held.alive and believed in _GOOD)
+    return replace(held, committed=True, unknown_since_ms=-1, listed=held.alive and believed in PROVEN)
 
 
 def unknown(held: Held, now_ms: int, grace_ms: int) -> tuple[Held, Fate]:

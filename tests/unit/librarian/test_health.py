@@ -97,7 +97,7 @@ def watched(*, until: int) -> HealthTable:
     """A leader's table that runs until then, and has just heard of A."""
     made = table()
     for now in range(0, until + 1, LEASE // 4):
-        made.watch(Ms(now))
+        made.listening.watch(Ms(now))
     made.beat(beat(), Ms(until))
     return made
 
@@ -110,7 +110,7 @@ def test_who_stood_still_calls_nobody_away_before_it_has_listened_for_a_lease(st
         assert seen(made, now) == {}, "also before it is told that it runs again"
         assert made.present(A, Ms(now))
         assert (made.missed(Ms(now), LEASE // 4 - 1), made.word(B, Ms(now))) == ((), Word.UNKNOWN)
-        made.watch(Ms(now))
+        made.listening.watch(Ms(now))
     made.beat(beat(), Ms(wakes + 10))
     assert made.missed(Ms(wakes + LEASE - 1), 1) == (B,), "others are asked in time"
     assert seen(made, wakes + LEASE - 1) == {}
@@ -126,7 +126,7 @@ def test_who_stands_still_again_and_again_calls_away_who_is_silent_in_between_an
         for _ in range(4):
             for shepherd in seen(made, now):
                 called.setdefault(shepherd, stalls)
-            made.watch(Ms(now))
+            made.listening.watch(Ms(now))
             made.beat(beat(), Ms(now))
             now += runs // 4
     assert called == {B: 3}, "it listened anew after the first, and then for a lease in all"
@@ -135,7 +135,7 @@ def test_who_stands_still_again_and_again_calls_away_who_is_silent_in_between_an
 def test_who_hardly_runs_calls_away_who_is_silent_all_the_same() -> None:
     made, away = watched(until=LEASE), list[int]()
     for now in range(2 * LEASE, 10 * LEASE, LEASE):
-        made.watch(Ms(now))
+        made.listening.watch(Ms(now))
         made.beat(beat(), Ms(now + 1))
         assert A not in seen(made, now + 2)
         away += [now] * (B in seen(made, now + 2))
@@ -148,7 +148,7 @@ def test_who_stands_still_once_in_a_while_has_time_between_to_call_away_who_is_s
         now += 2 * LEASE
         for _ in range(4 * 2 + 1):
             away += B in seen(made, now)
-            made.watch(Ms(now))
+            made.listening.watch(Ms(now))
             made.beat(beat(), Ms(now))
             now += LEASE // 4
     assert away == 5 * 5, "from a lease on after each"
@@ -156,10 +156,10 @@ def test_who_stands_still_once_in_a_while_has_time_between_to_call_away_who_is_s
 
 def test_what_is_heard_while_it_has_just_stood_still_counts_from_then_on() -> None:
     made = watched(until=LEASE)
-    made.watch(Ms(1_600))
+    made.listening.watch(Ms(1_600))
     made.beat(beat(), Ms(100_000))
     for now in range(100_000, 101_000, LEASE // 4):
-        made.watch(Ms(now))
+        made.listening.watch(Ms(now))
         assert A not in seen(made, now)
     assert A in seen(made, 101_000)
 
@@ -167,7 +167,7 @@ def test_what_is_heard_while_it_has_just_stood_still_counts_from_then_on() -> No
 def test_who_runs_late_but_for_less_than_half_a_lease_calls_away_when_the_lease_is_over() -> None:
     made = watched(until=LEASE)
     for now in range(LEASE, 2 * LEASE, LEASE // 2 - 1):
-        made.watch(Ms(now))
+        made.listening.watch(Ms(now))
         assert made.missed(Ms(now), 2 * LEASE - now) == (A, B), "others are asked before, however far ahead"
     assert seen(made, 2 * LEASE) == {A: "offline", B: "offline"}
 

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +86,16 @@ async def settled(count: int = 4, **settings: Any) -> tuple[World, list[Referenc
         listing = InventoryItem(reference, BlobId(numbered("b", number)), ReplicaState.ALIVE)
         world.librarian.items[reference] = listing
     return world, references
+
+
+def image(world: World) -> Callable[[], None]:
+    """Take an image of the disk; called, it is put back."""
+    blobs, state = copy.deepcopy(world.blobs), world.state.state
+
+    def put_back() -> None:
+        world.blobs, world.state.state = blobs, state
+
+    return put_back
 
 
 async def returned(world: World, *, forgotten: bool = False) -> None:
@@ -261,13 +272,13 @@ async def test_the_mark_is_durable_before_its_report_goes_out() -> None:
 @virtual
 async def test_an_old_image_of_the_disk_is_compared_whole() -> None:
     world, references = await settled(2)
-    image, state = copy.deepcopy(world.blobs), world.state.state
+    put_back = image(world)
     later = await world.store(b"later", 9)
     await world.pass_ms(3_000)
     listing = InventoryItem(later, BlobId(numbered("b", 9)), ReplicaState.ALIVE)
     world.librarian.items[later] = listing
     await world.stop()
-    world.blobs, world.state.state = image, state
+    put_back()
     await returned(world)
     assert world.librarian.states() == [(later, "deleted")]
     assert (world.librarian.pages, compared(world)) == ([""], 1)
@@ -283,13 +294,13 @@ async def test_an_old_image_of_the_disk_is_compared_whole() -> None:
 async def test_an_image_from_just_before_a_receipt_shows_when_it_is_put_back() -> None:
     """Nothing is reported of a copy that its own Shepherd commits, but the numbers go on."""
     world, _ = await settled(2)
-    image, state = copy.deepcopy(world.blobs), world.state.state
+    put_back = image(world)
     late = await world.store(b"late", 9)
     await world.pass_ms(100)
     world.librarian.items[late] = InventoryItem(late, BlobId(numbered("b", 9)), ReplicaState.ALIVE)
     assert (late, "alive") not in world.librarian.states(), "only an empty report was sent"
     await world.stop()
-    world.blobs, world.state.state = image, state
+    put_back()
     await returned(world)
     assert world.librarian.states() == [(late, "deleted")]
     await world.stop()
@@ -300,12 +311,12 @@ async def test_an_image_from_just_before_a_receipt_shows_when_it_is_put_back() -
 async def test_a_start_that_dies_before_it_knows_leaves_an_old_image_as_doubtful_as_it_was() -> None:
     """Its first report was taken, and it never heard so: nothing is believed by that."""
     world, _ = await settled(2)
-    image, state = copy.deepcopy(world.blobs), world.state.state
+    put_back = image(world)
     later = await world.store(b"later", 9)
     await world.pass_ms(3_000)
     world.librarian.items[later] = InventoryItem(later, BlobId(numbered("b", 9)), ReplicaState.ALIVE)
     await world.stop()
-    world.blobs, world.state.state = image, state
+    put_back()
     world.librarian.lose_answers["report"] = 1_000
     for _ in range(3):
         await returned(world)
@@ -345,13 +356,13 @@ async def test_a_start_that_has_decided_is_believed_though_its_second_report_was
 async def test_a_start_moves_what_is_believed_before_it_compares() -> None:
     """What its disk is compared for must not pass, once that disk has been replaced by the one before."""
     world, _ = await settled(2)
-    image, state = copy.deepcopy(world.blobs), world.state.state
+    put_back = image(world)
     world.blobs.drop_notes()
     world.librarian.failures["inventory"] = [Kind.UNAVAILABLE] * 1_000
     await returned(world)
     assert [report.number for report in world.librarian.applied] == [1, 2]
     await world.stop()
-    world.blobs, world.state.state = image, state
+    put_back()
     world.librarian.failures.clear()
     await returned(world)
     assert world.librarian.pages == [""]
@@ -388,11 +399,11 @@ async def test_an_order_of_metadata_put_back_does_not_make_a_start_believed_unde
 @virtual
 async def test_an_image_from_before_an_erasure_shows_though_the_next_order_comes_before_its_first_report() -> None:
     world, (erased, other, *_) = await settled()
-    image, state = copy.deepcopy(world.blobs), world.state.state
+    put_back = image(world)
     await world.service.delete(LIBRARIAN, (("r", erased),), Authority(Position(CLUSTER, 1, 5)))
     world.librarian.obeyed = 5
     await world.stop()
-    world.blobs, world.state.state = image, state
+    put_back()
     world.librarian.pages.clear()
     del world.librarian.items[erased], world.librarian.items[other]
     await world.restart()
