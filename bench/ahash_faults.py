@@ -106,9 +106,11 @@ async def _kill(running: cluster.Running, door: Doors, victims: Victims) -> _Out
 async def _freeze(running: cluster.Running, door: Doors, victims: Victims) -> _Outage:
     master, _ = await roles(running, door)
     goes_on: list[Callable[[], None]] = []
-    outage = await _around(running, door, lambda: goes_on.append(victims.freeze(master)))
-    goes_on[0]()
-    return outage
+    try:
+        return await _around(running, door, lambda: goes_on.append(victims.freeze(master)))
+    finally:
+        for go_on in goes_on:
+            go_on()
 
 
 async def _around(running: cluster.Running, door: Doors, fault: Callable[[], None]) -> _Outage:

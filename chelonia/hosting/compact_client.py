@@ -131,7 +131,9 @@ class Connection(asyncio.Protocol):
         self._due: list[tuple[float, int, float, float]] = []
         """When who waits is told that it takes long, its number, since when he waits, and when next (0: never)."""
         self._heard_s = 0.0
-        self._watch: asyncio.TimerHandle | None = None
+        self._watch: asyncio.Handle | None = None
+        self._watch_s = 0.0
+        """When the watch looks next. (uvloop's handle of a time that is now does not know its time.)"""
         self._splitter = compact.Splitter(compact.ANSWER_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -201,10 +203,13 @@ class Connection(asyncio.Protocol):
         while self._due and self._is_over(self._due[0][1]):
             self._waiting.pop(heapq.heappop(self._due)[1], None)
         heapq.heappush(self._due, (due_s, number, since_s, then_s))
-        if self._watch is None or due_s < self._watch.when():
+        if self._watch is None or due_s < self._watch_s:
             if self._watch is not None:
                 self._watch.cancel()
-            self._watch = self._loop.call_at(due_s, self._overdue)
+            self._look_at(due_s)
+
+    def _look_at(self, when_s: float) -> None:
+        self._watch, self._watch_s = self._loop.call_at(when_s, self._overdue), when_s
 
     def _overdue(self) -> None:
         """Whoever has waited too long fails, and all others with him if nothing at all was heard meanwhile: then the
@@ -216,7 +221,7 @@ class Connection(asyncio.Protocol):
                 self._waiting.pop(heapq.heappop(self._due)[1], None)
                 continue
             if due_s > self._loop.time():
-                self._watch = self._loop.call_at(due_s, self._overdue)
+                self._look_at(due_s)
                 return
             heapq.heappop(self._due)
             waiting = self._waiting[number]

@@ -567,3 +567,18 @@ def test_the_same_on_the_loop_that_daemons_run_on(grid: Grid) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scenario())
+
+
+def test_a_deadline_that_is_over_as_soon_as_it_is_set_fails_who_waits() -> None:
+    """The loop of daemons makes no timer of a time that is less than half a millisecond away."""
+
+    async def scenario() -> None:
+        connection = Connection("somebody")
+        connection.connection_made(Wire())
+        words = compact.Asking(0, "ahash", "status", "r", "", "", None, False, ())
+        waiting = [connection.ask(Asking(words, read_ms)) for read_ms in (0, 1)]
+        failed = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [error.kind for error in failed if isinstance(error, CheloniaError)] == [Kind.TIMEOUT] * 2
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
