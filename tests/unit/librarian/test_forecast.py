@@ -82,6 +82,21 @@ def test_what_copies_and_bytes_cost_is_told_apart_when_it_can_be(
     assert forecast_ms(copies, size * MIB, rate.cost) == pytest.approx(expected, rel=0.05, abs=5)
 
 
+@pytest.mark.parametrize("learned_kib", [1, 1024, 16 * 1024])
+@pytest.mark.parametrize(("copy_ms", "ms_per_mib"), [(9, 3), (9, 4.5), (90, 60)])
+def test_what_copies_of_one_size_cost_foretells_those_of_others(
+    learned_kib: int, copy_ms: float, ms_per_mib: float
+) -> None:
+    def takes(copies: int, kib: int) -> int:
+        return round(copies * copy_ms + kib / 1024 * ms_per_mib)
+
+    rate = seen(*[(n, n * learned_kib * 1024, takes(n, n * learned_kib)) for n in (1, 2, 1, 3)])
+    for small, large in ((250, 8), (250, 0), (0, 8)):
+        size = small + large * 16 * 1024
+        foretold, takes_ms = forecast_ms(small + large, size * 1024, rate.cost), takes(small + large, size)
+        assert takes_ms / 2 <= foretold <= takes_ms * 2, (small, large)
+
+
 def test_the_latest_weighs_most_and_idle_time_does_not_count() -> None:
     rate = seen(*[(10, 10 * MIB, 100)] * 20, *[(10, 10 * MIB, 1_000)] * 30)
     assert forecast_ms(10, 10 * MIB, rate.cost) == pytest.approx(1_000, rel=0.1)
