@@ -83,14 +83,13 @@ async def list_collection(
 ) -> ListOutcome:
     """List a collection, or everything below it."""
     ln = parse_ln(request.ln)
-    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
+    (walked,) = await ports.librarian.traverse(turn.service, (ln,), (*RIGHTS, Needed("mountpoint")))
     found = existing(ln, walked)
     judge = Judge(turn.user, "list")
     judge.require(Action.READ, found)
     if found.type == TYPE_MOUNTPOINT:
-        raise CheloniaError(
-            Kind.IN_MOUNTPOINT, subject=str(ln), cause=f"see {found.object.value('mountpoint', 'externalURL')}"
-        )
+        place = found.object.value("mountpoint", "externalURL")
+        raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ln), cause=f"it is a mount point, which stands for {place}")
     if found.type != TYPE_COLLECTION:
         raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ln), cause=f"it is a {found.type}")
     if request.limit < 0:

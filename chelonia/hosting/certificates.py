@@ -469,7 +469,10 @@ def write_file(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None
     """Replace `path` whole, with exactly `mode`, never readable by more on the way; folders are made (0755).
 
     Args: `owner`: user and group ids that the file has from its first moment; None: those of this process.
+    Raises: BAD_CONFIG where `path` is there and no ordinary file, such as a device; OSError.
     """
+    if path.exists() and not path.is_file():
+        raise CheloniaError(Kind.BAD_CONFIG, "write", str(path), "it is there and no ordinary file; give another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)

@@ -36,10 +36,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return BROKEN_PIPE
+    except OSError as error:  # the answer itself could not be written
+        _drop_stdout()
+        out.failure(CheloniaError(Kind.INTERNAL, "write", "standard output", error.strerror or str(error)))
+        return out.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _drop_stdout() -> None:
+    """What is still to be written goes nowhere, so that the end of the process does not fail over it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(argv: Sequence[str], out: Output) -> int:

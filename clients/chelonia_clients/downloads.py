@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -99,11 +100,13 @@ async def read(client: Client, ln: str, progress: Progress | None = None) -> Asy
 async def download(
     client: Client, ln: str, target: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> Downloaded:
-    """Fetch a file to `target`, which appears only when it is whole and verified.
+    """Fetch a file to `target`, which appears only when it is whole and verified; a symbolic link leads to its target.
 
-    Raises: EXISTS when the target is there and `overwrite` is False, and as `read`; OSError from the local disk.
+    Raises: EXISTS when the target is there and `overwrite` is False, NOT_A_FILE when it is a device, a pipe or a
+        directory, and as `read`; OSError from the local disk.
     """
     _check_free(target, overwrite)
+    target = _replaceable(target)
     with _temporary(target) as (file, path):
         fetched = await _fetch(client, ln, file, progress)
         await asyncio.to_thread(_finish, file, path, target)
@@ -113,6 +116,18 @@ async def download(
 def _check_free(target: Path, overwrite: bool) -> None:
     if not overwrite and os.path.lexists(target):
         raise CheloniaError(Kind.EXISTS, "get", str(target), "the local file exists; -f overwrites it")
+
+
+def _replaceable(target: Path) -> Path:
+    """Where the file goes, links followed. Raises: NOT_A_FILE where it would take the place of a device or the like."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = target.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise CheloniaError(Kind.NOT_A_FILE, "get", str(target), "it is a local directory; give another name")
+        if not stat.S_ISREG(mode):
+            cause = "it is a device or a pipe, which no file may replace; - in its place writes to stdout"
+            raise CheloniaError(Kind.NOT_A_FILE, "get", str(target), cause)
+    return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
 async def _fetch(client: Client, ln: str, file: BinaryIO, progress: Progress | None) -> _Fetched:

@@ -88,6 +88,8 @@ class Session:
         """
         if text.startswith(REMOTE):
             text = self._from_url(text)
+        if not text:  # for a server it is the root, for a user an empty variable
+            raise CheloniaError(Kind.BAD_NAME, subject="''", cause="it is empty; the root is called /")
         parse_ln(text)
         return text
 

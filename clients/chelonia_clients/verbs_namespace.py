@@ -45,15 +45,15 @@ async def list_(session: Session, arguments: Arguments) -> None:
 
 
 async def ls(session: Session, arguments: Arguments) -> None:
-    """The verb `ls`: like `list`, but a file shows itself, and without a name the root is meant."""
+    """The verb `ls`: like `list`, but what is no collection shows itself, and without a name the root is meant."""
     for text in arguments.operands or ("/",):
         try:
             await _list_one(session, arguments, text)
         except CheloniaError as error:
-            if error.kind is not Kind.NOT_A_COLLECTION:
+            if error.kind not in (Kind.NOT_A_COLLECTION, Kind.IN_MOUNTPOINT):
                 session.out.failure(error, ln=text)
                 continue
-            await _list_file(session, arguments, text)
+            await _list_itself(session, arguments, text)
 
 
 async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
@@ -80,7 +80,7 @@ async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
     out.result(ln=text, type="collection", entries=facts)
 
 
-async def _list_file(session: Session, arguments: Arguments, text: str) -> None:
+async def _list_itself(session: Session, arguments: Arguments, text: str) -> None:
     try:
         metadata = await session.client().stat(session.ln(text))
     except CheloniaError as error:

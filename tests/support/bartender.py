@@ -158,6 +158,8 @@ class FakeBartender:
     def _list(self, call: Call, request: port.ListRequest, needed: Filter, recursive: bool) -> port.ListOutcome:
         try:
             top = self._begin("list", call, request.ln)
+            if self.entries[top].type == "mountpoint":
+                raise CheloniaError(Kind.IN_MOUNTPOINT, cause="it is a mount point, which stands for ...")
             if self.entries[top].type != "collection":
                 raise CheloniaError(Kind.NOT_A_COLLECTION, cause="it is a file")
         except CheloniaError as error:
@@ -185,7 +187,7 @@ class FakeBartender:
             path = self._begin("getFile", call, request.ln)
             entry = self.entries[path]
             if entry.type != "file":
-                raise CheloniaError(Kind.NOT_A_FILE, cause="it is a collection")
+                raise CheloniaError(Kind.NOT_A_FILE, cause=f"it is a {entry.type}")
         except CheloniaError as error:
             words = status.failure("getFile", error.kind)
             return port.TransferOutcome(request.request_id, words, kind=error.kind.value, cause=error.cause)

@@ -131,8 +131,10 @@ async def test_recursion_does_not_enter_what_may_not_be_read(stage: Stage) -> No
 
 @scene
 async def test_mount_points_are_listed_and_not_entered(stage: Stage) -> None:
-    await stage.mount("/m")
+    await stage.mount("/m", "gsiftp://se.example.org/data")
     assert names(await walk(stage)) == ["m"]
+    refused = await walk(stage, "/m")
+    assert (refused.kind, "gsiftp://se.example.org/data" in refused.cause) == (Kind.IN_MOUNTPOINT.value, True)
 
 
 @scene

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,40 @@ def test_collections_are_downloaded_only_with_r(chelonia: Command, fake: FakeBar
         assert "-r downloads it" in refused.err
     assert chelonia("get", "-r", "/c").lines == ["'/c/f' (1 bytes) downloaded as 'c/f'."]
     assert chelonia("get", "-r", "/", "all").lines == ["'/c/f' (1 bytes) downloaded as 'all/c/f'."]
+
+
+def test_what_the_local_disk_refuses_is_not_said_of_the_cluster(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_file("/f", b"x")
+    Path("d", "f").mkdir(parents=True)
+    refused = chelonia("get", "-f", "/f", "d")
+    assert (refused.code, "d/f" in refused.err, "-r downloads" in refused.err) == (5, True, False)
+
+
+def test_a_mount_point_is_neither_file_nor_collection(chelonia: Command) -> None:
+    assert chelonia("makemount", "/m", "gsiftp://se.example.org/data").code == 0
+    assert chelonia("ls", "/m").lines == ["  /m  <mountpoint>"]
+    refused = chelonia("get", "/m", "m")
+    assert (refused.code, "it is a mountpoint" in refused.err, "-r downloads" in refused.err) == (5, True, False)
+
+
+@pytest.mark.parametrize(
+    "words", [("ls", ""), ("rm", "-r", ""), ("policy", "", "clear", "ALL"), ("mkdir", ""), ("put", "f", "")]
+)
+def test_an_empty_name_is_an_empty_variable_and_not_the_root(chelonia: Command, words: tuple[str, ...]) -> None:
+    Path("f").write_bytes(b"x")
+    refused = chelonia(*words)
+    assert (refused.code, "it is empty" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("words", [("help",), ("--json", "version")])
+def test_an_answer_that_cannot_be_written_is_a_failure_and_no_traceback(words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-P", "-m", "chelonia_clients.cli", *words]
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("chelonia: ")
+    assert ended.stderr.endswith(": No space left on device (internal)\n")
+    assert ended.stderr.count("\n") == 1
 
 
 def test_cp_goes_up_down_and_across(chelonia: Command, fake: FakeBartender) -> None:

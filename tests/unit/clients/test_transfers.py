@@ -131,6 +131,29 @@ async def test_a_download_that_fails_leaves_the_old_file_and_nothing_else(
     assert (tmp_path / "f").read_bytes() == b"old"
 
 
+async def test_a_download_takes_the_place_of_no_device_pipe_or_directory(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to-pipe").symlink_to("pipe")
+    (tmp_path / "directory").mkdir()
+    before = sorted((path.name, path.lstat().st_mode) for path in tmp_path.iterdir())
+    for name in ("pipe", "to-pipe", "directory"):
+        with pytest.raises(CheloniaError) as caught:
+            await download(client_on(fake), "/f", tmp_path / name, overwrite=True)
+        assert (caught.value.kind, caught.value.subject) == (Kind.NOT_A_FILE, str(tmp_path / name))
+    assert sorted((path.name, path.lstat().st_mode) for path in tmp_path.iterdir()) == before
+
+
+async def test_a_download_goes_where_a_symbolic_link_leads(fake: FakeBartender, tmp_path: Path) -> None:
+    fake.add_file("/f", DATA)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere/f")
+    for _ in range(2):  # to what is not there yet, then to what is
+        await download(client_on(fake), "/f", tmp_path / "link", overwrite=True)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "elsewhere" / "f").read_bytes() == DATA
+
+
 async def test_a_file_overwritten_during_its_download_is_no_mixture(fake: FakeBartender, tmp_path: Path) -> None:
     fake.add_file("/f", DATA)
     fake.store.faults = [Fault(after=1000 * n, kind=Kind.NETWORK) for n in (3, 2, 2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 
@@ -37,6 +38,16 @@ def test_the_layout_is_that_of_etc_grid_security(grid: Grid) -> None:
     assert [path.name for path in grid.host_files] == ["hostcert.pem", "hostkey.pem"]
     assert mode(grid.ca.directory / "ca" / "cakey.pem") == 0o400
     assert mode(grid.ca.directory / "ca") == 0o700
+
+
+def test_what_is_written_takes_the_place_of_no_pipe_or_device(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        before = (tmp_path / name).lstat()
+        with pytest.raises(CheloniaError, match="no ordinary file"):
+            certificates.write_file(tmp_path / name, b"x", 0o400)
+        assert (tmp_path / name).lstat() == before
 
 
 def test_openssl_finds_the_ca_by_its_hash(grid: Grid) -> None:
