@@ -8,8 +8,9 @@ is there already is left as it is. While it runs repair waits, for what is not f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -50,7 +51,7 @@ from chelonia.librarian.recounts import PAUSES_MS, Look, Recounts
 from chelonia.librarian.reports import reached
 from chelonia.librarian.service_names import Names
 from chelonia.librarian.tree import type_of
-from chelonia.wire.snapshots import Manifest, decode_manifest, decode_page, parse_snapshot_name
+from chelonia.wire.snapshots import Manifest, Place, decode_manifest, decode_page, parse_snapshot_name, same_pages
 
 _LOG = logging.getLogger(__name__)
 
@@ -323,12 +324,9 @@ class Rebuilding:
         """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere."""
         cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
         generation, born = self._tools.prompt.position.generation, Ms(int(cluster.value("cluster", "created_ms")))
-        parsed = ((parse_snapshot_name(each.facts.name), each) for each in found.values())
-        manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
-        for number, each in sorted(manifests, key=lambda pair: pair[0], reverse=True):
+        for number, each in _newest_first(found):
             try:
-                raw = await self._read(each)
-                manifest = decode_manifest(raw, self._record_key)
+                manifest = await self._read_manifest(each)
             except CheloniaError as error:
                 self._pass_over(f"the snapshot of {number} ms cannot be read: {error.cause}")
                 continue
@@ -356,6 +354,9 @@ class Rebuilding:
             cure = "start them and give the command again, or `chelonia admin service withdraw` what is lost for good"
             cause = f"{what}; {', '.join(away)} are away or do not tell their records: {cure}"
             raise CheloniaError(Kind.UNAVAILABLE, "rebuild", cause=cause)
+
+    async def _read_manifest(self, each: Snapshot) -> Manifest:
+        return decode_manifest(await self._read(each), self._record_key)
 
     async def _read(self, each: Snapshot) -> bytes:
         """The bytes of a snapshot's blob, having waited for those who have them. Raises: NO_REPLICA."""
@@ -395,14 +396,10 @@ class Rebuilding:
 
     async def _restore(self, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
         self._progress.enter("restoring names", manifest.objects)
-        body, number, over = b"", -1, list[StoredObject]()
+        pages, over = _Pages(self._read_manifest, self._read, found, manifest), list[StoredObject]()
         for place in manifest.pages:
-            if place.segment != number:
-                number = place.segment
-                body = await self._segment(found[manifest.segments[number]])
-            raw = body[place.offset : place.offset + place.length]
             try:
-                objects = list(decode_page(raw, place.digest))
+                objects = await pages.objects(place)
             except CheloniaError as error:
                 self._holes = True
                 self._progress.count("pages of the snapshot lost")
@@ -415,12 +412,6 @@ class Rebuilding:
         for file in over:
             for blob in rebuild.blobs_known(file):  # one that broke off may have given it to a file in `/lost+found`
                 await self._attempt([erase(blob, is_("blob", "file", file.id))])
-
-    async def _segment(self, segment: Snapshot) -> bytes:
-        try:
-            return await self._read(segment)
-        except CheloniaError:
-            return b""
 
     async def _due(self, objects: Sequence[StoredObject]) -> Sequence[StoredObject]:
         """What of a page is to come back: when the rebuild was begun before, not what has given way since."""
@@ -648,6 +639,65 @@ class Rebuilding:
         name = (await self._on.records.one(self._on.call, finding.object)).value("blob", "name")
         self._progress.count("files without bytes")
         self._progress.note(f"no replica was found of {name!r} ({finding.object})")
+
+
+def _newest_first(found: Mapping[BlobId, Snapshot]) -> list[tuple[Ms, Snapshot]]:
+    """The manifests among what was found, with their numbers."""
+    parsed = ((parse_snapshot_name(each.facts.name), each) for each in found.values())
+    manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
+    return sorted(manifests, key=lambda pair: pair[0], reverse=True)
+
+
+class _Pages:
+    """The pages of one snapshot; one that cannot be read is looked for where other snapshots have the very same."""
+
+    def __init__(
+        self,
+        manifests: Callable[[Snapshot], Awaitable[Manifest]],
+        read: Callable[[Snapshot], Awaitable[bytes]],
+        found: Mapping[BlobId, Snapshot],
+        manifest: Manifest,
+    ) -> None:
+        self._manifests, self._read = manifests, read
+        self._found, self._manifest = found, manifest
+        self._elsewhere: Mapping[str, Sequence[tuple[BlobId, Place]]] | None = None
+        self._last = BlobId(""), b""
+        self._lost: set[BlobId] = set()
+
+    async def objects(self, place: Place) -> list[StoredObject]:
+        """What is in a page. Raises: CHECKSUM when it is nowhere to be read; NOT_SUPPORTED."""
+        try:
+            return await self._at(self._manifest.segments[place.segment], place)
+        except CheloniaError as error:
+            for segment, other in await self._others(place):
+                with contextlib.suppress(CheloniaError):
+                    return await self._at(segment, other)
+            raise error
+
+    async def _at(self, segment: BlobId, place: Place) -> list[StoredObject]:
+        body = await self._body(segment)
+        return list(decode_page(body[place.offset : place.offset + place.length], place.digest))
+
+    async def _body(self, segment: BlobId) -> bytes:
+        """The bytes of a segment, b"" when it cannot be read: that takes long, and is tried once."""
+        if segment in self._lost or segment not in self._found:
+            return b""
+        if self._last[0] != segment:
+            try:
+                self._last = segment, await self._read(self._found[segment])
+            except CheloniaError:
+                self._lost.add(segment)
+                return b""
+        return self._last[1]
+
+    async def _others(self, place: Place) -> Sequence[tuple[BlobId, Place]]:
+        if self._elsewhere is None:
+            readable = list[Manifest]()
+            for _, each in _newest_first(self._found):
+                with contextlib.suppress(CheloniaError):
+                    readable.append(await self._manifests(each))
+            self._elsewhere = same_pages(self._manifest, readable)
+        return self._elsewhere.get(place.digest, ())
 
 
 _NOTHING: Final = StoredObject(ObjectId("-"), 0)

@@ -153,6 +153,18 @@ def kept_places(manifest: Manifest, used: Iterable[int]) -> dict[str, Place]:
     return {place.digest: place for place in manifest.pages if place.segment in segments}
 
 
+def same_pages(manifest: Manifest, others: Iterable[Manifest]) -> dict[str, list[tuple[BlobId, Place]]]:
+    """Where else pages of a snapshot are: by digest the segments, and the places in them, of other snapshots."""
+    at = {place.digest: manifest.segments[place.segment] for place in manifest.pages}
+    found: dict[str, list[tuple[BlobId, Place]]] = {}
+    for other in others:
+        for place in other.pages:
+            segment = other.segments[place.segment]
+            if at.get(place.digest, segment) != segment:
+                found.setdefault(place.digest, []).append((segment, place))
+    return found
+
+
 def live_share(manifest: Manifest, sizes: dict[int, int]) -> dict[int, float]:
     """For each segment, how much of its bytes the manifest's pages are (`sizes`: bytes of each segment)."""
     live: dict[int, int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -33,7 +34,7 @@ from tests.unit.librarian.test_rebuilding import (
     over,
     rebuilt,
 )
-from tests.unit.librarian.test_snapshotting import times
+from tests.unit.librarian.test_snapshotting import lose_copies, newest, taken, times
 from tests.unit.librarian.test_trash import snapshot
 
 
@@ -164,6 +165,34 @@ def test_files_of_a_lost_page_are_not_taken_for_deleted(monkeypatch: pytest.Monk
         async with rebuilt(k) as (k, status):
             assert f"/lost+found/{blob}" in await k.paths()
             assert any("a page of the snapshot is lost" in note for note in status.notes)
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("torn", ["newest", "both"])
+def test_a_lost_page_is_read_where_an_older_snapshot_has_the_very_same(torn: str, caplog) -> None:  # type: ignore[no-untyped-def]
+    """A segment that was thought lost was written anew: its pages are in two."""
+    caplog.set_level(logging.ERROR)
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
+            await times(k, 1)
+            await next_snapshot(k)
+            count, (before, objects) = len(await taken(k)), await newest(k)
+            for segment in before.segments:
+                await lose_copies(k, segment)
+            await times(k, count + 1)
+            after, again = await newest(k)
+            assert (again, {*after.segments} & {*before.segments}) == (objects, set())
+        for segment in (*after.segments, *(before.segments if torn == "both" else ())):
+            for kept in held(k, segment):
+                kept.data = bytes(len(kept.data))
+        async with rebuilt(k) as (k, status):
+            lost = any("a page of the snapshot is lost" in note for note in status.notes)
+            policy = (await k.bench.stored(old)).sections.get("policy")
+            assert (lost, policy) == ((True, None) if torn == "both" else (False, {EVE: "+read"}))
 
     run_virtual(scenario())
 
