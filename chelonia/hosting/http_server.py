@@ -380,9 +380,9 @@ class _Acceptor(web.Server):
             self._numbers[id(handler)] = self._guarded.hold(transport)
         if len(self.connections) > self._connections_max:
             log.info("connection refused: %d are open", self._connections_max)
-            # Not at once: the handler is not on its feet yet.
-            transport.pause_reading()
-            self._loop.call_later(0.01, transport.abort)
+            assert isinstance(handler, _Connection)
+            handler.refused = True
+            self._loop.call_later(0.01, transport.abort)  # not at once: the handler is not on its feet yet
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         self.identities.pop(id(handler), None)
@@ -396,14 +396,18 @@ class _Acceptor(web.Server):
 class _Connection(RequestHandler):
     """aiohttp's connection with a bound on all header fields of a request together; aiohttp bounds each of many."""
 
-    __slots__ = ("_head_bytes",)
+    __slots__ = ("_head_bytes", "refused")
 
     def __init__(self, manager: web.Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self._head_bytes = 0
+        self.refused = False
+        """Whether nothing is read of it. (Asyncio's own loop may begin to read a transport that was paused at once.)"""
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; cut off a client whose header fields do not end in time."""
+        if self.refused:
+            return
         before = self._request_count
         # Else the bytes are of a body, also while the handler of a request just read is awake but has not run yet.
         idle = before == 0 or (self._waiter is not None and not self._waiter.done())
