@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine
 from typing import Any, Final
 
 from chelonia.core.clock import Clock, done_within
@@ -120,7 +120,8 @@ async def _while_alive(node: Node, turl: str, push: Coroutine[Any, Any, Uploaded
 async def ended_alive(
     node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1, *, paced: bool = False
 ) -> bool:
-    """Wait for `task`, which sends to `turl`, while the other side answers questions; returns whether it has ended.
+    """Wait for `task`, which sends to `turl`, while the other side answers questions, and who it is can be believed;
+    returns whether it has ended.
 
     Args:
         give_up_ms: monotonic; -1: never, while the other side lives.
@@ -131,7 +132,7 @@ async def ended_alive(
     dead = _LOST if paced else _SILENT
     while not await done_within(clock, task, half_ms):
         question = asyncio.ensure_future(node.ports.transfers.offset(turl))
-        lives = await done_within(clock, question, half_ms) and _failure(question) not in dead
+        lives = await done_within(clock, question, half_ms) and _lives(question, dead)
         await settled(question)
         late = 0 <= give_up_ms <= clock.monotonic_ms()
         if not task.done() and (late or not lives):
@@ -139,9 +140,15 @@ async def ended_alive(
     return True
 
 
-def _failure(question: asyncio.Future[int]) -> Kind | None:
+def _lives(question: asyncio.Future[int], dead: Collection[Kind]) -> bool:
+    """Whether what came of a question says that the other side lives. One whose certificate is refused serves no user,
+    though bytes may go on over a connection that stands. Not when it is being connected to but in its answer `EXPIRED`
+    is said of the ticket: a copy may take longer than that is good for a question."""
     error = question.exception()
-    return error.kind if isinstance(error, CheloniaError) else None
+    if not isinstance(error, CheloniaError):
+        return True
+    refused = error.kind is Kind.UNTRUSTED or (error.kind is Kind.EXPIRED and error.op == "connect")
+    return not refused and error.kind not in dead
 
 
 class Leg:

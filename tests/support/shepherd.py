@@ -195,13 +195,14 @@ class FakeLibrarian:
 @dataclass
 class FakeTransfers:
     """Carries pushes to other Shepherds of the test. `down`: bases that refuse; `frozen`: bases that take no byte and
-    answer nothing; `slow`: bases that answer a push so many ms later;
+    answer nothing; `slow`: bases that answer a push so many ms later; `refused`: what asking a base comes to;
     `cut_after`: bases whose next push breaks after so many bytes; `lose_answer`: bases whose next answer is lost."""
 
     peers: dict[str, ShepherdService] = field(default_factory=dict)
     down: list[str] = field(default_factory=list)
     frozen: list[str] = field(default_factory=list)
     slow: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, CheloniaError] = field(default_factory=dict)
     cut_after: dict[str, int] = field(default_factory=dict)
     lose_answer: list[str] = field(default_factory=list)
     pushes: list[tuple[str, int]] = field(default_factory=list)
@@ -233,6 +234,8 @@ class FakeTransfers:
         if parts.base in self.frozen:
             await asyncio.sleep(60)
             raise CheloniaError(Kind.TIMEOUT, "offset", parts.base)
+        if parts.base in self.refused:
+            raise self.refused[parts.base]
         return await self.peers[parts.base].offset(PEER, parts.ticket)
 
     async def _wire(self, base: str, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -460,6 +460,32 @@ async def test_a_copy_that_owes_its_receipt_is_waited_for_only_while_it_lives() 
     assert first.clock.monotonic_ms() - before_ms == 3000
 
 
+@pytest.mark.parametrize(
+    ("answer", "lives"),
+    [
+        (CheloniaError(Kind.UNTRUSTED, "connect", "s3"), False),
+        (CheloniaError(Kind.EXPIRED, "connect", "s3"), False),
+        (CheloniaError(Kind.EXPIRED, "HEAD"), True),  # the ticket, not the certificate
+        (CheloniaError(Kind.CONFLICT, "HEAD"), True),
+    ],
+    ids=str,
+)
+@virtual
+async def test_a_copy_on_a_shepherd_whose_certificate_is_refused_is_not_waited_for(
+    answer: CheloniaError, lives: bool
+) -> None:
+    """It serves no user and tells no Librarian."""
+    first, second = await two()
+    refused = World("s3")
+    await refused.start()
+    first.transfers.peers[refused.base] = refused.service
+    first.transfers.slow[refused.base] = 3000
+    first.transfers.refused[refused.base] = answer
+    forward, spare = await peer_turl(refused, DATA), await peer_turl(second, DATA)
+    done = await first.send(await first.ticket(request(DATA, forward=(forward,), spare=(spare,), durable=2)), DATA)
+    assert [r.signature.split(":")[0] for r in done.receipts] == ["s1", "s3" if lives else "s2"]
+
+
 @virtual
 async def test_nobody_left_but_a_frozen_shepherd_is_told_soon() -> None:
     first, _ = await two()
