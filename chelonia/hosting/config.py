@@ -365,6 +365,11 @@ def _copies_limits(config: NodeConfig) -> Iterator[CheloniaError]:
     for section, name, key in limits:
         if section and not 1 <= section.tuning.get(key, most) <= most:
             yield _bad(f"{name}.tuning.{key}", f"a Shepherd sends, and takes, 1 to {most} repair copies at once")
+    least = bounds.COPY_BYTES_PER_S_MIN
+    rate = config.shepherd.tuning.get("copy_bytes_per_s_max", 0) if config.shepherd else 0
+    if 0 < rate < least:
+        cause = f"at least {least} bytes/s: a slower copy counts as standing still; 0: as the cluster says"
+        yield _bad("shepherd.tuning.copy_bytes_per_s_max", cause)
 
 
 def cache_problems(section: AHashSection) -> Iterator[CheloniaError]:

@@ -79,7 +79,7 @@ class Node:
         self.measured = False
         """Whether the bytes of everything found at the start were looked at."""
         self.reclaimable_bytes = 0
-        self.sending_pace, self.taking_pace = Pace(0), Pace(0)
+        self.sending_pace, self.taking_pace = Pace(settings.copy_bytes_per_s_max), Pace(settings.copy_bytes_per_s_max)
         """Of all repair copies that are sent together, and of all that are taken; 0: as fast as it goes."""
         self.sending, self.taking = (Places(ports.clock, self.id, self.copies_at_once_max) for _ in range(2))
         self.silent_until_ms = 0
@@ -139,8 +139,9 @@ class Node:
         return places_of(self.settings.copies_at_once_max, 0)
 
     def ordered(self, bytes_per_s_max: int, copies_at_once_max: int) -> None:
-        """Put in force what the cluster orders for repair copies."""
-        self.sending_pace.per_s_max = self.taking_pace.per_s_max = bytes_per_s_max
+        """Put in force what the cluster orders for repair copies, where the configuration does not allow less."""
+        rates = [rate for rate in (self.settings.copy_bytes_per_s_max, bytes_per_s_max) if rate]
+        self.sending_pace.per_s_max = self.taking_pace.per_s_max = min(rates, default=0)
         for places in (self.sending, self.taking):
             places.limit(places_of(self.copies_at_once_max, copies_at_once_max))
 

@@ -42,6 +42,8 @@ class ShepherdSettings:
         copy_tries, copy_retry_ms: attempts of one push, each resuming where the last left off, and the pause between.
         copies_at_once_max: repair copies that are sent, and as many that are taken, at once, whatever the cluster
             orders; from 1 to `bounds.COPIES_IN_FLIGHT_PER_NODE_MAX`.
+        copy_bytes_per_s_max: bytes of repair copies that are sent, and as many that are taken, a second, whatever the
+            cluster orders; at least `bounds.COPY_BYTES_PER_S_MIN`, or 0: as it orders.
         scrub_period_ms, scrub_bytes_per_s_max: every replica is re-read within the period, at this rate at most.
         compare_ms: the whole inventory is compared with the namespace at least this often, over restarts too.
         tidy_ms: between two looks for what has expired.
@@ -72,6 +74,7 @@ class ShepherdSettings:
     copy_tries: int = 4
     copy_retry_ms: int = 500
     copies_at_once_max: int = COPIES_IN_FLIGHT_PER_NODE_MAX
+    copy_bytes_per_s_max: int = 0
     scrub_period_ms: int = 14 * _DAY
     scrub_bytes_per_s_max: int = 50 * _MIB
     compare_ms: int = _DAY

@@ -115,6 +115,8 @@ def test_a_small_configuration_is_enough() -> None:
 
 
 LIBRARIAN = '[librarian]\nid = "x"\nahash = []\n'
+SHEPHERD = '[shepherd]\nid = "x"\ndata_url = "https://x"\ndata_dir = "d"\nlibrarians = ["https://l/Librarian"]\n'
+SLOWEST = "shepherd.tuning.copy_bytes_per_s_max"
 COPIES = "librarian.tuning.copies_per_node_max"
 
 
@@ -142,6 +144,8 @@ COPIES = "librarian.tuning.copies_per_node_max"
         (("[ahash]", "[ahash]\ntuning.round_trip_ms = 1001"), "ahash.tuning.round_trip_ms", "the same on every"),
         (("[ahash]", '[ahash]\ntuning.cache_bytes = "1 GB"'), "ahash.tuning.cache_bytes", "a whole number"),
         (("[node]", f"{LIBRARIAN}tuning.copies_per_node_max = 17\n[node]"), COPIES, "1 to 16 repair copies at once"),
+        (("[node]", f"{SHEPHERD}tuning.copy_bytes_per_s_max = 50\n[node]"), SLOWEST, "at least 320000 bytes/s"),
+        (("[node]", f"{SHEPHERD}tuning.copy_bytes_per_s_max = -1\n[node]"), SLOWEST, "at least 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_key(change: tuple[str, str], key: str, says: str) -> None:

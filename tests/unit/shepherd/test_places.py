@@ -228,6 +228,30 @@ async def test_the_least_of_what_is_configured_and_what_is_ordered_holds(own: in
     assert (world.service.copies_at_once, world.librarian.beats[-1].copies_at_once_max) == (holds, min(max(own, 1), 16))
 
 
+@pytest.mark.parametrize(
+    ("own", "ordered", "holds"), [(0, 0, 0), (0, 3_000, 3_000), (2_000, 0, 2_000), (2_000, 3_000, 2_000), (9, 3, 3)]
+)
+@virtual
+async def test_the_least_rate_that_is_configured_or_ordered_holds(own: int, ordered: int, holds: int) -> None:
+    world = World(copy_bytes_per_s_max=own)
+    assert world.service.copy_bytes_per_s_max == own, "also before a Librarian has answered"
+    await world.start()
+    await told(world, 0, ordered)
+    assert world.service.copy_bytes_per_s_max == holds
+
+
+@virtual
+async def test_by_its_own_limit_a_shepherd_takes_copies_no_faster_than_it_bears() -> None:
+    first, second = await two()
+    slow = await World("s3", copy_bytes_per_s_max=len(LARGE) // 10).start()
+    first.transfers.peers[slow.base] = slow.service
+    for target, at_least_ms in ((second, 0), (slow, 8_000)):
+        began_ms = first.clock.monotonic_ms()
+        await first.service.copy(LIBRARIAN, await order(first, target, 1 + at_least_ms))
+        took_ms = first.clock.monotonic_ms() - began_ms
+        assert at_least_ms <= took_ms <= at_least_ms + 4_000
+
+
 @virtual
 async def test_places_go_to_who_came_first_and_those_who_gave_up_take_none() -> None:
     places, order, clock = Places(VirtualClock(), "shepherd", 1), [], VirtualClock()
