@@ -141,7 +141,8 @@ def older(beat: Heartbeat, known: Heartbeat) -> bool:
 
 
 ALARM_KEEP_MS = 600_000
-"""How long a second process of the same name is told after it was last heard: longer than anybody takes to look."""
+"""How long a second process of the same name, or one with another store, is told after it was last heard, unless the
+Shepherd itself begins anew: longer than anybody takes to look."""
 
 
 _NOTHING: Final = Recorded()
@@ -200,6 +201,8 @@ class Voices:
         if voice is not None and older(beat, voice.beat):
             return False
         since = voice.since if voice is not None and voice.beat.boot == beat.boot else now
+        if since == now:  # what was said of others before this start is settled; who is there yet is refused again
+            self._alarms.pop(beat.shepherd, None)
         self._claims.pop(beat.shepherd, None)
         self._voices[beat.shepherd] = _Voice(beat, since, now)
         before = self._troubles.pop(beat.shepherd, "")

@@ -71,6 +71,26 @@ def test_a_twin_is_told_once_and_shown_for_a_while() -> None:
     assert voices.judge(beat(9), Ms(300 + LEASE_MS)).refused == "", "the other one is gone"
 
 
+@pytest.mark.parametrize(
+    "cured", [beat(7, boots=(5,)), beat(7, "new", replaces=True)], ids=["the right disk was mounted", "accept-store"]
+)
+def test_another_store_is_shown_until_the_shepherd_begins_anew(cured: Heartbeat) -> None:
+    voices = Voices(LEASE_MS)
+    voices.record(A, Recorded("old"))
+    voices.taken(beat(), Ms(0))
+    wrong, later = beat(6, "new"), Ms(5 * LEASE_MS)
+    assert voices.refused(wrong, voices.judge(wrong, later), later)
+    assert "this is store new" in voices.trouble(A, later)
+    now = Ms(later + 1)
+    assert voices.judge(cured, now).refused == ""
+    voices.taken(cured, now)
+    assert voices.trouble(A, now) == ""
+    again = voices.judge(beat(6, "new"), now)
+    assert voices.refused(beat(6, "new"), again, now), "who is still there is told again"
+    voices.taken(cured, Ms(now + 1))
+    assert voices.trouble(A, Ms(now + 1)) == again.cause
+
+
 def test_trouble_is_news_when_it_begins_and_when_it_ends() -> None:
     voices = Voices(LEASE_MS)
     sick = replace(beat(), trouble="its disk is gone")
