@@ -13,6 +13,7 @@ from chelonia.core.ids import Dn
 from chelonia.hosting.certificates import CertificateAuthority, KeyKind, make_proxy
 from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.dev import load_issued
+from chelonia.hosting.identity import subject_dn
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -152,5 +153,19 @@ def host_subject(ca: CertificateAuthority, name: str) -> Dn:
 
 def _write(issued: Any, options: argparse.Namespace, cert: Path, key: Path) -> None:
     cert, key = options.cert or cert, options.key or key
+    _check_renewal(issued.dn, cert)
     issued.write(cert, key)
     print(f"{issued.dn}: {cert} {key}")
+
+
+def _check_renewal(subject: Dn, cert: Path) -> None:
+    """Raises: EXISTS where `cert` is there and no certificate of this subject: its key would be gone for good."""
+    if not cert.exists():
+        return
+    try:
+        found = f"the certificate of {subject_dn(x509.load_pem_x509_certificate(cert.read_bytes()))}"
+    except ValueError:
+        found = "no certificate"
+    if found != f"the certificate of {subject}":
+        cause = f"there is {found} already: give this one another place (--cert, --key), or move that one away"
+        raise CheloniaError(Kind.EXISTS, "certify", str(cert), cause)

@@ -459,11 +459,14 @@ def _escape(value: str | bytes) -> str:
     return _SEPARATOR.sub(lambda match: f"\\x{ord(match[0]):02X}", text)
 
 
+_BACKSLASH: Final = "a backslash is written \\x5C; what openssl shows as \\/ is written /"
+
+
 def _unescape(value: str, whole: str) -> str:
     """Undo `_escape`. Raises: BAD_REQUEST on a stray backslash or bytes that are not UTF-8."""
     data = value.encode("utf-8", "surrogatepass")
     if b"\\" in _ESCAPE.sub(b"", data):
-        raise CheloniaError(Kind.BAD_REQUEST, "parse DN", whole[:200], "a backslash is written \\x5C")
+        raise CheloniaError(Kind.BAD_REQUEST, "parse DN", whole[:200], _BACKSLASH)
     try:
         return _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), data).decode("utf-8")
     except UnicodeDecodeError as error:

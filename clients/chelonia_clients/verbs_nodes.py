@@ -16,6 +16,9 @@ from chelonia_clients.session import Session
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LOOK_MS: Final = 1_000
 """Between two looks at a drain."""
+_STILL_MS: Final = 600_000
+"""A drain that nothing has left for so long may never end, which is told. Longer than `trim_grace_ms` by default, after
+which what has been copied goes."""
 
 
 async def nodes(session: Session) -> None:
@@ -116,15 +119,26 @@ async def drain(session: Session, arguments: Arguments, shepherd: str) -> None:
 
 async def _drained(session: Session, shepherd: str) -> NodeView:
     """Wait until it is drained, telling how far it is. Raises: CANCELLED when somebody calls it off."""
-    told = -1
+    clock = session.administrator().clock
+    told, since = -1, clock.monotonic_ms()
     while (node := await _known(session, "drain", shepherd)).drain != DRAINED:
         if not node.drain:
             raise CheloniaError(Kind.CANCELLED, "drain", shepherd, "somebody has called it off (admin node undrain)")
         if node.replicas != told:
             told = node.replicas
+            since = clock.monotonic_ms()
             session.out.tell(f"chelonia: {shepherd}: {told} replicas to go" + _hindrance(node))
-        await session.administrator().clock.sleep(_LOOK_MS)
+        elif clock.monotonic_ms() - since >= _STILL_MS:
+            since = clock.monotonic_ms()
+            session.out.tell(f"chelonia: {shepherd}: nothing has left it for {_STILL_MS // 60_000} min; {_STUCK}")
+        await clock.sleep(_LOOK_MS)
     return node
+
+
+_STUCK: Final = (
+    "what stays may be of files that want more copies than there are other Shepherds with room (add one, or ask for "
+    "fewer: `chelonia modify <LN> set states neededReplicas <n>`), or wait for others (`chelonia admin heal status`)"
+)
 
 
 def _hindrance(node: NodeView) -> str:

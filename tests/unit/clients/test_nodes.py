@@ -47,17 +47,18 @@ def test_a_drain_is_waited_for_and_says_when_the_node_may_go(monkeypatch: pytest
     run_virtual(scenario())
 
 
-def test_waiting_ends_when_a_drain_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_says_when_nothing_leaves_and_ends_when_a_drain_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
             await p.upload("f", copies=2)
             one = p.b.shepherds[0]
             waiting = asyncio.ensure_future(run_admin(p.b, monkeypatch, "node", "drain", one, "--wait"))
-            await asyncio.sleep(5)
+            await asyncio.sleep(1250)
             assert not waiting.done()
             await p.b.service.drain(ADMIN, one, False)
             said = await waiting
             assert said.code != 0
+            assert said.stderr.count("more copies than there are other Shepherds") == 2
             assert "called it off" in said.stderr
 
     run_virtual(scenario())

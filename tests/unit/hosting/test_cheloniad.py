@@ -145,6 +145,24 @@ def test_the_certificates_of_a_test_ca_work_together_until_they_are_revoked(tmp_
     assert main(["ca", "crl", "--dir", str(ca)]) == 0
 
 
+def test_a_certificate_takes_the_place_of_its_own_subject_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ca, cert, key = tmp_path / "grid", tmp_path / "grid" / "hostcert.pem", tmp_path / "grid" / "hostkey.pem"
+    assert main(["ca", "init", "--dir", str(ca), "--key", "p-256"]) == 0
+    assert main(["ca", "host", "--dir", str(ca), "one.example.org"]) == 0
+    first = cert.read_bytes(), key.read_bytes()
+    assert main(["ca", "host", "--dir", str(ca), "two.example.org"]) != 0
+    assert "CN=host/one.example.org already" in capsys.readouterr().err
+    assert (cert.read_bytes(), key.read_bytes()) == first
+    assert main(["ca", "host", "--dir", str(ca), "one.example.org"]) == 0
+    assert cert.read_bytes() != first[0]
+    other = tmp_path / "node.toml"
+    other.write_text("[node]\n")
+    assert main(["ca", "host", "--dir", str(ca), "one.example.org", "--cert", str(other)]) != 0
+    assert other.read_text() == "[node]\n"
+
+
 def test_what_cannot_be_certified_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ca", "host", "--dir", str(tmp_path / "none"), "localhost"]) == 2
     assert main(["ca", "init", "--dir", str(tmp_path), "--key", "p-256"]) == 0
