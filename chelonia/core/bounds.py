@@ -156,8 +156,8 @@ LOSS_NAMES_BYTES_MAX: Final = 256 * 1024
 COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 16
 """Concurrent repair copies that one Shepherd sends, and as many that it takes, at most, whatever administrators set."""
 COPY_BYTES_PER_S_MIN: Final = 320_000
-"""Of repair copies, the least rate a Shepherd may be configured to send and to take: twice what so many at once need for
-none to count as one that stands still (`claim_bytes_per_s_min` of the Librarians, 10 kB/s each)."""
+"""Of repair copies, the least rate that a Shepherd may be configured to send and to take: twice what so many at once
+need for none to count as one that stands still (`claim_bytes_per_s_min` of the Librarians, 10 kB/s each)."""
 ARRIVING_MAX: Final = 100
 """Copies on their way in that one heartbeat tells of: more than a Shepherd takes at once."""
 HEAL_QUEUE_MAX: Final = 5_000
