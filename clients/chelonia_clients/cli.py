@@ -97,7 +97,7 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
         raise UsageError(INSECURE)
     least, most = verb.operands
     if len(arguments.operands) < least or (0 <= most < len(arguments.operands)):
-        out.tell(f"Usage: chelonia {verb.name} {verb.synopsis}".rstrip())
+        out.tell(_usage(verb))
         cause = f"wrong number of arguments; usage: chelonia {verb.name} {verb.synopsis}".rstrip()
         return _refused(UsageError(cause), verb.name, out)
     return _run_verb(verb, Session(options, out, os.environ, arguments.operands), arguments)
@@ -113,7 +113,7 @@ def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:
         raise
     except UsageError as error:
         out.tell(f"chelonia: {error.cause}")
-        out.tell(f"Usage: chelonia {verb.name} {verb.synopsis}".rstrip())
+        out.tell(_usage(verb, arguments.operands))
         out.exit_code = int(ExitCode.USAGE)
         out.blame(error)
     except Exception as error:
@@ -178,7 +178,7 @@ def usage() -> str:
 
 def usage_of(verb: Verb) -> str:
     """How one verb is used."""
-    lines = [f"Usage: chelonia {verb.name} {verb.synopsis}".rstrip(), "", f"  {verb.summary}"]
+    lines = [_usage(verb), "", f"  {verb.summary}"]
     if verb.flags:
         lines += ["", "Options:"]
     for flag in verb.flags:
@@ -187,6 +187,22 @@ def usage_of(verb: Verb) -> str:
     if verb.examples:
         lines += ["", "Examples:", *(f"  {_example(text)}" for text in verb.examples)]
     return "\n".join(lines)
+
+
+def _usage(verb: Verb, operands: Sequence[str] = ()) -> str:
+    """How a verb is called, one way a line: those that begin as `operands` do, or all."""
+    ways = verb.synopsis.split(" | ")
+    for count in range(len(operands), 0, -1):
+        begun = [way for way in ways if _begins(way.split(), operands[:count])]
+        if begun:
+            ways = begun
+            break
+    first, *rest = (f"chelonia {verb.name} {way}".rstrip() for way in ways)
+    return "\n       ".join([f"Usage: {first}", *rest])
+
+
+def _begins(way: Sequence[str], operands: Sequence[str]) -> bool:
+    return len(way) >= len(operands) and all(said in word.split("|") for word, said in zip(way, operands, strict=False))
 
 
 def _example(text: str) -> str:

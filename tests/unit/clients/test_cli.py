@@ -176,6 +176,27 @@ def test_an_answer_that_cannot_be_written_is_a_failure_and_no_traceback(words: t
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (("heal", "rate"), ["heal rate [<bytes/s>] [--copies N]"]),
+        (("node", "maintenance", "https://s1/Shepherd"), ["node maintenance <id> [--for 2h] [--end]"]),
+        (("service", "withdraw"), ["service approve|withdraw <id>"]),
+        (
+            ("drill", "nosuch"),
+            ["drill silence [<id>] [--for 2m]", "drill corrupt [<id>]", "drill status", "drill stop"],
+        ),
+    ],
+)
+def test_usage_is_that_of_what_was_begun(chelonia: Command, words: tuple[str, ...], usage: list[str]) -> None:
+    lines = chelonia("admin", *words).err.splitlines()
+    begin = next(n for n, line in enumerate(lines) if line.startswith("Usage: "))
+    shown = [line.removeprefix("Usage: ").strip() for line in lines[begin:]]
+    assert shown == [f"chelonia admin {way}" for way in usage]
+    everything = chelonia("admin", "nosuch").err
+    assert everything.count("chelonia admin ") == chelonia("help", "admin").out.split("Options:")[0].count("chelonia a")
+
+
 def test_cp_goes_up_down_and_across(chelonia: Command, fake: FakeBartender) -> None:
     Path("f").write_bytes(b"x" * 5000)
     assert chelonia("cp", "f", "chelonia:/f").code == 0
