@@ -64,8 +64,10 @@ SHEPHERDS: Final = "shepherds"
 """The section of that record that says who has `TOLD` all it knows, and without whom it was made (`AWAY`): these may
 come back with what nobody else knows."""
 REPORTED: Final = "reported"
-"""The section that says with which boot each Shepherd had reported when all it knew was taken in; of a late one also
-before."""
+"""The section that says with which boot each Shepherd had reported when all it knew was taken in; of a late one, until
+that is so, `EVERY_BOOT`."""
+EVERY_BOOT: Final = str((1 << 63) - 1)
+"""No boot is later: whenever such a Shepherd starts, something of what it had set aside may just have been listed."""
 TOLD: Final = "told"
 AWAY: Final = "away"
 KEPT: Final = "kept"

@@ -239,7 +239,8 @@ class Rebuilding:
                 "it knows is in /lost+found"
             )
         try:
-            await self._on.records.attempt(self._on.call, Draft(await self._reported([shepherd])))
+            every = put(REBUILD_OBJECT, rebuild.REPORTED, shepherd, rebuild.EVERY_BOOT)
+            await self._on.records.attempt(self._on.call, Draft([every]))
             for late in (False, True):
                 await self._read_late(shepherd, replace(basis, late=late))
             await self._have_compared()
@@ -248,6 +249,7 @@ class Rebuilding:
             self._progress.stage = rebuild.DONE
         except CheloniaError as error:
             _LOG.info("what only %s knows is not all brought in: %s", shepherd, error)
+            await self._have_compared()
             self._progress.stage, self._progress.cause = "failed", str(error)
         except BaseException as error:
             self._progress.stage, self._progress.cause = "failed", f"it broke off: {error!r}"

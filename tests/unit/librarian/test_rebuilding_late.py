@@ -296,8 +296,11 @@ def test_what_it_has_set_aside_it_is_asked_for_once_it_is_listed() -> None:
     run_virtual(scenario())
 
 
-def test_one_that_goes_in_mid_way_is_to_compare_everything_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
-    """What it had set aside may be listed already."""
+@pytest.mark.parametrize("starts_anew", [False, True])
+def test_one_that_goes_in_mid_way_is_to_compare_everything_when_it_is_back(
+    starts_anew: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it had set aside may be listed already, also since it has started anew and told something."""
     caplog.set_level(logging.ERROR)
 
     async def scenario() -> None:
@@ -306,21 +309,61 @@ def test_one_that_goes_in_mid_way_is_to_compare_everything_when_it_is_back(caplo
         one = first(k)
         told = one.records
 
+        async def has_reported(boot: int) -> None:
+            reports = put(shepherd_object(one.id), "report", "boot", str(boot))
+            await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), (reports,))
+
         async def and_goes(call: Call, after: str, limit: int) -> RecordPage:
             page = await told(call, after, limit)
+            if starts_anew:
+                await has_reported(78)
             one.up = False
             return page
 
         async with without(k, one):
-            has_reported = put(shepherd_object(one.id), "report", "boot", "77")
-            await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), (has_reported,))
+            await has_reported(77)
             one.records = and_goes  # type: ignore[method-assign]
             status = await late(k, one)
             assert (status.stage, "/alone" in await k.paths()) == ("failed", True)
-            assert await reported(k) == {**dict.fromkeys(k.shepherds, "0"), one.id: "77"}
-            assert rebuild.awaited(await k.bench.stored(REBUILD_OBJECT)) == (one.id,)
+            marker, boot = await k.bench.stored(REBUILD_OBJECT), 78 if starts_anew else 77
+            assert rebuild.may_have_named(marker, one.id, boot)
+            assert not rebuild.may_have_named(marker, next(s for s in k.shepherds if s != one.id), 1)
+            assert rebuild.awaited(marker) == (one.id,)
             one.records = told  # type: ignore[method-assign]
             assert (await late(k, one)).stage == "done"
+            assert await reported(k) == {**dict.fromkeys(k.shepherds, "0"), one.id: str(boot)}
+
+    run_virtual(scenario())
+
+
+def test_one_that_tells_only_a_part_is_asked_for_what_it_has_set_aside_of_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.ERROR)
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        asked: list[ReferenceId] = []
+
+        async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+            asked.extend(reference for _, reference in references)
+            return tuple(StatOutcome(name, reference, found=False) for name, reference in references)
+
+        told, page = one.records, list[RecordPage]()
+
+        async def once(call: Call, after: str, limit: int) -> RecordPage:
+            if page:
+                raise CheloniaError(Kind.UNAVAILABLE, "records", one.id)
+            page.append(await told(call, after, limit))
+            return RecordPage(tuple(replace(item, aside=True) for item in page[0].items), page[0].after)
+
+        one.stat, one.records = stat, once  # type: ignore[attr-defined,method-assign]
+        async with without(k, one):
+            assert (await late(k, one)).stage == "failed"
+            assert "/alone" in await k.paths()
+            assert asked
 
     run_virtual(scenario())
 
