@@ -57,6 +57,8 @@ _LOG = logging.getLogger(__name__)
 
 ELEMENTS_TOGETHER: Final = 1000
 """Changes applied in one transact, about."""
+LISTED_TOGETHER: Final = ELEMENTS_TOGETHER // 2
+"""Replicas listed in one transact: two changes each."""
 NOTES_MAX: Final = 1000
 """Notes kept; counts go on beyond."""
 CHECKS_MAX: Final = 6
@@ -478,7 +480,7 @@ class Rebuilding:
         items = [item for item in every if rebuild.is_late(item, basis) is basis.late]
         ids = [blob_object(item.facts.blob) for item in items if item.facts]
         blobs = {obj.id: obj for obj in await self._on.records.get(self._on.call, list(dict.fromkeys(ids)))}
-        listed: list[Element] = []
+        listed: list[tuple[ReplicaRecord, Location, list[Element]]] = []
         for item in items:
             at = Location(shepherd, item.reference)
             if item.aside:
@@ -487,12 +489,20 @@ class Rebuilding:
             known = Known(blob or _NOTHING, _NOTHING)
             exists = known.blob.exists and item.facts and rebuild.judge(item, known, basis) is Verdict.LISTED
             if exists and item.facts and not (basis.in_use and item.aside):
-                listed += [] if basis.in_use else rebuild.list_location(blob, item.facts, at)
-                self._progress.count(Verdict.LISTED.value)
+                listed.append((item, at, [] if basis.in_use else rebuild.list_location(blob, item.facts, at)))
             else:
                 await self._take_one(item, at, basis)
-        for start in range(0, len(listed), ELEMENTS_TOGETHER):
-            await self._attempt(listed[start : start + ELEMENTS_TOGETHER])
+        for start in range(0, len(listed), LISTED_TOGETHER):
+            await self._list(listed[start : start + LISTED_TOGETHER], basis)
+
+    async def _list(self, some: Sequence[tuple[ReplicaRecord, Location, list[Element]]], basis: Basis) -> None:
+        """List replicas of blobs that were known when their page was read, all at once; one by one when one of these
+        blobs has given way since, to newer bytes that the same page told."""
+        if await self._attempt([element for _, _, elements in some for element in elements]):
+            self._progress.count(Verdict.LISTED.value, len(some))
+            return
+        for item, at, _ in some:
+            await self._take_one(item, at, basis)
 
     async def _take_one(self, item: ReplicaRecord, at: Location, basis: Basis) -> None:
         known = await self._known(item, at if basis.in_use else None)

@@ -23,7 +23,7 @@ from chelonia.librarian.invariants import broken
 from chelonia.librarian.rebuilding import Rebuilding
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, shepherd_call
-from tests.unit.librarian.keepers import KEY, Keeper, Keepers, keepers, resealed
+from tests.unit.librarian.keepers import KEY, Keeper, Keepers, checksums, keepers, resealed
 from tests.unit.librarian.test_rebuilding import (
     AWAY,
     BEFORE,
@@ -193,6 +193,33 @@ def test_a_lost_page_is_read_where_an_older_snapshot_has_the_very_same(torn: str
             lost = any("a page of the snapshot is lost" in note for note in status.notes)
             policy = (await k.bench.stored(old)).sections.get("policy")
             assert (lost, policy) == ((True, None) if torn == "both" else (False, {EVE: "+read"}))
+
+    run_virtual(scenario())
+
+
+def test_bytes_that_gave_way_take_nothing_with_them_that_their_shepherd_told_on_the_same_page() -> None:
+    """What a Shepherd has is listed many replicas at once: one whose blob newer bytes have replaced since the page was
+    read may not keep the others out."""
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            file, replaced = await k.upload("/over", b"old bytes", copies=1)
+            _, whole = await k.upload("/whole", copies=1)
+            await times(k, 1)
+            await next_snapshot(k)
+        newer = BlobId("00000000-0000-4000-9000-b00000000009")
+        facts = resealed(
+            held(k, replaced)[0].facts, blob=newer, checksums=checksums(b"NEW bytes"), created_ms=k.clock.now_ms()
+        )
+        first = next(iter(k.shepherds.values()))
+        assert {replaced, whole} <= {kept.facts.blob for kept in first.disk.values()}
+        first.plant(0, facts, b"NEW bytes")
+        async with rebuilt(k) as (k, status):
+            assert (await k.bench.stored(file)).sections["blobs"] == {"00000000": newer}
+            assert len(await k.bench.locations(whole)) == 1
+            assert "files without bytes" not in status.counts
+            assert status.counts["replicas of overwritten files"] == 1
 
     run_virtual(scenario())
 
