@@ -98,11 +98,20 @@ def why_whole(mark: Mark | None, believed: Believed, store: str, state: State) -
         return "the last comparison did not come to its end"
     if mark.generation != believed.generation:
         return "other metadata were put back"
-    if believed.obeyed > (state.sequence if state.generation == believed.generation else 0):
+    if believed.obeyed > _obeyed(state, believed):
         return "it has confirmed erasures that its state knows nothing of"
     if not believed.told.boot or believed.told not in (mark.sent, mark.before):
         return f"its notes go up to {mark.sent}, the cluster has taken {believed.told}"
     return ""
+
+
+def may_have_erased(believed: Believed, state: State) -> bool:
+    """Whether the state that this start found has obeyed an order to erase that is not known to be confirmed."""
+    return _obeyed(state, believed) > believed.obeyed
+
+
+def _obeyed(state: State, believed: Believed) -> int:
+    return state.sequence if state.generation == believed.generation else 0
 
 
 def age_ms(mark: Mark | None, now_ms: int) -> int:

@@ -11,6 +11,7 @@ does not know would look like bytes to set aside.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +27,7 @@ from chelonia.core.librarian import (
     ReportAnswer,
 )
 from chelonia.core.replicas import ReplicaState
-from chelonia.shepherd import authority, lifecycle
+from chelonia.shepherd import authority, lifecycle, rows
 from chelonia.shepherd import mark as marks
 from chelonia.shepherd.beats import Beats
 from chelonia.shepherd.disk import CURE
@@ -218,14 +219,28 @@ class Reporting:
         generation = node.state.generation
         believed = Believed(self._earlier, obeyed, generation)
         why = marks.why_whole(stock.mark, believed, node.disk.identity.store, node.found)
-        if not self._how.begin(replaced or why, generation):
+        differences = self._how.begin(replaced or why, generation)
+        lost, stock.lost = stock.lost, {}
+        if not differences:
             return
         self._differences = len(stock.untold) + len(node.index.missing)
         for reference in stock.untold:
             node.report(reference)
+        self._tell_missing(lost, ordered=marks.may_have_erased(believed, node.found))
+
+    def _tell_missing(self, lost: Mapping[ReferenceId, bytes], *, ordered: bool) -> None:
+        """Report what is noted and not here. `lost`: rows of what was listed; `ordered`: some may have been erased."""
+        node = self._node
         for reference in node.index.missing:
-            text = "replica missing reference=%s; reported as deleted (it may have been erased by order just before)"
-            log.info(text, reference)
+            if reference in lost and not ordered:
+                text = (
+                    "replica missing reference=%s blob=%s; it was listed, and nobody ordered its erasure: reported as "
+                    "deleted, so that repair copies it from where it is whole"
+                )
+                log.warning(text, reference, rows.blob_id_of(lost[reference]))
+            else:
+                text = "replica missing reference=%s; reported as deleted: it may have been erased by order just before"
+                log.info(text, reference)
             node.journal.note_gone(reference, BlobId(""), node.ports.clock.monotonic_ms())
 
     def _reconcile_differences(self) -> None:

@@ -78,6 +78,11 @@ def blob_of(row: bytes) -> bytes:
     return row[_BLOB_AT : _BLOB_AT + row[_BLOB_AT - 2] + (row[_BLOB_AT - 1] << 8)]
 
 
+def blob_id_of(row: bytes) -> BlobId:
+    """The blob in a row."""
+    return BlobId(_lengthen(blob_of(row)))
+
+
 def sizes_together(several: Iterable[bytes]) -> int:
     """The sizes in all these rows, bytes."""
     return sum(chain.from_iterable(map(_FRONT.unpack_from, several)))

@@ -8,6 +8,7 @@ and expiry going until cancelled; `stop` ends what requests left running. Every 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -266,6 +267,8 @@ class ShepherdService:
             await node.save(lambda now: authorities.obeyed(now, position))
         outcomes = tuple([await self._delete_one(request, reference, position) for request, reference in references])
         await node.disk.require(hard=True)  # a disk that has gone meanwhile answered like one that held nothing
+        with contextlib.suppress(CheloniaError):
+            await self._stock.note()  # else a start soon after, when this is confirmed, takes it for a loss
         return outcomes
 
     async def toggle_report(self, call: Call, on: bool) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
 from chelonia.core.ids import ReferenceId
@@ -41,6 +41,8 @@ class Stock:
         """The last one that is durable."""
         self.untold: dict[ReferenceId, None] = {}
         """What a start found and has to tell, as the notes have it otherwise or not at all."""
+        self.lost: dict[ReferenceId, bytes] = {}
+        """What a start did not find of what is noted as listed: its rows."""
         self._behind = 0
         self._measured_to = ""
         self._writing = asyncio.Lock()
@@ -64,8 +66,9 @@ class Stock:
             for stored in page.read:
                 await self._found(stored, keep_until_ms, unsure.get(stored.reference, b""))
         for prefix in [prefix for prefix, seen in scanned.items() if not seen]:
-            self._miss_all(notes.parts[prefix])
-        self._miss_all(unsure)
+            self._miss_listed(notes.parts[prefix], notes.parts[prefix])
+        for reference in unsure:
+            node.index.miss(reference)
         self._behind = notes.behind + max(noted - len(node.index), 0)
         read, missing = len(self.untold), len(node.index.missing)
         text = "shepherd started boot=%d replicas=%d records_read=%d missing=%d"
@@ -74,16 +77,17 @@ class Stock:
     def _take_page(self, page: Scanned, notes: Notes) -> None:
         noted = notes.parts.get(page.prefix, {})
         if page.known is not noted:
-            self._miss_all(noted.keys() - page.known.keys() - {stored.reference for stored in page.read})
+            self._miss_listed(noted, noted.keys() - page.known.keys() - {stored.reference for stored in page.read})
         settled = self.mark is not None and self.mark.settled  # else notes may speak also of what nobody committed
         unsettled = [reference for reference in page.uncommitted if reference in page.known] if settled else []
         self._node.index.load(page)
         for reference in unsettled:
             self._node.known(reference, ReplicaState.ALIVE)
 
-    def _miss_all(self, references: Iterable[ReferenceId]) -> None:
+    def _miss_listed(self, noted: Mapping[ReferenceId, bytes], references: Iterable[ReferenceId]) -> None:
         for reference in references:
             self._node.index.miss(reference)
+            self.lost[reference] = noted[reference]
 
     async def _found(self, stored: StoredReplica, keep_until_ms: int, note: bytes) -> None:
         node = self._node

@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -124,6 +124,7 @@ async def test_where_nothing_differs_nothing_is_told_and_no_page_is_asked_for() 
     await world.stop()
 
 
+@pytest.mark.expect_log("replica missing")
 @pytest.mark.expect_log("replica damaged|replica is invalid")
 @virtual
 async def test_what_differs_is_told_and_nothing_else() -> None:
@@ -154,7 +155,9 @@ async def test_what_was_erased_by_order_just_before_a_kill_is_told_and_alarms_no
 ) -> None:
     caplog.set_level(logging.INFO)
     world, (erased, *_) = await settled()
+    noting, world.blobs.note = world.blobs.note, no_room  # type: ignore[method-assign]
     await world.service.delete(LIBRARIAN, (("r", erased),), Authority(Position(CLUSTER, 1, 5)))
+    world.blobs.note = noting  # type: ignore[method-assign]
     del world.librarian.items[erased]
     await world.stop_hard()
     await returned(world)
@@ -163,6 +166,46 @@ async def test_what_was_erased_by_order_just_before_a_kill_is_told_and_alarms_no
     await world.stop()
 
 
+async def no_room(notes: Mapping[ReferenceId, bytes]) -> None:
+    raise CheloniaError(Kind.NO_SPACE, "note")
+
+
+@virtual
+async def test_an_erasure_that_is_confirmed_is_noted_and_not_told_again() -> None:
+    """Who starts next could not tell it from a loss."""
+    world, (erased, *_) = await settled()
+    await world.service.delete(LIBRARIAN, (("r", erased),), Authority(Position(CLUSTER, 1, 5)))
+    del world.librarian.items[erased]
+    world.librarian.obeyed = 5
+    await world.stop_hard()
+    await returned(world)
+    assert (world.librarian.states(), world.librarian.pages) == ([], [])
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica missing")
+@pytest.mark.parametrize("obeyed", [0, 5])
+@virtual
+async def test_what_nobody_ordered_to_be_erased_is_lost_and_that_is_told_aloud(
+    obeyed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, (lost, ordered, *_) = await settled()
+    if obeyed:
+        await world.service.delete(LIBRARIAN, (("r", ordered),), Authority(Position(CLUSTER, 1, obeyed)))
+        del world.librarian.items[ordered]
+        world.librarian.obeyed = obeyed
+    await world.pass_ms(2_000)
+    await world.blobs.erase(lost)
+    await returned(world)
+    assert world.librarian.states() == [(lost, "deleted")]
+    [told] = [record for record in caplog.records if "replica missing" in record.getMessage()]
+    assert told.levelno == logging.WARNING
+    assert f"reference={lost} blob={numbered('b', 1)}" in told.getMessage()
+    assert "repair copies it" in told.getMessage()
+    await world.stop()
+
+
+@pytest.mark.expect_log("replica missing")
 @virtual
 async def test_what_is_missing_is_told_until_that_is_taken() -> None:
     """A crash in between must not forget that the namespace lists what is not here."""
