@@ -134,7 +134,7 @@ async def test_a_second_process_on_a_copied_disk_is_refused_while_the_first_live
     async with cluster.client("user") as client:
         await filled(cluster, client)
         home, copy = cluster.data_dir("shepherd3"), cluster.root / "data" / "twin"
-        shutil.copytree(home, copy, ignore=shutil.ignore_patterns("lock", "state.json"))
+        shutil.copytree(home, copy, ignore=shutil.ignore_patterns("lock", "state.json*"))
         text = (cluster.root / "conf" / "shepherd3.toml").read_text().replace(str(home), str(copy))
         own = urlsplit(cluster.url("shepherd3")).port
         assert own is not None
