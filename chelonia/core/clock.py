@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 
 T = TypeVar("T")
+
+
+class Timer(Protocol):
+    """What was asked of a clock for later."""
+
+    def cancel(self) -> None:
+        """Have it not done any more. Without effect when it has been done."""
+        ...
 
 
 class Clock(Protocol):
@@ -25,6 +33,10 @@ class Clock(Protocol):
 
     async def sleep(self, duration_ms: int) -> None:
         """Return after `duration_ms` milliseconds."""
+        ...
+
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> Timer:
+        """Call `callback` after `duration_ms` milliseconds, in the event loop: a deadline that costs no task."""
         ...
 
 
@@ -65,23 +77,29 @@ async def done_within(clock: Clock, task: asyncio.Future[Any], limit_ms: int) ->
     """Wait for `task` at most `limit_ms`; returns whether it is done. It is not cancelled, its result not taken."""
     if task.done():
         return True
-    timer = asyncio.create_task(clock.sleep(limit_ms))
+    over = asyncio.get_running_loop().create_future()
+
+    def ended(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    timer = clock.call_later(limit_ms, ended)
+    task.add_done_callback(ended)
     try:
-        await either(task, timer)
+        await over
     finally:
         timer.cancel()
+        task.remove_done_callback(ended)
     return task.done()
 
 
 async def within(clock: Clock, duration_ms: int, work: Coroutine[Any, Any, T]) -> T:
     """Await `work` for at most `duration_ms` milliseconds, then cancel it. Raises: TIMEOUT, and what `work` raises."""
-    task, timer = asyncio.create_task(work), asyncio.create_task(clock.sleep(duration_ms))
+    task = asyncio.create_task(work)
     try:
-        await either(task, timer)
-        if task.done():
+        if await done_within(clock, task, duration_ms):
             return task.result()
         raise CheloniaError(Kind.TIMEOUT, cause=f"no answer in {duration_ms} ms")
     finally:
         task.cancel()
-        timer.cancel()
         del task  # it holds an error that holds this frame

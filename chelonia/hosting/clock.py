@@ -7,6 +7,7 @@ import random
 import secrets
 import time
 import uuid
+from collections.abc import Callable
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 
 from chelonia.core.ids import Ms
@@ -26,6 +27,10 @@ class SystemClock:
     async def sleep(self, duration_ms: int) -> None:
         """Return after `duration_ms` milliseconds."""
         await asyncio.sleep(duration_ms / 1000)
+
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call `callback` after `duration_ms` milliseconds."""
+        return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
 
 
 class SystemIds:

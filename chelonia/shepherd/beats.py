@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from chelonia.core.caller import Call
-from chelonia.core.clock import Clock, done_within, within
+from chelonia.core.clock import Clock, Timer, done_within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import Heartbeat, HeartbeatAnswer, Librarian
 from chelonia.shepherd import waiting
@@ -47,7 +48,8 @@ class Beats:
         for step in range(len(self._librarians)):
             number = (self._current + step) % len(self._librarians)
             left_ms = max(0, until_ms - self._clock.monotonic_ms())
-            if not await done_within(self._clock, self._running[number], left_ms):
+            ended = await done_within(self._clock, self._running[number], left_ms)
+            if not ended or self._running[number].cancelled():  # given up
                 continue
             try:
                 answer = self._running[number].result()
@@ -77,13 +79,13 @@ class Beats:
         before = self._running.get(number)
         if before is None or before.done():
             limit_ms = max(self._interval_ms, GIVE_UP_MS)
-            work = within(self._clock, limit_ms, self._librarians[number].heartbeat(call, beat))
-            task = self._running[number] = asyncio.create_task(work)
-            task.add_done_callback(_looked_at)
+            task = self._running[number] = asyncio.create_task(self._librarians[number].heartbeat(call, beat))
+            task.add_done_callback(partial(_ended, self._clock.call_later(limit_ms, task.cancel)))
 
 
-def _looked_at(task: asyncio.Task[HeartbeatAnswer]) -> None:
+def _ended(timer: Timer, task: asyncio.Task[HeartbeatAnswer]) -> None:
     """Of two Librarians one is listened to; that the other does not answer is no news."""
+    timer.cancel()
     error = None if task.cancelled() else task.exception()
     if error is not None:
         log.debug("a heartbeat was not answered error=%s", error)

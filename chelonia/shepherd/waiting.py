@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
-from chelonia.core.clock import Clock, done_within
+from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError
 
 log = logging.getLogger(__name__)
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 async def wake_or_sleep(clock: Clock, wake: asyncio.Event, limit_ms: int) -> None:
-    """Return when `wake` is set (it is cleared) or after `limit_ms`."""
-    waiter = asyncio.create_task(wake.wait())
+    """Return when `wake` is set or after `limit_ms`, which sets it; it is cleared. Nobody else waits for it."""
+    timer = clock.call_later(limit_ms, wake.set)
     try:
-        await done_within(clock, waiter, limit_ms)
+        await wake.wait()
     finally:
-        waiter.cancel()
+        timer.cancel()
     wake.clear()
 
 

@@ -227,9 +227,37 @@ class SimClock:
         """Let virtual time pass; a frozen process wakes when it is thawed."""
         return Sleep(self, duration_ms)
 
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> Ring:
+        """Call `callback` when so much time has passed; in a frozen process, when it is thawed."""
+        return Ring(self, duration_ms, callback)
+
     def delay_s(self, duration_ms: int) -> float:
         """How long the loop waits while so much time passes for this process."""
         return duration_ms / 1000 if self._even else duration_ms / 1000 / self._pace
+
+
+class Ring:
+    """What `SimClock.call_later` returns."""
+
+    __slots__ = ("_callback", "_node", "_timer")
+
+    def __init__(self, clock: SimClock, duration_ms: int, callback: Callable[[], object]) -> None:
+        self._callback: Callable[[], object] | None = callback  # None: cancelled, and nothing is held any more
+        self._node = clock.node
+        self._timer = clock.loop.ring_after(clock.delay_s(duration_ms), self._ring)
+
+    def cancel(self) -> None:
+        """See `core.clock.Timer`; also in the turn in which it is due, when the loop has let go of its timer."""
+        self._timer.gone, self._callback = True, None
+
+    def _ring(self, _: object = None) -> None:
+        if self._callback is None:
+            return
+        node = self._node
+        if node is not None and node.thawed is not None:
+            node.thawed.waiter(self._ring)
+        else:
+            self._callback()
 
 
 class Sleep:

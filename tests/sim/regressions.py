@@ -161,5 +161,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "the simulator's own: metadata that crashed while their disk was full had none with room ever after; and a "
         "rebuild that was not through was asked about for ever",
     ),
+    (
+        "swarm",
+        1_190_109,
+        "bytes that gave way to newer ones kept all else out of a rebuild that their Shepherd told on the same page",
+    ),
 )
 """(scenario, seed, what it found)."""

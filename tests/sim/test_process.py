@@ -85,6 +85,34 @@ def test_what_only_sleeps_or_waits_is_no_task() -> None:
     run_virtual(scenario())
 
 
+def test_a_timer_of_a_frozen_process_is_due_when_it_is_thawed() -> None:
+    async def scenario() -> None:
+        node, called = Node("n", lambda *_: None), list[int]()
+        node.begin()
+        node.clock.call_later(5, lambda: called.append(this_loop().now_ms))
+        cancelled = node.clock.call_later(5, lambda: called.append(-1))
+        node.freeze()
+        await asyncio.sleep(0.02)
+        assert called == []
+        cancelled.cancel()
+        node.thaw()
+        await asyncio.sleep(0.01)
+        assert called == [20]
+
+    run_virtual(scenario())
+
+
+def test_a_timer_is_cancelled_in_the_very_turn_in_which_it_is_due() -> None:
+    async def scenario() -> list[str]:
+        clock, called = Node("n", lambda *_: None).clock, list[str]()
+        clock.call_later(5, lambda: (called.append("first"), second.cancel()))
+        second = clock.call_later(5, lambda: called.append("second"))
+        await asyncio.sleep(1)
+        return called
+
+    assert run_virtual(scenario()) == ["first"]
+
+
 @pytest.mark.parametrize("how", ["asked", "crash", "many"])
 def test_an_error_that_no_service_may_raise_is_found_whenever_it_is_looked_for(how: str) -> None:
     async def scenario() -> list[str]:

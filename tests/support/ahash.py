@@ -1,7 +1,7 @@
 """A-Hash services for tests: the same service on the memory twin and on Berkeley DB, with a clock held by hand."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,13 @@ class HandClock:
         end = self.now + duration_ms
         while self.now < end:
             await self.moved.wait()
+
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.Task[None]:
+        async def call() -> None:
+            await self.sleep(duration_ms)
+            callback()
+
+        return asyncio.create_task(call())
 
     def advance(self, duration_ms: int) -> None:
         self.now += duration_ms

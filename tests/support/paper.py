@@ -35,6 +35,9 @@ class LoopClock:
     async def sleep(self, duration_ms: int) -> None:
         await asyncio.sleep(duration_ms / 1000)
 
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
+
 
 @dataclass
 class PaperShepherd:

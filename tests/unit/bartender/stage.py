@@ -66,6 +66,9 @@ class VirtualClock:
     async def sleep(self, duration_ms: int) -> None:
         await asyncio.sleep(duration_ms / 1000)
 
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
+
 
 class SeededIds:
     """Ids and chance from one seed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -29,6 +30,9 @@ class _Clock:
     async def sleep(self, duration_ms: int) -> None:
         if not self._over:
             await asyncio.get_running_loop().create_future()
+
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(0 if self._over else 3_600, callback)
 
 
 async def test_what_answers_in_time_is_taken_as_it_is() -> None:

@@ -87,6 +87,16 @@ async def test_a_failure_is_told_when_nobody_answers() -> None:
 
 
 @virtual
+async def test_who_is_given_up_while_its_answer_is_waited_for_counts_as_silent() -> None:
+    """Heartbeats rarer than the time after which one is given up: both are over in the same moment."""
+    with pytest.raises(CheloniaError) as late:
+        await Beats((Ear(1, takes_s=60),), LoopClock(), 3_000).send(Call(), BEAT)  # type: ignore[arg-type]
+    assert late.value.kind is Kind.TIMEOUT
+    sent = Beats((Ear(1, takes_s=60), Ear(2)), LoopClock(), 3_000)  # type: ignore[arg-type]
+    assert (await sent.send(Call(), BEAT)).accepted == 2
+
+
+@virtual
 async def test_a_goodbye_reaches_all_that_can_be_reached() -> None:
     one, two, three = Ear(1, fails=True), Ear(2), Ear(3, takes_s=3600)
     await beats(one, two, three).send_all(Call(), BEAT)
