@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +65,14 @@ class Source:
 
 
 def file_source(path: Path) -> Source:
-    """A local file. Raises: OSError when it cannot be read."""
-    size = path.stat().st_size
+    """A local file; a pipe or a device is read once, to its end. Raises: OSError when it cannot be read."""
+    found = path.stat()
+    regular = stat.S_ISREG(found.st_mode)
+    # a pipe, and what the kernel makes up as it is read (/proc), are said to have no bytes
+    size = found.st_size if regular and found.st_size else -1
 
     async def chunks() -> AsyncIterator[bytes]:
-        with path.open("rb", buffering=0) as file:
+        with await asyncio.to_thread(path.open, "rb", buffering=0) as file:
             ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
             try:
                 while chunk := await ahead:
@@ -77,7 +81,7 @@ def file_source(path: Path) -> Source:
             finally:  # a thread that still reads needs the file open
                 await asyncio.wait((ahead,))
 
-    return Source(chunks, size)
+    return Source(chunks, size, repeatable=regular)
 
 
 def bytes_source(data: bytes) -> Source:

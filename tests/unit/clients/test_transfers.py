@@ -251,6 +251,29 @@ async def test_receipts_for_other_bytes_are_a_checksum_error_and_name_nothing(fa
     assert fake.names() == []
 
 
+async def test_a_pipe_that_is_named_as_a_file_is_uploaded_whole(fake: FakeBartender) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as pipe:
+        pipe.write(DATA)
+        pipe.close()
+        stored = await upload(client_on(fake), file_source(Path(f"/dev/fd/{reading}")), "/f")
+    assert stored.size == len(DATA)
+    assert fake.data("/f") == DATA
+
+
+async def test_what_the_kernel_makes_up_is_uploaded_whole(fake: FakeBartender) -> None:
+    source = Path("/proc/self/limits")
+    assert source.stat().st_size == 0
+    await upload(client_on(fake), file_source(source), "/f")
+    assert fake.data("/f") == source.read_bytes()
+
+
+async def test_an_empty_file_is_uploaded_empty(fake: FakeBartender, tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    assert (await upload(client_on(fake), file_source(tmp_path / "f"), "/f")).size == 0
+    assert fake.data("/f") == b""
+
+
 async def test_a_stream_is_sent_once(fake: FakeBartender) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         yield b"one"
