@@ -206,7 +206,7 @@ class Judging:
             if facts.created_ms < used.begun_ms:
                 yield f"{entry.id} is back as {facts.name}, and was deleted before the snapshot, or never there"
             path, owner = self._path(entry), entry.value("entry", "owner")
-            written = {(f.name, f.owner) for f in _facts(self._world) if f.guid == entry.id}
+            written = {(f.name, f.owner) for f in facts_held(self._world) if f.guid == entry.id}
             if (path, owner) not in written and blob_of(blob) not in self._world.harmed:
                 yield f"{entry.id}, written as {written}, is {path} of {owner}"
             if entry.sections.get("policy", {}) != default:
@@ -237,7 +237,7 @@ class Judging:
         return [note for note in self._notes if word in note]
 
 
-def _facts(world: World) -> Iterator[ReplicaFacts]:
+def facts_held(world: World) -> Iterator[ReplicaFacts]:
     """What stands beside all replicas there are."""
     for shepherd in world.shepherds:
         every = (*shepherd.disk.held(), *run_now(shepherd.disk.platter.quarantined()))
