@@ -192,6 +192,9 @@ class _Wait:
 class Mastership:
     """Drives one `Replica`. `start` before use, `run` beside it; it ends when the process has to."""
 
+    replica: Replica
+    """The protocol's state, from `start` on."""
+
     def __init__(self, own: int, engine: ReplicatedEngine, executor: Executor, clock: Clock, pace: Pace) -> None:
         self._own = own
         self._engine = engine
@@ -200,7 +203,6 @@ class Mastership:
         self._pace = pace
         self._links: Links | None = None
         self._listener: Listener | None = None
-        self._replica: Replica | None = None
         self._up: set[int] = set()
         self._events: deque[Event] = deque()
         self._reading_end = False
@@ -244,7 +246,7 @@ class Mastership:
             raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {self._own}", cause)
         now = self._clock.monotonic_ms()
         trusted = found or self._engine.trusted()
-        self._replica = Replica(self._own, record, self._pace, now, end=end, trusted=trusted)
+        self.replica = Replica(self._own, record, self._pace, now, end=end, trusted=trusted)
         self.go_by(record)
         self._engine.start(self._engine_tells, self._engine_sends)
         if found:
@@ -311,7 +313,7 @@ class Mastership:
 
     def stop(self) -> None:
         """Give up our term, if we have one, and end `run`."""
-        if self._replica is not None:
+        if hasattr(self, "replica"):  # it was started
             self.resign("it is stopping")
         self._stopping = True
         self.fail("it is stopping")
@@ -325,12 +327,6 @@ class Mastership:
         self._wake_all()
 
     # --- questions --------------------------------------------------------------------------------------------------
-
-    @property
-    def replica(self) -> Replica:
-        """The protocol's state."""
-        assert self._replica is not None, "start was not awaited"
-        return self._replica
 
     @property
     def own(self) -> int:
@@ -474,7 +470,9 @@ class Mastership:
     def _send_frames(self) -> None:
         assert self._links is not None
         self._sending = False
-        self._do(self.replica.tell, self._clock.monotonic_ms())
+        now = self._clock.monotonic_ms()
+        if self.replica.may_tell(now):
+            self._do(self.replica.tell, now)
         for _ in range(bounds.REPLICA_FRAMES_PER_TURN_MAX):
             if not self._frames:
                 return
@@ -508,13 +506,15 @@ class Mastership:
             if isinstance(event, Committed):
                 self._tell_changed()  # a read may have come before what it saw was told; the timekeeper sleeps on
                 continue
-            if isinstance(event, Flushed | Ready):
-                self._members_due |= isinstance(event, Ready) or event.regrouped
-                self._look_at_members()
+            if isinstance(event, Flushed):
+                if event.regrouped or self._members_due:
+                    self._look_at_members(due=event.regrouped)
+                continue
+            if isinstance(event, Ready):
+                self._look_at_members(due=True)
             if isinstance(event, Failed):
                 self.fail(event.reason)
-            if not isinstance(event, Flushed):
-                self.pulse()
+            self.pulse()
 
     async def _mastered(self, term: int) -> None:
         try:
@@ -541,7 +541,7 @@ class Mastership:
             replica = self.replica
             if replica.master != self._followed:
                 self._look_at_master()
-            if replica.next_wake(0) < self._wake_ms:
+            if replica.attention.due_ms < self._wake_ms:
                 self._woken.set()
         except Exception as error:
             _LOG.exception("replica %d cannot go on", self._own)
@@ -613,8 +613,9 @@ class Mastership:
 
     # --- membership -------------------------------------------------------------------------------------------------
 
-    def _look_at_members(self) -> None:
+    def _look_at_members(self, *, due: bool = False) -> None:
         """A follower goes by the newest record in its log: look whether it changed, one look at a time."""
+        self._members_due |= due
         if self._members_due and not self._members_reading and self.replica.role is Role.FOLLOWER:
             self._members_due, self._members_reading = False, True
             self._spawn(self._adopt())

@@ -50,6 +50,7 @@ from chelonia.ahash.engine_port import (
     Refilling,
     WantElection,
 )
+from chelonia.ahash.following import Following, Held
 from chelonia.ahash.lease import NEVER_MS, Lease, Pace
 from chelonia.ahash.membership import Membership, Quorum
 from chelonia.ahash.peer_messages import Ack, Beat, Echo, EngineFrame, Message, Resign, Stand
@@ -97,33 +98,6 @@ class _Reign:
         return self.began_ms if self.opened_ms is None else self.watermark.waiting_since()
 
 
-@dataclass(slots=True)
-class _Following:
-    """The master we follow. `need`: what we have to hold before we count again."""
-
-    master: int
-    term: int
-    first: int
-    base: Vouched
-    durable: int = 0
-    head: int = 0
-    need: int | None = None
-    announce_ms: int = 0
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return (self.term, self.master)
-
-
-@dataclass(slots=True)
-class _Held:
-    """Frames held back from one peer, all of one term."""
-
-    term: int
-    frames: list[EngineFrame] = field(default_factory=list)
-    size: int = 0
-
-
 class Replica:
     """One replica of a group. Every method that takes `now_ms` may change it and returns what has to be done, in order.
 
@@ -150,7 +124,7 @@ class Replica:
         self._engine_master = False
         self._engine_follows: tuple[int, int] | None = None
         self._engine_ready = False
-        self._following: _Following | None = None
+        self._following: Following | None = None
         self._flushed: Ack | None = None
         # A crash forgets what was granted: behave as if one grant had been given just before it. Only a group that
         # never had another member cannot have a master elsewhere.
@@ -163,7 +137,7 @@ class Replica:
         self._wanted_until_ms = now_ms
         self.attention = Attention(pace.beat_ms, now_ms, now_ms)
         self._heard = Word(now_ms)
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, Held] = {}
         self._effects: list[Effect] = []
 
     # ------------------------------------------------------------------------------------------------------ questions
@@ -381,13 +355,19 @@ class Replica:
         self._lapse(now_ms)
         return self._done(now_ms)
 
-    def tell(self, now_ms: int) -> Effects:
-        """Engine frames leave for all: what is durable by now goes along, if a message of its own is half due."""
-        self._lapse(now_ms)
+    def may_tell(self, now_ms: int) -> bool:
+        """Whether to `tell`: something became durable, and a message of its own about it is half due."""
         reign = self._reign
-        if reign and reign.announced < reign.told and 2 * (reign.may_tell_ms - now_ms) <= self._pace.tell_ms:
-            self._send_beats(reign, now_ms, sent_ms=0)
-            reign.told_with_frames = True
+        if reign is None or reign.announced >= reign.told:
+            return False
+        return 2 * (reign.may_tell_ms - now_ms) <= self._pace.tell_ms
+
+    def tell(self, now_ms: int) -> Effects:
+        """Engine frames leave for all: what is durable by now goes along, where it `may_tell`."""
+        self._lapse(now_ms)
+        if self._reign is not None and self.may_tell(now_ms):
+            self._send_beats(self._reign, now_ms, sent_ms=0)
+            self._reign.told_with_frames = True
         return self._done(now_ms)
 
     def resign(self, reason: str, now_ms: int) -> Effects:
@@ -578,8 +558,8 @@ class Replica:
             return False
         return newer == self._newest or may_join(self._vouched, beat.base, opened=False)
 
-    def _follow(self, peer: int, beat: Beat, now_ms: int) -> _Following:
-        found = _Following(peer, beat.term, beat.first, beat.base, announce_ms=now_ms + self._pace.announce_ms)
+    def _follow(self, peer: int, beat: Beat, now_ms: int) -> Following:
+        found = Following(peer, beat.term, beat.first, beat.base, announce_ms=now_ms + self._pace.announce_ms)
         self._following = found
         self._bound_until_ms = now_ms + self._pace.lease_ms
         if self._newest != found.key:
@@ -620,7 +600,7 @@ class Replica:
         else:
             self._regain(found, now_ms)
 
-    def _acknowledge(self, found: _Following, ack: Ack) -> None:
+    def _acknowledge(self, found: Following, ack: Ack) -> None:
         if ack.sequence >= found.first:
             self._remember(TermMark(found.term, found.master, found.first, found.base), ack.sequence)
         self._send(found.master, ack)
@@ -644,7 +624,7 @@ class Replica:
         if not self._trusted and self._ready and found is not None and found.need is None:
             found.need = found.head
 
-    def _regain(self, found: _Following, now_ms: int) -> None:
+    def _regain(self, found: Following, now_ms: int) -> None:
         """Count again once we hold all that the master had after we were synchronised.
 
         All we ever acknowledged is in it: its term is open, or it began with all that we vouched for when we joined.
@@ -735,7 +715,7 @@ class Replica:
     def _hold(self, peer: int, frame: EngineFrame) -> None:
         held = self._held.get(peer)
         if held is None or held.term != frame.term:
-            held = self._held[peer] = _Held(frame.term)
+            held = self._held[peer] = Held(frame.term)
         held.frames.append(frame)
         held.size += len(frame.control) + len(frame.record)
         if len(held.frames) > bounds.HELD_FRAMES_MAX or held.size > bounds.HELD_BYTES_MAX:

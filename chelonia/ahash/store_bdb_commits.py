@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from berkeleydb import db as bdb
 
@@ -22,6 +22,10 @@ from chelonia.core import bounds
 from chelonia.core.errors import Kind
 
 T = TypeVar("T")
+_ALL: Final = bdb.DB_EID_BROADCAST
+_PERMANENT: Final = bdb.DB_REP_PERMANENT
+_HASTE: Final = bdb.DB_REP_PERMANENT | bdb.DB_REP_NOBUFFER
+"""The library asks for haste where a delay would matter."""
 
 
 class Commits:
@@ -76,14 +80,14 @@ class Commits:
 
     def gather(self, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> bool:
         """A frame leaves the library: whether it is part of a commit that this thread makes, and goes with the rest."""
-        if flags & bdb.DB_REP_PERMANENT:
-            self._mark.token = Token(frame_term(control), lsn[0], lsn[1])
-        gathered = self._mark.gathered
-        if gathered is None or control[16:20] != LOG or peer != bdb.DB_EID_BROADCAST:
+        mark = self._mark
+        if flags & _PERMANENT:
+            mark.token = Token(frame_term(control), lsn[0], lsn[1])
+        gathered = mark.gathered
+        if gathered is None or control[16:20] != LOG or peer != _ALL:
             return False
         gathered.add(control, record)
-        # the library asks for haste where a delay would matter
-        if flags & (bdb.DB_REP_PERMANENT | bdb.DB_REP_NOBUFFER) or gathered.size >= bounds.REPLICA_BUNDLE_BYTES:
+        if flags & _HASTE or gathered.size >= bounds.REPLICA_BUNDLE_BYTES:
             self.send_gathered()
         return True
 

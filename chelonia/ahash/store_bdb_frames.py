@@ -85,46 +85,43 @@ _HEAD: Final = struct.Struct(">I8sI")
 class Bundle:
     """Log records of one term, in order, gathered to travel together."""
 
-    __slots__ = ("_first", "_last", "_parts", "size")
+    __slots__ = ("_frames", "size")
 
     def __init__(self) -> None:
-        self._first = self._last = b""
-        self._parts: list[bytes] = []
+        self._frames: list[tuple[bytes, bytes]] = []
         self.size = 0
         """Bytes of the records gathered so far."""
 
     def add(self, control: bytes, record: bytes) -> None:
         """Gather one more."""
-        size = len(record)
-        self._first = self._first or control
-        self._last = control
-        self._parts += (_HEAD.pack(size, control[8:16], size), record)
-        self.size += size
+        self._frames.append((control, record))
+        self.size += len(record)
 
     def take(self) -> tuple[bytes, bytes] | None:
         """What is gathered, as one frame (control, record); None: nothing is. One record alone stays as it was."""
-        first, last, parts = self._first, self._last, self._parts
-        if not parts:
-            return None
-        self._first, self._parts, self.size = b"", [], 0
-        if len(parts) == 2:
-            return first, parts[1]
+        frames, self._frames, self.size = self._frames, [], 0
+        if len(frames) < 2:
+            return frames[0] if frames else None
+        first, last, head = frames[0][0], frames[-1][0], _HEAD.pack
         flags = int.from_bytes(last[32:36], "big") & ~_FLUSH
+        parts: list[bytes] = []
+        for control, record in frames:
+            size = len(record)
+            parts += (head(size, control[8:16], size), record)
         return b"".join((first[:16], _BULK_LOG, first[20:32], flags.to_bytes(4, "big"))), b"".join(parts)
 
 
 def is_whole(control: bytes, record: bytes) -> bool:
     """Whether a bundle holds whole records, as far as their lengths tell; of other frames nothing is known."""
-    at, end = 0, len(record)
-    if control[16:20] == _BULK_LOG:
-        while at < end:
-            if at + _HEAD.size > end:
-                return False
-            size, _, again = _HEAD.unpack_from(record, at)
-            at += _HEAD.size + size
-            if at > end or size != again:
-                return False
-    return True
+    if control[16:20] != _BULK_LOG:
+        return True
+    at, end, head, read = 0, len(record), _HEAD.size, _HEAD.unpack_from
+    while at + head <= end:
+        size, _, again = read(record, at)
+        if size != again:
+            return False
+        at += head + size
+    return at == end
 
 
 def is_brief(control: bytes, record: bytes) -> bool:

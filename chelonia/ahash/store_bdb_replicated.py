@@ -170,12 +170,11 @@ class ReplicatedStore:
 
     def process(self, sender: int, control: bytes, record: bytes) -> None:
         """Take a frame; dropped when too many wait, the library asks again."""
-        waiting = self._bytes_queued - self._bytes_taken
-        full = waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or (len(self._work) >= bounds.REPLICA_FRAMES_QUEUED_MAX)
+        bytes_waiting, waiting = self._bytes_queued - self._bytes_taken, len(self._work)
+        full = bytes_waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or waiting >= bounds.REPLICA_FRAMES_QUEUED_MAX
         if not full and frame_kind(control) != FrameKind.DUPMASTER:
             self._bytes_queued += len(record)
-            frame = _Frame(sender, control, record)
-            if not self._follow_at_once(frame):
+            if not self._follow_at_once(frame := _Frame(sender, control, record)):
                 self._work.put(frame)
 
     def peer_up(self, peer: int) -> None:
@@ -532,21 +531,23 @@ class ReplicatedStore:
     def _follow_at_once(self, frame: _Frame) -> bool:
         """Follow a brief bundle on the thread that received it: apply, sync, vouch; False: it has to wait.
 
-        Only one that can neither roll back nor write a checkpoint, and only where nobody has to be waited for: not for
-        the thread, an election, a reader. (Whoever comes after that look is waited for, as briefly as they are.)
+        Only one that can neither roll back nor write a checkpoint, and only where nobody has to be waited for: not the
+        thread, an election, a reader (but whoever comes after that look).
         """
         began_s = time.monotonic()
-        with self._work.alone() as alone:
-            brief = alone and self._brief.expected(began_s) and is_brief(frame.control, frame.record)
-            if not brief or not self._is_follower_at_rest():
-                return False
-            try:
+        if not (self._brief.expected(began_s) and is_brief(frame.control, frame.record) and self._work.take_turn()):
+            return False
+        at_rest = self._is_follower_at_rest()
+        try:
+            if at_rest:
                 self._carry_out(frame)
                 self._carry_out(self._flush)
-            except (bdb.DBRunRecoveryError, CheloniaError, OSError) as error:
-                self._panic(f"Berkeley DB: {error!r}")
-            self._brief.note(began_s, time.monotonic())
-        return True
+                self._brief.note(began_s, time.monotonic())
+        except (bdb.DBRunRecoveryError, CheloniaError, OSError) as error:
+            self._panic(f"Berkeley DB: {error!r}")
+        finally:
+            self._work.turn.release()
+        return at_rest
 
     def _is_follower_at_rest(self) -> bool:
         """Whether this follows a master, and neither an election nor a reader is at work."""

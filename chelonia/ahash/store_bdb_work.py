@@ -12,8 +12,6 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -64,15 +62,17 @@ class WorkQueue(Generic[T]):
         """What has waited longest. The caller holds `turn`, and has seen that something waits."""
         return self._waiting.popleft()
 
-    @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Whether nothing waits and nobody is at work; if so, nobody begins before this is left. Waits for nobody."""
-        mine = self.turn.acquire(blocking=False)
-        try:
-            yield mine and not self._waiting
-        finally:
-            if mine:
-                self.turn.release()
+    def take_turn(self) -> bool:
+        """Whether nothing waits and nobody is at work; if so, nobody begins before the caller releases `turn`.
+
+        Waits for nobody.
+        """
+        if self._waiting or not self.turn.acquire(blocking=False):
+            return False
+        if not self._waiting:
+            return True
+        self.turn.release()
+        return False
 
 
 class Briefness:

@@ -50,8 +50,10 @@ class _WayBack:
     def put(self, work: Callable[[], None], *, at_once: bool = True) -> None:
         """On any thread: have `work` called on the loop."""
         self._waiting.append(work)
+        if self._woken:  # looked at after the append, cleared before the work is taken
+            return
         here = threading.get_ident() == self._own  # the loop's own thread: it needs no bell
-        if (at_once or here) and not self._woken:  # looked at after the append, cleared before the work is taken
+        if at_once or here:
             self._woken = True
             with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self.take)

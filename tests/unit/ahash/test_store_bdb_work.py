@@ -39,10 +39,10 @@ def test_what_is_done_on_the_spot_keeps_its_place_too() -> None:
     thread = threading.Thread(target=work_off, args=(work, done, MANY))
     thread.start()
     for number in range(MANY):
-        with work.alone() as alone:
-            if alone:
-                done.append(number)
-        if not alone:
+        if work.take_turn():
+            done.append(number)
+            work.turn.release()
+        else:
             work.put(number)
     thread.join(30)
     assert done == list(range(MANY))
@@ -50,20 +50,15 @@ def test_what_is_done_on_the_spot_keeps_its_place_too() -> None:
 
 def test_nobody_is_alone_while_something_waits_or_somebody_works() -> None:
     work = WorkQueue[int]()
-    with work.alone() as alone, work.alone() as another:
-        assert (alone, another) == (True, False)
-    with work.turn, work.alone() as alone:
-        assert not alone
+    assert work.take_turn()
+    assert not work.take_turn(), "somebody is at work"
+    work.turn.release()
     work.put(1)
-    with work.alone() as alone:
-        assert not alone
-    with work.alone() as alone:
-        assert not alone, "who was not alone has left the turn again"
+    assert not work.take_turn(), "something waits"
     assert work.wait(0)
     with work.turn:
         assert work.take() == 1
-    with work.alone() as alone:
-        assert alone
+    assert work.take_turn()
 
 
 def test_what_was_left_is_found_without_a_bell() -> None:
