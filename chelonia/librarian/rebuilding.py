@@ -348,16 +348,25 @@ class Rebuilding:
         return None
 
     def _pass_over(self, what: str) -> None:
-        """Note what of the snapshots is not to be had. Raises: UNAVAILABLE while a Shepherd that may have it is away,
-        perhaps since it has told its records: what comes back without it has other names, owners and policies, and
-        nothing corrects that later."""
+        """Note what of the snapshots is not to be had. Raises: UNAVAILABLE while a Shepherd that may have it is away or
+        still starting, perhaps since it has told its records: what comes back without it has other names, owners and
+        policies, and nothing corrects that later."""
         self._progress.note(what)
-        nodes, answering = self._on.nodes, self._recounts.answering
-        away = [each for each in nodes.table.shepherds() if each not in answering or not nodes.present(each)]
+        away = [each for each in self._on.nodes.table.shepherds() if not self._tells(each)]
         if away:
-            cure = "start them and give the command again, or `chelonia admin service withdraw` what is lost for good"
-            cause = f"{what}; {', '.join(away)} are away or do not tell their records: {cure}"
+            cure = (
+                "start them and give the command again when they have started, or `chelonia admin service withdraw` "
+                "what is lost for good"
+            )
+            cause = f"{what}; {', '.join(away)} are away, starting, or do not tell their records: {cure}"
             raise CheloniaError(Kind.UNAVAILABLE, "rebuild", cause=cause)
+
+    def _tells(self, shepherd: ServiceId) -> bool:
+        """Whether a Shepherd has told its records, and is there since; one that is starting refuses what it is asked,
+        though it is heard of."""
+        nodes = self._on.nodes
+        here = nodes.present(shepherd) and not nodes.table.starting(shepherd)
+        return here and shepherd in self._recounts.answering
 
     async def _read_manifest(self, each: Snapshot) -> Manifest:
         return decode_manifest(await self._read(each), self._record_key)
@@ -401,21 +410,39 @@ class Rebuilding:
     async def _restore(self, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
         self._progress.enter("restoring names", manifest.objects)
         pages, over = _Pages(self._read_manifest, self._read, found, manifest), list[StoredObject]()
-        for place in manifest.pages:
+        left: Sequence[Place] = manifest.pages
+        for last in (False, True):
+            left = await self._restore_pages(pages, left, over, last=last)
+            pages.ask_again()
+        for file in over:
+            for blob in rebuild.blobs_known(file):  # one that broke off may have given it to a file in `/lost+found`
+                await self._attempt([erase(blob, is_("blob", "file", file.id))])
+
+    async def _restore_pages(
+        self, pages: _Pages, places: Sequence[Place], over: list[StoredObject], *, last: bool
+    ) -> Sequence[Place]:
+        """Restore what can be read. Returns the others; the `last` time they are lost. `over`: is told what is not to
+        come back."""
+        left = list[Place]()
+        for place in places:
             try:
                 objects = await pages.objects(place)
             except CheloniaError as error:
-                self._holes = True
-                self._progress.count("pages of the snapshot lost")
-                self._pass_over(f"a page of the snapshot is lost, and all names in it: {error.cause}")
+                left.append(place)
+                if last:
+                    self._lose_page(error)
                 continue
             over += [obj for obj in objects if rebuild.is_over(obj, self._on.wall)]
             kept = [obj for obj in objects if not rebuild.is_over(obj, self._on.wall)]
             await self._restore_page(await self._due(kept))
             self._progress.done += len(objects)
-        for file in over:
-            for blob in rebuild.blobs_known(file):  # one that broke off may have given it to a file in `/lost+found`
-                await self._attempt([erase(blob, is_("blob", "file", file.id))])
+        return left
+
+    def _lose_page(self, error: CheloniaError) -> None:
+        """Raises: as `_pass_over`."""
+        self._holes = True
+        self._progress.count("pages of the snapshot lost")
+        self._pass_over(f"a page of the snapshot is lost, and all names in it: {error.cause}")
 
     async def _due(self, objects: Sequence[StoredObject]) -> Sequence[StoredObject]:
         """What of a page is to come back: when the rebuild was begun before, not what has given way since."""
@@ -690,8 +717,13 @@ class _Pages:
         body = await self._body(segment)
         return list(decode_page(body[place.offset : place.offset + place.length], place.digest))
 
+    def ask_again(self) -> None:
+        """What could not be read may be there by now: its Shepherds may only have been starting."""
+        self._lost.clear()
+        self._elsewhere = None
+
     async def _body(self, segment: BlobId) -> bytes:
-        """The bytes of a segment, b"" when it cannot be read: that takes long, and is tried once."""
+        """The bytes of a segment, b"" when it cannot be read: that takes long, and is tried once until `ask_again`."""
         if segment in self._lost or segment not in self._found:
             return b""
         if self._last[0] != segment:

@@ -76,6 +76,8 @@ class Keeper:
     id: ServiceId
     disk: dict[ReferenceId, Kept] = field(default_factory=dict)
     up: bool = True
+    starting: bool = False
+    """It says so, and refuses what it is asked (not `up`)."""
 
     def _check(self) -> None:
         if not self.up:
@@ -210,9 +212,9 @@ class Keepers:
     async def hearts(self) -> None:
         while True:
             for keeper in self.shepherds.values():
-                if keeper.up:
+                if keeper.up or keeper.starting:
                     with suppress(CheloniaError):  # it beats again, as Shepherds do
-                        await self.bench.beat(keeper.id, compared=9)
+                        await self.bench.beat(keeper.id, compared=9 if keeper.up else 0, starting=keeper.starting)
             await asyncio.sleep(0.3)
 
     @asynccontextmanager

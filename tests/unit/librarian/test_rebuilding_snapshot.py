@@ -21,6 +21,7 @@ from chelonia.librarian import rebuild
 from chelonia.librarian.blobs import facts_of
 from chelonia.librarian.invariants import broken
 from chelonia.librarian.rebuilding import Rebuilding
+from chelonia.librarian.recounts import PAUSES_MS
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, shepherd_call
 from tests.unit.librarian.keepers import KEY, Keeper, Keepers, checksums, keepers, resealed
@@ -69,6 +70,39 @@ def test_a_snapshot_whose_shepherds_blink_is_asked_for_again(fails: int) -> None
     run_virtual(scenario())
 
 
+def without_segments_for(keeper: Keeper, duration_ms: int) -> None:
+    """Have a Shepherd refuse to hand out segments for so long from the first time it is asked for one."""
+    answer, clock, until_ms = keeper.get, keeper.cluster.clock, list[int]()
+
+    async def get(call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
+        if any(" segment " in keeper.disk[request.reference].facts.name for request in requests):
+            if not until_ms:
+                until_ms.append(clock.monotonic_ms() + duration_ms)
+            if clock.monotonic_ms() < until_ms[0]:
+                raise AWAY
+        return await answer(call, requests)
+
+    keeper.get = get  # type: ignore[method-assign]
+
+
+def test_a_segment_that_cannot_be_read_for_a_while_is_asked_for_again_in_the_end() -> None:
+    """Its Shepherds take longer to start than it is waited for, and are there again a moment later."""
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
+            await times(k, 1)
+            await next_snapshot(k)
+        for keeper in k.shepherds.values():
+            without_segments_for(keeper, sum(PAUSES_MS) + 5_000)
+        async with rebuilt(k) as (k, status):
+            assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
+            assert not any("lost" in note for note in status.notes), status.notes
+
+    run_virtual(scenario())
+
+
 def stops(keeper: Keeper) -> None:
     """Have a Shepherd be away."""
     keeper.up = False
@@ -81,6 +115,19 @@ def stops_when_it_has_told_its_records(keeper: Keeper) -> None:
     async def told(call: Call, after: str, limit: int) -> RecordPage:
         page = await records(call, after, limit)
         keeper.up, keeper.records = bool(page.after), told if page.after else records  # type: ignore[method-assign]
+        return page
+
+    keeper.records = told  # type: ignore[method-assign]
+
+
+def starts_anew_when_it_has_told_its_records(keeper: Keeper) -> None:
+    """Have a Shepherd start as soon as it has answered a rebuild: it is heard of, and refuses all else."""
+    records = keeper.records
+
+    async def told(call: Call, after: str, limit: int) -> RecordPage:
+        page = await records(call, after, limit)
+        if not page.after:
+            keeper.up, keeper.starting, keeper.records = False, True, records  # type: ignore[method-assign]
         return page
 
     keeper.records = told  # type: ignore[method-assign]
@@ -103,11 +150,13 @@ async def without_the_snapshot(k: Keepers, leaves: Callable[[Keeper], None] = st
     async with k.running(replace(NO_SNAPSHOTS, lease_ms=1_000), generation=2):
         await asyncio.sleep(5)
         await k.bench.service.rebuild(ADMIN, True)
-        await k.until(lambda: over(k))
+        await k.until(lambda: over(k), 200_000)
         yield homes
 
 
-@pytest.mark.parametrize("leaves", [stops, stops_when_it_has_told_its_records])
+@pytest.mark.parametrize(
+    "leaves", [stops, stops_when_it_has_told_its_records, starts_anew_when_it_has_told_its_records]
+)
 def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_is_away(leaves, expect_log) -> None:  # type: ignore[no-untyped-def]
     expect_log("the rebuild has stopped")
 
@@ -118,7 +167,7 @@ def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_is_away(le
             assert (status.stage, homes[0].id in status.cause) == ("failed", True)
             assert await k.paths() == {}
             for keeper in homes:
-                keeper.up = True
+                keeper.up, keeper.starting = True, False
             await asyncio.sleep(5)
             await k.bench.service.rebuild(ADMIN, True)
             await k.until(lambda: over(k))
