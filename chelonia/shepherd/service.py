@@ -268,7 +268,7 @@ class ShepherdService:
         outcomes = tuple([await self._delete_one(request, reference, position) for request, reference in references])
         await node.disk.require(hard=True)  # a disk that has gone meanwhile answered like one that held nothing
         with contextlib.suppress(CheloniaError):
-            await self._stock.note()  # else a start soon after, when this is confirmed, takes it for a loss
+            await self._stock.note(durably=True)  # else a start soon after this is confirmed takes it for a loss
         return outcomes
 
     async def toggle_report(self, call: Call, on: bool) -> bool:

@@ -129,10 +129,11 @@ class Stock:
             node.measured = True
             node.news.set()
 
-    async def note(self) -> None:
-        """Note what has changed since the last time. Raises: UNAVAILABLE, NO_SPACE."""
+    async def note(self, *, durably: bool = False) -> None:
+        """Note what has changed since the last time. `durably`: with what was noted before, unless there is no mark yet
+        and so nothing that a start would rely on. Raises: UNAVAILABLE, NO_SPACE."""
         async with self._writing:
-            await self._note(None)
+            await self._note(self.mark if durably else None)
 
     async def keep(self, mark: Mark) -> None:
         """Note durably what has changed, and how far that goes. Raises: as `note`."""

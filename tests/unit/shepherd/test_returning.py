@@ -170,14 +170,17 @@ async def no_room(notes: Mapping[ReferenceId, bytes]) -> None:
     raise CheloniaError(Kind.NO_SPACE, "note")
 
 
+@pytest.mark.parametrize("power_cut", [False, True])
 @virtual
-async def test_an_erasure_that_is_confirmed_is_noted_and_not_told_again() -> None:
-    """Who starts next could not tell it from a loss."""
+async def test_an_erasure_that_is_confirmed_is_noted_and_not_told_again(power_cut: bool) -> None:
+    """Who starts next could not tell it from a loss. The bytes were gone durably before it was confirmed."""
     world, (erased, *_) = await settled()
     await world.service.delete(LIBRARIAN, (("r", erased),), Authority(Position(CLUSTER, 1, 5)))
     del world.librarian.items[erased]
     world.librarian.obeyed = 5
     await world.stop_hard()
+    if power_cut:
+        world.blobs.lose_notes(world.blobs.unsynced_notes)
     await returned(world)
     assert (world.librarian.states(), world.librarian.pages) == ([], [])
     await world.stop()
