@@ -421,10 +421,10 @@ class Rebuilding:
     async def _restore_pages(
         self, pages: _Pages, places: Sequence[Place], over: list[StoredObject], *, last: bool
     ) -> Sequence[Place]:
-        """Restore what can be read. Returns the others; the `last` time they are lost. `over`: is told what is not to
-        come back."""
+        """Restore what can be read, segment by segment: in order of id, as they come, each would be fetched again and
+        again. Returns the others; the `last` time they are lost. `over`: is told what is not to come back."""
         left = list[Place]()
-        for place in places:
+        for place in sorted(places, key=lambda page: (page.segment, page.offset)):
             try:
                 objects = await pages.objects(place)
             except CheloniaError as error:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from chelonia.core.access import check_access
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Ms, ReferenceId
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import Delete
 from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import GetRequest, RecordPage, StatOutcome, TurlOutcome
@@ -22,6 +24,7 @@ from chelonia.librarian.blobs import facts_of
 from chelonia.librarian.invariants import broken
 from chelonia.librarian.rebuilding import Rebuilding
 from chelonia.librarian.recounts import PAUSES_MS
+from chelonia.wire import snapshots
 from tests.sim.virtual_loop import run_virtual
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, shepherd_call
 from tests.unit.librarian.keepers import KEY, Keeper, Keepers, checksums, keepers, resealed
@@ -99,6 +102,49 @@ def test_a_segment_that_cannot_be_read_for_a_while_is_asked_for_again_in_the_end
         async with rebuilt(k) as (k, status):
             assert (await k.bench.stored(old)).sections["policy"] == {EVE: "+read"}
             assert not any("lost" in note for note in status.notes), status.notes
+
+    run_virtual(scenario())
+
+
+def handed_out(k: Keepers, kind: str) -> Counter[BlobId]:
+    """Counts from now on how often bytes are fetched of each blob of a snapshot of this kind."""
+    fetch, counts = k.get, Counter[BlobId]()
+
+    async def get(turl: str, size_max: int) -> bytes:
+        shepherd, reference = turl.split(" ")
+        facts = k.shepherds[ServiceId(shepherd)].disk[ReferenceId(reference)].facts
+        if f" {kind} " in facts.name:
+            counts[facts.blob] += 1
+        return await fetch(turl, size_max)
+
+    k.get = get  # type: ignore[method-assign]
+    return counts
+
+
+def test_each_segment_is_fetched_once_though_their_pages_follow_each_other_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A page ends after each object here; what is added to a namespace lies among what there was."""
+    monkeypatch.setattr(snapshots, "CUT_MASK", 0)
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            for number in range(4):
+                await k.upload(f"/old{number}")
+            await times(k, 1)
+            await next_snapshot(k)
+            for number in range(3):
+                await k.upload(f"/new{number}")
+            await next_snapshot(k)
+            manifest, _ = await newest(k)
+        turns = [place.segment for place in manifest.pages]
+        assert len(manifest.segments) > 1
+        assert sum(one != other for one, other in pairwise(turns)) >= len(manifest.segments), "they take turns"
+        counts = handed_out(k, "segment")
+        async with rebuilt(k) as (k, _):
+            assert len(await k.paths()) == 7
+            assert {segment: counts[segment] for segment in manifest.segments} == dict.fromkeys(manifest.segments, 1)
 
     run_virtual(scenario())
 
