@@ -231,6 +231,8 @@ class Reporting:
     def _tell_missing(self, lost: Mapping[ReferenceId, bytes], *, ordered: bool) -> None:
         """Report what is noted and not here. `lost`: rows of what was listed; `ordered`: some may have been erased."""
         node = self._node
+        unordered = "it was damaged, or it was not settled that the namespace lists it"
+        why = "it may have been erased by order just before" if ordered else unordered
         for reference in node.index.missing:
             if reference in lost and not ordered:
                 text = (
@@ -239,8 +241,7 @@ class Reporting:
                 )
                 log.warning(text, reference, rows.blob_id_of(lost[reference]))
             else:
-                text = "replica missing reference=%s; reported as deleted: it may have been erased by order just before"
-                log.info(text, reference)
+                log.info("replica missing reference=%s; reported as deleted: %s", reference, why)
             node.journal.note_gone(reference, BlobId(""), node.ports.clock.monotonic_ms())
 
     def _reconcile_differences(self) -> None:

@@ -162,7 +162,27 @@ async def test_what_was_erased_by_order_just_before_a_kill_is_told_and_alarms_no
     await world.stop_hard()
     await returned(world)
     assert (world.librarian.states(), world.librarian.pages) == ([(erased, "deleted")], [])
-    assert f"replica missing reference={erased}; reported as deleted" in caplog.text
+    assert f"replica missing reference={erased}; reported as deleted: it may have been erased by order" in caplog.text
+    await world.stop()
+
+
+@virtual
+async def test_one_that_was_not_settled_and_is_missing_is_told_as_that_and_not_as_erased_by_order(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    world, _ = await settled()
+    world.librarian.failures["report"] = [Kind.NETWORK] * 50
+    open_one = await world.store(b"late", 9)
+    await world.pass_ms(3_000)
+    await world.service.tidy()
+    await world.blobs.erase(open_one)
+    world.librarian.failures.clear()
+    await returned(world)
+    assert world.librarian.states() == [(open_one, "deleted")]
+    [told] = [record for record in caplog.records if "replica missing" in record.getMessage()]
+    assert told.levelno == logging.INFO
+    assert f"reference={open_one}; reported as deleted: it was damaged, or it was not settled" in told.getMessage()
     await world.stop()
 
 
