@@ -109,19 +109,18 @@ async def _while_alive(node: Node, turl: str, push: Coroutine[Any, Any, Uploaded
     nobody any more, or knows nothing of it, and what the push raises."""
     task = asyncio.ensure_future(push)
     try:
-        if not await ended_alive(node, turl, task, paced=True):
-            cause = f"who takes it, asked after {ASK_MS} ms whether it lives, does not say so"
-            raise CheloniaError(Kind.TIMEOUT, "copy", cause=cause)
+        if why := await not_awaited(node, turl, task, paced=True):
+            raise CheloniaError(Kind.TIMEOUT, "copy", cause=f"who takes it is not waited for: {why}")
         return task.result()
     finally:
         await settled(task)
 
 
-async def ended_alive(
+async def not_awaited(
     node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1, *, paced: bool = False
-) -> bool:
+) -> str:
     """Wait for `task`, which sends to `turl`, while the other side answers questions, and who it is can be believed;
-    returns whether it has ended.
+    returns why it is waited for no longer, "" when it has ended.
 
     Args:
         give_up_ms: monotonic; -1: never, while the other side lives.
@@ -132,23 +131,25 @@ async def ended_alive(
     dead = _LOST if paced else _SILENT
     while not await done_within(clock, task, half_ms):
         question = asyncio.ensure_future(node.ports.transfers.offset(turl))
-        lives = await done_within(clock, question, half_ms) and _lives(question, dead)
+        answered = await done_within(clock, question, half_ms)
+        why = _dead(question, dead) if answered else f"asked whether it lives, it has not answered in {half_ms} ms"
         await settled(question)
-        late = 0 <= give_up_ms <= clock.monotonic_ms()
-        if not task.done() and (late or not lives):
-            return False
-    return True
+        if not why and 0 <= give_up_ms <= clock.monotonic_ms():
+            why = "its time is over"
+        if why and not task.done():
+            return why
+    return ""
 
 
-def _lives(question: asyncio.Future[int], dead: Collection[Kind]) -> bool:
-    """Whether what came of a question says that the other side lives. One whose certificate is refused serves no user,
-    though bytes may go on over a connection that stands. Not when it is being connected to but in its answer `EXPIRED`
-    is said of the ticket: a copy may take longer than that is good for a question."""
+def _dead(question: asyncio.Future[int], dead: Collection[Kind]) -> str:
+    """Why what came of a question says that the other side does not live, "" when it does. One whose certificate is
+    refused serves no user, though bytes may go on over a connection that stands. Not when it is being connected to but
+    in its answer `EXPIRED` is said of the ticket: a copy may take longer than that is good for a question."""
     error = question.exception()
     if not isinstance(error, CheloniaError):
-        return True
+        return ""
     refused = error.kind is Kind.UNTRUSTED or (error.kind is Kind.EXPIRED and error.op == "connect")
-    return not refused and error.kind not in dead
+    return str(error) if refused or error.kind in dead else ""
 
 
 class Leg:
@@ -176,8 +177,8 @@ class Leg:
 
     async def receipt(self, held: Held) -> Receipt | None:
         """Wait for the other side's receipt as long as it lives; None when the leg failed."""
-        if not await self._ended():
-            log.info("copy dropped: no receipt came reference=%s", held.reference)
+        if why := await self._not_awaited():
+            log.info("copy dropped: no receipt came reference=%s: %s", held.reference, why)
             await settled(self.task)
         if self.task.cancelled():
             return None
@@ -191,10 +192,10 @@ class Leg:
             log.warning("copy refused reference=%s error=%s", held.reference, refusal)
             return None
 
-    async def _ended(self) -> bool:
-        """Whether it has ended in the time it has, and while the other side answers."""
+    async def _not_awaited(self) -> str:
+        """Why it has not ended in the time it has, and while the other side answers; "" when it has."""
         give_up_ms = self._node.ports.clock.monotonic_ms() + self._node.settings.forward_finish_ms
-        return await ended_alive(self._node, self.turl, self.task, give_up_ms)
+        return await not_awaited(self._node, self.turl, self.task, give_up_ms)
 
     async def _body(self) -> AsyncIterator[bytes]:
         while (chunk := await self._queue.get()) is not None:

@@ -29,7 +29,7 @@ from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutco
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd import gate, lifecycle
 from chelonia.shepherd.checksums import Hasher, hash_stream
-from chelonia.shepherd.forwarding import Fanout, at_pace, ended_alive, push_copy
+from chelonia.shepherd.forwarding import Fanout, at_pace, not_awaited, push_copy
 from chelonia.shepherd.intake import Intake
 from chelonia.shepherd.lifecycle import Held, Phase
 from chelonia.shepherd.node import Node
@@ -415,11 +415,12 @@ class Uploads:
             pending.untried = tuple(rest)
             push = asyncio.ensure_future(push_copy(self._node, turl, held, resume=resume))
             try:
-                if await ended_alive(self._node, turl, push):
+                if why := await not_awaited(self._node, turl, push):
+                    log.info("spare copy not waited for reference=%s: %s", held.reference, why)
+                    again.append((turl, True))  # whoever sends can do better elsewhere
+                else:
                     receipt = push.result()
                     pending.receipts[receipt.location.shepherd] = receipt
-                else:  # frozen or cut off: whoever sends can do better elsewhere than wait for it
-                    again.append((turl, True))
             except CheloniaError as error:
                 log.info("spare copy failed reference=%s error=%s", held.reference, error)
                 again.append((turl, True))

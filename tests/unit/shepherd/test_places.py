@@ -1,6 +1,7 @@
 """Repair copies that a Shepherd sends and takes at once: no more than it was told, whoever asks for them."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
@@ -205,6 +206,23 @@ async def test_a_copy_to_a_shepherd_whose_machine_died_gives_its_place_back_thou
     first.transfers.down.clear()
     other = await order(first, second, 2)
     assert (await first.service.copy(LIBRARIAN, other)).location.shepherd == second.settings.service_id
+
+
+@virtual
+async def test_why_a_copy_is_waited_for_no_longer_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    first, second = await two()
+    lost = await order(first, second, 1)
+    first.transfers.frozen.append(second.base)
+    copy = asyncio.ensure_future(first.service.copy(LIBRARIAN, lost))
+    await first.pass_ms(1_000)
+    first.transfers.frozen.clear()
+    first.transfers.refused[second.base] = CheloniaError(Kind.UNTRUSTED, "connect", "s2", "its certificate is revoked")
+    with pytest.raises(CheloniaError) as ended:
+        await asyncio.wait_for(copy, 60)
+    assert ended.value.kind is Kind.UNTRUSTED
+    [told] = [record.getMessage() for record in caplog.records if "push interrupted" in record.getMessage()]
+    assert "its certificate is revoked" in told
 
 
 async def hold(world: World, number: int) -> None:
