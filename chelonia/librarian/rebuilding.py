@@ -1,8 +1,8 @@
 """A rebuild at work: the newest snapshot that can be read, then every record on every Shepherd, then the invariants.
 
 What each thing becomes is decided in `rebuild`; this shell goes through them in pieces, so its memory does not grow
-with the namespace (only with the number of pages of a snapshot), and applies. It may be begun again at any time: what
-is there already is left as it is. While it runs repair waits, for what is not found yet is not lost.
+with the namespace (only with the number of pages of the snapshots), and applies. It may be begun again at any time:
+what is there already is left as it is. While it runs repair waits, for what is not found yet is not lost.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ NOTES_MAX: Final = 1000
 CHECKS_MAX: Final = 6
 """Passes over the invariants at the end: each mends what the one before brought to light."""
 CONCERNING: Final = (Verdict.CONFLICT, Verdict.SHELTERED, Verdict.DAMAGED)
+Manifests = dict[BlobId, Manifest | None]
+"""Manifests that have been asked for; None: it could not be read."""
 
 
 @dataclass(slots=True)
@@ -280,10 +282,11 @@ class Rebuilding:
     async def _work(self) -> Basis:
         """Everything there is; returns by what the records were judged."""
         found = await self._find_snapshots()
-        manifest = await self._choose(found)
+        known: Manifests = {}
+        manifest = await self._choose(found, known)
         begun = Ms(manifest.begun_ms) if manifest is not None else None
         if manifest is not None:
-            await self._restore(manifest, found)
+            await self._restore(manifest, found, known)
         basis = Basis(self._record_key, begun, holes=self._holes)
         for late in (False, True):
             await self._read_records(replace(basis, late=late))
@@ -324,16 +327,19 @@ class Rebuilding:
 
         return counted
 
-    async def _choose(self, found: dict[BlobId, Snapshot]) -> Manifest | None:
-        """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere."""
+    async def _choose(self, found: dict[BlobId, Snapshot], known: Manifests) -> Manifest | None:
+        """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere.
+        `known`: takes in the manifests that were asked for."""
         cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
         generation, born = self._tools.prompt.position.generation, Ms(int(cluster.value("cluster", "created_ms")))
         for number, each in _newest_first(found):
             try:
                 manifest = await self._read_manifest(each)
             except CheloniaError as error:
+                known[each.facts.blob] = None
                 self._pass_over(f"the snapshot of {number} ms cannot be read: {error.cause}")
                 continue
+            known[each.facts.blob] = manifest
             if rebuild.of_this_namespace(manifest, generation, born):
                 self._progress.note(f"the snapshot of {number} ms was taken after the loss: it is passed over")
                 continue
@@ -407,9 +413,9 @@ class Rebuilding:
             named = uses if each is chosen else ""
             await self._attempt(rebuild.snapshot_blob(each.facts, each.locations, named, number))
 
-    async def _restore(self, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
+    async def _restore(self, manifest: Manifest, found: dict[BlobId, Snapshot], known: Manifests) -> None:
         self._progress.enter("restoring names", manifest.objects)
-        pages, over = _Pages(self._read_manifest, self._read, found, manifest), list[StoredObject]()
+        pages, over = _Pages(self._read_manifest, self._read, found, manifest, known), list[StoredObject]()
         left: Sequence[Place] = manifest.pages
         for last in (False, True):
             left = await self._restore_pages(pages, left, over, last=last)
@@ -696,8 +702,9 @@ class _Pages:
         read: Callable[[Snapshot], Awaitable[bytes]],
         found: Mapping[BlobId, Snapshot],
         manifest: Manifest,
+        known: Manifests,
     ) -> None:
-        self._manifests, self._read = manifests, read
+        self._manifests, self._read, self._known = manifests, read, known
         self._found, self._manifest = found, manifest
         self._elsewhere: Mapping[str, Sequence[tuple[BlobId, Place]]] | None = None
         self._last = BlobId(""), b""
@@ -720,6 +727,7 @@ class _Pages:
     def ask_again(self) -> None:
         """What could not be read may be there by now: its Shepherds may only have been starting."""
         self._lost.clear()
+        self._known = {blob: manifest for blob, manifest in self._known.items() if manifest is not None}
         self._elsewhere = None
 
     async def _body(self, segment: BlobId) -> bytes:
@@ -736,12 +744,19 @@ class _Pages:
 
     async def _others(self, place: Place) -> Sequence[tuple[BlobId, Place]]:
         if self._elsewhere is None:
-            readable = list[Manifest]()
-            for _, each in _newest_first(self._found):
-                with contextlib.suppress(CheloniaError):
-                    readable.append(await self._manifests(each))
-            self._elsewhere = same_pages(self._manifest, readable)
+            every = [await self._manifest_of(each) for _, each in _newest_first(self._found)]
+            self._elsewhere = same_pages(self._manifest, [each for each in every if each is not None])
         return self._elsewhere.get(place.digest, ())
+
+    async def _manifest_of(self, each: Snapshot) -> Manifest | None:
+        """None when it cannot be read: that takes long, and is tried once until `ask_again`."""
+        blob = each.facts.blob
+        if blob not in self._known:
+            try:
+                self._known[blob] = await self._manifests(each)
+            except CheloniaError:
+                self._known[blob] = None
+        return self._known[blob]
 
 
 _NOTHING: Final = StoredObject(ObjectId("-"), 0)

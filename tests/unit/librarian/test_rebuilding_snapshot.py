@@ -284,7 +284,10 @@ def test_a_lost_page_is_read_where_an_older_snapshot_has_the_very_same(torn: str
         for segment in (*after.segments, *(before.segments if torn == "both" else ())):
             for kept in held(k, segment):
                 kept.data = bytes(len(kept.data))
+        fetched = handed_out(k, "manifest")
         async with rebuilt(k) as (k, status):
+            assert set(fetched.values()) == {1}, "also the one that was chosen"
+            assert len(fetched) > 1
             lost = any("a page of the snapshot is lost" in note for note in status.notes)
             policy = (await k.bench.stored(old)).sections.get("policy")
             assert (lost, policy) == ((True, None) if torn == "both" else (False, {EVE: "+read"}))
