@@ -16,7 +16,7 @@ from typing import Any, Final
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia_clients.arguments import GLOBAL, Arguments, UsageError, merge, parse, split_verb
 from chelonia_clients.local_files import local_error
-from chelonia_clients.output import Output, describe
+from chelonia_clients.output import AnswerLost, Output, answering, describe
 from chelonia_clients.session import Session
 from chelonia_clients.verbs import VERBS, Verb, find_verb
 
@@ -33,14 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.ERROR, format="chelonia: %(message)s")
     try:
         code = run(sys.argv[1:] if argv is None else argv, out)
-        sys.stdout.flush()
+        with answering():
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
         _drop_stdout()
         return BROKEN_PIPE
-    except OSError as error:  # the answer itself could not be written
+    except AnswerLost as lost:
         _drop_stdout()
-        out.failure(CheloniaError(Kind.INTERNAL, "write", "standard output", error.strerror or str(error)))
+        out.failure(lost.error)
         return out.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -109,7 +110,7 @@ def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:
     out = session.out
     try:
         _loop(act, session, arguments)
-    except BrokenPipeError:
+    except (BrokenPipeError, AnswerLost):
         raise
     except UsageError as error:
         out.tell(f"chelonia: {error.cause}")

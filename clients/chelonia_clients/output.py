@@ -8,13 +8,34 @@ from __future__ import annotations
 import errno
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from chelonia.core import status
-from chelonia.core.errors import CheloniaError, ExitCode
+from chelonia.core.errors import CheloniaError, ExitCode, Kind
+
+
+class AnswerLost(Exception):
+    """The answer could not be written, whatever it was about: the command ends. `error`: to be told."""
+
+    def __init__(self, error: OSError) -> None:
+        cause = error.strerror or str(error)
+        super().__init__(cause)
+        self.error = CheloniaError(Kind.INTERNAL, "write", "standard output", cause)
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Write to standard output within it. Raises: AnswerLost; BrokenPipeError when nobody reads any more."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise AnswerLost(error) from error
 
 
 @dataclass(slots=True)
@@ -31,9 +52,9 @@ class Output:
     error: dict[str, Any] | None = None
 
     def say(self, line: str) -> None:
-        """A line of the answer, for people."""
+        """A line of the answer, for people. Raises: AnswerLost, BrokenPipeError."""
         if not self.as_json:
-            self.stdout.write(_printable(line) + "\n")
+            self._write(_printable(line) + "\n")
 
     def tell(self, line: str) -> None:
         """A line about the work, for people."""
@@ -60,12 +81,16 @@ class Output:
         self.error = self.error or error_facts(error)
 
     def finish(self, verb: str) -> None:
-        """Print the JSON document, if that is what was asked for."""
+        """Print the JSON document, if that is what was asked for. Raises: AnswerLost, BrokenPipeError."""
         if self.as_json:
             head = {"verb": verb, "ok": self.exit_code == 0, "exit_code": self.exit_code}
             why = {"error": self.error} if self.error is not None else {}
             whole = {**head, **why, "results": self.results, **self.document}
-            self.stdout.write(json.dumps(whole, indent=2) + "\n")
+            self._write(json.dumps(whole, indent=2) + "\n")
+
+    def _write(self, text: str) -> None:
+        with answering():
+            self.stdout.write(text)
 
 
 def stamp(ms: int) -> str:

@@ -18,6 +18,7 @@ from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import Listed
 from chelonia_clients.downloads import read
 from chelonia_clients.local_files import local_error, printable, to_ln
+from chelonia_clients.output import answering
 from chelonia_clients.progress import Bar, counting
 from chelonia_clients.session import Session, is_remote, parallel_of, replicas_of
 from chelonia_clients.transfers import (
@@ -219,8 +220,10 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
 
 async def _print_file(session: Session, ln: str) -> None:
     async for chunk in read(session.client(), ln):
-        await asyncio.to_thread(sys.stdout.buffer.write, chunk)
-    sys.stdout.buffer.flush()
+        with answering():
+            await asyncio.to_thread(sys.stdout.buffer.write, chunk)
+    with answering():
+        sys.stdout.buffer.flush()
 
 
 def _downloaded(session: Session, done: Done) -> None:

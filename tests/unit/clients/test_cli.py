@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from chelonia.core.errors import TABLE, Kind
 from chelonia_clients import connect
+from chelonia_clients.cli import main
 from chelonia_clients.client import Client
 from chelonia_clients.output import Output, describe, original_status
 from chelonia_clients.settings import Settings
@@ -174,6 +176,33 @@ def test_an_answer_that_cannot_be_written_is_a_failure_and_no_traceback(words: t
     assert ended.stderr.startswith("chelonia: ")
     assert ended.stderr.endswith(": No space left on device (internal)\n")
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("ls", "/"), ("--json", "ls", "/"), ("-v", "-v", "ls", "/"), ("cat", "/f0000")])
+def test_a_long_answer_that_cannot_be_written_is_told_once(
+    chelonia: Command,
+    fake: FakeBartender,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    for number in range(1000):
+        fake.add_file(f"/f{number:04d}", b"x" * 20_000 if not number else b"")
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(words) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if "No space" in line or "Traceback" in line]
+    assert said == ["chelonia: write 'standard output': No space left on device (internal)"]
+
+
+def test_twice_v_shows_where_the_local_disk_refused_and_keeps_the_document(tmp_path: Path) -> None:
+    words = ("--json", "-v", "-v", "-b", "https://localhost:1/Bartender", "get", "/f", "x" * 300)
+    command = [sys.executable, "-P", "-m", "chelonia_clients.cli", *words]
+    environ = {**os.environ, "HOME": str(tmp_path), "PYTHONUNBUFFERED": ""}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert json.loads(ended.stdout)["error"]["kind"] == "bad-name"
+    assert "Traceback" in ended.stderr
+    assert "standard output" not in ended.stderr
 
 
 @pytest.mark.parametrize(
