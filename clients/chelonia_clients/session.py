@@ -86,12 +86,11 @@ class Session:
 
         Returns: it as the Bartender takes it, a trailing slash kept. Raises: BAD_NAME, UsageError.
         """
-        if text.startswith(REMOTE):
-            text = self._from_url(text)
-        if not text:  # for a server it is the root, for a user an empty variable
-            raise CheloniaError(Kind.BAD_NAME, subject="''", cause="it is empty; the root is called /")
-        parse_ln(text)
-        return text
+        name = self._from_url(text) if text.startswith(REMOTE) else text
+        if not name:  # for a server it is the root, for a user an empty variable
+            raise CheloniaError(Kind.BAD_NAME, subject=text or "''", cause="it is empty; the root is called /")
+        parse_ln(name)
+        return name
 
     async def is_collection(self, ln: str) -> bool:
         """Whether a Logical Name leads to a collection; one that the user may not look at counts as none."""
@@ -104,11 +103,11 @@ class Session:
 
     def _from_url(self, text: str) -> str:
         if text.startswith("chelonia:") and not text.startswith("chelonia://"):
-            return text.removeprefix("chelonia:") or "/"
+            return text.removeprefix("chelonia:")
         parts = urlsplit(text)
         if parts.netloc:
             raise UsageError(f"{text}: a name has no host; write {parts.scheme}:///path and name the Bartender by -b")
-        return unquote(parts.path) or "/"
+        return unquote(parts.path)
 
     def _note_bartender(self, operand: str) -> None:
         """Heed the option of an `arc:` name before any connection is made; the first one given counts."""

@@ -159,7 +159,12 @@ def test_a_mount_point_is_neither_file_nor_collection(chelonia: Command) -> None
 
 
 @pytest.mark.parametrize(
-    "words", [("ls", ""), ("rm", "-r", ""), ("policy", "", "clear", "ALL"), ("mkdir", ""), ("put", "f", "")]
+    "words",
+    [
+        *(("ls", ""), ("rm", "-r", ""), ("policy", "", "clear", "ALL"), ("mkdir", ""), ("put", "f", "")),
+        *(("rm", "-r", "chelonia:"), ("rm", "-r", "arc:"), ("rm", "-r", "arc://"), ("cp", "f", "chelonia:")),
+        ("ls", "arc://?BartenderURL=https://far:60000/Bartender"),
+    ],
 )
 def test_an_empty_name_is_an_empty_variable_and_not_the_root(chelonia: Command, words: tuple[str, ...]) -> None:
     Path("f").write_bytes(b"x")
