@@ -14,6 +14,7 @@ import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from chelonia.core import bounds
 from chelonia.core.bartender import CommitPutRequest, StartPutOutcome, StartPutRequest
@@ -66,10 +67,9 @@ class Source:
 
 def file_source(path: Path) -> Source:
     """A local file; a pipe or a device is read once, to its end. Raises: OSError when it cannot be read."""
-    found = path.stat()
-    regular = stat.S_ISREG(found.st_mode)
-    # a pipe, and what the kernel makes up as it is read (/proc), are said to have no bytes
-    size = found.st_size if regular and found.st_size else -1
+    size = expected_size(path)
+    if not path.is_file():
+        return pipe_source(lambda: path.open("rb"))
 
     async def chunks() -> AsyncIterator[bytes]:
         with await asyncio.to_thread(path.open, "rb", buffering=0) as file:
@@ -81,7 +81,38 @@ def file_source(path: Path) -> Source:
             finally:  # a thread that still reads needs the file open
                 await asyncio.wait((ahead,))
 
-    return Source(chunks, size, repeatable=regular)
+    return Source(chunks, size)
+
+
+def expected_size(path: Path) -> int:
+    """How many bytes a local file will give, -1 if only reading it to its end shows that. Raises: OSError.
+
+    A pipe, a device, and what the kernel makes up as it is read (/proc), are said to have no bytes.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        return -1
+    if found.st_size:
+        return found.st_size
+    with path.open("rb", buffering=0) as file:
+        return -1 if file.read(1) else 0
+
+
+def pipe_source(open_: Callable[[], BinaryIO]) -> Source:
+    """What can be read once, to its end, and may come slowly: a pipe, a device, stdin. `open_`: gives it, to be closed.
+
+    Nothing is read ahead: who gives an upload up would wait for a writer that may never write.
+    """
+
+    async def chunks() -> AsyncIterator[bytes]:
+        file = await asyncio.to_thread(open_)
+        try:
+            while chunk := await asyncio.to_thread(file.read, bounds.CHUNK_BYTES):
+                yield chunk
+        finally:  # in a thread, unawaited: it waits for one that still reads
+            asyncio.get_running_loop().run_in_executor(None, file.close)
+
+    return Source(chunks, -1, repeatable=False)
 
 
 def bytes_source(data: bytes) -> Source:

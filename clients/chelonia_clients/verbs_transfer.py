@@ -7,12 +7,13 @@ A target that ends with a slash, or is a collection (a directory) already, means
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import Listed
@@ -35,7 +36,7 @@ from chelonia_clients.transfers import (
     put_file,
     put_tree,
 )
-from chelonia_clients.uploads import UploadOptions, stream_source, upload
+from chelonia_clients.uploads import UploadOptions, expected_size, pipe_source, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +151,15 @@ async def _put_stdin(session: Session, ln: str, wishes: Wishes) -> None:
     with Bar("stdin", enabled=_bars(session)) as bar:
         wish = UploadOptions(wishes.replicas, wishes.replace, progress=bar.advance)
         try:
-            stored = await upload(session.client(), stream_source(_stdin()), ln, wish)
+            stored = await upload(session.client(), pipe_source(_stdin), ln, wish)
             done = Done("file", "-", ln, stored.size)
         except CheloniaError as error:
             done = Done("file", "-", ln, error=error)
     _uploaded(session, done)
 
 
-async def _stdin() -> AsyncIterator[bytes]:
-    while chunk := await asyncio.to_thread(sys.stdin.buffer.read, bounds.CHUNK_BYTES):
-        yield chunk
+def _stdin() -> BinaryIO:
+    return os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
 
 
 def _uploaded(session: Session, done: Done) -> None:
@@ -298,14 +298,12 @@ def _name_of(source: str) -> str:
 
 def _size_of(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return expected_size(path)
     except OSError:
         return -1  # opening it will say what is wrong
 
 
 def _set_time(path: Path, mtime_s: float) -> None:
-    import os
-
     try:
         os.utime(path, (mtime_s, mtime_s))
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import AsyncGeneratorType
@@ -77,6 +78,28 @@ async def test_nothing_is_counted_when_nobody_sees_it_and_the_count_ends_with_th
     async with counting(bar, sizes()):
         await bar_moves()
     assert ended == [True]
+
+
+def test_a_bar_of_what_does_not_tell_its_size_waits_for_the_end(
+    chelonia: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals: dict[str, int] = {}
+
+    def noted(title: str, total: int = -1, *, enabled: bool) -> Bar:
+        totals[title] = total
+        return Bar(title, total, enabled=enabled)
+
+    monkeypatch.setattr(verbs_transfer, "Bar", noted)
+    Path("f").write_bytes(b"x")
+    Path("empty").touch()
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as pipe:
+        pipe.write(b"x")
+        pipe.close()
+        assert chelonia("put", f"/dev/fd/{reading}", "/pipe").code == 0
+    for source in ("f", "empty", "/proc/self/limits", "none"):
+        chelonia("put", source, f"/{Path(source).name}")
+    assert totals == {str(reading): -1, "f": 1, "empty": 0, "limits": -1, "none": -1}
 
 
 def test_every_verb_of_trees_counts(chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch) -> None:

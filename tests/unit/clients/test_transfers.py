@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.names import check_name, parse_ln
@@ -261,6 +262,19 @@ async def test_a_pipe_that_is_named_as_a_file_is_uploaded_whole(fake: FakeBarten
     assert fake.data("/f") == DATA
 
 
+async def test_a_failure_does_not_wait_for_the_writer_of_a_pipe(
+    fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "CHUNK_BYTES", 1000)
+    fake.store.faults = [Fault(after=1000, kind=Kind.QUOTA)]
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb", buffering=0) as pipe:
+        pipe.write(b"x" * 1000)
+        async with asyncio.timeout(5):
+            with pytest.raises(CheloniaError, match="broke the connection"):
+                await upload(client_on(fake), file_source(Path(f"/dev/fd/{reading}")), "/f")
+
+
 async def test_what_the_kernel_makes_up_is_uploaded_whole(fake: FakeBartender) -> None:
     source = Path("/proc/self/limits")
     assert source.stat().st_size == 0
@@ -270,7 +284,9 @@ async def test_what_the_kernel_makes_up_is_uploaded_whole(fake: FakeBartender) -
 
 async def test_an_empty_file_is_uploaded_empty(fake: FakeBartender, tmp_path: Path) -> None:
     (tmp_path / "f").touch()
-    assert (await upload(client_on(fake), file_source(tmp_path / "f"), "/f")).size == 0
+    source = file_source(tmp_path / "f")
+    assert source.size == 0, "told, so that it is sent at once"
+    assert (await upload(client_on(fake), source, "/f")).size == 0
     assert fake.data("/f") == b""
 
 
