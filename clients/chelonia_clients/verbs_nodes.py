@@ -130,7 +130,8 @@ async def _drained(session: Session, shepherd: str) -> NodeView:
             session.out.tell(f"chelonia: {shepherd}: {told} replicas to go" + _hindrance(node))
         elif clock.monotonic_ms() - since >= _STILL_MS:
             since = clock.monotonic_ms()
-            session.out.tell(f"chelonia: {shepherd}: nothing has left it for {_STILL_MS // 60_000} min; {_STUCK}")
+            still = f"nothing has left it for {_STILL_MS // 60_000} min"
+            session.out.tell(f"chelonia: {shepherd}: {still}" + (_hindrance(node) or f"; {_STUCK}"))
         await clock.sleep(_LOOK_MS)
     return node
 

@@ -64,6 +64,24 @@ def test_waiting_says_when_nothing_leaves_and_ends_when_a_drain_is_called_off(mo
     run_virtual(scenario())
 
 
+def test_waiting_for_a_drain_names_the_node_that_went_away_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=2) as p:
+            await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            waiting = asyncio.ensure_future(run_admin(p.b, monkeypatch, "node", "drain", one, "--wait"))
+            await asyncio.sleep(5)
+            await down(p, one)
+            await asyncio.sleep(1250)
+            await p.b.service.drain(ADMIN, one, False)
+            said = (await waiting).stderr.splitlines()
+            still = [line for line in said if "nothing has left it" in line]
+            assert len(still) == 2
+            assert all("it is offline, and nothing leaves it until it is back" in line for line in still)
+
+    run_virtual(scenario())
+
+
 @pytest.mark.expect_log("is lost with")
 def test_forget_names_what_would_be_lost_and_needs_a_word_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
