@@ -209,10 +209,10 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
         try:
             done = await get_file(client, ln, path, wishes.options(bar))
         finally:
-            mtime_s = (await facts).modified_s
-    if done.error is None and mtime_s is not None:
-        await asyncio.to_thread(_set_time, path, mtime_s)
-    elif done.error is not None and (done.error.kind, done.error.cause) == (Kind.NOT_A_FILE, "it is a collection"):
+            found = await facts
+    if done.error is None and found.modified_s is not None:
+        await asyncio.to_thread(_set_time, path, found.modified_s)
+    elif done.error is not None and done.error.kind is Kind.NOT_A_FILE and found.type == "collection":
         cause = "it is a collection; -r downloads it with all below it"
         done = Done("file", done.source, done.target, error=CheloniaError(Kind.NOT_A_FILE, "get", ln, cause))
     _downloaded(session, done)

@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from chelonia.core.bartender import GetFileRequest, TransferOutcome
+from chelonia.core.caller import Call
 from chelonia.core.errors import TABLE, Kind
 from chelonia_clients import connect
 from chelonia_clients.cli import main
@@ -142,6 +145,20 @@ def test_collections_are_downloaded_only_with_r(chelonia: Command, fake: FakeBar
         assert "-r downloads it" in refused.err
     assert chelonia("get", "-r", "/c").lines == ["'/c/f' (1 bytes) downloaded as 'c/f'."]
     assert chelonia("get", "-r", "/", "all").lines == ["'/c/f' (1 bytes) downloaded as 'all/c/f'."]
+
+
+def test_a_server_may_call_a_collection_what_it_likes(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add_collection("/c")
+    answer = fake.get_file
+
+    async def in_other_words(call: Call, requests: tuple[GetFileRequest, ...]) -> tuple[TransferOutcome, ...]:
+        return tuple([replace(each, cause="no file") for each in await answer(call, requests)])
+
+    monkeypatch.setattr(fake, "get_file", in_other_words)
+    refused = chelonia("get", "/c")
+    assert (refused.code, "-r downloads it" in refused.err) == (5, True)
 
 
 def test_what_the_local_disk_refuses_is_not_said_of_the_cluster(chelonia: Command, fake: FakeBartender) -> None:
