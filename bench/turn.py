@@ -56,9 +56,10 @@ def state(tree: Path) -> Iterator[State]:
     """A cluster and a client of one checkout, gone at the end."""
     paths = os.pathsep.join(map(str, (tree, tree / "clients", HERE)))
     command = (str(tree / ".venv/bin/python"), "-P", __file__, "--serve")
-    environment = {**os.environ, "PYTHONPATH": paths}
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}  # servers too: not the code of this folder
+    (tree / "build").mkdir(exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(dir=tree, prefix="turn-") as scratch,
+        tempfile.TemporaryDirectory(dir=tree / "build", prefix="turn-") as scratch,
         subprocess.Popen(
             (*command, scratch), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process,

@@ -39,7 +39,7 @@ from chelonia.ahash.protocol import Replica
 from chelonia.ahash.standing import LogEnd, TermMark
 from chelonia.ahash.store import Executor, Reader, Store
 from chelonia.core import bounds
-from chelonia.core.clock import Clock, either
+from chelonia.core.clock import Clock, done_within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.position import Horizon, Position
@@ -404,8 +404,7 @@ class Mastership:
 
     async def _doze(self, duration_ms: int) -> None:
         """Until woken, or for so long."""
-        timer = asyncio.create_task(self._clock.sleep(duration_ms))
-        timer.add_done_callback(lambda ended: None if ended.cancelled() else self._woken.set())
+        timer = self._clock.call_later(duration_ms, self._woken.set)
         try:
             await self._woken.wait()
         finally:
@@ -413,12 +412,10 @@ class Mastership:
 
     async def _sleep(self, event: asyncio.Event, duration_ms: int) -> None:
         """Until `event`, or for so long."""
-        timer = asyncio.create_task(self._clock.sleep(duration_ms))
         waiting = asyncio.create_task(event.wait())
         try:
-            await either(timer, waiting)
+            await done_within(self._clock, waiting, duration_ms)
         finally:
-            timer.cancel()
             waiting.cancel()
 
     # --- the links --------------------------------------------------------------------------------------------------

@@ -531,14 +531,14 @@ class ReplicatedStore:
     def _follow_at_once(self, frame: _Frame) -> bool:
         """Follow a brief bundle on the thread that received it: apply, sync, vouch; False: it has to wait.
 
-        Only one that can neither roll back nor write a checkpoint, and only where nobody has to be waited for: not the
-        thread, an election, a reader (but whoever comes after that look).
+        Only one that neither rolls back nor writes a checkpoint, and where nobody is waited for: thread, election, reader.
         """
         began_s = time.monotonic()
-        if not (self._brief.expected(began_s) and is_brief(frame.control, frame.record) and self._work.take_turn()):
+        if not (is_brief(frame.control, frame.record) and self._work.take_turn()):
             return False
-        at_rest = self._is_follower_at_rest()
+        at_rest = False
         try:
+            at_rest = self._brief.expected(began_s) and self._is_follower_at_rest()
             if at_rest:
                 self._carry_out(frame)
                 self._carry_out(self._flush)

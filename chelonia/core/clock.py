@@ -56,23 +56,6 @@ class Ids(Protocol):
         ...
 
 
-async def either(one: asyncio.Future[Any], other: asyncio.Future[Any]) -> None:
-    """Wait until one of two has ended; neither is cancelled. `asyncio.wait`, without what that does for any number."""
-    over = asyncio.get_running_loop().create_future()
-
-    def ended(_: object) -> None:
-        if not over.done():
-            over.set_result(None)
-
-    one.add_done_callback(ended)
-    other.add_done_callback(ended)
-    try:
-        await over
-    finally:
-        one.remove_done_callback(ended)
-        other.remove_done_callback(ended)
-
-
 async def done_within(clock: Clock, task: asyncio.Future[Any], limit_ms: int) -> bool:
     """Wait for `task` at most `limit_ms`; returns whether it is done. It is not cancelled, its result not taken."""
     if task.done():

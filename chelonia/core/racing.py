@@ -55,9 +55,16 @@ class Race(Generic[K, T]):
         if pause_ms is None:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             return
-        timer = asyncio.create_task(self._clock.sleep(pause_ms))
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def ended() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        timer = self._clock.call_later(pause_ms, ended)
         try:
-            await asyncio.wait((*self._running, timer), return_when=asyncio.FIRST_COMPLETED)
+            waiting: tuple[asyncio.Future[Any], ...] = (*self._running, over)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
 

@@ -1,6 +1,6 @@
 """Reads TLS into one buffer for all connections, on both ends: what the event loop speaks to instead of aiohttp itself.
 
-It is faster by a second of CPU per GiB and knows nothing of HTTP (docs/performance.md).
+It is faster by a second of CPU per GiB and knows nothing of HTTP (docs/performance-history.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Buffered(asyncio.BufferedProtocol):
     """Hands a connection's bytes on from a buffer that is used again and again.
 
     TLS is read into such a buffer for 0.55 CPU seconds per GiB; for protocols that are given bytes uvloop needs 1.5
-    (docs/performance.md). Filling and emptying it is one step of the event loop, so all connections share one.
+    (docs/performance-history.md). Filling and emptying it is one step of the event loop, so all connections share one.
     """
 
     def __init__(self, handler: asyncio.Protocol, buffer: bytearray) -> None:

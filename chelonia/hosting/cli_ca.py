@@ -10,7 +10,7 @@ from cryptography import x509
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
-from chelonia.hosting.certificates import CertificateAuthority, KeyKind, make_proxy
+from chelonia.hosting.certificates import CertificateAuthority, KeyKind, load_key, make_proxy
 from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.dev import load_issued
 from chelonia.hosting.identity import subject_dn
@@ -153,19 +153,31 @@ def host_subject(ca: CertificateAuthority, name: str) -> Dn:
 
 def _write(issued: Any, options: argparse.Namespace, cert: Path, key: Path) -> None:
     cert, key = options.cert or cert, options.key or key
-    _check_renewal(issued.dn, cert)
+    _check_renewal(issued.dn, cert, key)
     issued.write(cert, key)
     print(f"{issued.dn}: {cert} {key}")
 
 
-def _check_renewal(subject: Dn, cert: Path) -> None:
-    """Raises: EXISTS where `cert` is there and no certificate of this subject: its key would be gone for good."""
-    if not cert.exists():
-        return
+def _check_renewal(subject: Dn, cert: Path, key: Path) -> None:
+    """Raises: EXISTS where `cert` is there and no certificate of this subject, or `key` and not that certificate's: a
+    key would be gone for good. What is no ordinary file is refused by who writes there."""
+    elsewhere = "give this one another place (--cert, --key), or move that one away"
+    if cert.is_file():
+        try:
+            found = f"the certificate of {subject_dn(x509.load_pem_x509_certificate(cert.read_bytes()))}"
+        except ValueError:
+            found = "no certificate"
+        if found != f"the certificate of {subject}":
+            raise CheloniaError(Kind.EXISTS, "certify", str(cert), f"there is {found} already: {elsewhere}")
+    if key.is_file() and not (cert.is_file() and _fit(cert, key)):
+        cause = f"there is a key already that is not this certificate's: {elsewhere}"
+        raise CheloniaError(Kind.EXISTS, "certify", str(key), cause)
+
+
+def _fit(cert: Path, key: Path) -> bool:
+    """Whether a certificate, which may have expired, is of a key."""
     try:
-        found = f"the certificate of {subject_dn(x509.load_pem_x509_certificate(cert.read_bytes()))}"
-    except ValueError:
-        found = "no certificate"
-    if found != f"the certificate of {subject}":
-        cause = f"there is {found} already: give this one another place (--cert, --key), or move that one away"
-        raise CheloniaError(Kind.EXISTS, "certify", str(cert), cause)
+        own = load_key(key).public_key()
+    except CheloniaError:
+        return False
+    return x509.load_pem_x509_certificate(cert.read_bytes()).public_key() == own

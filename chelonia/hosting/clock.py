@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 
+from chelonia.core.clock import Timer
 from chelonia.core.ids import Ms
 
 
@@ -28,7 +29,7 @@ class SystemClock:
         """Return after `duration_ms` milliseconds."""
         await asyncio.sleep(duration_ms / 1000)
 
-    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> Timer:
         """Call `callback` after `duration_ms` milliseconds."""
         return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
 

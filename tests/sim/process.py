@@ -244,13 +244,16 @@ class Ring:
     def __init__(self, clock: SimClock, duration_ms: int, callback: Callable[[], object]) -> None:
         self._callback: Callable[[], object] | None = callback  # None: cancelled, and nothing is held any more
         self._node = clock.node
-        self._timer = clock.loop.ring_after(clock.delay_s(duration_ms), self._ring)
+        self._timer: Timer | None = clock.loop.ring_after(clock.delay_s(duration_ms), self._ring)
 
     def cancel(self) -> None:
         """See `core.clock.Timer`; also in the turn in which it is due, when the loop has let go of its timer."""
-        self._timer.gone, self._callback = True, None
+        timer, self._timer, self._callback = self._timer, None, None
+        if timer is not None:
+            timer.gone = True
 
     def _ring(self, _: object = None) -> None:
+        self._timer = None  # it holds this
         if self._callback is None:
             return
         node = self._node

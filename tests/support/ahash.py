@@ -37,16 +37,18 @@ class HandClock:
         return Ms(self.now)
 
     async def sleep(self, duration_ms: int) -> None:
-        end = self.now + duration_ms
-        while self.now < end:
-            await self.moved.wait()
+        await self._until(self.now + duration_ms)
 
     def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.Task[None]:
-        async def call() -> None:
-            await self.sleep(duration_ms)
+        async def call(end: int) -> None:
+            await self._until(end)
             callback()
 
-        return asyncio.create_task(call())
+        return asyncio.create_task(call(self.now + duration_ms))
+
+    async def _until(self, end: int) -> None:
+        while self.now < end:
+            await self.moved.wait()
 
     def advance(self, duration_ms: int) -> None:
         self.now += duration_ms

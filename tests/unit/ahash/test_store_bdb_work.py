@@ -120,3 +120,21 @@ def test_a_master_goes_on_right_after_a_brief_piece() -> None:
     brief = Briefness(of_master=True)
     brief.note(0.0, BRIEF_S)
     assert brief.expected(BRIEF_S)
+
+
+def test_who_finds_only_then_that_something_waits_leaves_the_turn() -> None:
+    work = WorkQueue[int]()
+    turn = work.turn
+
+    class Late:
+        """The turn, in whose taking somebody else has something wait."""
+
+        release = staticmethod(turn.release)
+
+        def acquire(self, blocking: bool = True) -> bool:
+            work.put(1)
+            return turn.acquire(blocking)
+
+    work.turn = Late()  # type: ignore[assignment]
+    assert not work.take_turn()
+    assert not turn.locked()

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from chelonia.core.clock import either, within
+from chelonia.core.clock import done_within, within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 
@@ -64,29 +64,26 @@ async def test_what_does_not_answer_is_ended() -> None:
         await ended.wait()
 
 
-async def test_of_two_the_first_to_end_is_enough_and_the_other_goes_on() -> None:
+async def test_what_ends_as_it_may_is_done_and_what_does_not_goes_on() -> None:
     loop = asyncio.get_running_loop()
     one, other = loop.create_future(), loop.create_future()
     loop.call_soon(other.set_exception, ValueError("it ended so"))
     async with asyncio.timeout(5):
-        await either(one, other)
-        assert not one.done()
-        await either(one, other)
+        assert await done_within(_Clock(over=False), other, 5)
+        assert not await done_within(_Clock(over=True), one, 5)
+    assert not one.done()
     assert isinstance(other.exception(), ValueError)
 
 
-async def test_who_stops_waiting_for_two_leaves_both_alone() -> None:
-    loop = asyncio.get_running_loop()
-    one, other = loop.create_future(), loop.create_future()
-    waiting = asyncio.create_task(either(one, other))
+async def test_who_stops_waiting_leaves_what_he_waited_for_alone() -> None:
+    future = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(done_within(_Clock(over=False), future, 5))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert not one.done()
-    assert not other.done()
-    one.set_result(None)
-    other.set_result(None)
+    assert not future.done()
+    future.set_result(None)
     await asyncio.sleep(0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -24,9 +25,11 @@ class _Clock:
         return Ms(0)
 
     async def sleep(self, duration_ms: int) -> None:
+        raise AssertionError("nobody sleeps in a race")
+
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
         self.asked.append(duration_ms)
-        if not self._over:
-            await asyncio.get_running_loop().create_future()
+        return asyncio.get_running_loop().call_later(0 if self._over else 3_600, callback)
 
 
 async def _say(word: str) -> str:

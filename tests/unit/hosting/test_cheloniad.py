@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import shutil
 import socket
 from dataclasses import replace
@@ -161,6 +162,22 @@ def test_a_certificate_takes_the_place_of_its_own_subject_alone(
     other.write_text("[node]\n")
     assert main(["ca", "host", "--dir", str(ca), "one.example.org", "--cert", str(other)]) != 0
     assert other.read_text() == "[node]\n"
+
+
+def test_a_key_is_replaced_only_with_its_own_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ca, cert, key = tmp_path / "grid", tmp_path / "grid" / "hostcert.pem", tmp_path / "grid" / "hostkey.pem"
+    assert main(["ca", "init", "--dir", str(ca), "--key", "p-256"]) == 0
+    assert main(["ca", "host", "--dir", str(ca), "one.example.org"]) == 0
+    two = ["ca", "host", "--dir", str(ca), "two.example.org", "--cert", str(tmp_path / "two.pem")]
+    first = cert.read_bytes(), key.read_bytes()
+    assert main(two) != 0, "the key's default place is one's"
+    assert main([*two, "--key", str(tmp_path / "two.key")]) == 0
+    assert main([*two, "--key", str(key)]) != 0, "renewed, with one's key"
+    assert "there is a key already" in capsys.readouterr().err
+    assert (cert.read_bytes(), key.read_bytes()) == first
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["ca", "host", "--dir", str(ca), "one.example.org", "--cert", str(tmp_path / "pipe")]) != 0
+    assert (cert.read_bytes(), key.read_bytes()) == first
 
 
 def test_what_cannot_be_certified_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
