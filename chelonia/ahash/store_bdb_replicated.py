@@ -531,7 +531,7 @@ class ReplicatedStore:
     def _follow_at_once(self, frame: _Frame) -> bool:
         """Follow a brief bundle on the thread that received it: apply, sync, vouch; False: it has to wait.
 
-        Only one that neither rolls back nor writes a checkpoint, and where nobody is waited for: thread, election, reader.
+        Only one that neither rolls back nor writes a checkpoint, and where no thread, election or reader is waited for.
         """
         began_s = time.monotonic()
         if not (is_brief(frame.control, frame.record) and self._work.take_turn()):
