@@ -41,14 +41,15 @@ class BdbSettings:
     """Args:
     cache_bytes: page cache; what is not in it is read through the system's, and checked.
     log_file_bytes, log_buffer_bytes: size of one log file and of the buffer before it.
-    checkpoint_log_bytes, checkpoint_interval_ms: a checkpoint follows so much log, or so long after a change.
+    checkpoint_log_bytes, checkpoint_interval_ms: a checkpoint follows changes of so many bytes (log of four times as
+        many, where objects are small), or so long after a change.
     log_kept_bytes: log that a replica keeps, so that another which was away so long need not be copied anew.
     """
 
     cache_bytes: int = bounds.CACHE_BYTES
     log_file_bytes: int = 16 * 1024 * 1024
     log_buffer_bytes: int = 2 * 1024 * 1024
-    checkpoint_log_bytes: int = 4 * 1024 * 1024
+    checkpoint_log_bytes: int = 16 * 1024 * 1024
     checkpoint_interval_ms: int = 30_000
     log_kept_bytes: int = 256 * 1024 * 1024
 
