@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import select
 import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -107,12 +108,20 @@ def pipe_source(open_: Callable[[], BinaryIO]) -> Source:
     async def chunks() -> AsyncIterator[bytes]:
         file = await asyncio.to_thread(open_)
         try:
-            while chunk := await asyncio.to_thread(file.read, bounds.CHUNK_BYTES):
+            while chunk := await asyncio.to_thread(_read_some, file):
                 yield chunk
         finally:  # in a thread, unawaited: it waits for one that still reads
             asyncio.get_running_loop().run_in_executor(None, file.close)
 
     return Source(chunks, -1, repeatable=False)
+
+
+def _read_some(file: BinaryIO) -> bytes:
+    """Bytes of a stream, at most a chunk; none at its end alone, also of one that does not block (stdin may not)."""
+    read: Callable[[int], bytes | None] = file.read  # None: nothing is there now
+    while (chunk := read(bounds.CHUNK_BYTES)) is None:
+        select.select((file,), (), ())
+    return chunk
 
 
 def bytes_source(data: bytes) -> Source:

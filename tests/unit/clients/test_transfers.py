@@ -26,7 +26,7 @@ from chelonia_clients.downloads import download, read
 from chelonia_clients.local_files import printable, to_ln, to_local
 from chelonia_clients.sync import SyncClient
 from chelonia_clients.transfers import TreeOptions, copy_tree, get_tree, put_tree, remove_tree
-from chelonia_clients.uploads import UploadOptions, bytes_source, file_source, stream_source, upload
+from chelonia_clients.uploads import UploadOptions, bytes_source, file_source, pipe_source, stream_source, upload
 from chelonia_clients.watching import Watch
 from tests.support.bartender import FakeBartender, Fault
 from tests.unit.clients.faking import QuickClock, client_on
@@ -273,6 +273,19 @@ async def test_a_failure_does_not_wait_for_the_writer_of_a_pipe(
         async with asyncio.timeout(5):
             with pytest.raises(CheloniaError, match="broke the connection"):
                 await upload(client_on(fake), file_source(Path(f"/dev/fd/{reading}")), "/f")
+
+
+async def test_a_pipe_that_somebody_has_made_non_blocking_is_waited_for(fake: FakeBartender) -> None:
+    """Stdin may be: it is shared with whoever started the command. An empty pipe was taken for its end."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with os.fdopen(reading, "rb", closefd=False) as pipe, os.fdopen(writing, "wb", buffering=0) as writer:
+        asyncio.get_running_loop().call_later(0.05, writer.write, b"late")
+        asyncio.get_running_loop().call_later(0.1, writer.close)
+        stored = await upload(client_on(fake), pipe_source(lambda: pipe), "/f")
+    os.close(reading)
+    assert stored.size == len(b"late")
+    assert fake.data("/f") == b"late"
 
 
 async def test_what_the_kernel_makes_up_is_uploaded_whole(fake: FakeBartender) -> None:
