@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import queue
 import select
 import stat
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -102,18 +106,51 @@ def expected_size(path: Path) -> int:
 def pipe_source(open_: Callable[[], BinaryIO]) -> Source:
     """What can be read once, to its end, and may come slowly: a pipe, a device, stdin. `open_`: gives it, to be closed.
 
-    Nothing is read ahead: who gives an upload up would wait for a writer that may never write.
+    Nothing is read ahead, and nobody waits for a read that nobody wants any more: its writer may never write.
     """
 
     async def chunks() -> AsyncIterator[bytes]:
-        file = await asyncio.to_thread(open_)
+        loop, wanted = asyncio.get_running_loop(), queue.SimpleQueue[asyncio.Future[bytes] | None]()
+        threading.Thread(target=_read_wanted, args=(open_, wanted, loop), name="pipe", daemon=True).start()
         try:
-            while chunk := await asyncio.to_thread(_read_some, file):
+            while True:
+                future: asyncio.Future[bytes] = loop.create_future()
+                wanted.put(future)
+                if not (chunk := await future):
+                    break
                 yield chunk
-        finally:  # in a thread, unawaited: it waits for one that still reads
-            asyncio.get_running_loop().run_in_executor(None, file.close)
+        finally:
+            wanted.put(None)
 
     return Source(chunks, -1, repeatable=False)
+
+
+def _read_wanted(
+    open_: Callable[[], BinaryIO],
+    wanted: queue.SimpleQueue[asyncio.Future[bytes] | None],
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """Read a chunk for each future, until None: on a thread of its own, at whose end no process waits (executors')."""
+    with ExitStack() as stack:
+        file: BinaryIO | None = None
+        while (future := wanted.get()) is not None:
+            settle = partial(_settle, future)
+            try:
+                file = file or stack.enter_context(open_())
+                settle = partial(settle, _read_some(file))
+            except Exception as error:  # noqa: BLE001 - whoever waits for the chunk is told
+                settle = partial(settle, error)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle)
+
+
+def _settle(future: asyncio.Future[bytes], found: bytes | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(found, Exception):
+        future.set_exception(found)
+    else:
+        future.set_result(found)
 
 
 def _read_some(file: BinaryIO) -> bytes:

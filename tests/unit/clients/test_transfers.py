@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -273,6 +274,24 @@ async def test_a_failure_does_not_wait_for_the_writer_of_a_pipe(
         async with asyncio.timeout(5):
             with pytest.raises(CheloniaError, match="broke the connection"):
                 await upload(client_on(fake), file_source(Path(f"/dev/fd/{reading}")), "/f")
+
+
+def test_who_gives_up_a_pipe_ends_though_nobody_writes_to_it() -> None:
+    """As on Ctrl-C: the event loop waited for the read."""
+    reading, writing = os.pipe()
+    source = pipe_source(lambda: os.fdopen(reading, "rb"))
+
+    async def give_up() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(aiter(source.open()))
+
+    command = threading.Thread(target=lambda: asyncio.run(give_up()), daemon=True)
+    command.start()
+    command.join(10)
+    ended = not command.is_alive()
+    os.close(writing)
+    assert ended
 
 
 async def test_a_pipe_that_somebody_has_made_non_blocking_is_waited_for(fake: FakeBartender) -> None:
