@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import random
 from collections import deque
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -64,6 +64,10 @@ class LoopClock:
     async def sleep(self, duration_ms: int) -> None:
         """Return after `duration_ms`."""
         await asyncio.sleep(duration_ms / 1000)
+
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call `callback` after `duration_ms`."""
+        return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
 
 
 class WriteBehindStore:

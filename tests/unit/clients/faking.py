@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +36,13 @@ class QuickClock:
 
     async def sleep(self, duration_ms: int) -> None:
         self._now += duration_ms
+
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        def due() -> None:
+            self._now += duration_ms
+            callback()
+
+        return asyncio.get_running_loop().call_later(0, due)
 
 
 def client_on(fake: FakeBartender, retry_ms: int = 2000) -> Client:
