@@ -25,6 +25,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting import cli_ahash, cli_ca, cli_init, cli_join, cli_store
 from chelonia.hosting.config import load_config, problems_of, render_config
 from chelonia.hosting.dev import DevCluster, DevOptions
+from chelonia.hosting.http_client import of_a_broken_connection
 from chelonia.hosting.logging_setup import LogSettings, configure
 from chelonia.hosting.node import Node
 from chelonia.hosting.watchdog import watched
@@ -155,12 +156,10 @@ def _loop(work: Coroutine[Any, Any, int]) -> int:
 
 
 def note_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what the event loop could not hand to anybody; a connection that its peer broke, or that was given up before
-    its handshake ended (a silent peer), is no fault of this node."""
-    error, text = context.get("exception"), str(context.get("message", ""))
-    given_up = isinstance(error, RuntimeError) and "the handler is closed" in str(error)
-    if (isinstance(error, OSError) or given_up) and text.startswith("Fatal error on"):
-        logging.getLogger("chelonia.http").info("connection broke: %s (%r)", text, error)
+    """Log what the event loop could not hand to anybody; a connection that broke is no fault of this node."""
+    if of_a_broken_connection(context):
+        log = logging.getLogger("chelonia.http")
+        log.info("connection broke: %s (%r)", context.get("message"), context.get("exception"))
     else:
         loop.default_exception_handler(context)
 

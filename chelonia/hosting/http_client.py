@@ -281,6 +281,16 @@ _BY_STATUS = {
 }
 
 
+def of_a_broken_connection(context: Mapping[str, Any]) -> bool:
+    """Whether what an event loop could not hand to anybody (`loop.call_exception_handler`) is only that a connection
+    broke: its peer left, or it was given up before its handshake ended. Whoever used it is told by what he awaits."""
+    error, text = context.get("exception"), str(context.get("message", ""))
+    if text.startswith("Fatal error on"):
+        return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "handler is closed" in str(error))
+    # aiohttp's task that sends an upload has nobody who waits for it when it fails before the first byte of the body
+    return text.startswith("Task exception was never") and isinstance(error, aiohttp.ClientConnectionError)
+
+
 def explain(error: BaseException, target: str) -> CheloniaError:
     """Turn a failure of the transport into an error that names the target, the reason and the cure."""
     if isinstance(error, CheloniaError):

@@ -147,8 +147,8 @@ class HttpServer:
         """Take no new connection, finish what has begun within `deadline_ms`, then close everything."""
         if self._server is None or self._acceptor is None:
             return
-        self._stopping = True
-        self._server.close()
+        self._stopping = self._acceptor.stopping = True
+        self._server.close()  # whoever is in a TLS handshake goes on with it
         busy = {id(request.protocol) for request in self._active.values()}
         for connection in self._acceptor.connections:
             if id(connection) not in busy:
@@ -199,7 +199,8 @@ class HttpServer:
         connection = CompactConnection(door, self._parts.identify, self._forget)
         self.compact_connections.add(connection)
         if self.connections > self._limits.connections_max or self._stopping:
-            log.info("connection refused: %d are open", self._limits.connections_max)
+            full = f"{self._limits.connections_max} are open"
+            log.info("connection refused: %s", "this stops" if self._stopping else full)
             asyncio.get_running_loop().call_soon(connection.cut)
         return connection
 
@@ -360,6 +361,7 @@ class _Acceptor(web.Server):
         super().__init__(handler, **options)
         self.identities: dict[int, tuple[Dn, int]] = {}
         self.closing: dict[int, dict[Hashable, Callable[[], None]]] = {}
+        self.stopping = False
         self._connections_max = connections_max
         self._guarded = guarded
         self._numbers: dict[int, int] = {}
@@ -378,8 +380,8 @@ class _Acceptor(web.Server):
         super().connection_made(handler, transport)
         if self._guarded is not None:
             self._numbers[id(handler)] = self._guarded.hold(transport)
-        if len(self.connections) > self._connections_max:
-            log.info("connection refused: %d are open", self._connections_max)
+        if self.stopping or len(self.connections) > self._connections_max:
+            log.info("connection refused: %s", "this stops" if self.stopping else f"{self._connections_max} are open")
             assert isinstance(handler, _Connection)
             handler.refused = True
             self._loop.call_later(0.01, transport.abort)  # not at once: the handler is not on its feet yet

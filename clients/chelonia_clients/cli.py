@@ -154,7 +154,9 @@ def _loop(act: Act, session: Session, arguments: Arguments) -> None:
 
 def _note_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """A connection that broke is told by whoever used it, or was given up for a better one."""
-    if not str(context.get("message", "")).startswith("Fatal error on"):
+    from chelonia.hosting.http_client import of_a_broken_connection  # here, so that `help` starts without it
+
+    if not of_a_broken_connection(context):
         loop.default_exception_handler(context)
 
 

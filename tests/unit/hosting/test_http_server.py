@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.http_client import Sending, raise_for_status
@@ -291,6 +293,46 @@ async def test_stopping_does_not_wait_beyond_its_deadline() -> None:
             await server.stop(50)
         with pytest.raises(CheloniaError):
             await running
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_handshake_that_ends_after_the_stop_brings_no_request(
+    grid: Grid, factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """The stores that answer requests are closed by then."""
+    asked: list[str] = []
+
+    async def door(request: Request) -> Answer:
+        asked.append(request.path)
+        return text_answer(200, "ok")
+
+    async def scenario() -> None:
+        context = grid.client(grid.user()).client_context()
+        async with secure(door, grid.server(), ClientCertificate.REQUIRED) as server:
+            for stopped in (False, True):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+                tls = context.wrap_bio(into, out, server_hostname="localhost")
+                while True:
+                    try:
+                        tls.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        writer.write(out.read())
+                        into.write(await reader.read(65536))
+                if stopped:
+                    await server.stop(1000)
+                tls.write(b"GET /%d HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n" % stopped)
+                writer.write(out.read())  # the end of the handshake, and the request
+                with contextlib.suppress(ConnectionError):
+                    while stopped and await reader.read(65536):
+                        pass
+                await poll_async(lambda: bool(asked), 5.0)
+                writer.transport.abort()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(scenario())
+    assert asked == ["/0"]
 
 
 # --- certificates --------------------------------------------------------------------------------------------------
