@@ -103,6 +103,19 @@ class NodeCopies:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldDrain:
+    """What a drained Shepherd cannot be rid of: blobs that want more copies than other Shepherds can take.
+
+    `blobs`: as many as the last whole look at the Shepherd found; `examples`: the first of them, at most
+    `bounds.DRAIN_EXAMPLES_SHOWN`.
+    """
+
+    shepherd: ServiceId
+    blobs: int
+    examples: tuple[Endangered, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class HealStatus:
     """Healing as one Librarian sees it; that of the leader is the whole picture.
 
@@ -120,6 +133,7 @@ class HealStatus:
         cursors: of every Shepherd that is being gone through.
         waits_for: what all of it waits for though nobody has paused it, in words, "" when it does not.
         nodes: of the Shepherds that have copies under way, or are configured to bear fewer at once than others.
+        drains: of the Shepherds that are drained and are there, those that something cannot leave.
     """
 
     leader: str
@@ -140,6 +154,7 @@ class HealStatus:
     cursors: tuple[NodeCursor, ...] = ()
     waits_for: str = ""
     nodes: tuple[NodeCopies, ...] = ()
+    drains: tuple[HeldDrain, ...] = ()
 
     @property
     def at_rest(self) -> bool:

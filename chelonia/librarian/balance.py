@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from chelonia.core.fleet import Fleet
 from chelonia.core.ids import ServiceId
 from chelonia.core.placement import Demand, crowding, takes
+from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.repair import BlobPlan, BlobView, Chance, Copy, NodeHealth, Nodes, fullness, nodes_of, weariness
 
 
@@ -66,7 +67,7 @@ def move(blob: BlobView, plan: BlobPlan, nodes: Nodes, balance: Balance) -> Move
         plan: what repair would do about the blob: a move waits until that is nothing.
     """
     homes = nodes_of(plan.homes)
-    if not plan.quiet or len(homes) != max(blob.wanted, 1) or not all(home in nodes.health for home in homes):
+    if not _movable(blob, plan, nodes):
         return None
     worst = max(plan.homes, key=lambda location: weariness(location, homes, nodes))
     own = nodes.health[worst.shepherd]
@@ -79,6 +80,22 @@ def move(blob: BlobView, plan: BlobPlan, nodes: Nodes, balance: Balance) -> Move
         if own.draining or _better(worst.shepherd, target, others, nodes, balance):
             return Move(Copy(plan.homes, target), worst.shepherd)
     return None
+
+
+def held(blob: BlobView, plan: BlobPlan, nodes: Nodes, shepherd: ServiceId) -> bool:
+    """Whether a copy stays on a Shepherd that is drained because too few others can take one. Asked of a blob for
+    which there is no `move`: a new Shepherd, room on another, or a lower `wanted` would let it go."""
+    own = nodes.health.get(shepherd)
+    if own is None or not (own.draining and own.present):
+        return False
+    alive = (replica.location.shepherd for replica in blob.replicas if replica.state is ReplicaState.ALIVE)
+    return shepherd in alive and (plan.short > 0 or _movable(blob, plan, nodes))
+
+
+def _movable(blob: BlobView, plan: BlobPlan, nodes: Nodes) -> bool:
+    """Whether a blob is whole, has no copy too many, and nothing else is being done about it."""
+    homes = nodes_of(plan.homes)
+    return plan.quiet and len(homes) == max(blob.wanted, 1) and all(home in nodes.health for home in homes)
 
 
 def _better(own: ServiceId, target: ServiceId, others: tuple[ServiceId, ...], nodes: Nodes, balance: Balance) -> bool:

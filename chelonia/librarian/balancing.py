@@ -8,9 +8,10 @@ it ends when a whole pass has found nothing, and looks again when the Shepherds 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from chelonia.core import bounds
+from chelonia.core.healing import HeldDrain
 from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.pacing import Pace
@@ -20,7 +21,7 @@ from chelonia.librarian.balance import Balance, Move
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.guard import Relief
 from chelonia.librarian.repair import BlobPlan, Nodes
-from chelonia.librarian.repairing import Parts
+from chelonia.librarian.repairing import Parts, endangered
 
 MOVES_SHARE = 2
 """Evening out may cause one in so many of the erasures that nobody asked for: the rest is for repair."""
@@ -31,6 +32,15 @@ Places = tuple[tuple[ServiceId, Place], ...]
 """The Shepherds that are there, and where they stand."""
 Shape = tuple[tuple[object, ...], ...]
 """What decides whether anything should move, coarse enough that it does not change with every file."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """What a look at some blobs found: the moves to be made, those that hold a drain up, and how many are not quiet."""
+
+    moves: list[tuple[BlobId, Move]]
+    held: list[tuple[BlobPlan, StoredObject]]
+    unquiet: int = 0
 
 
 class Balancing:
@@ -49,11 +59,18 @@ class Balancing:
         self._settled: Shape | None = None
         self._apart: Places | None = None
         self._look_ms = Ms(0)
+        self._held: dict[ServiceId, HeldDrain] = {}
+
+    @property
+    def held(self) -> tuple[HeldDrain, ...]:
+        """What the last whole look found that cannot leave Shepherds that are drained, ordered by service id."""
+        return tuple(held for _, held in sorted(self._held.items()))
 
     async def step(self) -> None:
         """One pass over what should be left, if there is any."""
         if not self._parts.leading.now:
             self._settled = self._apart = None
+            self._held.clear()
             return
         nodes, balanced = self._parts.planning.nodes(), self._balance()
         shape, places = self._shape(nodes), _places(nodes)
@@ -63,6 +80,7 @@ class Balancing:
         if balanced.even_out and places != self._apart:
             found = tuple(dict.fromkeys((*found, *(shepherd for shepherd, _ in places))))
         moved = waiting = 0
+        self._held = {shepherd: held for shepherd, held in self._held.items() if shepherd in found}
         for shepherd in found:
             here, unquiet = await self._leave(shepherd)
             moved, waiting = moved + here, waiting + unquiet
@@ -74,16 +92,18 @@ class Balancing:
 
     async def _leave(self, shepherd: ServiceId) -> tuple[int, int]:
         """Move what should leave a Shepherd. Returns how many copies were begun, and how many files were not quiet."""
-        moved, waiting, after = 0, 0, ""
+        moved, waiting, after, held = 0, 0, "", HeldDrain(shepherd, 0)
         while self._parts.leading.now:
             obj = shepherd_object(shepherd)
             page = await self._on.records.scan(self._on.call, obj, "file", after, bounds.REFERENCES_PAGE)
             blobs = list(dict.fromkeys(BlobId(blob) for _, blob in page.items))
-            moves, unquiet = self._moves(await self._read(blobs))
-            for blob, move in moves:
+            look = self._look(shepherd, await self._read(blobs))
+            for blob, move in look.moves:
                 moved += await self._turn(blob, move)
-            waiting += unquiet
+            waiting += look.unquiet
+            held = _more(held, look.held)
             if not page.more:
+                self._hold(held)
                 break
             after = page.items[-1][0]
             await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
@@ -126,19 +146,27 @@ class Balancing:
             or len(self._parts.copies) >= max(self._on.settings.copies_max // 2, 1)
         )
 
-    def _moves(self, stored: Sequence[StoredObject]) -> tuple[list[tuple[BlobId, Move]], int]:
-        """What should move, and how many files are not quiet."""
-        nodes, balanced, moves, unquiet = self._parts.planning.nodes(), self._balance(), [], 0
+    def _look(self, shepherd: ServiceId, stored: Sequence[StoredObject]) -> _Look:
+        """What should be done about some of the blobs on a Shepherd."""
+        nodes, balanced, look = self._parts.planning.nodes(), self._balance(), _Look([], [])
         for blob in stored:
             planned = self._parts.planning.planned(blob)
             if planned is None:
                 continue
             view, plan = planned
             move = balance.move(view, plan, nodes, balanced)
-            unquiet += not plan.quiet
+            look.unquiet += not plan.quiet
             if move is not None:
-                moves.append((plan.blob, move))
-        return moves, unquiet
+                look.moves.append((plan.blob, move))
+            elif balance.held(view, plan, nodes, shepherd):
+                look.held.append((plan, blob))
+        return look
+
+    def _hold(self, held: HeldDrain) -> None:
+        """All on a Shepherd has been looked at, and this was found."""
+        self._held.pop(held.shepherd, None)
+        if held.blobs:
+            self._held[held.shepherd] = held
 
     async def _read(self, blobs: Sequence[BlobId]) -> list[StoredObject]:
         objects = [blob_object(blob) for blob in blobs]
@@ -162,6 +190,13 @@ class Balancing:
             for shepherd, node in sorted(nodes.health.items())
             if node.present
         )
+
+
+def _more(held: HeldDrain, found: Sequence[tuple[BlobPlan, StoredObject]]) -> HeldDrain:
+    """The same with more blobs, the first of which are named."""
+    room = bounds.DRAIN_EXAMPLES_SHOWN - len(held.examples)
+    named = tuple(endangered(plan, blob) for plan, blob in found[:room])
+    return HeldDrain(held.shepherd, held.blobs + len(found), held.examples + named)
 
 
 def _places(nodes: Nodes) -> Places:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
@@ -110,18 +111,18 @@ class Healer:
 
     def own_status(self) -> HealStatus:
         """How far healing is, as far as this Librarian knows: its word for another one."""
-        return self._progress.status()
+        return replace(self._progress.status(), drains=self._balancing.held)
 
     async def status(self) -> HealStatus:
         """How far healing is: the leader's word, if it can be had."""
         leader = self._leading.elsewhere
         if leader is None:
-            return self._progress.status()
+            return self.own_status()
         try:
             return await leader.heal_status(self._on.call)
         except CheloniaError as error:
             _LOG.info("the leader does not say how far healing is: %s", error)
-            return self._progress.status()
+            return self.own_status()
 
     async def order(self, call: Call, order: HealOrder) -> HealStatus:
         """Write an administrator's order, and have it in force here."""

@@ -177,8 +177,12 @@ class Repairing:
         return [*elements, self._leading.check()]
 
 
-def _waiting(plan: BlobPlan, blob: StoredObject) -> Waiting:
+def endangered(plan: BlobPlan, blob: StoredObject) -> Endangered:
+    """A blob that waits for a copy, as people are told of it."""
     facts = facts_of(blob)
-    what = Endangered(plan.blob, facts.name, plan.live, plan.wanted, facts.size, facts.created_ms)
+    return Endangered(plan.blob, facts.name, plan.live, plan.wanted, facts.size, facts.created_ms)
+
+
+def _waiting(plan: BlobPlan, blob: StoredObject) -> Waiting:
     ways = tuple((copy.target, tuple(source.shepherd for source in copy.sources)) for copy in plan.copies)
-    return Waiting(what, ways)
+    return Waiting(endangered(plan, blob), ways)

@@ -23,6 +23,7 @@ from chelonia.core.healing import (
     HealControl,
     HealOrder,
     HealStatus,
+    HeldDrain,
     Loss,
     NodeCopies,
     NodeCursor,
@@ -451,6 +452,12 @@ _CURSOR = record(NodeCursor, Text("serviceID", "shepherd"), extra("after", "afte
 _NODE_COPIES = record(
     NodeCopies, Text("serviceID", "shepherd"), Text("copies", "copies", INT), Text("copiesMax", "copies_max", INT)
 )
+_HELD_DRAIN = record(
+    HeldDrain,
+    Text("serviceID", "shepherd"),
+    Text("blobs", "blobs", INT),
+    Listed("exampleList", Children("endangered", "examples", _ENDANGERED), omit=True),
+)
 _EXPOSED = record(Exposed, Text("live", "live", INT), Text("blobs", "blobs", INT))
 _HEAL_STATUS = record(
     HealStatus,
@@ -472,6 +479,7 @@ _HEAL_STATUS = record(
     Listed("cursorList", Children("cursor", "cursors", _CURSOR), omit=True),
     extra("waitsFor", "waits_for"),
     Listed("nodeList", Children("node", "nodes", _NODE_COPIES), omit=True),
+    Listed("drainList", Children("drain", "drains", _HELD_DRAIN), omit=True),
 )
 
 

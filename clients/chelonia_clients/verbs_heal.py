@@ -9,7 +9,8 @@ import asyncio
 import re
 from typing import Any, Final
 
-from chelonia.core.healing import KEEP, HealAction, HealControl, HealOrder, HealStatus
+from chelonia.core.healing import KEEP, Endangered, HealAction, HealControl, HealOrder, HealStatus, HeldDrain
+from chelonia.wire.snapshots import parse_snapshot_name
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import human_size, stamp, table
 from chelonia_clients.progress import Bar
@@ -148,6 +149,8 @@ def lines(status: HealStatus) -> list[str]:
     if status.nodes:
         loads = [(load.shepherd, str(load.copies), str(load.copies_max)) for load in status.nodes]
         out += ["", *table([("SHEPHERD", "COPIES", "AT MOST"), *loads], frozenset({1, 2}))]
+    if status.drains:
+        out += ["", *(f"{drain.shepherd}: {held_drain(drain)}" for drain in status.drains)]
     if status.queue:
         rows = [("NEXT", "LEFT", "SIZE", "SINCE")]
         rows += [
@@ -156,6 +159,18 @@ def lines(status: HealStatus) -> list[str]:
         ]
         out += ["", *table(rows, frozenset({2}))]
     return out
+
+
+def held_drain(drain: HeldDrain) -> str:
+    """What keeps a drain from its end, and the cure, in words."""
+    names = [f"{found.name or found.blob} (wants {found.wanted})" for found in drain.examples]
+    such = ": " if drain.blobs == len(names) else ", such as "
+    text = f"{drain.blobs} {'file' if drain.blobs == 1 else 'files'} cannot leave it, for more copies are wanted than "
+    text += f"other Shepherds with room can take{such if names else ''}{', '.join(names)}; add a Shepherd, or ask for "
+    text += "fewer copies: `chelonia modify <LN> set states neededReplicas <n>`"
+    if any(parse_snapshot_name(found.name) for found in drain.examples):
+        text += " (snapshots of the namespace: `snapshot_copies` of the Librarians, for what is written from then on)"
+    return text
 
 
 def _exposed(status: HealStatus) -> str:
@@ -209,18 +224,25 @@ def facts(status: HealStatus) -> dict[str, Any]:
         "copies_per_min": status.copies_per_min,
         "bytes_per_s": status.bytes_per_s,
         "forecast_ms": status.forecast_ms,
-        "queue": [
-            {
-                "blob": found.blob,
-                "name": found.name,
-                "live": found.live,
-                "wanted": found.wanted,
-                "size": found.size,
-                "created_ms": found.created_ms,
-            }
-            for found in status.queue
-        ],
+        "queue": [_endangered(found) for found in status.queue],
+        "drains": [{"shepherd": drain.shepherd, **held_facts(drain)} for drain in status.drains],
         "cursors": [
             {"shepherd": cursor.shepherd, "after": cursor.after, "read": cursor.read} for cursor in status.cursors
         ],
+    }
+
+
+def held_facts(drain: HeldDrain) -> dict[str, Any]:
+    """What keeps a drain from its end, for programs."""
+    return {"blobs": drain.blobs, "examples": [_endangered(found) for found in drain.examples]}
+
+
+def _endangered(found: Endangered) -> dict[str, Any]:
+    return {
+        "blob": found.blob,
+        "name": found.name,
+        "live": found.live,
+        "wanted": found.wanted,
+        "size": found.size,
+        "created_ms": found.created_ms,
     }

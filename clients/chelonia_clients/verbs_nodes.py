@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import Loss
+from chelonia.core.healing import HeldDrain, Loss
+from chelonia.core.ids import ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.placement import DRAINED, NODE_ALIVE, NODE_MAINTENANCE
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import human_size, stamp, table
 from chelonia_clients.session import Session
+from chelonia_clients.verbs_heal import held_drain, held_facts
 
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LOOK_MS: Final = 1_000
@@ -24,17 +27,20 @@ which what has been copied goes."""
 async def nodes(session: Session) -> None:
     """`node list`."""
     found = await session.administrator().nodes()
+    held = await _held(session, found)
     rows = [("SHEPHERD", "STATE", "SINCE", "REPLICAS", "FREE", "TOTAL", "DOMAIN", "RECLAIMABLE")]
     for node in found:
         size = (human_size(node.free_bytes), human_size(node.total_bytes))
         what = (_state(node), stamp(node.since_ms), str(node.replicas))
         rows.append((node.shepherd, *what, *size, node.domain, _reclaimable(node)))
-        session.out.result(**_facts(node))
+        session.out.result(**_facts(node), held_up=held_facts(held.get(node.shepherd, HeldDrain(node.shepherd, 0))))
     for line in table(rows, frozenset({3, 4, 5, 7})):
         session.out.say(line)
     for node in found:
         if node.trouble:
             session.out.say(f"{node.shepherd}: {node.trouble}")
+        if node.shepherd in held:
+            session.out.say(f"{node.shepherd}: {held_drain(held[node.shepherd])}")
 
 
 def _reclaimable(node: NodeView) -> str:
@@ -110,20 +116,36 @@ async def drain(session: Session, arguments: Arguments, shepherd: str) -> None:
     await _known(session, "drain", shepherd)
     await session.administrator().drain(shepherd, on=True)
     node = await _drained(session, shepherd) if arguments.has("--wait") else await _known(session, "drain", shepherd)
+    held = (await _held(session, (node,))).get(node.shepherd, HeldDrain(node.shepherd, 0))
     if node.drain == DRAINED:
         session.out.say(f"{shepherd}: drained, it may go")
     else:
         session.out.say(f"{shepherd}: draining, {node.replicas} replicas to go; `admin node list` says when it may go")
-    session.out.result(shepherd=shepherd, drain=node.drain, replicas=node.replicas)
+    if held.blobs:
+        session.out.say(f"{shepherd}: {held_drain(held)}")
+    session.out.result(shepherd=shepherd, drain=node.drain, replicas=node.replicas, held_up=held_facts(held))
+
+
+async def _held(session: Session, nodes: Sequence[NodeView]) -> dict[ServiceId, HeldDrain]:
+    """What cannot leave those of these that are being drained, as the repair leader knows it."""
+    draining = {node.shepherd for node in nodes if node.drain and node.drain != DRAINED}
+    if not draining:
+        return {}
+    status = await session.administrator().heal_status()
+    return {held.shepherd: held for held in status.drains if held.shepherd in draining}
 
 
 async def _drained(session: Session, shepherd: str) -> NodeView:
     """Wait until it is drained, telling how far it is. Raises: CANCELLED when somebody calls it off."""
     clock = session.administrator().clock
-    told, since = -1, clock.monotonic_ms()
+    told, since, why = -1, clock.monotonic_ms(), ""
     while (node := await _known(session, "drain", shepherd)).drain != DRAINED:
         if not node.drain:
             raise CheloniaError(Kind.CANCELLED, "drain", shepherd, "somebody has called it off (admin node undrain)")
+        before, held = why, (await _held(session, (node,))).get(node.shepherd)
+        why = held_drain(held) if held else ""
+        if why and why != before:
+            session.out.tell(f"chelonia: {shepherd}: {why}")
         if node.replicas != told:
             told = node.replicas
             since = clock.monotonic_ms()
@@ -131,14 +153,14 @@ async def _drained(session: Session, shepherd: str) -> NodeView:
         elif clock.monotonic_ms() - since >= _STILL_MS:
             since = clock.monotonic_ms()
             still = f"nothing has left it for {_STILL_MS // 60_000} min"
-            session.out.tell(f"chelonia: {shepherd}: {still}" + (_hindrance(node) or f"; {_STUCK}"))
+            session.out.tell(f"chelonia: {shepherd}: {still}" + (_hindrance(node) or f"; {why or _STUCK}"))
         await clock.sleep(_LOOK_MS)
     return node
 
 
 _STUCK: Final = (
-    "what stays may be of files that want more copies than there are other Shepherds with room (add one, or ask for "
-    "fewer: `chelonia modify <LN> set states neededReplicas <n>`), or wait for others (`chelonia admin heal status`)"
+    "what stays may wait for others that have copies of the same files (`chelonia admin node list`), or for repair "
+    "(`chelonia admin heal status`)"
 )
 
 

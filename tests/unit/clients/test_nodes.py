@@ -6,9 +6,10 @@ import json
 import pytest
 
 from chelonia.core.ids import ServiceId
+from chelonia.core.librarian import SetWanted
 from tests.sim.virtual_loop import run_virtual
 from tests.support.admin_cli import run_admin
-from tests.support.librarian import ADMIN
+from tests.support.librarian import ADMIN, BARTENDER
 from tests.support.paper import Paper, paper
 
 
@@ -47,6 +48,41 @@ def test_a_drain_is_waited_for_and_says_when_the_node_may_go(monkeypatch: pytest
     run_virtual(scenario())
 
 
+def test_a_drain_that_more_wanted_copies_hold_up_names_the_files_and_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            one, _, third = p.b.shepherds
+            await down(p, third)
+            guids = [(await p.upload(f"f{n}", copies=2))[0] for n in range(5)]
+            await p.upload("single", copies=1)
+            waiting = asyncio.ensure_future(run_admin(p.b, monkeypatch, "node", "drain", one, "--wait"))
+            await asyncio.sleep(30)
+            listed = (await run_admin(p.b, monkeypatch, "node", "list")).stdout.splitlines()[-1]
+            assert listed.startswith(f"{one}: 5 files cannot leave it")
+            assert listed.count(" (wants 2)") == 3
+            assert "add a Shepherd" in listed
+            assert "neededReplicas" in listed
+            healing = (await run_admin(p.b, monkeypatch, "heal", "status")).stdout
+            assert listed in healing.splitlines()
+            as_json = await run_admin(p.b, monkeypatch, "node", "list", as_json=True)
+            told = json.loads(as_json.stdout)["results"]
+            assert [node["held_up"]["blobs"] for node in told] == [5, 0, 0]
+            assert {found["name"] for found in told[0]["held_up"]["examples"]} < {f"/f{n}" for n in range(5)}
+            again = await run_admin(p.b, monkeypatch, "node", "drain", one)
+            assert again.stdout.splitlines()[-1] == listed
+            await p.b.service.set_wanted(BARTENDER, SetWanted(guids[0], 1))
+            await asyncio.sleep(30)
+            p.shepherds[third].up = True
+            said = await waiting
+            assert (said.code, said.stdout) == (0, f"{one}: drained, it may go\n")
+            told = [line for line in said.stderr.splitlines() if "cannot leave" in line]
+            assert (len(told), told[0]) == (2, f"chelonia: {listed}")
+            assert "4 files" in told[1]
+            assert "cannot leave" not in (await run_admin(p.b, monkeypatch, "heal", "status")).stdout
+
+    run_virtual(scenario())
+
+
 def test_waiting_says_when_nothing_leaves_and_ends_when_a_drain_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
@@ -58,7 +94,9 @@ def test_waiting_says_when_nothing_leaves_and_ends_when_a_drain_is_called_off(mo
             await p.b.service.drain(ADMIN, one, False)
             said = await waiting
             assert said.code != 0
-            assert said.stderr.count("more copies than there are other Shepherds") == 2
+            still = [line for line in said.stderr.splitlines() if "nothing has left it" in line]
+            assert len(still) == 2
+            assert all("1 file cannot leave it" in line for line in still)
             assert "called it off" in said.stderr
 
     run_virtual(scenario())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.replicas import Location, ReplicaState
-from chelonia.librarian.balance import Balance, Move, move, sources
+from chelonia.librarian.balance import Balance, Move, held, move, sources
 from chelonia.librarian.guard import Relief
 from chelonia.librarian.repair import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan_blob
 
@@ -92,6 +92,39 @@ def test_moves(nodes: str, on: str, expected: str) -> None:
     made = moved(file(on), cluster(nodes))
     told = f"{made.leaving} {made.copy.target}" if made else ""
     assert told in expected.split("|")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "on", "wanted", "stays"),
+    [
+        # on as many as want it, and nobody else takes it: away, not accepting, too small for it, or drained as well
+        (":50d :50", "0 1", 2, True),
+        (":50d :50 :50-", "0 1", 2, True),
+        (":50d :50 :50f", "0 1", 2, True),
+        (":50d :50 :100", "0 1", 2, True),
+        (":50d :50 :50d", "0 1", 2, True),
+        # short, and nobody else takes it
+        (":50d :50", "0 1", 3, True),
+        (":50d", "0", 2, True),
+        # it can move, or does not stay for that reason
+        (":50d :50 :50", "0 1", 2, False),
+        (":50d :50", "0", 1, False),
+        (":50d :50 :50", "0 1", 3, False),
+        (":50d :50 :50", "0 1 2W", 2, False),
+        (":50d :50?", "0 1", 2, False),
+        (":50d- :50", "0 1", 2, False),
+        # not drained, or not there
+        (":50 :50", "0 1", 2, False),
+        (":50 :50", "0 1", 3, False),
+        (":50d :50 :50", "1 2", 2, False),
+        (":50d :50 :50", "1 2", 3, False),
+    ],
+)
+@pytest.mark.parametrize("balance", [EVEN, OFF])
+def test_what_holds_a_drain_up(nodes: str, on: str, wanted: int, stays: bool, balance: Balance) -> None:
+    there, blob = cluster(nodes), file(on, wanted)
+    plan = plan_blob(blob, there, POLICY, NOW)
+    assert (move(blob, plan, there, balance) is None and held(blob, plan, there, ServiceId("s0"))) is stays
 
 
 def test_the_off_switch_leaves_only_drains() -> None:
