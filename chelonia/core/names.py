@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
+from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Guid, is_guid
+
+EXCERPT: Final = 80
+"""Characters that messages show of what is no name: a line of a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,13 @@ def check_name(name: str) -> str:
     """Return `name` if it obeys the name law. Raises: BAD_NAME, saying which clause it breaks."""
     reason = _broken_clause(name)
     if reason:
-        raise CheloniaError(Kind.BAD_NAME, subject=ascii(name[:80]), cause=reason)
+        raise CheloniaError(Kind.BAD_NAME, subject=excerpt(name), cause=reason)
     return name
+
+
+def excerpt(text: str) -> str:
+    """A name that is none, as messages show it: whatever it holds, and however long it is. In quotes, ASCII only."""
+    return ascii(text[:EXCERPT]) + ("..." if len(text) > EXCERPT else "")
 
 
 def parse_ln(text: str) -> LogicalName:
@@ -59,14 +68,14 @@ def parse_ln(text: str) -> LogicalName:
     Raises: BAD_NAME when a component breaks the name law, the start is not a GUID, or a bound is exceeded.
     """
     if len(text.encode("utf-8", "surrogatepass")) > bounds.LN_BYTES_MAX:
-        raise CheloniaError(Kind.BAD_NAME, subject=ascii(text[:80]), cause=f"longer than {bounds.LN_BYTES_MAX} bytes")
+        raise CheloniaError(Kind.BAD_NAME, subject=excerpt(text), cause=f"longer than {bounds.LN_BYTES_MAX} bytes")
     head, _, rest = text.partition("/")
     if head and not is_guid(head):
         cause = "a Logical Name starts with / or with a GUID (0 or a UUID in lower case)"
-        raise CheloniaError(Kind.BAD_NAME, subject=ascii(text[:80]), cause=cause)
+        raise CheloniaError(Kind.BAD_NAME, subject=excerpt(text), cause=cause)
     parts = tuple(check_name(part) for part in rest.split("/") if part not in ("", "."))
     if len(parts) > bounds.LN_DEPTH_MAX:
-        raise CheloniaError(Kind.BAD_NAME, subject=ascii(text[:80]), cause=f"deeper than {bounds.LN_DEPTH_MAX}")
+        raise CheloniaError(Kind.BAD_NAME, subject=excerpt(text), cause=f"deeper than {bounds.LN_DEPTH_MAX}")
     return LogicalName(Guid(head) if head else ROOT, parts, into=text.endswith("/"))
 
 

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.names import check_name
+from chelonia.core.names import check_name, excerpt
 
 _KINDS = {
     errno.ENOENT: Kind.NOT_FOUND,
@@ -51,7 +52,9 @@ class Found:
 def local_error(error: OSError, op: str, path: Path | str) -> CheloniaError:
     """What an error of the local disk means, in our own terms."""
     kind = _KINDS.get(error.errno or 0, Kind.INTERNAL)
-    return CheloniaError(kind, op, printable(str(path)), f"local file: {error.strerror or error}")
+    longest = max((len(os.fsencode(part)) for part in Path(path).parts), default=0)
+    subject = excerpt(str(path)) if longest > bounds.NAME_BYTES_MAX else printable(str(path))
+    return CheloniaError(kind, op, subject, f"local file: {error.strerror or error}")
 
 
 def scan(directory: Path) -> list[Found]:

@@ -227,6 +227,17 @@ def test_twice_v_shows_where_the_local_disk_refused_and_keeps_the_document(tmp_p
     assert "standard output" not in ended.stderr
 
 
+@pytest.mark.parametrize("verb", ["get", "get -f", "get -r", "put", "cp"])
+def test_a_local_name_that_is_too_long_is_told_in_short(chelonia: Command, fake: FakeBartender, verb: str) -> None:
+    fake.add_file("/f", b"x")
+    long = "x" * 300
+    sides = (long, "/f") if verb == "put" else ("chelonia:/f" if verb == "cp" else "/f", long)
+    ran = chelonia(*verb.split(), *sides)
+    assert ran.code == 2
+    assert ran.err.endswith(f" '{long[:80]}'...: local file: File name too long (bad-name)\n")
+    assert long[:81] not in ran.err
+
+
 @pytest.mark.parametrize(
     ("words", "usage"),
     [

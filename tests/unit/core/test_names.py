@@ -45,6 +45,7 @@ def test_unlawful_names_are_told_the_clause(name: str, clause: str) -> None:
     assert caught.value.kind is Kind.BAD_NAME
     assert clause in caught.value.cause
     assert caught.value.subject.isascii()
+    assert caught.value.subject.endswith("...") is (len(name) > 80)
 
 
 @pytest.mark.parametrize(
