@@ -44,6 +44,9 @@ class Child:
         self._restart = restart
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
+        self._started = asyncio.Event()
+        """Clear while a process is being started: it has no number yet that a signal could go to."""
+        self._started.set()
         self._stopping = False
 
     @property
@@ -55,7 +58,7 @@ class Child:
         """Start the process and keep it alive; returns when it ended and is not to be started again."""
         loop = asyncio.get_running_loop()
         pause_ms = 0
-        while True:
+        while not self._told_to_stop():
             started = loop.time()
             code = await self._once()
             lived_ms = (loop.time() - started) * 1000
@@ -65,23 +68,25 @@ class Child:
             pause_ms = 0 if lived_ms >= STEADY_MS else min(max(pause_ms * 2, BACKOFF_MS), BACKOFF_MAX_MS)
             log.info("died, is started again name=%s code=%d pause_ms=%d", self.program.name, code, pause_ms)
             await asyncio.sleep(pause_ms / 1000)
-            if self._told_to_stop():
-                return
 
     def _told_to_stop(self) -> bool:
         return self._stopping
 
     async def _once(self) -> int:
-        with self.program.log_file.open("ab") as out:
-            self._process = await asyncio.create_subprocess_exec(
-                *self.program.argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                preexec_fn=_die_with(os.getpid()),
-                # Ctrl-C in a terminal is for the supervisor, which stops its children in order.
-                process_group=0,
-            )
+        self._started.clear()
+        try:
+            with self.program.log_file.open("ab") as out:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.program.argv,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    preexec_fn=_die_with(os.getpid()),
+                    # Ctrl-C in a terminal is for the supervisor, which stops its children in order.
+                    process_group=0,
+                )
+        finally:
+            self._started.set()
         self.pid = self._process.pid
         self._changed()
         return await self._process.wait()
@@ -89,6 +94,7 @@ class Child:
     async def stop(self, deadline_ms: int) -> None:
         """SIGTERM, and SIGKILL when it has not ended within `deadline_ms`."""
         self._stopping = True
+        await self._started.wait()
         process = self._process
         if process is None or process.returncode is not None:
             return

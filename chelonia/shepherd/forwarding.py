@@ -131,9 +131,11 @@ async def not_awaited(
     dead = _LOST if paced else _SILENT
     while not await done_within(clock, task, half_ms):
         question = asyncio.ensure_future(node.ports.transfers.offset(turl))
-        answered = await done_within(clock, question, half_ms)
-        why = _dead(question, dead) if answered else f"asked whether it lives, it has not answered in {half_ms} ms"
-        await settled(question)
+        try:
+            answered = await done_within(clock, question, half_ms)
+            why = _dead(question, dead) if answered else f"asked whether it lives, it has not answered in {half_ms} ms"
+        finally:
+            await settled(question)
         if not why and 0 <= give_up_ms <= clock.monotonic_ms():
             why = "its time is over"
         if why and not task.done():

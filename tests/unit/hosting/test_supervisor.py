@@ -70,6 +70,44 @@ async def test_a_frozen_child_is_stopped_too(tmp_path: Path) -> None:
     await running
 
 
+async def test_a_stop_while_a_child_is_being_started_ends_that_child_too(tmp_path: Path) -> None:
+    child = Child(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
+    running = asyncio.create_task(child.run())
+    await asyncio.sleep(0)  # it has begun to start the process and is not through
+    await stop_all([child], 5000)
+    async with asyncio.timeout(10):
+        await running
+    assert not child.alive
+
+
+async def test_a_stop_while_a_dead_child_is_started_again_ends_the_new_one_too(tmp_path: Path) -> None:
+    waiting = asyncio.Event()
+    child = Child(program(tmp_path, SLEEP), restart=True, changed=lambda: None)
+    starting = asyncio.create_subprocess_exec
+
+    async def slow(*argv: object, **options: object) -> asyncio.subprocess.Process:
+        if child.pid:  # the second start: whoever stops it comes in the middle of that
+            waiting.set()
+            await stopping.wait()
+        return await starting(*argv, **options)  # type: ignore[arg-type]
+
+    stopping = asyncio.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "create_subprocess_exec", slow)
+        running = asyncio.create_task(child.run())
+        await up(child)
+        os.kill(child.pid, signal.SIGKILL)
+        async with asyncio.timeout(10):
+            await waiting.wait()
+        stopped = asyncio.create_task(stop_all([child], 5000))
+        await asyncio.sleep(0)
+        stopping.set()
+        async with asyncio.timeout(10):
+            await stopped
+            await running
+    assert not child.alive
+
+
 def test_children_die_with_their_supervisor(tmp_path: Path) -> None:
     import subprocess
 

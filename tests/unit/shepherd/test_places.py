@@ -10,8 +10,9 @@ from chelonia.core.bounds import CHUNK_BYTES, COPIES_IN_FLIGHT_PER_NODE_MAX
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.shepherd import CopyOrder, Upload
+from chelonia.shepherd.forwarding import ASK_MS
 from chelonia.shepherd.places import MOMENT_MS, STALL_MS, Places
-from tests.support.shepherd import LIBRARIAN, PEER, VirtualClock, World, numbered, request, two, virtual
+from tests.support.shepherd import LIBRARIAN, PEER, FakeTransfers, VirtualClock, World, numbered, request, two, virtual
 
 DATA = b"0123456789" * 100
 LARGE = bytes(4 * CHUNK_BYTES)
@@ -206,6 +207,30 @@ async def test_a_copy_to_a_shepherd_whose_machine_died_gives_its_place_back_thou
     first.transfers.down.clear()
     other = await order(first, second, 2)
     assert (await first.service.copy(LIBRARIAN, other)).location.shepherd == second.settings.service_id
+
+
+@virtual
+async def test_a_copy_that_is_cancelled_leaves_no_question_to_the_other_side_behind() -> None:
+    """Its answer would be an error that nobody takes, and that the event loop tells as one of this process."""
+    first, second = await two()
+    lost = await order(first, second, 1)
+    first.transfers.frozen.append(second.base)
+    questions: list[str] = []
+
+    async def asked(turl: str) -> int:
+        questions.append("asked")
+        try:
+            return await FakeTransfers.offset(first.transfers, turl)
+        finally:
+            questions.append("ended")
+
+    first.transfers.offset = asked  # type: ignore[method-assign]
+    copy = asyncio.ensure_future(first.service.copy(LIBRARIAN, lost))
+    await first.pass_ms(ASK_MS + 1_000)
+    assert questions == ["asked"]
+    copy.cancel()
+    await asyncio.wait((copy,))
+    assert questions == ["asked", "ended"]
 
 
 @virtual
