@@ -241,10 +241,11 @@ def _ignore_the_position() -> Patches:
 
 
 def _alone_is_enough() -> Patches:
-    async def at_once(self: Any, position: Any) -> None:
+    def at_once(self: Any, position: Any, tell: Any) -> None:
         self._horizon.saw(position)
+        tell(None)
 
-    return (patch.object(TermDurability, "wait", at_once),)
+    return (patch.object(TermDurability, "when", at_once),)
 
 
 def _obey_the_past() -> Patches:
