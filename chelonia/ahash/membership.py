@@ -55,7 +55,7 @@ class Quorum:
         """The highest value that a majority of every set has reached; None when some set lacks a majority."""
         lowest: T | None = None
         for voters in self.sets:
-            told = sorted((values[voter] for voter in voters if voter in values), reverse=True)
+            told = sorted([values[voter] for voter in voters if voter in values], reverse=True)
             need = majority(len(voters))
             if len(told) < need:
                 return None

@@ -80,10 +80,9 @@ class Commits:
 
     def gather(self, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> bool:
         """A frame leaves the library: whether it is part of a commit that this thread makes, and goes with the rest."""
-        mark = self._mark
         if flags & _PERMANENT:
-            mark.token = Token(frame_term(control), lsn[0], lsn[1])
-        gathered = mark.gathered
+            self._mark.token = Token(frame_term(control), lsn[0], lsn[1])
+        gathered = self._mark.gathered
         if gathered is None or control[16:20] != LOG or peer != _ALL:
             return False
         gathered.add(control, record)

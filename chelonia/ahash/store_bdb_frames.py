@@ -80,34 +80,35 @@ BRIEF_BYTES: Final = 16 * 1024
 _FLUSH: Final = 0x02
 """Flag of a control buffer: sync when it is applied. In a bundle every record would be; who vouches syncs before."""
 _HEAD: Final = struct.Struct(">I8sI")
+_LENGTHS: Final = struct.Struct(">I8xI")
 
 
 class Bundle:
     """Log records of one term, in order, gathered to travel together."""
 
-    __slots__ = ("_frames", "size")
+    __slots__ = ("_first", "_last", "_parts", "size")
 
     def __init__(self) -> None:
-        self._frames: list[tuple[bytes, bytes]] = []
+        self._first = self._last = b""
+        self._parts: list[bytes] = []
         self.size = 0
         """Bytes of the records gathered so far."""
 
     def add(self, control: bytes, record: bytes) -> None:
-        """Gather one more."""
-        self._frames.append((control, record))
-        self.size += len(record)
+        """Gather one more. Called for every record of the log that a master writes."""
+        size = len(record)
+        if not self._parts:
+            self._first = control
+        self._last = control
+        self._parts += (_HEAD.pack(size, control[8:16], size), record)
+        self.size += size
 
     def take(self) -> tuple[bytes, bytes] | None:
         """What is gathered, as one frame (control, record); None: nothing is. One record alone stays as it was."""
-        frames, self._frames, self.size = self._frames, [], 0
-        if len(frames) < 2:
-            return frames[0] if frames else None
-        first, last, head = frames[0][0], frames[-1][0], _HEAD.pack
-        flags = int.from_bytes(last[32:36], "big") & ~_FLUSH
-        parts: list[bytes] = []
-        for control, record in frames:
-            size = len(record)
-            parts += (head(size, control[8:16], size), record)
+        first, parts, self._parts, self.size = self._first, self._parts, [], 0
+        if len(parts) <= 2:
+            return (first, parts[1]) if parts else None
+        flags = int.from_bytes(self._last[32:36], "big") & ~_FLUSH
         return b"".join((first[:16], _BULK_LOG, first[20:32], flags.to_bytes(4, "big"))), b"".join(parts)
 
 
@@ -115,12 +116,15 @@ def is_whole(control: bytes, record: bytes) -> bool:
     """Whether a bundle holds whole records, as far as their lengths tell; of other frames nothing is known."""
     if control[16:20] != _BULK_LOG:
         return True
-    at, end, head, read = 0, len(record), _HEAD.size, _HEAD.unpack_from
-    while at + head <= end:
-        size, _, again = read(record, at)
-        if size != again:
-            return False
-        at += head + size
+    at, end, head, read = 0, len(record), _LENGTHS.size, _LENGTHS.unpack_from
+    try:
+        while at < end:
+            size, again = read(record, at)
+            if size != again:
+                return False
+            at += head + size
+    except struct.error:
+        return False
     return at == end
 
 

@@ -339,7 +339,7 @@ def test_an_election_that_meets_a_newer_one_ends_at_once(group: Wired) -> None:
     group.cut = set()
     seen = len(group.seen[2])
     for replica in (2, 3):
-        group.engines[replica].elect(2, 2, 200, 100)
+        group.engines[replica].elect(2, 2, 3000, 1500)
     found = group.wait(2, ElectionFailed, seen)
     assert found == ElectionFailed("a newer election is held")
     vote_for_each_other(group, 2, 3)
