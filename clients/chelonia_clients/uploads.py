@@ -9,7 +9,9 @@ overwritten file stays as it was.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
+import os
 import queue
 import select
 import stat
@@ -71,7 +73,10 @@ class Source:
 
 
 def file_source(path: Path) -> Source:
-    """A local file; a pipe or a device is read once, to its end. Raises: OSError when it cannot be read."""
+    """A local file; a pipe or a device is read once, to its end.
+
+    Raises: OSError when it cannot be read, and from the source when it ends before the size it had: cut off meanwhile.
+    """
     size = expected_size(path)
     if not path.is_file():
         return pipe_source(lambda: path.open("rb"))
@@ -79,10 +84,15 @@ def file_source(path: Path) -> Source:
     async def chunks() -> AsyncIterator[bytes]:
         with await asyncio.to_thread(path.open, "rb", buffering=0) as file:
             ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
+            came = 0
             try:
                 while chunk := await ahead:
                     ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
+                    came += len(chunk)
                     yield chunk
+                if came < size:
+                    cause = f"it ended after {came} of {size} bytes: cut off meanwhile? Upload it again, or from stdin"
+                    raise OSError(errno.EIO, cause, str(path))
             finally:  # a thread that still reads needs the file open
                 await asyncio.wait((ahead,))
 
@@ -92,15 +102,18 @@ def file_source(path: Path) -> Source:
 def expected_size(path: Path) -> int:
     """How many bytes a local file will give, -1 if only reading it to its end shows that. Raises: OSError.
 
-    A pipe, a device, and what the kernel makes up as it is read (/proc), are said to have no bytes.
+    A pipe, a device, and what the kernel makes up as it is read, are said to have no bytes (/proc), or a page of them
+    (/sys). Those have no blocks, but so have files that are one hole: of these the last byte is there.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         return -1
-    if found.st_size:
+    if found.st_size and found.st_blocks:
         return found.st_size
     with path.open("rb", buffering=0) as file:
-        return -1 if file.read(1) else 0
+        if not found.st_size:
+            return -1 if file.read(1) else 0
+        return found.st_size if os.pread(file.fileno(), 1, found.st_size - 1) else -1
 
 
 def pipe_source(open_: Callable[[], BinaryIO]) -> Source:

@@ -314,6 +314,46 @@ async def test_what_the_kernel_makes_up_is_uploaded_whole(fake: FakeBartender) -
     assert fake.data("/f") == source.read_bytes()
 
 
+SMALLER_THAN_SAID = Path("/sys/kernel/uevent_seqnum")
+
+
+@pytest.mark.skipif(not SMALLER_THAN_SAID.exists(), reason="needs sysfs")
+async def test_what_the_kernel_says_is_larger_than_it_is_is_uploaded_whole(fake: FakeBartender) -> None:
+    assert SMALLER_THAN_SAID.stat().st_size > len(SMALLER_THAN_SAID.read_bytes())
+    stored = await upload(client_on(fake), file_source(SMALLER_THAN_SAID), "/f")
+    assert stored.size == len(fake.data("/f")) > 0
+    assert fake.data("/f").strip().isdigit()
+
+
+async def test_a_file_of_nothing_but_a_hole_has_its_size(fake: FakeBartender, tmp_path: Path) -> None:
+    with (tmp_path / "f").open("wb") as file:
+        file.truncate(5000)
+    source = file_source(tmp_path / "f")
+    assert source.size == 5000
+    await upload(client_on(fake), source, "/f")
+    assert fake.data("/f") == bytes(5000)
+
+
+@pytest.mark.parametrize("hole", [True, False])
+async def test_a_file_cut_off_while_it_is_uploaded_is_not_stored_short(
+    fake: FakeBartender, tmp_path: Path, hole: bool
+) -> None:
+    path, size = tmp_path / "f", 4 * bounds.CHUNK_BYTES
+    with path.open("wb") as file:
+        file.truncate(size) if hole else file.write(bytes(size))
+    sent: list[int] = []
+
+    def cut(moved: int) -> None:
+        sent.append(moved)
+        os.truncate(path, 2 * bounds.CHUNK_BYTES)
+
+    source = file_source(path)
+    with pytest.raises(OSError, match=r"it ended after [0-9]+ of"):
+        await upload(client_on(fake), source, "/f", UploadOptions(progress=cut))
+    assert sum(sent) == 0, "what was sent does not count"
+    assert fake.names() == [], "and nothing was named"
+
+
 async def test_an_empty_file_is_uploaded_empty(fake: FakeBartender, tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     source = file_source(tmp_path / "f")
