@@ -123,6 +123,7 @@ class HttpClient:
         self._tls = tls
         self._limits = limits or ClientLimits()
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -133,7 +134,8 @@ class HttpClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; what is asked from now on fails with NETWORK."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -190,6 +192,8 @@ class HttpClient:
         )
 
     def _pool(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise CheloniaError(Kind.NETWORK, cause="this process closes its connections: it is ending")
         if self._session is None:
             limits = self._limits
             connector = _Connector(

@@ -57,6 +57,19 @@ async def test_no_answer_in_time_is_a_timeout() -> None:
         assert error.kind is Kind.TIMEOUT
 
 
+async def test_what_is_asked_while_or_after_the_client_is_closed_fails_as_a_broken_connection_does() -> None:
+    """As by what a node does in the background when it ends: it is no error, and leaves no connection open."""
+    async with plain(ok) as server:
+        sending = Sending("GET", f"http://127.0.0.1:{server.port}/")
+        async with client_of(None) as client:
+            await client.request(sending)
+            closing = asyncio.create_task(client.close())
+            await asyncio.sleep(0)
+            assert (await failure(client, sending)).kind is Kind.NETWORK
+            await closing
+            assert (await failure(client, sending)).kind is Kind.NETWORK
+
+
 async def test_who_looks_himself_whether_the_other_side_lives_waits_for_its_answer() -> None:
     """It takes slowly: the bytes are all handed over here, and far from all there."""
     taken = asyncio.Event()
