@@ -124,7 +124,7 @@ POLICY = Verb(
 CREDENTIALS = Verb(
     "credentialsDelegation", "", "delegate a credential to the Bartender", f"{_ADMIN}:delegation", (0, 0)
 )
-REMOVE_CREDENTIALS = Verb("removeCredentials", "", "remove a delegated credential", f"{_ADMIN}:delegation", (0, 0))
+REMOVE_CREDENTIALS = Verb("removeCredentials", "", "remove a delegated credential", f"{_ADMIN}:removal", (0, 0))
 DOCTOR = Verb(
     "doctor", "", "check certificates, clock and Bartenders, and name the cure of each problem", "doctor:doctor",
     (0, 0), (), False, ("doctor", "doctor --json"),

@@ -139,9 +139,18 @@ async def _approve(session: Session, service_id: str, *, approved: bool) -> None
 
 
 async def delegation(_session: Session, _arguments: Arguments) -> None:
-    """The verbs `credentialsDelegation` and `removeCredentials`."""
+    """The verb `credentialsDelegation`."""
+    raise _undelegated("credentialsDelegation")
+
+
+async def removal(_session: Session, _arguments: Arguments) -> None:
+    """The verb `removeCredentials`."""
+    raise _undelegated("removeCredentials")
+
+
+def _undelegated(op: str) -> CheloniaError:
     cause = "not supported by this cluster: none of its services acts in a user's name, so nothing is delegated"
-    raise CheloniaError(Kind.NOT_SUPPORTED, "credentialsDelegation", cause=cause)
+    return CheloniaError(Kind.NOT_SUPPORTED, op, cause=cause)
 
 
 async def version(session: Session, _arguments: Arguments) -> None:

@@ -392,10 +392,11 @@ def test_usage(chelonia: Command) -> None:
 
 
 def test_delegation_is_not_supported(chelonia: Command) -> None:
-    for verb in ("credentialsDelegation", "rem"):
-        ran = chelonia(verb)
+    for word, verb in (("cre", "credentialsDelegation"), ("rem", "removeCredentials")):
+        ran = chelonia(word)
         assert ran.code == 1
-        assert "not supported by this cluster" in ran.err
+        assert ran.err.startswith(f"chelonia: {verb}: not supported by this cluster")
+        assert json.loads(chelonia("--json", word).out)["error"]["op"] == verb
 
 
 def test_no_bartender_names_all_the_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
