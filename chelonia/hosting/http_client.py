@@ -8,6 +8,7 @@ Invariant: queries (they may hold tickets) never reach an error text or a log li
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -329,4 +330,6 @@ def _reason(error: BaseException) -> str:
     inner = getattr(error, "os_error", None) or error
     if isinstance(inner, ConnectionRefusedError):
         return "connection refused"  # the event loops word it each in their way
+    if inner is error and isinstance(error, aiohttp.ClientOSError):  # its own text may quote the URL, with the ticket
+        return os.strerror(error.errno) if error.errno else "it was closed"
     return getattr(inner, "strerror", None) or type(inner).__name__

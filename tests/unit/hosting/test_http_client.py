@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.buffered import Buffered
-from chelonia.hosting.http_client import ClientLimits, HttpClient, Sending, raise_for_status, target_of
+from chelonia.hosting.http_client import ClientLimits, HttpClient, Sending, explain, raise_for_status, target_of
 from chelonia.hosting.http_messages import Answer, Request, error_answer, text_answer
 from chelonia.hosting.transfers import HttpTransfers
 from chelonia.wire.headers import OFFSET_HEADER
@@ -37,6 +39,14 @@ async def test_nobody_listening_is_network_and_names_the_target() -> None:
     assert error.kind is Kind.NETWORK
     assert "127.0.0.1" in str(error)
     assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize(("number", "says"), [(errno.ECONNRESET, "Connection reset by peer"), (None, "it was closed")])
+def test_an_upload_that_breaks_off_is_explained_without_its_ticket(number: int | None, says: str) -> None:
+    """aiohttp quotes the URL where it cannot send the body."""
+    quoting = "Can not write request body for https://host:1/turl/x?ticket=secret"
+    error = explain(aiohttp.ClientOSError(number, quoting), "https://host:1")
+    assert (error.kind, error.cause) == (Kind.NETWORK, f"the connection to https://host:1 broke: {says}")
 
 
 async def test_a_peer_without_tls_is_asked_for_its_port(tmp_path: Path) -> None:
