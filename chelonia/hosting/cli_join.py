@@ -198,8 +198,22 @@ def _home(places: Places) -> _Home:
     if core.ahash is None or not core.ahash.replica_id:
         cause = "it hosts no replica of an A-Hash: run `cheloniad admit` on a host that does"
         raise CheloniaError(Kind.BAD_CONFIG, "admit", str(places.core), cause)
-    has_ca = (places.grid / "ca").exists()
-    return _Home(places, core, CertificateAuthority.load(places.grid) if has_ca else None)
+    return _Home(places, core, _own_ca(places, core) if (places.grid / "ca").exists() else None)
+
+
+def _own_ca(places: Places, core: NodeConfig) -> CertificateAuthority:
+    """The CA whose key is here. Raises: BAD_CONFIG when the hosts trust another in its place: no host would take what
+    it certifies, and a newcomer would trust nobody else."""
+    ca = CertificateAuthority.load(places.grid)
+    own = (subject_dn(ca.certificate), ca.certificate.public_key())
+    ca_dir = Path(core.tls.ca_dir)
+    if own not in [(subject_dn(each), each.public_key()) for each in load_trust(TlsSettings(ca_dir=ca_dir)).cas]:
+        cause = (
+            f"this CA, {own[0]}, is not trusted here any more (it is not in {ca_dir}): move it away and put the "
+            "directory `ca` of the CA that has taken its place there"
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "admit", str(places.grid / "ca"), cause)
+    return ca
 
 
 def _administrator(home: _Home) -> TlsSettings:

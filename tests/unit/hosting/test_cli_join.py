@@ -285,6 +285,27 @@ def test_who_has_no_ca_is_told_where_it_may_be(tmp_path: Path, capsys: pytest.Ca
     assert said.splitlines()[-3].endswith("--site-certificate")
 
 
+def test_a_ca_that_is_trusted_no_longer_admits_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second CA has taken the place of the first: what the first would certify, no host would take."""
+    assert init(tmp_path / "one") == 0
+    one = places(tmp_path / "one")
+    second = CertificateAuthority.create(tmp_path / "grid2", "/O=Grid/O=Chelonia/CN=CA 2", real_now_ms())
+    for file in one.ca_dir.iterdir():
+        file.unlink()
+    second.publish_to(one.ca_dir)
+    capsys.readouterr()
+    assert main(["admit", NEW, *where(tmp_path / "one")]) == 2
+    assert "is not trusted here any more" in (said := capsys.readouterr().err)
+    assert str(one.grid / "ca") in said
+
+
+def test_a_ca_that_was_renewed_elsewhere_still_admits(tmp_path: Path) -> None:
+    assert init(tmp_path / "one") == 0
+    grid = places(tmp_path / "one").grid
+    CertificateAuthority.load(grid).renew(real_now_ms())
+    assert cli_join._home(places(tmp_path / "one")).ca is not None
+
+
 async def test_a_certificate_of_nobodys_ca_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
