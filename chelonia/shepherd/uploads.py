@@ -22,7 +22,7 @@ from itertools import islice
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Dn, Ms, ReferenceId, ServiceId, parse_reference
+from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ReferenceId, ServiceId, parse_reference
 from chelonia.core.librarian import Arriving
 from chelonia.core.replicas import Checksums, Receipt
 from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
@@ -166,20 +166,25 @@ class Uploads:
         busy = old is not None and old.phase not in (Phase.OPEN, Phase.KEPT)
         if busy or request.reference in index or index.live_copy(request.facts.blob) is not None:
             return "already have this file", Kind.EXISTS
-        promised = self._promised(old)
+        promised = self._promised(old, request.facts.blob)
         if len(self._unfinished) >= bounds.UPLOADS_OPEN_MAX and old is None:
             return "too many uploads are open", Kind.UNAVAILABLE
         if not self._node.settings.accepting or free - promised <= 0 or free - promised < request.facts.size:
             return "not enough space", Kind.NO_SPACE
         return None
 
-    def _promised(self, but: Pending | None) -> int:
-        """Bytes promised to uploads other than `but`; forgets on the way which of them count no more."""
+    def _promised(self, but: Pending | None, blob: BlobId) -> int:
+        """Bytes promised to uploads other than `but`, and other than those of `blob` that have not begun: of one blob
+        one copy is kept here. Forgets on the way which of them count no more."""
         for reference, pending in list(self._unfinished.items()):
             if pending.phase in (Phase.STORED, Phase.DONE) or self._pending.get(reference) is not pending:
                 del self._unfinished[reference]
         now_ms = self._node.ports.clock.monotonic_ms()
-        return sum(pending.reserved_bytes(now_ms) for pending in self._unfinished.values() if pending is not but)
+        return sum(
+            pending.reserved_bytes(now_ms)
+            for pending in self._unfinished.values()
+            if pending is not but and not (pending.phase is Phase.OPEN and pending.request.facts.blob == blob)
+        )
 
     def _open(self, request: PutRequest) -> TurlOutcome:
         node = self._node

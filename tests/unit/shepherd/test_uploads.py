@@ -62,6 +62,18 @@ async def test_a_put_is_answered_with_a_turl_and_reserves_its_space() -> None:
 
 
 @virtual
+async def test_a_repair_copy_takes_the_place_that_an_upload_of_the_same_file_has_not_begun_to_use() -> None:
+    """A Bartender has more places kept than the upload uses; on a nearly full disk the file's third copy finds room."""
+    world = await World().start()
+    world.blobs.capacity = 1000
+    assert (await world.put(request(b"x" * 600, 1))).error == ""
+    assert (await world.put(request(b"x" * 600, 2))).error == "not enough space"
+    copy = await world.put(request(b"x" * 600, 1, reference=CLAIMED))
+    assert copy.error == ""
+    assert (await world.send(tickets.parse_turl(copy.turl).ticket, b"x" * 600)).complete
+
+
+@virtual
 async def test_an_upload_that_does_not_begin_loses_its_space_but_not_its_ticket() -> None:
     world = await World().start()
     world.blobs.capacity = 1000
