@@ -105,13 +105,14 @@ class Repairing:
         plans = await self._plans(list(found.values()))
         for blob in set(batch).difference(plan.blob for plan in plans):  # gone, or not to be read
             self._tally.gone(blob)
+            self._telling.gone(blob)
             self._work.planned(blob)
             self._work.settle(blob)
         for plan in plans:
             self._work.planned(plan.blob)
             self._look_again(plan)
-            if plan.ripening and not self._leading.now:
-                self._telling.note(plan.blob)
+            if not self._leading.now:
+                self._telling.planned(plan)
             if not plan.idle:
                 await self.act(plan, found[plan.blob])
 

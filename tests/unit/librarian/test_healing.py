@@ -601,25 +601,6 @@ class Beside:
         return False
 
 
-def test_the_leader_is_told_of_damage_that_only_another_librarian_has_heard_of() -> None:
-    async def scenario() -> None:
-        settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=10**9)
-        async with paper(3, settings) as p:
-            _, blob = await p.upload("f", copies=2)
-            world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings, Beside(p.b.service))  # type: ignore[arg-type]
-            other = LibrarianService(p.b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
-            await other.start()
-            running = asyncio.create_task(other.run())
-            await asyncio.sleep(3)
-            damaged = (blob, f"{blob}@{p.b.shepherds[0]}", S.INVALID)
-            await replace(p.b, service=other).report(p.b.shepherds[0], damaged)
-            assert await p.until(lambda: p.settled(blob, copies=2)) < 5_000
-            await other.stop()
-            running.cancel()
-
-    run_virtual(scenario())
-
-
 def heartbeat(shepherd: ServiceId) -> Heartbeat:
     return Heartbeat(shepherd, 1, 0, 1 << 40, 1 << 41, 0, True, "", f"key of {shepherd}", compared=1)
 
