@@ -82,7 +82,10 @@ async def replace(session: Session, replica: str, dn: str, address: str) -> None
     if not _is_taken_up(found, old, dn, address):
         found = await add(session, dn, address)
     new = next(view.replica for view in found.replicas if view.dn == dn)
-    session.out.tell(f"start replica {new} on an empty directory now, if it does not run yet; waiting until it votes")
+    session.out.tell(
+        f"start replica {new} on an empty directory now (replica_id = {new} in its configuration, and an entry for it "
+        "in `replicas`), if it does not run yet; waiting until it votes"
+    )
     while not any(view.replica == new and view.role in ("follower", "master") for view in found.replicas):
         await session.administrator().clock.sleep(_LOOK_MS)
         found = await _strong_status(session)
