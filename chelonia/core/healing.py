@@ -104,7 +104,8 @@ class NodeCopies:
 
 @dataclass(frozen=True, slots=True)
 class HeldDrain:
-    """What a drained Shepherd cannot be rid of: blobs that want more copies than other Shepherds can take.
+    """What a drained Shepherd cannot be rid of: blobs that want more copies than other Shepherds can take, and lost
+    ones (`live` 0) of which it has a damaged copy.
 
     `blobs`: as many as the last whole look at the Shepherd found; `examples`: the first of them, at most
     `bounds.DRAIN_EXAMPLES_SHOWN`.

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from chelonia.core.fleet import Fleet
 from chelonia.core.ids import ServiceId
 from chelonia.core.placement import Demand, crowding, takes
 from chelonia.core.replicas import ReplicaState
 from chelonia.librarian.repair import BlobPlan, BlobView, Chance, Copy, NodeHealth, Nodes, fullness, nodes_of, weariness
+
+_BAD: Final = frozenset({ReplicaState.INVALID, ReplicaState.STALLED})
+"""States of copies of which no other is made, and which no Shepherd that comes back makes good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,16 @@ def move(blob: BlobView, plan: BlobPlan, nodes: Nodes, balance: Balance) -> Move
 
 
 def held(blob: BlobView, plan: BlobPlan, nodes: Nodes, shepherd: ServiceId) -> bool:
-    """Whether a copy stays on a Shepherd that is drained because too few others can take one. Asked of a blob for
-    which there is no `move`: a new Shepherd, room on another, or a lower `wanted` would let it go."""
+    """Whether a copy stays on a Shepherd that is drained because too few others can take one, or there is no good one
+    to make another of. Asked of a blob for which there is no `move`: a new Shepherd, room on another, or a lower
+    `wanted` would let it go, or whoever deletes what is lost."""
     own = nodes.health.get(shepherd)
     if own is None or not (own.draining and own.present):
         return False
-    alive = (replica.location.shepherd for replica in blob.replicas if replica.state is ReplicaState.ALIVE)
-    return shepherd in alive and (plan.short > 0 or _movable(blob, plan, nodes))
+    here = {replica.state for replica in blob.replicas if replica.location.shepherd == shepherd}
+    if ReplicaState.ALIVE in here:
+        return plan.short > 0 or _movable(blob, plan, nodes)
+    return bool(here) and all(replica.state in _BAD for replica in blob.replicas)
 
 
 def _movable(blob: BlobView, plan: BlobPlan, nodes: Nodes) -> bool:

@@ -163,11 +163,16 @@ def lines(status: HealStatus) -> list[str]:
 
 def held_drain(drain: HeldDrain) -> str:
     """What keeps a drain from its end, and the cure, in words."""
-    names = [f"{found.name or found.blob} (wants {found.wanted})" for found in drain.examples]
-    such = ": " if drain.blobs == len(names) else ", such as "
-    text = f"{drain.blobs} {'file' if drain.blobs == 1 else 'files'} cannot leave it, for more copies are wanted than "
-    text += f"other Shepherds with room can take{such if names else ''}{', '.join(names)}; add a Shepherd, or ask for "
-    text += "fewer copies: `chelonia modify <LN> set states neededReplicas <n>`"
+    names = [f"{found.name or found.blob} (wants {found.wanted})" for found in drain.examples if found.live]
+    lost = [str(found.name or found.blob) for found in drain.examples if not found.live]
+    such = ": " if drain.blobs == len(drain.examples) else ", such as "
+    text = f"{drain.blobs} {'file' if drain.blobs == 1 else 'files'} cannot leave it"
+    if names or not lost:
+        text += f", for more copies are wanted than other Shepherds with room can take{such if names else ''}"
+        text += f"{', '.join(names)}; add a Shepherd, or ask for fewer copies: "
+        text += "`chelonia modify <LN> set states neededReplicas <n>`"
+    if lost:
+        text += f"; no good copy is left anywhere of {', '.join(lost)}: delete it, or stop the Shepherd and forget it"
     if any(parse_snapshot_name(found.name) for found in drain.examples):
         text += " (snapshots of the namespace: `snapshot_copies` of the Librarians, for what is written from then on)"
     return text

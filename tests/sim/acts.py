@@ -95,11 +95,10 @@ class Acts:
         self.drained.pop(shepherd, None)
         self._undecided.pop(shepherd, None)
 
-    async def left(self) -> str:
-        """What is not empty yet though it drains; "" when all are, and are told so."""
+    async def left(self) -> list[ServiceId]:
+        """Who is not told to be empty yet though it drains."""
         views = {view.shepherd: view for view in await self._librarian().nodes(self._call().strongly())}
-        waiting = [shepherd for shepherd in self.drained if views[shepherd].drain != DRAINED]
-        return f"{waiting} drain" if waiting else ""
+        return [shepherd for shepherd in self.drained if views[shepherd].drain != DRAINED]
 
     async def empty(self) -> list[ServiceId]:
         """Who is told to be empty now."""

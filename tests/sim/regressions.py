@@ -37,6 +37,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "compared, so a copy stayed that nobody knew",
     ),
     ("swarm", 30_118, "the simulator's own: a new Shepherd of whom nothing was written yet was taken for called away"),
+    (
+        "swarm",
+        1_230_623,
+        "the simulator's own: it waited for a damaged copy of a lost file to leave a drained Shepherd",
+    ),
     ("swarm", 45_149, "the simulator's own: a disk replaced just before a backup that did not know of it yet"),
     (
         "swarm",

@@ -484,7 +484,9 @@ class Swarm:
             early = [shepherd for shepherd in await self.acts.empty() if self.watch.listed_on(shepherd)]
             if early:
                 raise Violation(f"{early} may go, it is told, with {len(self.watch.listed_on(early[0]))} copies on it")
-            return await self.acts.left()
+            # What is left of a lost file stays where it is, however damaged.
+            waiting = [each for each in await self.acts.left() if not self.watch.keeps_only_lost(each)]
+            return f"{waiting} drain" if waiting else ""
         except CheloniaError as error:
             return str(error)
 

@@ -374,6 +374,14 @@ class Watch:
         listed = (place for blob in self._seen().blobs() for place, _ in self._locations(blob))
         return [place.reference for place in listed if place.shepherd == shepherd]
 
+    def keeps_only_lost(self, shepherd: ServiceId) -> bool:
+        """Whether the metadata list copies on a Shepherd, and all of them are of lost files."""
+        listed = {blob_of(blob) for blob in self._seen().blobs() if self._is_on(shepherd, blob)}
+        return bool(listed) and listed <= self.lost()
+
+    def _is_on(self, shepherd: ServiceId, blob: StoredObject) -> bool:
+        return any(place.shepherd == shepherd for place, _ in self._locations(blob))
+
     def named(self) -> str:
         """What the metadata still say of Shepherds that were forgotten."""
         for shepherd in self._world.lost:

@@ -5,8 +5,10 @@ import json
 
 import pytest
 
-from chelonia.core.ids import ServiceId
+from chelonia.core.healing import Endangered, HeldDrain
+from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.librarian import SetWanted
+from chelonia_clients.verbs_heal import held_drain
 from tests.sim.virtual_loop import run_virtual
 from tests.support.admin_cli import run_admin
 from tests.support.librarian import ADMIN, BARTENDER
@@ -81,6 +83,18 @@ def test_a_drain_that_more_wanted_copies_hold_up_names_the_files_and_the_cure(mo
             assert "cannot leave" not in (await run_admin(p.b, monkeypatch, "heal", "status")).stdout
 
     run_virtual(scenario())
+
+
+def test_of_a_lost_file_that_stays_on_a_drained_shepherd_there_is_another_cure() -> None:
+    def example(name: str, live: int) -> Endangered:
+        return Endangered(BlobId("b"), name, live, 2, 10, Ms(0))
+
+    lost = held_drain(HeldDrain(ServiceId("s"), 1, (example("/lost", 0),)))
+    assert lost.startswith("1 file cannot leave it; no good copy is left anywhere of /lost: delete it, or stop")
+    assert "neededReplicas" not in lost
+    both = held_drain(HeldDrain(ServiceId("s"), 9, (example("/lost", 0), example("/short", 1))))
+    assert ", such as /short (wants 2); add a Shepherd" in both
+    assert "of /lost: delete it" in both
 
 
 def test_waiting_says_when_nothing_leaves_and_ends_when_a_drain_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,12 +38,15 @@ def cluster(specs: str) -> Nodes:
     return Nodes.of({shepherd: node(shepherd, spec) for shepherd, spec in named})
 
 
+LETTERS = {"W": ReplicaState.THIRDWHEEL, "I": ReplicaState.INVALID, "T": ReplicaState.STALLED}
+
+
 def file(on: str, wanted: int = 2, size: int = 10, name: str = "b") -> BlobView:
-    """Verified copies on these nodes; `W` behind a number: surplus."""
+    """Verified copies on these nodes; `W` behind a number: surplus, `I`: damaged, `T`: never made."""
     held = tuple(
         Replica(
-            Location(ServiceId(f"s{where.rstrip('W')}"), ReferenceId(f"{name}r{i}")),
-            ReplicaState.THIRDWHEEL if where.endswith("W") else ReplicaState.ALIVE,
+            Location(ServiceId(f"s{where.rstrip('WIT')}"), ReferenceId(f"{name}r{i}")),
+            LETTERS.get(where[-1], ReplicaState.ALIVE),
             since_ms=NOW if where.endswith("W") else Ms(0),
         )
         for i, where in enumerate(on.split())
@@ -106,6 +109,11 @@ def test_moves(nodes: str, on: str, expected: str) -> None:
         # short, and nobody else takes it
         (":50d :50", "0 1", 3, True),
         (":50d", "0", 2, True),
+        # lost: a damaged copy is all there is
+        (":50d :50", "0I", 2, True),
+        (":50d :50 :50", "0I 1I 2T", 2, True),
+        (":50d :50 :50", "0I 1", 2, False),
+        (":50d :50 :50", "1I 2T", 2, False),
         # it can move, or does not stay for that reason
         (":50d :50 :50", "0 1", 2, False),
         (":50d :50", "0", 1, False),
