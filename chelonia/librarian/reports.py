@@ -127,7 +127,8 @@ def judge(report: Report, known: Known, now: Ms) -> Judged:
     judged.elements.append(put(obj, "report", "number", str(report.number)))
     if report.number == 1:
         last = told(known.shepherd)
-        judged.elements.append(put(obj, "report", "before", f"{last.boot} {last.number} {report.boot}"))
+        so_far = as_read("report", "obeyed", known.shepherd.value("report", "obeyed"))  # as the answer says (`before`)
+        judged.elements.append(put(obj, "report", "before", f"{last.boot} {last.number} {report.boot}", so_far))
     for replica in {replica.reference: replica for replica in report.replicas}.values():
         _judge_one(Location(report.shepherd, replica.reference), replica, known, judged)
     return judged

@@ -172,5 +172,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "bytes that gave way to newer ones kept all else out of a rebuild that their Shepherd told on the same page",
     ),
     ("swarm", 1_210_039, "the simulator's own: a snapshot that was stored, and not yet named, when all was lost"),
+    (
+        "swarm",
+        1_230_517,
+        "an erasure was confirmed between the reading and the applying of a first report, which told of it as it was "
+        "read: an image of the disk from before it passed for the disk, and the bytes stayed",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -1,10 +1,12 @@
 """Numbered reports, inventories, heartbeats and the registry."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec import structs
 
+from chelonia.core.ahash import TransactOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -21,8 +23,9 @@ from chelonia.core.ids import (
 from chelonia.core.librarian import CommitFile, Delete, Heartbeat, Report, ReportedReplica, ServiceRecord
 from chelonia.core.placement import NODE_WAITING
 from chelonia.core.replicas import Checksums, Location, ReplicaState
-from chelonia.librarian import rebuild
-from chelonia.librarian.elements import drop, outbox_record, put
+from chelonia.librarian import rebuild, reports
+from chelonia.librarian.elements import drop, outbox_key, outbox_record, put
+from chelonia.librarian.erasing import struck_off
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, SUMS, Bench, bench, shepherd_call, shepherd_id
 
@@ -245,6 +248,31 @@ async def test_the_first_report_of_a_boot_hears_what_told_something_last() -> No
             await b.ahash.transact(LIBRARIAN, RequestKey(""), (older, put(older.object, "report", "number", "1")))
         ).applied
         assert await told(1, 11) == (0, 0)
+
+
+async def test_an_erasure_that_is_confirmed_while_a_first_report_is_applied_is_told_by_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else an image of the disk from before the erasure, put back meanwhile, would be believed by it."""
+    async with bench() as b:
+        _, blob = await b.file("f")
+        one, now = b.shepherds[0], b.clock.now_ms()
+        for number in (1, 2):
+            await b.report(one, number=number)
+        place, position = Location(one, ReferenceId(ref(blob, one))), (await b.ahash.status(LIBRARIAN)).position
+        transact = b.ahash.transact
+        assert (await transact(LIBRARIAN, RequestKey(""), (outbox_record(place, blob, "deleted", now),))).applied
+        confirmed = (*struck_off(one, 1, [outbox_key(place, now)]), reports.has_obeyed(one, position))
+
+        async def just_before(*args: Any) -> TransactOutcome:
+            monkeypatch.setattr(b.ahash, "transact", transact)
+            assert (await transact(LIBRARIAN, RequestKey(""), confirmed)).applied
+            return await transact(*args)
+
+        monkeypatch.setattr(b.ahash, "transact", just_before)
+        answer = await b.report(one, number=1, boot=2)
+        assert (answer.accepted, answer.before_boot, answer.before_number) == (1, 1, 2)
+        assert answer.obeyed == position.sequence > 0
 
 
 @pytest.mark.parametrize(("boot", "asked"), [(5, True), (6, True), (4, False)])
