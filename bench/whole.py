@@ -34,10 +34,11 @@ PATIENCE_S = 900.0
 
 
 class Whole:
-    """The processes below a directory."""
+    """The processes below a directory. `cache_mib`: of the A-Hash, 0: as in production."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, cache_mib: int = 0) -> None:
         self.directory = directory
+        self._cache_mib = cache_mib
         self.running = cluster.Running(directory)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         DevCluster(DevOptions(directory, SHEPHERDS)).prepare()
@@ -52,6 +53,9 @@ class Whole:
             if section is not None:
                 tuning = {key: value for key, value in section.tuning.items() if key in kept}
                 config = replace(config, **{part: replace(section, tuning=tuning)})
+        if config.ahash is not None and self._cache_mib:
+            tuning = {**config.ahash.tuning, "cache_bytes": self._cache_mib * 1024**2}
+            config = replace(config, ahash=replace(config.ahash, tuning=tuning))
         path.write_text(render_config(config))
 
     def log(self, name: str) -> Path:
