@@ -37,7 +37,7 @@ from chelonia.ahash.membership import Membership
 from chelonia.ahash.peer_messages import AnswerFrame, CallFrame, EngineFrame, Message
 from chelonia.ahash.protocol import Replica
 from chelonia.ahash.standing import LogEnd, TermMark
-from chelonia.ahash.store import Executor, Reader, Store, Tell, settling
+from chelonia.ahash.store import Executor, Reader, Store
 from chelonia.core import bounds
 from chelonia.core.clock import Clock, done_within
 from chelonia.core.errors import CheloniaError, Kind
@@ -166,22 +166,17 @@ class TermDurability:
         self._horizon = horizon
         self._patience_ms = patience_ms
 
+    async def wait(self, position: Position) -> None:
+        """See `Durability`."""
+        await self._mastership.covered(self._term, position.sequence, self._patience_ms)
+        self._horizon.saw(position)
+
     def holds(self, position: Position) -> bool:
         """See `Durability`."""
         if not self._mastership.covers(self._term, position.sequence):
             return False
         self._horizon.saw(position)
         return True
-
-    def when(self, position: Position, tell: Tell) -> None:
-        """See `Durability`."""
-
-        def told(error: CheloniaError | None) -> None:
-            if error is None:
-                self._horizon.saw(position)
-            tell(error)
-
-        self._mastership.when_covered(self._term, position.sequence, told, self._patience_ms)
 
 
 @dataclass(slots=True)
@@ -191,7 +186,7 @@ class _Wait:
     term: int
     sequence: int
     until_ms: int
-    tell: Tell
+    future: asyncio.Future[None]
 
 
 class Mastership:
@@ -377,14 +372,11 @@ class Mastership:
 
         Raises: OUTCOME_UNKNOWN when that cannot be said any more; TIMEOUT after `patience_ms` (0: never).
         """
-        waiting: asyncio.Future[None] = self._loop.create_future()
-        self.when_covered(term, sequence, settling(waiting), patience_ms)
-        await waiting
-
-    def when_covered(self, term: int, sequence: int, tell: Tell, patience_ms: int = 0) -> None:
-        """Have somebody told when `covered` would return or raise; now, if it would now."""
         until = self._clock.monotonic_ms() + patience_ms if patience_ms else 0
-        self._ask_for(_Wait(term, sequence, until, tell))
+        while not self.covers(term, sequence):
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._waits.append(_Wait(term, sequence, until, future))
+            await future
 
     def covers(self, term: int, sequence: int) -> bool:
         """Whether what was read or committed here is durable, as `covered` waits for. Raises: OUTCOME_UNKNOWN."""
@@ -650,36 +642,21 @@ class Mastership:
 
     def _expire(self, now: int) -> None:
         """End the waits whose patience is over, and those in terms that are gone."""
-        present, waits, self._waits = self.replica.term, self._waits, []
-        for wait in waits:
-            if wait.until_ms and now >= wait.until_ms:
+        for wait in self._waits:
+            if wait.until_ms and now >= wait.until_ms and not wait.future.done():
                 cause = "this replica is behind: ask the master"
-                wait.tell(CheloniaError(Kind.TIMEOUT, "ahash", str(wait.sequence), cause))
-            elif wait.term != present:
-                self._ask_for(wait)
-            else:
-                self._waits.append(wait)
+                wait.future.set_exception(CheloniaError(Kind.TIMEOUT, "ahash", str(wait.sequence), cause))
+        present = self.replica.term
+        self._release(lambda wait: wait.future.done() or wait.term != present)
 
     def _release(self, ended: Callable[[_Wait], bool]) -> None:
-        """Ask again for those that may have ended."""
+        """End waits: whoever waited asks again."""
         waits, self._waits = self._waits, []
         for wait in waits:
-            if ended(wait):
-                self._ask_for(wait)
-            else:
+            if not ended(wait):
                 self._waits.append(wait)
-
-    def _ask_for(self, wait: _Wait) -> None:
-        """Tell whoever waits what can be told now, or remember him."""
-        try:
-            covered = self.covers(wait.term, wait.sequence)
-        except CheloniaError as error:
-            wait.tell(error)
-            return
-        if covered:
-            wait.tell(None)
-        else:
-            self._waits.append(wait)
+            elif not wait.future.done():
+                wait.future.set_result(None)
 
     def go_by(self, record: Membership) -> None:
         """Tell engine and links of the record that is in force from now on."""

@@ -15,14 +15,13 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sized
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
 from chelonia.ahash import engine, meta, reads
 from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, RecordJob, TransactJob
-from chelonia.ahash.store import Durability, Executor, LocalDurability, Reader, State, Store, settling
+from chelonia.ahash.store import Durability, Executor, LocalDurability, Reader, State, Store
 from chelonia.core import bounds
 from chelonia.core.access import check_access
 from chelonia.core.ahash import (
@@ -40,7 +39,7 @@ from chelonia.core.ahash import (
 )
 from chelonia.core.caller import Call, Role
 from chelonia.core.clock import Clock
-from chelonia.core.eager import Turn
+from chelonia.core.eager import Turn, begin
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
 from chelonia.core.metadata import Filter, StoredObject
@@ -143,9 +142,7 @@ class AHashService:
         self._queue = _Queue()
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
-        self._untold = 0
-        """Batches that are committed and not durable yet."""
-        self._told = asyncio.Event()
+        self._telling: set[asyncio.Task[None]] = set()
         self._synced = asyncio.Event()
         """Clear while a batch is visible that was committed in the event loop and is not synced, nor told."""
         self._synced.set()
@@ -355,10 +352,7 @@ class AHashService:
             found = await self._executor.run_read(read)
         answer, position = found
         await self._synced.wait()  # until then nobody can say whether what was seen will be durable
-        if not self._durability.holds(position):
-            durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._durability.when(position, settling(durable))
-            await durable
+        await self._durability.wait(position)
         return answer
 
     def _here(self, at_once: Callable[[Callable[P, T]], T | None], work: Callable[P, T]) -> T | None:
@@ -469,35 +463,36 @@ class AHashService:
         """Have a batch answered that is committed, and let the next one take off."""
         try:
             outcomes, position = await flight.outcomes
-            self._untold += 1
-            self._durability.when(position, partial(self._tell, flight.batch, outcomes))
         except BaseException:
             _refuse(deque(flight.batch))
             raise
+        telling = begin(self._tell(flight.batch, outcomes, position))
+        if telling is not None:
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
         self._note_writable(self._started().writable)
-        return None if self._store.upkeep_due() or self._untold else self._take_off()
+        return None if self._store.upkeep_due() or self._telling else self._take_off()
 
     async def _gather(self) -> None:
         """Let changes gather while a batch waits to be durable: a commit costs replicas the same, whatever is in it.
 
         So clients whose calls come one by one, as each takes long to decode, share commits as those at once do.
         """
-        if self._untold and self._queue.waiting:
-            self._told.clear()
-            timer = self._clock.call_later(GATHER_MS, self._told.set)
-            try:
-                await self._told.wait()
-            finally:
-                timer.cancel()
+        if self._telling and self._queue.waiting:
+            await asyncio.wait(self._telling, timeout=GATHER_MS / 1000)
 
-    def _tell(self, batch: list[_Waiting], outcomes: list[Outcome], error: CheloniaError | None) -> None:
-        """Answer a batch when what it came to may be told, or nobody can say it any more: one wait for all of them."""
+    async def _tell(self, batch: list[_Waiting], outcomes: list[Outcome], position: Position) -> None:
+        """Answer a batch once what it came to may be told: one wait for all of them."""
+        try:
+            await self._durability.wait(position)
+        except CheloniaError as error:
+            outcomes = [error] * len(batch)
+        except BaseException:
+            _refuse(deque(batch))
+            raise
         for item, outcome in zip(batch, outcomes, strict=True):
             if not item.answer.done():
-                item.answer.set_result(error or outcome)
-        self._untold -= 1
-        if not self._untold:
-            self._told.set()
+                item.answer.set_result(outcome)
 
     async def _upkeep(self) -> None:
         if self._store.upkeep_due():

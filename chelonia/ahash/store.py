@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 
-from chelonia.core.errors import CheloniaError
 from chelonia.core.position import Horizon, Position
 
 T = TypeVar("T")
@@ -164,34 +163,18 @@ class Executor(Protocol):
         ...
 
 
-Tell: TypeAlias = Callable[[CheloniaError | None], None]
-"""Takes what became of something that was waited for: None, or why it will not come."""
-
-
-def settling(waiting: asyncio.Future[None]) -> Tell:
-    """Tells somebody who awaits a future, if he still does."""
-
-    def tell(error: CheloniaError | None) -> None:
-        if waiting.done():
-            return
-        if error is None:
-            waiting.set_result(None)
-        else:
-            waiting.set_exception(error)
-
-    return tell
-
-
 class Durability(Protocol):
     """Decides when what stands at a position may be told to a caller, and tells the process's horizon that it was."""
 
-    def holds(self, position: Position) -> bool:
-        """Whether everything up to `position` is durable. Raises: OUTCOME_UNKNOWN when that can no longer be said."""
+    async def wait(self, position: Position) -> None:
+        """Return once everything up to `position` is durable.
+
+        Raises: OUTCOME_UNKNOWN when that can no longer be said.
+        """
         ...
 
-    def when(self, position: Position, tell: Tell) -> None:
-        """Have `tell` called once, in the event loop: with None when everything up to `position` is durable (now, if it
-        is already), with OUTCOME_UNKNOWN when that can no longer be said, with TIMEOUT when it takes too long."""
+    def holds(self, position: Position) -> bool:
+        """Whether `wait` would return at once; if so it is told what `wait` tells. Raises: OUTCOME_UNKNOWN."""
         ...
 
 
@@ -202,12 +185,11 @@ class LocalDurability:
         """`horizon`: told of every position answered."""
         self._horizon = horizon or Horizon()
 
+    async def wait(self, position: Position) -> None:
+        """Return at once."""
+        self._horizon.saw(position)
+
     def holds(self, position: Position) -> bool:
         """Always."""
         self._horizon.saw(position)
         return True
-
-    def when(self, position: Position, tell: Tell) -> None:
-        """Now."""
-        self._horizon.saw(position)
-        tell(None)

@@ -10,15 +10,13 @@ from typing import Any
 
 from chelonia.ahash.mastership import TermDurability
 from chelonia.ahash.replicated import ReplicatedAHash
-from chelonia.ahash.store import Tell
 from chelonia.core.position import Position
 from chelonia.hosting import cheloniad
 
 
-def answer_early(durability: TermDurability, position: Position, tell: Tell) -> None:
+async def answer_early(durability: TermDurability, position: Position) -> None:
     """In the place of waiting until the watermark has passed `position`."""
     durability._horizon.saw(position)
-    tell(None)
 
 
 async def answer_from_behind(ahash: ReplicatedAHash, *_: Any) -> None:
@@ -29,7 +27,7 @@ def main() -> None:
     """Make the mistake, and be a daemon."""
     match os.environ["CARELESS"]:
         case "early":
-            TermDurability.when = answer_early  # type: ignore[method-assign]
+            TermDurability.wait = answer_early  # type: ignore[method-assign]
         case "behind":
             ReplicatedAHash._reach = answer_from_behind  # type: ignore[method-assign]
         case mistake:

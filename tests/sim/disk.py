@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from chelonia.ahash.store import Tell
 from chelonia.ahash.store_memory import MemoryStore
 from chelonia.core.ahash import Position
 from chelonia.core.errors import CheloniaError, Kind
@@ -347,22 +346,17 @@ class SeenDurability:
         self._inner = inner
         self._horizon = horizon
 
+    async def wait(self, position: Position) -> None:
+        """See `ahash.store.Durability`."""
+        await self._inner.wait(position)
+        self._horizon.saw(position)
+
     def holds(self, position: Position) -> bool:
         """See `ahash.store.Durability`."""
         if not self._inner.holds(position):
             return False
         self._horizon.saw(position)
         return True
-
-    def when(self, position: Position, tell: Tell) -> None:
-        """See `ahash.store.Durability`."""
-
-        def told(error: CheloniaError | None) -> None:
-            if error is None:
-                self._horizon.saw(position)
-            tell(error)
-
-        self._inner.when(position, told)
 
 
 class SimDurability:
@@ -373,14 +367,12 @@ class SimDurability:
         self.unknown = 0.0
         self._rng = rng
 
-    def when(self, position: Position, tell: Tell) -> None:
+    async def wait(self, position: Position) -> None:
         """Let what stands at `position` become durable."""
-        gone = CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(position.sequence), "the majority is gone")
-        error = gone if self.unknown and self._rng.random() < self.unknown else None
         if self.lag_ms:
-            asyncio.get_running_loop().call_later(self._rng.randint(0, self.lag_ms) / 1000, tell, error)
-        else:
-            tell(error)
+            await asyncio.sleep(self._rng.randint(0, self.lag_ms) / 1000)
+        if self.unknown and self._rng.random() < self.unknown:
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(position.sequence), "the majority is gone")
 
     def holds(self, position: Position) -> bool:
         """Whether there is nothing to wait for, and nothing unknown."""

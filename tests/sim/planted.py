@@ -241,11 +241,10 @@ def _ignore_the_position() -> Patches:
 
 
 def _alone_is_enough() -> Patches:
-    def at_once(self: Any, position: Any, tell: Any) -> None:
+    async def at_once(self: Any, position: Any) -> None:
         self._horizon.saw(position)
-        tell(None)
 
-    return (patch.object(TermDurability, "when", at_once),)
+    return (patch.object(TermDurability, "wait", at_once),)
 
 
 def _obey_the_past() -> Patches:

@@ -14,12 +14,11 @@ from chelonia.ahash.service import (
     BRIEF_ELEMENTS,
     BRIEF_MS,
     BRIEF_OBJECTS,
-    GATHER_MS,
     HAND_OVER_FACTOR,
     AHashService,
     AHashSettings,
 )
-from chelonia.ahash.store import State, Tell
+from chelonia.ahash.store import State
 from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
 from chelonia.ahash.store_threads import ThreadExecutor
 from chelonia.core.bounds import VALUE_BYTES_MAX
@@ -64,24 +63,15 @@ class Gate:
     """A durability gate that opens when told."""
 
     def __init__(self) -> None:
-        self.is_open = False
+        self.opened = asyncio.Event()
         self.asked: list[int] = []
-        self._waiting: list[Tell] = []
 
-    def open(self) -> None:
-        self.is_open = True
-        for tell in self._waiting:
-            tell(None)
-        self._waiting.clear()
+    async def wait(self, position: Position) -> None:
+        self.asked.append(position.sequence)
+        await self.opened.wait()
 
     def holds(self, position: Position) -> bool:
-        return self.is_open
-
-    def when(self, position: Position, tell: Tell) -> None:
-        self.asked.append(position.sequence)
-        self._waiting.append(tell)
-        if self.is_open:
-            self.open()
+        return self.opened.is_set()
 
 
 async def turns(count: int = 10) -> None:
@@ -130,13 +120,14 @@ async def test_no_answer_passes_before_the_gate_opens() -> None:
     await turns()
     assert not any(task.done() for task in (*answers, reading))
     assert set(gate.asked) == {1}
-    gate.open()
+    gate.opened.set()
     await asyncio.gather(*answers, reading)
     assert reading.result()[0].value("s", "p") == "w"
     await service.close()
 
 
-async def test_changes_gather_while_a_batch_waits_for_the_gate() -> None:
+async def test_changes_gather_while_a_batch_waits_for_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.ahash.service.GATHER_MS", 60_000)
     gate = Gate()
     service = AHashService(MemoryStore(), InlineExecutor(), HandClock(), SETTINGS, gate)
     await service.start()
@@ -145,23 +136,22 @@ async def test_changes_gather_while_a_batch_waits_for_the_gate() -> None:
         tries.append(asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))))
         await turns()
     assert gate.asked == [1]
-    gate.open()
+    gate.opened.set()
     assert [(await each).position.sequence for each in tries] == [1, 2, 2, 2, 2]
     await service.close()
 
 
 async def test_changes_do_not_gather_for_long() -> None:
-    gate, clock = Gate(), HandClock()
-    service = AHashService(MemoryStore(), InlineExecutor(), clock, SETTINGS, gate)
+    gate = Gate()
+    service = AHashService(MemoryStore(), InlineExecutor(), HandClock(), SETTINGS, gate)
     await service.start()
     tries = []
-    for _ in range(3):
+    for sequence in (1, 2, 3):
         tries.append(asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))))
-        await turns()
-        clock.advance(GATHER_MS)
-        await turns()
-    assert gate.asked == [1, 2, 3]
-    gate.open()
+        async with asyncio.timeout(10):
+            while sequence not in gate.asked:
+                await asyncio.sleep(0.001)
+    gate.opened.set()
     assert [(await each).position.sequence for each in tries] == [1, 2, 3]
     await service.close()
 
@@ -424,7 +414,7 @@ async def test_what_is_not_durable_is_not_told_at_once() -> None:
     await service.start()
     ids: tuple[ObjectId, ...] = (ObjectId("o"),)
     assert service.at_once(LIBRARIAN, "get", (ids, ())) is None
-    gate.open()
+    gate.opened.set()
     assert service.at_once(LIBRARIAN, "get", (ids, ())) == (StoredObject(ids[0], 0),)
     with pytest.raises(CheloniaError) as caught:
         service.at_once(Call(), "get", (ids, ()))
@@ -478,7 +468,7 @@ async def test_a_brief_batch_is_committed_on_the_loop_and_synced_when_it_has_lef
     await turns()
     assert store.steps == ["commit", "catch up", "sync at once", "catch up"]
     assert not any(each.done() for each in tries)
-    gate.open()
+    gate.opened.set()
     assert {(await each).position.sequence for each in tries} == {1}
     await service.close()
 
@@ -516,7 +506,7 @@ async def test_reads_wait_for_the_sync_of_what_they_saw_unless_the_term_ends() -
     retiring = asyncio.create_task(service.retire())
     await turns()
     assert gate.asked == [1], "of a term that is over it can be said, whatever the disk does"
-    gate.open()
+    gate.opened.set()
     assert (await reading)[0].value("s", "p") == "v"
     on_disk.set()
     assert (await writing).applied
