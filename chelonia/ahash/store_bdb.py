@@ -150,8 +150,8 @@ class BdbStore(NeverLate):
         return space.f_bavail * space.f_frsize
 
     def close(self) -> None:
-        """Write a checkpoint and release everything; safe to call twice."""
-        with self._state.changing():
+        """Write a checkpoint and release everything, after a backup that is being made; safe to call twice."""
+        with self._logs_kept, self._state.changing():
             if self._db is not None and not self._panicked:
                 try:
                     self._env.txn_checkpoint()

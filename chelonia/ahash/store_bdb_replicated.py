@@ -342,13 +342,13 @@ class ReplicatedStore:
         return space.f_bavail * space.f_frsize
 
     def close(self) -> None:
-        """Stop the threads and release everything; safe to call twice."""
+        """Stop the threads and release everything, after a backup that is being made; safe to call twice."""
         self._closed = True
         self._work.put(lambda: None)  # wakes the replication thread
         self._elections.stop()
         if self._thread is not None:
             self._thread.join()
-        with self._work.turn, self._state.changing(), self._gate.exclusive():
+        with self._logs_kept, self._work.turn, self._state.changing(), self._gate.exclusive():
             self._release()
 
     # --- opening and closing ---------------------------------------------------------------------------------------

@@ -6,17 +6,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chelonia.ahash import layout, meta
+from chelonia.ahash import store_bdb_environment as environment
 from chelonia.ahash.committer import CommitLimits, Committer, TransactJob
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_environment import BdbSettings
-from chelonia.ahash.store_bdb_files import CommitCounter, format_slot, parse_slot
+from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, format_slot, parse_slot
+from chelonia.ahash.store_bdb_replicated import ReplicatedStore
 from chelonia.core.ahash import TransactOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -333,6 +339,37 @@ def test_a_backup_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert caught.value.kind is Kind.INTERNAL
     store.commit({b"k": b"v"}, [])
     store.close()
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_closing_waits_for_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, replicated: bool) -> None:
+    identity = ReplicaIdentity(1, "test", Dn("/CN=1"))
+    store = ReplicatedStore(tmp_path / "a", SMALL, identity) if replicated else opened(tmp_path / "a")
+    copying, go_on, done = threading.Event(), threading.Event(), list[str]()
+    copied = environment.copy_environment
+
+    def slowly(env: Any, target: Path) -> None:
+        copying.set()
+        assert go_on.wait(30)
+        done.append("copied")
+        copied(env, target)
+
+    def close() -> None:
+        store.close()
+        done.append("closed")
+
+    monkeypatch.setattr(environment, "copy_environment", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        backup = threads.submit(store.backup, str(tmp_path / "backup"))
+        assert copying.wait(30)
+        closing = threads.submit(close)
+        closed_early = not wait([closing], timeout=0.3).not_done
+        go_on.set()
+        closing.result(30)
+        with suppress(CheloniaError):  # it looks once more what it copied
+            backup.result(30)
+    assert not closed_early
+    assert done == ["copied", "closed"]
 
 
 # --- no space --------------------------------------------------------------------------------------------------------
