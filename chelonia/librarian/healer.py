@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from chelonia.core.ahash import ChangeType, Element
@@ -25,6 +25,7 @@ from chelonia.core.healing import HealControl, HealOrder, HealStatus, Word
 from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary
 from chelonia.core.placement import NODE_OFFLINE
+from chelonia.core.replicas import Location
 from chelonia.librarian import steering
 from chelonia.librarian.balancing import Balancing
 from chelonia.librarian.copies import Copies
@@ -77,7 +78,7 @@ class Healer:
         self._balancing = Balancing(on, parts, self._repairing.act)
         self._progress = Progress(on, self._work, self._tally, self._leading, self._copies)
         self._drilling = Drilling(on, self._leading, planning, (self._tally, self._progress, self._trimming))
-        self._surveying = Surveying(on, planning, self._leading, self._tally, self.consider)
+        self._surveying = Surveying(on, planning, self._leading, self._tally, self._surveyed)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
         self.life = NodeLife(records, nodes, world)
@@ -214,8 +215,13 @@ class Healer:
         self._wake.set()
 
     def consider(self, blobs: Sequence[BlobId]) -> None:
-        """The survey, or another Librarian, has found something to do."""
+        """Another Librarian has found something to do."""
         self._work.mark(blobs)
+        self._wake.set()
+
+    def _surveyed(self, blobs: Mapping[BlobId, Collection[Location]]) -> None:
+        """The survey has found something to do."""
+        self._work.surveyed(blobs)
         self._wake.set()
 
     # --- loops ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ Invariant: the cursor never passes a blob that still lacks a copy.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from string import hexdigits
@@ -97,6 +99,17 @@ class Round:
         if not page.open:
             del self._pages[self.after]
         return True
+
+    def ahead(self, references: Iterable[str]) -> set[str]:
+        """Those of these references that it will come to, or come back to: it finds itself what they lack."""
+        left = sorted((after, page.upto) for after, page in self._pages.items() if page.left is not None)
+        ahead: set[str] = set()
+        for reference in references:
+            before = bisect_left(left, (reference, ""))
+            unread = not self.read and self.after < reference <= self._until
+            if unread or (before and reference <= left[before - 1][1]):
+                ahead.add(reference)
+        return ahead
 
     def _is_left(self, live: int, page: str) -> bool:
         return page in self._pages and self._pages[page].left == live

@@ -1,24 +1,24 @@
 """The survey: slowly, again and again, a look at every blob any Shepherd is said to have.
 
 Finds what no event told of, and counts replicas by state. Only the repair leader surveys. It plans and marks for
-repair; it changes nothing.
+repair (what a round through a Shepherd will come to is left to the round, `worklist`); it changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from chelonia.core import bounds
 from chelonia.core.ids import BlobId, ServiceId, blob_object, shepherd_object
-from chelonia.core.replicas import ReplicaState
+from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian.blobs import blob_of, locations_of
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.planning import Planning
 from chelonia.librarian.tally import Tally
 
-Found = Callable[[Sequence[BlobId]], None]
-"""Told of blobs that something should be done about."""
+Found = Callable[[Mapping[BlobId, Collection[Location]]], None]
+"""Told of blobs that something should be done about, and of the places of those that want a copy."""
 Tolerant = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
 """Does a piece of work and says whether it went through."""
 
@@ -66,4 +66,11 @@ class Surveying:
             for location, state in locations_of(blob):
                 if location.shepherd == shepherd:
                     self._tally.count(state.value if present else ReplicaState.OFFLINE.value)
-        self._found([plan.blob for plan in plans.values() if not plan.idle])
+        self._found(
+            {
+                plan.blob: [place for place, _ in locations_of(blob)] if plan.copies else []
+                for blob in stored
+                for plan in [plans.get(blob_of(blob))]
+                if plan is not None and not plan.idle
+            }
+        )

@@ -2,15 +2,15 @@
 
 In memory only, for it can always be derived again; small state machines with monotonic time passed in. The queue is
 ordered by danger (fewest verified copies, then age) and bounded: a round leaves out what is less endangered than all
-that waits, and comes back to it page by page when the queue runs low. So memory does not grow with what was lost, and
-the cursor of a round moves on while it is worked through.
+that waits, and comes back to it page by page when the queue runs low; the survey leaves to rounds what they will come
+to. So memory does not grow with what was lost, and the cursor of a round moves on while it is worked through.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -18,6 +18,7 @@ from operator import itemgetter
 from chelonia.core import bounds
 from chelonia.core.healing import Endangered, NodeCursor
 from chelonia.core.ids import BlobId, Ms, ServiceId
+from chelonia.core.replicas import Location
 from chelonia.librarian.rounds import END, Round
 
 STUCK_MAX = 100_000
@@ -83,6 +84,23 @@ class Worklist:
         for blob in blobs:
             self._dirty[blob] = None
             self._stuck.pop(blob, None)
+
+    def surveyed(self, blobs: Mapping[BlobId, Collection[Location]]) -> None:
+        """The survey has found something to do about these blobs; of those that want a copy it names the places.
+
+        A blob that wants a copy is left to a round that will come to one of its places: a round keeps to the size of
+        the queue, and a survey finds all that is lost while a few queuefuls of it are healed. The others must be
+        planned.
+        """
+        at: dict[ServiceId, dict[str, BlobId]] = {}
+        for blob, places in blobs.items():
+            for place in places:
+                at.setdefault(place.shepherd, {})[place.reference] = blob
+        left: set[BlobId] = set()
+        for shepherd, found in at.items():
+            if shepherd in self._rounds:
+                left.update(found[reference] for reference in self._rounds[shepherd].ahead(found))
+        self.mark(blob for blob in blobs if blob not in left)
 
     def unmark(self, blob: BlobId) -> None:
         """This blob need not be planned now: what was done to it is known."""

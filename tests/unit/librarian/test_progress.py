@@ -223,6 +223,35 @@ def test_while_enough_waits_a_shepherd_is_gone_through_slowly(monkeypatch: pytes
     run_virtual(scenario())
 
 
+def test_a_survey_while_a_shepherd_is_healed_does_not_put_all_that_is_lost_in_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most, lost = 20, 160
+    monkeypatch.setattr("chelonia.core.bounds.REFERENCES_PAGE", 8)
+    monkeypatch.setattr("chelonia.librarian.healer.Worklist", partial(Worklist, most))
+    queued: list[int] = []
+
+    async def scenario() -> None:
+        settings = replace(QUICK, survey_page_ms=0, survey_interval_ms=2_000)
+        async with paper(shepherds=3, settings=settings) as p:
+            await asyncio.sleep(1)
+            for number in range(lost):
+                await p.upload(f"f{number}", copies=2)
+            for shepherd in p.shepherds.values():
+                shepherd.copy_s = 0.8
+            p.shepherds[p.b.shepherds[0]].up = False
+            await p.until(lambda: noticed(p))
+
+            async def done() -> bool:
+                queued.append((await p.b.service.health(ADMIN)).queued)
+                return await whole(p)
+
+            await p.until(done, 120_000)
+
+    run_virtual(scenario())
+    assert most <= max(queued) <= 2 * most
+
+
 def successor(
     p: Paper, settings: LibrarianSettings, watch: Any, beside: LibrarianService | None = None
 ) -> LibrarianService:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.core.healing import Endangered, NodeCursor
-from chelonia.core.ids import BlobId, Ms, ServiceId
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.replicas import Location
 from chelonia.librarian.rounds import END, Round
 from chelonia.librarian.worklist import Waiting, Worklist
 
@@ -238,6 +239,76 @@ def test_what_an_event_found_endangered_is_never_left_out() -> None:
     work.park(waiting("a", 2))
     work.park(waiting("event", 2, 5))
     assert queue(work) == ["a", "event"]
+
+
+def surveyed(work: Worklist, *blobs: str, shepherd: ServiceId = A) -> list[str]:
+    """What is planned because the survey found these to want a copy, each with a replica at `shepherd`."""
+    work.surveyed({BlobId(blob): (Location(shepherd, ReferenceId(f"r{blob}")),) for blob in blobs})
+    return list(work.take(100))
+
+
+def test_what_a_round_will_come_to_the_survey_leaves_to_it() -> None:
+    work = Worklist(queue_max=4)
+    work.begin(Round(A, Ms(7), "rb", kept=True))
+    assert surveyed(work, "a", "b", "c") == ["a", "b"], "before the cursor it was found whole"
+    page(work, *"abcdefgh", per_page=2)
+    for blob in work.take(100):
+        work.park(waiting(blob))
+    assert surveyed(work, *"cdefgh") == ["c", "d"], "its first page was read, the others not yet"
+    assert surveyed(work, "h", shepherd=B) == ["h"], "no round goes through what is there"
+
+
+def test_what_a_round_left_for_later_the_survey_leaves_to_it_and_nothing_else() -> None:
+    work = Worklist(queue_max=2)
+    work.begin(Round(A, Ms(7), kept=True))
+    pages(work, *"abcdefgh")
+    for blob in work.take(100):
+        work.park(waiting(blob))
+    assert queue(work) == ["a", "b"]
+    assert surveyed(work, *"abcdefgh") == ["a", "b"], "the others are in pages that will be read again"
+    for blob in "ab":
+        work.settle(BlobId(blob))
+    work.refill()
+    page(work, *"abcdefgh", per_page=2)
+    for blob in work.take(100):
+        work.settle(blob)
+    assert surveyed(work, *"abcdefgh") == ["a", "b", "c", "d"], "the page with c and d was read again"
+    work.leave_nodes()
+    assert surveyed(work, *"efgh") == ["e", "f", "g", "h"], "nobody comes back to them"
+
+
+def test_a_survey_does_not_fill_the_queue_beyond_its_size_with_what_rounds_will_find() -> None:
+    names, most = [f"{number:04d}" for number in range(1000)], 40
+    work = Worklist(queue_max=most)
+    work.begin(Round(A, Ms(7), kept=True))
+    left, copied = set(names), 0
+    for start in range(0, 4000, 10):
+        work.refill()
+        if work.next_page() and not work.ample:
+            page(work, *names, per_page=10)
+        begin = start % len(names)
+        work.surveyed(
+            {BlobId(name): [Location(A, ReferenceId(f"r{name}"))] for name in names[begin : begin + 10] if name in left}
+        )
+        for blob in work.take(100):
+            if blob in left:
+                work.park(waiting(blob))
+            else:
+                work.settle(blob)
+        assert work.queued <= most + 10
+        for done in queue(work)[:5]:
+            work.settle(BlobId(done))
+            left.remove(done)
+            copied += 1
+    assert not left
+    assert copied == len(names)
+
+
+def test_what_the_survey_finds_that_wants_no_copy_is_planned_whatever_a_round_will_come_to() -> None:
+    work = Worklist()
+    work.begin(Round(A))
+    work.surveyed({BlobId("a"): ()})
+    assert work.take(9) == ["a"]
 
 
 @given(
