@@ -182,11 +182,12 @@ class Replica:
     def covers(self, term: int, sequence: int) -> bool:
         """Whether what was read or committed here at `sequence`, in `term`, is durable. Every answer asks this.
 
+        At the master what was told by `Durable`: the watermark may rise without a word, when a change of members ends.
         Raises: OUTCOME_UNKNOWN when `term` is not the present one, or at the master when the sequence is not one of
         its commits: whoever waits has to ask again.
         """
         if self._reign is not None and self._reign.term == term:
-            return self._reign.watermark.covers(sequence) and self._reign.opened_ms is not None
+            return self._reign.watermark.covers(sequence) and sequence <= self._reign.told
         if self._following is not None and self._following.term == term:
             return sequence <= self._following.durable
         raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(sequence), f"term {term} has ended here: ask again")

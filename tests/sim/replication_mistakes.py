@@ -28,6 +28,15 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def acknowledged_before_the_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Watermark, "covers", lambda self, sequence: self._first <= sequence <= self._last)
+    true_one = Replica.covers
+
+    def covers(self: Replica, term: int, sequence: int) -> bool:
+        reign = self._reign
+        if reign is None or reign.term != term or reign.opened_ms is None:
+            return true_one(self, term, sequence)
+        return reign.watermark.covers(sequence)
+
+    patch.setattr(Replica, "covers", covers)
 
 
 def acks_of_other_terms_count(patch: pytest.MonkeyPatch) -> None:

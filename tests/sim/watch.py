@@ -203,7 +203,8 @@ class Watch:
                     yield f"{place} of {blob.id} is {state.value}, though its Shepherd has told that it is {told.value}"
 
     def _unasked(self, place: Location, shepherd: SimShepherd) -> bool:
-        """Whether its Shepherd had lost a copy before a receipt of it was committed, and cannot know of that yet."""
+        """Whether its Shepherd had lost a copy, or set it aside as nobody's, before a receipt of it was committed, and
+        cannot know of that yet."""
         lost_ms, now_ms = self._lost_before.get(place, -ASKED_WITHIN_MS), self._world.clock.monotonic_ms()
         return place.reference not in shepherd.relied_on and now_ms - lost_ms < ASKED_WITHIN_MS
 
@@ -261,7 +262,7 @@ class Watch:
         """Two copies are durable, or as many as are wanted, before anybody is told that a file is there; of a snapshot
         one is better than none."""
         homes = {place.shepherd for place, _ in locations_of(blob)}
-        held = {s.service_id: references_on(s) for s in self._world.shepherds if s.service_id in homes}
+        held = {s.service_id: s.disk.platter.references() for s in self._world.shepherds if s.service_id in homes}
         for place, _ in locations_of(blob):
             if place.reference not in held.get(place.shepherd, ()):
                 self._lost_before[place] = self._world.clock.monotonic_ms()

@@ -648,6 +648,30 @@ def test_a_change_of_members_counts_by_both_at_once_and_is_finished_when_durable
     assert one.membership.voters == (1, 2, 3, 4)
 
 
+def test_what_the_end_of_a_change_makes_durable_is_answered_when_it_is_told() -> None:
+    """A commit behind the record that those who stay hold, and too few of those before: counted without a word, it was
+    answered while status, followers and whoever waited for it still had it as not durable."""
+    one = opened()
+    one.propose(records.promote(GROUP, 4))
+    one.event(Committed(43, Token(5, 1, 200)), OPEN + 1)
+    for peer in (2, 4):
+        one.received(peer, ack(200, 43), OPEN + 2)
+    one.finish(43)
+    one.event(Committed(44, Token(5, 1, 250)), OPEN + 3)
+    for peer in (2, 4):
+        one.received(peer, ack(250, 44), OPEN + 4)
+    one.propose(records.demote(one.membership, 3))
+    one.event(Committed(45, Token(5, 1, 300)), OPEN + 5)
+    one.event(Committed(46, Token(5, 1, 350)), OPEN + 6)
+    one.received(2, ack(350, 46), OPEN + 7)
+    assert of(Durable, one.received(4, ack(300, 45), OPEN + 8)) == [Durable(5, 45)]
+    one.finish(45)
+    assert (one.covers(5, 46), one.durable_sequence) == (False, 45), "two of four hold it, so far"
+    assert of(Durable, one.event(Committed(47, Token(5, 1, 400)), OPEN + 9)) == [Durable(5, 46)]
+    assert (one.covers(5, 46), one.durable_sequence) == (True, 46), "and two of three"
+    assert not one.covers(5, 47)
+
+
 def test_who_would_be_left_has_to_answer() -> None:
     """One that is linked and silent may be frozen."""
     one, now_ms = opened(), OPEN + PACE.lease_ms
