@@ -20,6 +20,7 @@ from chelonia.core.replicas import Location
 from chelonia.librarian.blobs import blob_of, facts_of
 from chelonia.librarian.copying import Copier, CopyJob
 from chelonia.librarian.footing import Footing
+from chelonia.librarian.forecast import Rate
 from chelonia.librarian.guard import Backoff, Flow, Slots, Throttle
 from chelonia.librarian.repair import BlobPlan, Copy
 from chelonia.librarian.worklist import Waiting
@@ -35,13 +36,14 @@ each question costs some changes of the metadata."""
 
 class Copies:
     """The copies of one Librarian. `ended` is called when one has ended, told how many bytes were copied, -1 when a
-    Shepherd failed at it or nobody knows."""
+    Shepherd failed at it or nobody knows; `rate` learns what each of them takes."""
 
-    def __init__(self, footing: Footing, copier: Copier, ended: Callable[[int], None]) -> None:
+    def __init__(self, footing: Footing, copier: Copier, ended: Callable[[int], None], rate: Rate) -> None:
         settings = footing.settings
         self._on = footing
         self._copier = copier
         self._ended = ended
+        self._rate = rate
         self._slots = Slots(settings.copies_per_node_max, settings.copies_max, footing.nodes.table.copies_at_once_max)
         self._throttle = Throttle(COPIES_MIN, settings.copies_max)
         self._sent, self._taken = Flow(), Flow()
@@ -54,9 +56,15 @@ class Copies:
         return len(self._running)
 
     @property
-    def bytes(self) -> int:
-        """Of the copies under way, all together."""
-        return sum(facts_of(job.blob).size for job, _ in self._running.values())
+    def at_once(self) -> int:
+        """How many can run at once between these Shepherds, each with two of them: 1 at least."""
+        bear = sum(self._slots.most(shepherd) for shepherd in self.ends)
+        return max(min(self._slots.total_max, bear // 2), 1)
+
+    @property
+    def ends(self) -> tuple[ServiceId, ...]:
+        """The Shepherds that copies can come from and go to."""
+        return tuple(shepherd for shepherd in self._on.nodes.table.shepherds() if self._on.nodes.present(shepherd))
 
     def spared(self, shepherd: ServiceId) -> bool:
         """Whether a Shepherd has just failed and is left alone."""
@@ -90,6 +98,7 @@ class Copies:
             target = Location(copy.target, ReferenceId(self._on.world.ids.uuid()))
             job = CopyJob(blob, source, target, until)
             self._slots.take(job.shepherds)
+            self._rate.began(target.reference, size, self._on.now)
             self._sent.spend(source.shepherd, size, self._on.now)
             self._taken.spend(copy.target, size, self._on.now)
             jobs.append(job)
@@ -102,6 +111,7 @@ class Copies:
     def drop(self, job: CopyJob) -> None:
         """A copy that could not be claimed does not run."""
         self._slots.release(job.shepherds)
+        self._rate.ended(job.target.reference, self._on.now, copied=False)
 
     async def stop(self) -> None:
         """Wait no longer for what runs; whatever arrives all the same keeps its claim up, and is reported."""
@@ -157,5 +167,6 @@ class Copies:
             _LOG.info("copy of %s to %s is left to its claim: %s", blob_of(job.blob), job.target, error)
         finally:
             self._slots.release(job.shepherds)
+            self._rate.ended(job.target.reference, self._on.now, copied=copied >= 0)
             del self._running[job.target.reference]
             self._ended(copied)

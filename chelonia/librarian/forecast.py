@@ -1,23 +1,40 @@
-"""How long healing will take: from what is to be copied, and from how long copying took lately. Pure, time passed in.
+"""How long healing will take: from what is to be copied, and from what copies cost. Pure, time passed in.
 
-A copy costs a time that does not depend on its size and a time per byte; as many run at once as do, so both are times
-of the whole Librarian, not of one copy. They are fitted (least squares, neither below 0) to what was seen, the latest
-weighing most. Where all files seen were alike the two cannot be told apart: a copy is then taken to cost as much by
-itself as `COPY_BYTES` more, as those to come may be others. What was learned is kept while nothing is copied. A copy
-that is under way when it is looked at counts as half made: of the first sixteen that were begun together, the first one
-to end is not all there was to see.
+A copy costs a time that does not depend on its size and a time per byte, both of the whole Librarian: while several run
+at once each is charged its part of the time, so that what all cost together is the time that has passed. Nothing is
+charged while nothing runs, but for a short gap in which more waits. The latest `SAMPLES` small and the latest large
+copies are remembered, and both times are fitted to them (least squares of relative errors).
+
+What may not be as what comes weighs less: copies of an earlier burst, the first of a burst (connections are made, plans
+too), and those that ran alone where many can. One that cost far more than its like counts as `OUTLIER` times as much.
+One that is under way far longer than expected is taken to need as long again: a repair that stands still is not
+foretold to end soon. How a copy by itself and bytes compare is taken from `COPY_BYTES` until samples tell.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from chelonia.core.ids import Ms
+from chelonia.core.ids import Ms, ReferenceId
 
-KEEP: Final = 0.9
-"""How much of its weight a slice keeps when the next one comes: ten slices are most of what is known."""
+SAMPLES: Final = 128
+"""Copies remembered of small ones (below `COPY_BYTES`), and as many of large ones."""
+KEEP: Final = 0.98
+"""How much of its weight a sample keeps when the next one of its like comes: some fifty are most of what is known."""
+IDLE_MS: Final = 1_000
+"""A burst ends when nothing has run for so long; a shorter gap is charged to the copies around it, if more waited."""
+EARLIER: Final = 0.25
+"""What a sample of an earlier burst weighs."""
+COLD: Final = 0.25
+"""What the first samples of a burst weigh, as many as can run at once."""
+OUTLIER: Final = 4.0
+"""How many times as much as its like a sample may count, or as little."""
+ENOUGH: Final = 4.0
+"""Weight of the samples from which a forecast is made, unless `ENOUGH_MS` are behind them."""
+ENOUGH_MS: Final = 1_000
 RECENT_MS: Final = 10_000
 """What `recent` looks back over."""
 SHARE_MIN: Final = 0.02
@@ -27,8 +44,12 @@ UNKNOWN: Final = -1
 COPY_BYTES: Final = 2 * 1024 * 1024
 """Bytes that take about as long as what a copy costs without them: measured 9 ms a small copy and 3 to 4 ms per MiB
 (docs/performance.md)."""
-_RIDGE: Final = 1e-9
-"""How much `COPY_BYTES` weighs beside what was seen: it decides only where that does not."""
+PRIOR: Final = 0.5
+"""What `COPY_BYTES` weighs, in samples."""
+APART: Final = 64.0
+"""How many times as much as that either may be: what is not seen to cost anything is not taken to be free."""
+UNDER_WAY: Final = 0.9
+"""How much of a copy that is under way may be taken as made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +59,9 @@ class Cost:
     copy_ms: float
     byte_ms: float
 
-
-def forecast_ms(copies: int, size: int, cost: Cost | None) -> int:
-    """Milliseconds until so many copies of so many bytes in all are made; `UNKNOWN` without a known cost."""
-    if not copies:
-        return 0
-    return UNKNOWN if cost is None else round(copies * cost.copy_ms + size * cost.byte_ms)
+    def of(self, copies: int, size: int) -> float:
+        """Milliseconds for so many copies of so many bytes in all."""
+        return copies * self.copy_ms + size * self.byte_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,68 +90,178 @@ def outlook(seen: Seen) -> tuple[int, int] | None:
     return seen.copies + more, seen.bytes + round(more * size)
 
 
+def limited_ms(size: int, bytes_per_s: int, at_once: int) -> int:
+    """Milliseconds that so many bytes take at least where so many Shepherds can send at once, each so many bytes a
+    second (0: any)."""
+    return round(size * 1000 / (bytes_per_s * at_once)) if bytes_per_s else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A copy: what it was charged; `beside`: how many ran at once, itself included, on average; `nth` of its burst."""
+
+    size: int
+    cost_ms: float
+    beside: float
+    burst: int
+    nth: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    size: int
+    began_ms: Ms
+    charged_before: float
+    burst: int
+    nth: int
+
+
 class Rate:
     """What copying cost and costs."""
 
     def __init__(self) -> None:
-        self._slice = (0, 0)
-        self._slice_ms = 0
-        self._running = (0, 0)
-        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
-        self._recent: deque[tuple[Ms, int, int]] = deque()
+        self._running: dict[ReferenceId, _Running] = {}
+        self._small: deque[_Sample] = deque(maxlen=SAMPLES)
+        self._large: deque[_Sample] = deque(maxlen=SAMPLES)
+        self._recent: deque[tuple[Ms, int]] = deque()
+        self._charged = 0.0
+        self._charged_at = Ms(0)
+        self._waits_from: Ms | None = None
+        self._spare_ms = 0.0
+        self._burst = self._begun = 0
 
-    def copied(self, size: int) -> None:
-        """A copy has ended well."""
-        copies, total = self._slice
-        self._slice = (copies + 1, total + size)
+    def began(self, copy: ReferenceId, size: int, now: Ms) -> None:
+        """A copy begins."""
+        self._charge(now)
+        if not self._running:
+            self._anew(now)
+        self._running[copy] = _Running(size, now, self._charged, self._burst, self._begun)
+        self._begun += 1
 
-    def tick(self, now: Ms, busy_ms: int, running: tuple[int, int] = (0, 0)) -> None:
-        """So many milliseconds have passed in which copies were under way. `running`: copies that are now, and their
-        bytes."""
-        self._slice_ms += busy_ms
-        copies, size = self._slice
-        if not copies:
+    def ended(self, copy: ReferenceId, now: Ms, *, copied: bool) -> None:
+        """It has ended; what one cost that did not end well is charged to those around it."""
+        self._charge(now)
+        sample = self._sample(self._running.pop(copy), now)
+        if not copied:
+            self._spare(sample.cost_ms)
             return
-        self._recent.append((now, copies, size))
-        made, of_bytes = (
-            ended + max((after - before) / 2, -ended / 2)  # those that failed are no longer under way either
-            for ended, after, before in zip(self._slice, running, self._running, strict=True)
-        )
-        self._learn(made, of_bytes, max(self._slice_ms, 1))
-        self._slice, self._slice_ms, self._running = (0, 0), 0, running
+        spare = self._spare_ms / (len(self._running) + 1)
+        self._spare_ms -= spare
+        like = self._large if sample.size >= COPY_BYTES else self._small
+        like.append(replace(sample, cost_ms=sample.cost_ms + spare))
+        self._recent.append((now, sample.size))
+        self._forget(now)
 
-    @property
-    def unlearned(self) -> bool:
-        """Whether copies have ended since the last tick."""
-        return self._slice[0] > 0
-
-    @property
-    def cost(self) -> Cost | None:
-        """What a copy costs, None when none was seen."""
-        nn, nb, bb, nt, bt = self._sums
-        if not nn:
-            return None
-        scale = bb / nn or 1.0  # bytes of a typical copy, squared: makes both unknowns alike in size
-        alike = COPY_BYTES / scale**0.5
-        ridge = _RIDGE * nn / (1 + alike * alike)  # on (copy_ms - alike * byte_ms), squared
-        a, b = nn + ridge, nb / scale**0.5 - ridge * alike
-        c, d = bb / scale + ridge * alike * alike, bt / scale**0.5
-        determinant = a * c - b * b
-        copy_ms, byte_ms = (nt * c - d * b) / determinant, (d * a - nt * b) / determinant
-        if copy_ms < 0:
-            copy_ms, byte_ms = 0.0, d / c
-        elif byte_ms < 0:
-            copy_ms, byte_ms = nt / a, 0.0
-        return Cost(copy_ms, byte_ms / scale**0.5)
+    def waits(self, now: Ms) -> None:
+        """Nothing runs any more, though something is to be copied."""
+        self._waits_from = now
 
     def recent(self, now: Ms) -> tuple[int, int]:
         """(copies per minute, bytes per second) of the last `RECENT_MS`."""
+        self._forget(now)
+        size = sum(size for _, size in self._recent)
+        return len(self._recent) * 60_000 // RECENT_MS, size * 1000 // RECENT_MS
+
+    def forecast_ms(self, copies: int, size: int, now: Ms, at_once: int) -> int:
+        """Milliseconds until so many copies of so many bytes in all are made, those under way included; `UNKNOWN` while
+        too little is known of what they cost. `at_once`: how many can run at once, 1 at least."""
+        if not copies:
+            return 0
+        self._charge(now)
+        cost = self._cost(min(at_once, copies))
+        if cost is None:
+            return UNKNOWN
+        left, late = cost.of(copies, size), 0
+        for run in self._running.values():
+            charged, usual = self._charged - run.charged_before, cost.of(1, run.size)
+            left -= min(charged, UNDER_WAY * usual)
+            if charged > OUTLIER * usual:
+                late = max(late, now - run.began_ms)
+        return round(max(left, late))
+
+    # --- what is charged --------------------------------------------------------------------------------------------
+
+    def _charge(self, now: Ms) -> None:
+        if self._running:
+            self._charged += max(now - self._charged_at, 0) / len(self._running)
+            self._charged_at = now
+
+    def _anew(self, now: Ms) -> None:
+        """The first begins after nothing ran."""
+        idle = now - self._charged_at
+        if not self._burst or idle >= IDLE_MS:
+            self._burst, self._begun, self._spare_ms = self._burst + 1, 0, 0.0
+        elif self._waits_from is not None:
+            self._spare(now - self._waits_from)
+        self._charged_at, self._waits_from = now, None
+
+    def _spare(self, cost_ms: float) -> None:
+        self._spare_ms = min(self._spare_ms + cost_ms, IDLE_MS)
+
+    def _sample(self, found: _Running, now: Ms) -> _Sample:
+        cost = max(self._charged - found.charged_before, 1e-3)
+        return _Sample(found.size, cost, max((now - found.began_ms) / cost, 1.0), found.burst, found.nth)
+
+    def _forget(self, now: Ms) -> None:
         while self._recent and now - self._recent[0][0] > RECENT_MS:
             self._recent.popleft()
-        copies, size = (sum(item[place] for item in self._recent) for place in (1, 2))
-        return copies * 60_000 // RECENT_MS, size * 1000 // RECENT_MS
 
-    def _learn(self, copies: float, size: float, took_ms: int) -> None:
-        fresh = (copies * copies, copies * size, size * size, copies * took_ms, size * took_ms)
-        nn, nb, bb, nt, bt = (KEEP * old + new for old, new in zip(self._sums, fresh, strict=True))
-        self._sums = (nn, nb, bb, nt, bt)
+    # --- what is learned --------------------------------------------------------------------------------------------
+
+    def _cost(self, at_once: int) -> Cost | None:
+        """What a copy costs, None while too little is known."""
+        weighed = [
+            (sample, KEEP**age * self._weight(sample, at_once))
+            for samples in (self._small, self._large)
+            for age, sample in enumerate(reversed(samples))
+        ]
+        behind_ms = sum(weight * sample.cost_ms for sample, weight in weighed)
+        if sum(weight for _, weight in weighed) < ENOUGH and behind_ms < ENOUGH_MS:
+            return None
+        return _fitted(weighed)
+
+    def _weight(self, sample: _Sample, at_once: int) -> float:
+        alone = min(1.0, sample.beside / at_once)
+        return alone * (EARLIER if sample.burst != self._burst else COLD if sample.nth < at_once else 1.0)
+
+
+def _fitted(weighed: Sequence[tuple[_Sample, float]]) -> Cost:
+    cost = _least_squares(weighed)
+    for _ in range(3):
+        like = _median([(sample.cost_ms / max(cost.of(1, sample.size), 1e-6), weight) for sample, weight in weighed])
+        cost = _least_squares([(_within(sample, like, cost), weight) for sample, weight in weighed])
+    return cost
+
+
+def _median(weighed: Sequence[tuple[float, float]]) -> float:
+    half = sum(weight for _, weight in weighed) / 2
+    for value, weight in sorted(weighed):
+        half -= weight
+        if half <= 0:
+            return value
+    return max(weighed)[0]
+
+
+def _within(sample: _Sample, like: float, cost: Cost) -> _Sample:
+    """The same, not too far from its like."""
+    usual = like * cost.of(1, sample.size)
+    return replace(sample, cost_ms=min(max(sample.cost_ms, usual / OUTLIER), usual * OUTLIER))
+
+
+def _least_squares(weighed: Sequence[tuple[_Sample, float]]) -> Cost:
+    """In units of `COPY_BYTES`: relative errors of a + b * size, and a = b, `PRIOR` of it."""
+    aa, ab, bb, at, bt = PRIOR, -PRIOR, PRIOR, 0.0, 0.0
+    for sample, weight in weighed:
+        units = sample.size / COPY_BYTES
+        share = weight / (1 + units) ** 2
+        aa, ab, bb = aa + share, ab + share * units, bb + share * units * units
+        at, bt = at + share * sample.cost_ms, bt + share * units * sample.cost_ms
+    determinant = aa * bb - ab * ab
+    a, b = (at * bb - bt * ab) / determinant, (aa * bt - ab * at) / determinant
+    if a * APART < b:
+        a = (at + APART * bt) / (aa + 2 * APART * ab + APART * APART * bb)
+        b = a * APART
+    elif b * APART < a:
+        b = (bt + APART * at) / (bb + 2 * APART * ab + APART * APART * aa)
+        a = b * APART
+    return Cost(a, b / COPY_BYTES)

@@ -35,6 +35,7 @@ from chelonia.librarian.drilling import Drilling
 from chelonia.librarian.erasing import Erasers
 from chelonia.librarian.expiring import Expiring
 from chelonia.librarian.footing import Footing
+from chelonia.librarian.forecast import Rate
 from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.listening import WATCHES
@@ -68,7 +69,8 @@ class Healer:
         self._refreshed_ms = Ms(0)
         self._leading = Leading(on, identity.service_id, began=self._began, ended=self._work.leave_nodes)
         self._detecting = Detecting(on, identity.service_id, self._leading)
-        self._copies = Copies(on, Copier(records, uploads, identity, world), self._copied)
+        rate = Rate()
+        self._copies = Copies(on, Copier(records, uploads, identity, world), self._copied, rate)
         planning = self._planning = Planning(on, self._copies.spared, self._tally)
         self._trimming = Trimming(on, planning, self._leading, self._work.blob_at)
         self._telling = Telling(on, self._leading)
@@ -76,7 +78,7 @@ class Healer:
         parts = Parts(self._work, self._tally, planning, self._leading, self._copies, self._trimming, self._telling)
         self._repairing = Repairing(on, parts)
         self._balancing = Balancing(on, parts, self._repairing.act)
-        self._progress = Progress(on, self._work, self._tally, self._leading, self._copies)
+        self._progress = Progress(on, parts, rate)
         self._drilling = Drilling(on, self._leading, planning, (self._tally, self._progress, self._trimming))
         self._surveying = Surveying(on, planning, self._leading, self._tally, self._surveyed)
         self._erasers = Erasers(records, nodes, identity, world)
@@ -207,6 +209,7 @@ class Healer:
         else:
             self._progress.copied(size)
         self._next(self._on.settings.copies_max)
+        self._progress.ended()
 
     def _next(self, limit: int) -> None:
         """Let those that wait go on, as far as there is room."""

@@ -13,33 +13,33 @@ from chelonia.core.healing import Exposed, HealControl, HealStatus, NodeCursor
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.placement import NODE_OFFLINE
 from chelonia.librarian import forecast, steering
-from chelonia.librarian.copies import Copies
 from chelonia.librarian.footing import Footing
-from chelonia.librarian.forecast import Rate, Seen
-from chelonia.librarian.leading import Leading
+from chelonia.librarian.forecast import Rate, Seen, outlook
+from chelonia.librarian.repairing import Parts
 from chelonia.librarian.rounds import Round
-from chelonia.librarian.tally import Tally
-from chelonia.librarian.worklist import Worklist
 
 
 class Progress:
     """Of one Librarian's healing."""
 
-    def __init__(self, footing: Footing, work: Worklist, tally: Tally, leading: Leading, copies: Copies) -> None:
+    def __init__(self, footing: Footing, parts: Parts, rate: Rate) -> None:
         self._on = footing
-        self._work = work
-        self._tally = tally
-        self._leading = leading
-        self._copies = copies
-        self._rate = Rate()
-        self._ticked_ms = footing.now
+        self._work = parts.work
+        self._tally = parts.tally
+        self._leading = parts.leading
+        self._copies = parts.copies
+        self._rate = rate
         self._stored_ms = Ms(0)
-        self._ordered = leading.record, steering.control_of(leading.record, footing.settings)
+        self._ordered = self._leading.record, steering.control_of(self._leading.record, footing.settings)
 
     def copied(self, size: int) -> None:
         """A copy of so many bytes was made."""
-        self._rate.copied(size)
         self._tally.copied(size)
+
+    def ended(self) -> None:
+        """A copy has ended, well or not."""
+        if not len(self._copies) and len(self._work) > self._work.stuck:
+            self._rate.waits(self._on.now)
 
     def begin(self, shepherd: ServiceId) -> None:
         """Have all blobs of a Shepherd planned; of one that is lost, from where the last leader was."""
@@ -56,10 +56,7 @@ class Progress:
             self._work.begin(Round(shepherd, stored.since_ms, after if loss == stored.since_ms else "", kept=True))
 
     async def tick(self, now: Ms) -> None:
-        """Learn from what was copied, and store how far the rounds are."""
-        busy = now - self._ticked_ms if len(self._copies) or self._rate.unlearned else 0
-        self._rate.tick(now, busy, (len(self._copies), self._copies.bytes))
-        self._ticked_ms = now
+        """Store how far the rounds are."""
         if self._leading.now and now - self._stored_ms >= self._on.settings.leader_lease_ms:
             self._stored_ms = now
             elements = steering.moved(steering.cursors_of(self._leading.record), self._work.cursors())
@@ -84,9 +81,6 @@ class Progress:
         work, done = self._tally.work, self._tally.done
         control = self.control
         per_min, per_s = self._rate.recent(self._on.now)
-        seen = Seen(work.copies, work.bytes, *done, self._work.unplanned, self._work.read_share)
-        expected, cost = forecast.outlook(seen), None if control.paused else self._rate.cost
-        until = forecast.forecast_ms(*expected, cost) if expected else forecast.UNKNOWN
         status = HealStatus(
             leader=self._leading.holder,
             is_leader=self._leading.now,
@@ -101,10 +95,23 @@ class Progress:
             copying=len(self._copies),
             copies_per_min=per_min,
             bytes_per_s=per_s,
-            forecast_ms=until,
+            forecast_ms=self._forecast_ms(),
             queue=self._work.endangered(bounds.HEAL_QUEUE_SHOWN),
             cursors=self._work.rounds(),
             waits_for=self._leading.waits_for,
             nodes=self._copies.loads(),
         )
         return replace(status, forecast_ms=forecast.UNKNOWN) if status.at_rest else status
+
+    def _forecast_ms(self) -> int:
+        """Until all is copied; -1 when that cannot be told."""
+        work = self._tally.work
+        expected = outlook(
+            Seen(work.copies, work.bytes, *self._tally.done, self._work.unplanned, self._work.read_share)
+        )
+        if expected is None or (self.control.paused and expected[0]):
+            return forecast.UNKNOWN
+        at_once = self._copies.at_once
+        until = self._rate.forecast_ms(*expected, self._on.now, at_once)
+        least = forecast.limited_ms(expected[1], self.control.bytes_per_s, min(len(self._copies.ends) or 1, at_once))
+        return until if until == forecast.UNKNOWN else max(until, least)

@@ -68,6 +68,11 @@ class Worklist:
         return len(self._queue)
 
     @property
+    def stuck(self) -> int:
+        """Blobs that wait for another node."""
+        return len(self._stuck)
+
+    @property
     def full(self) -> bool:
         """Whether as many wait as are remembered: what is found from now on is mostly counted."""
         return len(self._queue) >= self._queue_max

@@ -115,8 +115,9 @@ def test_limits_hold_for_each_shepherd_and_are_lifted_while_it_runs() -> None:
             p.shepherds[p.b.shepherds[0]].up = False
             await p.until(lambda: noticed(p))
             await asyncio.sleep(10)
-            done = (await p.b.service.heal_status(ADMIN)).copies_done
-            assert 8 <= done <= 12, "a copy of 7 bytes a second"
+            status = await p.b.service.heal_status(ADMIN)
+            assert 8 <= status.copies_done <= 12, "a copy of 7 bytes a second"
+            assert status.forecast_ms == pytest.approx(1_000 * status.copies_to_go, rel=0.2), "as slow as it is told"
             assert max(s.most_in_flight for s in p.shepherds.values()) == 1
             await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 0, 4))
             answer = await p.b.service.heartbeat(shepherd_call(p.b.shepherds[1]), heartbeat(p.b.shepherds[1]))
