@@ -198,9 +198,7 @@ class HttpServer:
         """A new connection in the compact encoding."""
         connection = CompactConnection(door, self._parts.identify, self._forget)
         self.compact_connections.add(connection)
-        if self.connections > self._limits.connections_max or self._stopping:
-            full = f"{self._limits.connections_max} are open"
-            log.info("connection refused: %s", "this stops" if self._stopping else full)
+        if _refused(self.connections, self._limits.connections_max, stopping=self._stopping):
             asyncio.get_running_loop().call_soon(connection.cut)
         return connection
 
@@ -380,8 +378,7 @@ class _Acceptor(web.Server):
         super().connection_made(handler, transport)
         if self._guarded is not None:
             self._numbers[id(handler)] = self._guarded.hold(transport)
-        if self.stopping or len(self.connections) > self._connections_max:
-            log.info("connection refused: %s", "this stops" if self.stopping else f"{self._connections_max} are open")
+        if _refused(len(self.connections), self._connections_max, stopping=self.stopping):
             assert isinstance(handler, _Connection)
             handler.refused = True
             self._loop.call_later(0.01, transport.abort)  # not at once: the handler is not on its feet yet
@@ -484,3 +481,11 @@ def _headers(answer: Answer) -> CIMultiDict[str]:
 
 def _unsent(raw: web.BaseRequest) -> int:
     return raw.transport.get_write_buffer_size() if raw.transport is not None else 0
+
+
+def _refused(connections: int, connections_max: int, *, stopping: bool) -> bool:
+    """Whether a new connection, counted among these, is one too many or too late; told in the log."""
+    if not stopping and connections <= connections_max:
+        return False
+    log.info("connection refused: %s", "this stops" if stopping else f"{connections_max} are open")
+    return True
