@@ -1,15 +1,22 @@
-"""Ports to time and randomness, which only `hosting` and the simulator implement; and waiting with a deadline."""
+"""Ports to time and randomness, which only `hosting` and the simulator implement; waiting with a deadline; an instant
+as people read it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 
 T = TypeVar("T")
+
+
+def stamp(ms: int) -> str:
+    """An instant (wall-clock milliseconds) in UTC, `-` for none."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if ms else "-"
 
 
 class Timer(Protocol):

@@ -17,6 +17,7 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.ahash import Element
+from chelonia.core.clock import stamp
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     BLOB_PREFIX,
@@ -50,6 +51,7 @@ from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.recounts import PAUSES_MS, Look, Recounts
 from chelonia.librarian.reports import reached
 from chelonia.librarian.service_names import Names
+from chelonia.librarian.service_nodes import BURNT
 from chelonia.librarian.tree import type_of
 from chelonia.wire.snapshots import Manifest, Place, decode_manifest, decode_page, parse_snapshot_name, same_pages
 
@@ -145,7 +147,7 @@ class Rebuilding:
 
     async def begin(self, dn: Dn, late: ServiceId = NOBODY) -> None:
         """Start in somebody's name, unless it runs; of one Shepherd that came too late for it. Raises: NOT_EMPTY, of a
-        late one NOT_FOUND, CONFLICT."""
+        late one NOT_FOUND, DENIED (declared lost for good), CONFLICT."""
         async with self._beginning:
             await (self._begin_late(dn, late) if late else self._begin(dn))
 
@@ -161,8 +163,14 @@ class Rebuilding:
             raise CheloniaError(Kind.CONFLICT, "rebuild", shepherd, cause)
         if rebuild.has_told(marker, shepherd):
             raise CheloniaError(Kind.CONFLICT, "rebuild", shepherd, "it has told all it knows already")
+        if shepherd in self._on.nodes.registry.forgotten():
+            raise CheloniaError(Kind.DENIED, "rebuild", shepherd, BURNT)
         if shepherd not in self._on.nodes.table.shepherds():
-            raise CheloniaError(Kind.NOT_FOUND, "rebuild", shepherd, "no such Shepherd is approved")
+            cause = (
+                "no such Shepherd is approved; `chelonia admin service list` shows all that are known, and "
+                "`chelonia admin service approve` takes one in"
+            )
+            raise CheloniaError(Kind.NOT_FOUND, "rebuild", shepherd, cause)
         self._late = shepherd
         self._aside.clear()
         self._progress = Progress("beginning")
@@ -337,17 +345,19 @@ class Rebuilding:
                 manifest = await self._read_manifest(each)
             except CheloniaError as error:
                 known[each.facts.blob] = None
-                self._pass_over(f"the snapshot of {number} ms cannot be read: {error.cause}")
+                self._pass_over(f"the snapshot of {stamp(number)} cannot be read: {error.cause}")
                 continue
             known[each.facts.blob] = manifest
             if rebuild.of_this_namespace(manifest, generation, born):
-                self._progress.note(f"the snapshot of {number} ms was taken after the loss: it is passed over")
+                self._progress.note(f"the snapshot of {stamp(number)} was taken after the loss: it is passed over")
                 continue
             missing = sum(segment not in found for segment in manifest.segments)
             if missing:
-                self._pass_over(f"the snapshot of {number} ms lacks {missing} of {len(manifest.segments)} segments")
+                self._pass_over(f"the snapshot of {stamp(number)} lacks {missing} of {len(manifest.segments)} segments")
                 continue
-            self._progress.note(f"the snapshot used was begun at {manifest.begun_ms} ms: {manifest.objects} objects")
+            self._progress.note(
+                f"the snapshot used was begun at {stamp(manifest.begun_ms)}: {manifest.objects} objects"
+            )
             await self._keep(each, number, manifest, found)
             return manifest
         self._pass_over("no snapshot was found: policies, moves and deletions are not known")

@@ -11,7 +11,6 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from chelonia.core import status
@@ -91,11 +90,6 @@ class Output:
     def _write(self, text: str) -> None:
         with answering():
             self.stdout.write(text)
-
-
-def stamp(ms: int) -> str:
-    """An instant in UTC, `-` for none."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if ms else "-"
 
 
 def describe(error: CheloniaError) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import metadata, resources
 
+from chelonia.core.clock import stamp
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import ServiceRecord
 from chelonia_clients import verbs_ahash, verbs_nodes, verbs_rebuild, verbs_shepherds
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.completing import next_word
-from chelonia_clients.output import stamp, table
+from chelonia_clients.output import table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs_drill import drill
 from chelonia_clients.verbs_fsck import fsck

@@ -9,11 +9,12 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.ahash import AHash, AHashStatus, GroupChange, GroupStep
+from chelonia.core.clock import stamp
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia_clients.arguments import UsageError
 from chelonia_clients.client import new_call
-from chelonia_clients.output import stamp, table
+from chelonia_clients.output import table
 from chelonia_clients.session import Session
 
 _LOOK_MS: Final = 500

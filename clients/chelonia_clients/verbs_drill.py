@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from chelonia.core.clock import stamp
 from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
@@ -21,7 +22,6 @@ from chelonia_clients import curve
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.curve import Curve, Point
-from chelonia_clients.output import stamp
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
 from chelonia_clients.verbs_nodes import parse_duration

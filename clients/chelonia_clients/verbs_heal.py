@@ -9,10 +9,11 @@ import asyncio
 import re
 from typing import Any, Final
 
+from chelonia.core.clock import stamp
 from chelonia.core.healing import KEEP, Endangered, HealAction, HealControl, HealOrder, HealStatus, HeldDrain
 from chelonia.wire.snapshots import parse_snapshot_name
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.output import human_size, stamp, table
+from chelonia_clients.output import human_size, table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
 

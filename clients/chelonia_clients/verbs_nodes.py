@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from chelonia.core.clock import stamp
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HeldDrain, Loss
 from chelonia.core.ids import ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.placement import DRAINED, NODE_ALIVE, NODE_MAINTENANCE
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.output import human_size, stamp, table
+from chelonia_clients.output import human_size, table
 from chelonia_clients.session import Session
 from chelonia_clients.verbs_heal import held_drain, held_facts
 

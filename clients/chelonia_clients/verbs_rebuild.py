@@ -27,8 +27,8 @@ FAILED: Final = 1
 async def rebuild(session: Session, arguments: Arguments) -> None:
     """Begin, or watch one that runs, until it has ended; one that was through is reported again.
 
-    Raises: NOT_EMPTY, NOT_SUPPORTED; of a late Shepherd NOT_FOUND, CONFLICT; CANCELLED when the Librarian was started
-    again meanwhile.
+    Raises: NOT_EMPTY, NOT_SUPPORTED; of a late Shepherd NOT_FOUND, DENIED, CONFLICT; CANCELLED when the Librarian was
+    started again meanwhile.
     """
     late = ServiceId(arguments.value("--late"))
     if arguments.has("--late") and not late:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
+from chelonia.core.clock import stamp
 from chelonia.core.errors import CheloniaError
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.output import human_size, original_status, table
@@ -38,7 +37,7 @@ async def _list(session: Session, text: str) -> None:
     rows = [("DELETED", "KEPT UNTIL", "SIZE", "GUID", "NAME")]
     async for entry in session.client().list_deleted(session.ln(text) if text else ""):
         size = human_size(entry.size) if entry.size >= 0 else "-"
-        rows.append((_stamp(entry.deleted_ms), _stamp(entry.until_ms), size, entry.guid, entry.name))
+        rows.append((stamp(entry.deleted_ms), stamp(entry.until_ms), size, entry.guid, entry.name))
         session.out.result(
             name=entry.name,
             guid=entry.guid,
@@ -52,7 +51,3 @@ async def _list(session: Session, text: str) -> None:
         return
     for line in table(rows, frozenset({2})):
         session.out.say(line)
-
-
-def _stamp(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

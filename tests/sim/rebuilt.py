@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from chelonia.core.clock import stamp
 from chelonia.core.ids import ROOT, SNAPSHOTS_OBJECT, BlobId, Dn, ObjectId, ReferenceId, ServiceId, blob_object
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, RebuildStatus
 from chelonia.core.metadata import StoredObject
@@ -30,7 +31,7 @@ from tests.sim.world import ADMIN_DN, SimShepherd, World
 
 KEPT = ("entry", "policy", "defaultPolicy", "metadata", "mountpoint")
 """Sections of an entry that come back as the snapshot has them."""
-_USED = re.compile(r"the snapshot used was begun at (\d+) ms")
+_USED = re.compile(r"the snapshot used was begun at (\S+ \S+Z): ")
 _PAGE_LOST = "a page of the snapshot is lost"
 _MISSED = (" is away: ", " stopped answering ", " does not come to the end ", " was withdrawn ")
 
@@ -104,7 +105,8 @@ class Judging:
         self._world, self._was, self._now, self._notes = world, was, now, status.notes
         begun = [found[1] for found in map(_USED.match, status.notes) if found is not None]
         late = loss(world, was.then, record_key).taken if begun else {}  # its last bytes may have come since
-        self._used = (late | was.taken).get(int(begun[-1])) if begun else None
+        used = {stamp(each.begun_ms): each for each in (late | was.taken).values()}
+        self._used = used.get(begun[-1]) if begun else None
         self._unknown = bool(begun) and self._used is None
         self._whole = not any(note.startswith(_PAGE_LOST) for note in status.notes)
         named = {ServiceId(note.partition(" ")[0]) for note in status.notes if any(word in note for word in _MISSED)}

@@ -13,6 +13,7 @@ import pytest
 
 from chelonia.core.ahash import Element
 from chelonia.core.caller import Call, Role
+from chelonia.core.clock import stamp
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     CLUSTER_OBJECT,
@@ -23,6 +24,7 @@ from chelonia.core.ids import (
     BlobId,
     Dn,
     Guid,
+    Ms,
     ServiceId,
 )
 from chelonia.core.librarian import (
@@ -171,6 +173,9 @@ def test_what_was_written_overwritten_and_made_since_the_snapshot_comes_back() -
             assert status.counts["files overwritten since the snapshot"] == 1
             assert not (await k.bench.stored(f"blob:{old_blob}")).exists
             assert any("collection 'new'" in note for note in status.notes)
+            begun = Ms(int((await k.bench.stored(REBUILD_OBJECT)).sections["rebuild"]["snapshot_ms"]))
+            assert any(note.startswith(f"the snapshot used was begun at {stamp(begun)}: ") for note in status.notes)
+            assert not any(str(begun) in note for note in status.notes), "a date, for people"
 
     run_virtual(scenario())
 

@@ -62,6 +62,15 @@ async def late(k: Keepers, keeper: Keeper) -> RebuildStatus:
     return await k.bench.service.rebuild(ADMIN, False)
 
 
+async def forgotten(k: Keepers, keeper: Keeper) -> None:
+    """This one is declared lost for good."""
+    keeper.up, page = False, None
+    await asyncio.sleep(10)
+    while page is None or page.after:
+        page = await k.bench.service.forget(ADMIN, keeper.id, page.after if page else "", False, True)
+    assert page.forgotten
+
+
 async def deleted(k: Keepers, path: str) -> None:
     await k.bench.service.delete(BARTENDER, Delete((await k.paths())[path]))  # type: ignore[arg-type]
 
@@ -101,6 +110,23 @@ def test_what_one_shepherd_alone_knew_is_found_when_it_is_back_and_told() -> Non
                 await late(k, one)
             with pytest.raises(CheloniaError, match="has told all it knows"):
                 await late(k, list(k.shepherds.values())[1])
+
+    run_virtual(scenario())
+
+
+def test_one_that_was_declared_lost_or_is_not_approved_tells_nothing_and_the_refusal_says_what_to_do() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        async with without(k, one):
+            await forgotten(k, one)
+            with pytest.raises(CheloniaError, match=r"admin node forget.*another id") as refused:
+                await late(k, one)
+            assert refused.value.kind is Kind.DENIED
+            with pytest.raises(CheloniaError, match="chelonia admin service approve") as refused:
+                await k.bench.service.rebuild(ADMIN, True, ServiceId("https://nobody/Shepherd"))
+            assert refused.value.kind is Kind.NOT_FOUND
 
     run_virtual(scenario())
 
