@@ -44,10 +44,12 @@ UNKNOWN: Final = -1
 COPY_BYTES: Final = 2 * 1024 * 1024
 """Bytes that take about as long as what a copy costs without them: measured 9 ms a small copy and 3 to 4 ms per MiB
 (docs/performance.md)."""
-PRIOR: Final = 0.5
+PRIOR: Final = 1.0
 """What `COPY_BYTES` weighs, in samples."""
 APART: Final = 64.0
 """How many times as much as that either may be: what is not seen to cost anything is not taken to be free."""
+ROUNDS: Final = 3
+"""How often what is far from its like is looked for anew: one that is very far spoils the first fit."""
 UNDER_WAY: Final = 0.9
 """How much of a copy that is under way may be taken as made."""
 
@@ -105,6 +107,10 @@ class _Sample:
     beside: float
     burst: int
     nth: int
+
+
+_Point = tuple[float, float, float]
+"""A sample for the fit: its size in `COPY_BYTES`, what it was charged, and its weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,27 +216,33 @@ class Rate:
 
     def _cost(self, at_once: int) -> Cost | None:
         """What a copy costs, None while too little is known."""
-        weighed = [
-            (sample, KEEP**age * self._weight(sample, at_once))
+        points = [
+            (sample.size / COPY_BYTES, sample.cost_ms, KEEP**age * self._weight(sample, at_once))
             for samples in (self._small, self._large)
             for age, sample in enumerate(reversed(samples))
         ]
-        behind_ms = sum(weight * sample.cost_ms for sample, weight in weighed)
-        if sum(weight for _, weight in weighed) < ENOUGH and behind_ms < ENOUGH_MS:
+        behind_ms = sum(weight * cost_ms for _, cost_ms, weight in points)
+        if sum(weight for _, _, weight in points) < ENOUGH and behind_ms < ENOUGH_MS:
             return None
-        return _fitted(weighed)
+        copy_ms, unit_ms = _fitted(points)
+        return Cost(copy_ms, unit_ms / COPY_BYTES)
 
     def _weight(self, sample: _Sample, at_once: int) -> float:
         alone = min(1.0, sample.beside / at_once)
         return alone * (EARLIER if sample.burst != self._burst else COLD if sample.nth < at_once else 1.0)
 
 
-def _fitted(weighed: Sequence[tuple[_Sample, float]]) -> Cost:
-    cost = _least_squares(weighed)
-    for _ in range(3):
-        like = _median([(sample.cost_ms / max(cost.of(1, sample.size), 1e-6), weight) for sample, weight in weighed])
-        cost = _least_squares([(_within(sample, like, cost), weight) for sample, weight in weighed])
-    return cost
+def _fitted(points: Sequence[_Point]) -> tuple[float, float]:
+    """Milliseconds of a copy by itself and of `COPY_BYTES`. What is far from its like is brought nearer."""
+    a, b = _least_squares(points, 1.0)
+    for _ in range(ROUNDS):
+        like = _median([(cost_ms / (a + b * units), weight) for units, cost_ms, weight in points])
+        nearer = []
+        for units, cost_ms, weight in points:
+            usual = like * (a + b * units)
+            nearer.append((units, min(max(cost_ms, usual / OUTLIER), usual * OUTLIER), weight))
+        a, b = _least_squares(nearer, b / a)
+    return a, b
 
 
 def _median(weighed: Sequence[tuple[float, float]]) -> float:
@@ -242,20 +254,14 @@ def _median(weighed: Sequence[tuple[float, float]]) -> float:
     return max(weighed)[0]
 
 
-def _within(sample: _Sample, like: float, cost: Cost) -> _Sample:
-    """The same, not too far from its like."""
-    usual = like * cost.of(1, sample.size)
-    return replace(sample, cost_ms=min(max(sample.cost_ms, usual / OUTLIER), usual * OUTLIER))
-
-
-def _least_squares(weighed: Sequence[tuple[_Sample, float]]) -> Cost:
-    """In units of `COPY_BYTES`: relative errors of a + b * size, and a = b, `PRIOR` of it."""
+def _least_squares(points: Sequence[_Point], shape: float) -> tuple[float, float]:
+    """Of errors of a + b * units, relative to what is expected with b / a as it seems to be; a = b for want of better."""
     aa, ab, bb, at, bt = PRIOR, -PRIOR, PRIOR, 0.0, 0.0
-    for sample, weight in weighed:
-        units = sample.size / COPY_BYTES
-        share = weight / (1 + units) ** 2
-        aa, ab, bb = aa + share, ab + share * units, bb + share * units * units
-        at, bt = at + share * sample.cost_ms, bt + share * units * sample.cost_ms
+    for units, cost_ms, weight in points:
+        share = weight * ((1 + shape) / (1 + shape * units)) ** 2
+        more = share * units
+        aa, ab, bb = aa + share, ab + more, bb + more * units
+        at, bt = at + share * cost_ms, bt + more * cost_ms
     determinant = aa * bb - ab * ab
     a, b = (at * bb - bt * ab) / determinant, (aa * bt - ab * at) / determinant
     if a * APART < b:
@@ -264,4 +270,4 @@ def _least_squares(weighed: Sequence[tuple[_Sample, float]]) -> Cost:
     elif b * APART < a:
         b = (bt + APART * at) / (bb + 2 * APART * ab + APART * APART * aa)
         a = b * APART
-    return Cost(a, b / COPY_BYTES)
+    return a, b

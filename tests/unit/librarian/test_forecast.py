@@ -79,7 +79,7 @@ def test_nothing_to_do_takes_no_time_and_nothing_is_said_before_anything_was_cop
 
 @given(
     copy_ms=st.integers(5, 200),
-    ms_per_mib=st.integers(1, 60),
+    ms_per_mib=st.integers(3, 60),
     mixes=st.lists(st.integers(0, 200), min_size=30, max_size=90),
     wanted=st.tuples(st.integers(1, 1000), st.integers(0, 10_000)),
     at_once=st.integers(1, 8),
