@@ -40,6 +40,7 @@ from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.leading import Leading
 from chelonia.librarian.listening import WATCHES
 from chelonia.librarian.node_life import NodeLife
+from chelonia.librarian.open_questions import OpenQuestions
 from chelonia.librarian.planning import Planning
 from chelonia.librarian.progress import Progress
 from chelonia.librarian.records import Draft, Identity, Records
@@ -83,6 +84,7 @@ class Healer:
         self._surveying = Surveying(on, planning, self._leading, self._tally, self._surveyed)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
+        self._questions = OpenQuestions(on, self._leading)
         self.life = NodeLife(records, nodes, world)
         self.keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
         self._snapshotting = Snapshotting(on, self._leading, self.keeping) if self.keeping else None
@@ -199,6 +201,7 @@ class Healer:
 
     def _began(self) -> None:
         """This Librarian leads from now on: it plans what every Shepherd has."""
+        self._questions.look_again()
         for shepherd in self._on.nodes.table.shepherds():
             self._node_changed(shepherd)
 
@@ -245,6 +248,7 @@ class Healer:
             self._every(self._on.settings.tick_ms, self._balance),
             self._every(self._on.settings.tick_ms, self._drilling.step),
             self._every(self._on.settings.sweep_interval_ms, self._expiring.sweep),
+            self._every(self._on.settings.sweep_interval_ms, self._questions.step),
             *(
                 [self._every(self._on.settings.sweep_interval_ms, self._snapshotting.step)]
                 if self._snapshotting

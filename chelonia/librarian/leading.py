@@ -18,7 +18,7 @@ from chelonia.librarian import leader
 from chelonia.librarian.elements import LEASE, put
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.leader import Leadership
-from chelonia.librarian.rebuild import litter, remembers, under_way, waiting
+from chelonia.librarian.rebuild import half_told, litter, remembers, under_way, waiting
 from chelonia.librarian.records import Draft
 
 _LOG = logging.getLogger(__name__)
@@ -67,6 +67,11 @@ class Leading:
         """When a rebuild has left a record of deleted blobs that is of no use to anybody, as last read: the condition
         that it is still so."""
         return litter(self._rebuild) if self._rebuild is not None else None
+
+    @property
+    def half_told(self) -> tuple[ServiceId, ...]:
+        """The Shepherds of which a late rebuild takes in what they know, or did so until it broke off, as last read."""
+        return half_told(self._rebuild) if self._rebuild is not None else ()
 
     @property
     def waits_for(self) -> str:

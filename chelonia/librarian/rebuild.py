@@ -46,7 +46,19 @@ from chelonia.librarian.blobs import (
     locations_of,
     make_blob,
 )
-from chelonia.librarian.elements import check, drop, erase, file_record, isset, put, put_all, seconds, unset, version
+from chelonia.librarian.elements import (
+    as_read,
+    check,
+    drop,
+    erase,
+    file_record,
+    isset,
+    put,
+    put_all,
+    seconds,
+    unset,
+    version,
+)
 from chelonia.librarian.seal import sealed
 from chelonia.librarian.tree import blobs_of, key_for, names_of, type_of
 from chelonia.wire.snapshots import Manifest
@@ -94,6 +106,17 @@ def awaited(stored: StoredObject) -> tuple[ServiceId, ...]:
 def may_have_named(stored: StoredObject, shepherd: ServiceId, boot: int) -> bool:
     """Whether a rebuild may have listed what a Shepherd had set aside, that has told nothing since this boot."""
     return boot <= int(stored.value(REPORTED, shepherd, "-1"))
+
+
+def still_named(stored: StoredObject, shepherd: ServiceId) -> Element:
+    """The condition that `may_have_named` would say the same as when this was read."""
+    return check(REBUILD_OBJECT, as_read(REPORTED, shepherd, stored.value(REPORTED, shepherd)))
+
+
+def half_told(stored: StoredObject) -> tuple[ServiceId, ...]:
+    """The Shepherds of which a late rebuild takes in what they know, or did so until it broke off."""
+    reported = stored.sections.get(REPORTED, {})
+    return tuple(ServiceId(shepherd) for shepherd, boot in sorted(reported.items()) if boot == EVERY_BOOT)
 
 
 def has_told(stored: StoredObject, shepherd: ServiceId) -> bool:

@@ -42,7 +42,7 @@ from chelonia.librarian import identity, registry, reports
 from chelonia.librarian.elements import put
 from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Told, Transition
 from chelonia.librarian.identity import Recorded, Voices
-from chelonia.librarian.rebuild import REPORTED, may_have_named, under_way
+from chelonia.librarian.rebuild import REPORTED, may_have_named, still_named, under_way
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.registry import Registry
 from chelonia.librarian.reports import Known, Reached
@@ -360,7 +360,8 @@ class Nodes:
             for note in judged.notes:
                 _LOG.info("report %s", note)
             answer = replace(answer, accepted=report.number, unknown=tuple(judged.unknown))
-            return Draft(judged.elements)
+            as_it_says = [still_named(marker, report.shepherd)] if report.number == 1 else []
+            return Draft([*judged.elements, *as_it_says])
 
         await self._records.apply(call, build)
         if answer.accepted == report.number:

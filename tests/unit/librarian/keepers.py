@@ -220,23 +220,38 @@ class Keepers:
     @asynccontextmanager
     async def running(self, settings: LibrarianSettings, generation: int = 1) -> AsyncIterator[Keepers]:
         """A Librarian over a fresh A-Hash of some generation, healing; the Shepherds' disks are what they are."""
+        async with (
+            serving(MemoryStore(), self.clock) as ahash,  # type: ignore[arg-type]
+            self._librarian(ahash, settings, generation),
+        ):
+            yield self
+
+    @asynccontextmanager
+    async def another(self, settings: LibrarianSettings, generation: int = 1) -> AsyncIterator[Keepers]:
+        """Another Librarian over the A-Hash that is there, in the place of the one before, which has ended."""
+        async with self._librarian(self.bench.ahash, settings, generation):
+            yield self
+
+    @asynccontextmanager
+    async def _librarian(
+        self, ahash: AHashService, settings: LibrarianSettings, generation: int
+    ) -> AsyncIterator[None]:
         chosen = replace(settings, bootstrap=approved(*self.shepherds))
-        async with serving(MemoryStore(), self.clock) as ahash:  # type: ignore[arg-type]
-            raised = Generation(ahash, generation, self)
-            world = World(self, PaperVerifier(), self.clock, self.ids, chosen, carrier=self)  # type: ignore[arg-type]
-            service = LibrarianService(raised, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)  # type: ignore[arg-type]
-            self.bench = Bench(service, ahash, self.clock, tuple(self.shepherds), chosen, self)  # type: ignore[arg-type]
-            await service.start()
-            await self.bench.beat_all()
-            tasks = [asyncio.create_task(service.run()), asyncio.create_task(self.hearts())]
-            try:
-                yield self
-            finally:
-                await service.stop()
-                for task in tasks:
-                    task.cancel()
-                done = await asyncio.gather(*tasks, return_exceptions=True)
-                assert [e for e in done if e is not None and not isinstance(e, asyncio.CancelledError)] == []
+        raised = Generation(ahash, generation, self)
+        world = World(self, PaperVerifier(), self.clock, self.ids, chosen, carrier=self)  # type: ignore[arg-type]
+        service = LibrarianService(raised, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)  # type: ignore[arg-type]
+        self.bench = Bench(service, ahash, self.clock, tuple(self.shepherds), chosen, self)  # type: ignore[arg-type]
+        await service.start()
+        await self.bench.beat_all()
+        tasks = [asyncio.create_task(service.run()), asyncio.create_task(self.hearts())]
+        try:
+            yield
+        finally:
+            await service.stop()
+            for task in tasks:
+                task.cancel()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [e for e in done if e is not None and not isinstance(e, asyncio.CancelledError)] == []
 
 
 class Generation:

@@ -16,6 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     OVERWRITTEN_OBJECT,
     REBUILD_OBJECT,
+    REPAIR_OBJECT,
     BlobId,
     ReferenceId,
     RequestKey,
@@ -25,7 +26,7 @@ from chelonia.core.ids import (
 from chelonia.core.librarian import Delete, RebuildStatus
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import RecordPage, StatOutcome
-from chelonia.librarian import rebuild
+from chelonia.librarian import leader, rebuild
 from chelonia.librarian.elements import drop, put
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
@@ -392,6 +393,98 @@ def test_one_that_tells_only_a_part_is_asked_for_what_it_has_set_aside_of_that(
             assert asked
 
     run_virtual(scenario())
+
+
+def test_one_is_asked_for_what_it_has_set_aside_by_the_next_librarian_when_one_ends_in_mid_way(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Some of it is listed already, and nobody else would ask for a day."""
+    caplog.set_level(logging.ERROR)
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        asked = asked_of(k)
+        told, listed = one.records, asyncio.Event()
+
+        async def no_more(call: Call, after: str, limit: int) -> RecordPage:
+            if listed.is_set():
+                await asyncio.Event().wait()
+            listed.set()
+            page = await told(call, after, limit)
+            return RecordPage(tuple(replace(item, aside=True) for item in page.items), page.after)
+
+        async with without(k, one):
+            one.up, one.records = True, no_more  # type: ignore[method-assign]
+            await asyncio.sleep(2)
+            await k.bench.service.rebuild(ADMIN, True, one.id)
+            await k.until(lambda: is_listed(k))
+            await k.bench.service.stop()
+            one.up = False
+            async with k.another(FOR_GOOD, generation=2):
+                await asyncio.sleep(20)
+                assert not asked, "it is not there"
+                one.up = True
+                await k.until(lambda: has_any(asked))
+                await asyncio.sleep(20)
+                assert asked == [one.id], "once, and nobody else"
+                one.records = told  # type: ignore[method-assign]
+                assert (await late(k, one)).stage == "done"
+            asked.clear()
+            async with k.another(FOR_GOOD, generation=2):
+                await asyncio.sleep(20)
+                assert not asked, "it has told all"
+
+    run_virtual(scenario())
+
+
+def test_one_is_asked_for_what_it_has_set_aside_by_who_leads_next_when_a_librarian_ends_in_mid_way() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        one = first(k)
+        asked = asked_of(k)
+        async with without(k):
+            await asyncio.sleep(20)
+            half = put(REBUILD_OBJECT, rebuild.REPORTED, one.id, rebuild.EVERY_BOOT)
+            await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), (half,))
+            await asyncio.sleep(20)
+            assert not asked, "another Librarian is at it, and will ask"
+            before = leader.parse(await k.bench.stored(REPAIR_OBJECT))
+            gone = leader.Lease("https://other/Librarian", before.until_ms, "another's term")
+            taken = leader.Bid(before, gone, k.clock.monotonic_ms()).elements()
+            assert (await k.bench.ahash.transact(LIBRARIAN, RequestKey(""), tuple(taken))).applied
+            await k.until(lambda: has_any(asked))
+            assert asked == [one.id]
+
+    run_virtual(scenario())
+
+
+def asked_of(k: Keepers) -> list[ServiceId]:
+    """The Shepherds that are asked for a replica that they do not have, as it goes on."""
+    asked: list[ServiceId] = []
+
+    def asking(keeper: Keeper) -> None:
+        async def stat(call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
+            if not keeper.up:
+                raise CheloniaError(Kind.UNAVAILABLE, "stat", keeper.id)
+            asked.append(keeper.id)
+            return tuple(StatOutcome(name, reference, found=False) for name, reference in references)
+
+        keeper.stat = stat  # type: ignore[attr-defined]
+
+    for keeper in k.shepherds.values():
+        asking(keeper)
+    return asked
+
+
+async def is_listed(k: Keepers) -> bool:
+    return "/alone" in await k.paths()
+
+
+async def has_any(some: list[ServiceId]) -> bool:
+    return bool(some)
 
 
 def test_a_shepherd_that_is_not_there_is_awaited_on_and_nonsense_is_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -275,6 +275,26 @@ async def test_an_erasure_that_is_confirmed_while_a_first_report_is_applied_is_t
         assert answer.obeyed == position.sequence > 0
 
 
+async def test_a_late_rebuild_that_begins_while_a_first_report_is_applied_is_told_by_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with bench() as b:
+        one = b.shepherds[0]
+        for number in (1, 2):
+            await b.report(one, number=number)
+        transact = b.ahash.transact
+        begun = put(REBUILD_OBJECT, rebuild.REPORTED, one, rebuild.EVERY_BOOT)
+
+        async def just_before(*args: Any) -> TransactOutcome:
+            monkeypatch.setattr(b.ahash, "transact", transact)
+            assert (await transact(LIBRARIAN, RequestKey(""), (begun,))).applied
+            return await transact(*args)
+
+        monkeypatch.setattr(b.ahash, "transact", just_before)
+        answer = await b.report(one, number=1, boot=2)
+        assert (answer.accepted, answer.next_report_ms < 0) == (1, True)
+
+
 @pytest.mark.parametrize(("boot", "asked"), [(5, True), (6, True), (4, False)])
 async def test_who_has_told_nothing_since_a_rebuild_is_asked_to_compare_all_when_it_comes_back(
     boot: int, asked: bool
