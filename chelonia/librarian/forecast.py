@@ -255,7 +255,7 @@ def _median(weighed: Sequence[tuple[float, float]]) -> float:
 
 
 def _least_squares(points: Sequence[_Point], shape: float) -> tuple[float, float]:
-    """Of errors of a + b * units, relative to what is expected with b / a as it seems to be; a = b for want of better."""
+    """Of errors of a + b * units, relative to what `shape`, b / a as it seems to be, makes expected; a = b without."""
     aa, ab, bb, at, bt = PRIOR, -PRIOR, PRIOR, 0.0, 0.0
     for units, cost_ms, weight in points:
         share = weight * ((1 + shape) / (1 + shape * units)) ** 2
