@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
 from chelonia.core.ahash import AHash, AHashStatus, GroupChange, GroupStep
 from chelonia.core.caller import Call, Role
@@ -67,6 +68,8 @@ from chelonia.hosting.tls import TlsSettings, TlsStore, load_trust
 MINUTES: Final = 60
 """How long a token is good when nobody says otherwise."""
 MINUTES_MAX: Final = 24 * 60
+CAS_TOLD_MAX: Final = 5
+"""CAs named to a person; a program gets all."""
 NEW_KEY: Final = KeyKind.P256
 SERVICES: Final = {
     Role.AHASH: "AHash", Role.LIBRARIAN: "Librarian", Role.BARTENDER: "Bartender", Role.SHEPHERD: "Shepherd",
@@ -132,6 +135,13 @@ class _Home:
         assert self.core.ahash is not None
         own = next(each for each in self.core.ahash.replicas if each.id == self.core.ahash.replica_id)
         return own.port - REPLICA
+
+    @property
+    def other_cas(self) -> tuple[Dn, ...]:
+        """Those trusted here beside the CA that certifies newcomers."""
+        if self.ca is None:
+            return ()
+        return tuple(dn for dn, key in _trusted(self.core) if (dn, key) != _own(self.ca))
 
     @property
     def round_trip_ms(self) -> int:
@@ -205,15 +215,24 @@ def _own_ca(places: Places, core: NodeConfig) -> CertificateAuthority:
     """The CA whose key is here. Raises: BAD_CONFIG when the hosts trust another in its place: no host would take what
     it certifies, and a newcomer would trust nobody else."""
     ca = CertificateAuthority.load(places.grid)
-    own = (subject_dn(ca.certificate), ca.certificate.public_key())
-    ca_dir = Path(core.tls.ca_dir)
-    if own not in [(subject_dn(each), each.public_key()) for each in load_trust(TlsSettings(ca_dir=ca_dir)).cas]:
+    if _own(ca) not in _trusted(core):
         cause = (
-            f"this CA, {own[0]}, is not trusted here any more (it is not in {ca_dir}): move it away and put the "
-            "directory `ca` of the CA that has taken its place there"
+            f"this CA, {_own(ca)[0]}, is not trusted here any more (it is not in {core.tls.ca_dir}): move it away "
+            "and put the directory `ca` of the CA that has taken its place there"
         )
         raise CheloniaError(Kind.BAD_CONFIG, "admit", str(places.grid / "ca"), cause)
     return ca
+
+
+def _own(ca: CertificateAuthority) -> tuple[Dn, CertificatePublicKeyTypes]:
+    """What tells a CA from others; its certificate may have been renewed."""
+    return subject_dn(ca.certificate), ca.certificate.public_key()
+
+
+def _trusted(core: NodeConfig) -> list[tuple[Dn, CertificatePublicKeyTypes]]:
+    """The CAs that this host trusts."""
+    trust = load_trust(TlsSettings(ca_dir=Path(core.tls.ca_dir)))
+    return [(subject_dn(each), each.public_key()) for each in trust.cas]
 
 
 def _administrator(home: _Home) -> TlsSettings:
@@ -251,7 +270,14 @@ def _tell_admitted(teller: _Teller, home: _Home, name: str) -> None:
             f"To have the Shepherds of the earlier hosts report to it too, add {librarian} to `librarians` in their "
             f"{home.places.shepherd}, and restart them."
         )
-    teller.tell("\n".join(lines), "admitted", host=name, librarian_to_add=librarian)
+    others = home.other_cas
+    if others:
+        lines.append(
+            f"It trusts one CA, {_own(home.ca)[0] if home.ca else ''}; this host trusts {len(others)} more: "
+            f"{', '.join(others[:CAS_TOLD_MAX])}{', ...' if len(others) > CAS_TOLD_MAX else ''}. Where hosts or users "
+            f"have certificates of those, copy their files from {home.core.tls.ca_dir} to {name} before it starts."
+        )
+    teller.tell("\n".join(lines), "admitted", host=name, librarian_to_add=librarian, cas_to_add=list(others))
 
 
 @dataclass(frozen=True, slots=True)

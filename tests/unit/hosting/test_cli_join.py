@@ -176,7 +176,26 @@ async def test_a_program_may_admit_as_well(
     assert asks["dn"].endswith(f"/CN=host/{NEW}")
     cli_join._tell_admitted(admission.teller, admission.home, NEW)
     librarian = f"https://{NEW}:{admission.home.port + 1}/Librarian"
-    assert json.loads(capsys.readouterr().out) == {"event": "admitted", "host": NEW, "librarian_to_add": librarian}
+    assert json.loads(capsys.readouterr().out) == {
+        "event": "admitted", "host": NEW, "librarian_to_add": librarian, "cas_to_add": []
+    }  # fmt: skip
+
+
+def test_a_host_is_said_to_need_the_other_cas_that_are_trusted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While a second CA takes the place of the first: `join` gives one, and other hosts show certificates of both."""
+    assert init(tmp_path / "one") == 0
+    one = places(tmp_path / "one")
+    second = CertificateAuthority.create(tmp_path / "grid2", "/O=Grid/O=Chelonia/CN=CA 2", real_now_ms())
+    second.publish_to(one.ca_dir)
+    capsys.readouterr()
+    cli_join._tell_admitted(cli_join._Teller(json=False), cli_join._home(one), NEW)
+    said = capsys.readouterr().out
+    assert "/O=Grid/O=Chelonia/CN=CA 2" in said
+    assert f"copy their files from {one.ca_dir}" in said
+    cli_join._tell_admitted(cli_join._Teller(json=True), cli_join._home(one), NEW)
+    assert json.loads(capsys.readouterr().out)["cas_to_add"] == ["/O=Grid/O=Chelonia/CN=CA 2"]
 
 
 async def test_a_secret_that_somebody_chose_arrives_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
