@@ -7,7 +7,7 @@ One Shepherd of three holds a copy of every file, the others one half each; it i
 counting costs it nothing.
 
 CHELONIA_BENCH_SMALL_FILES: how many (5 000; the bar is for 100 000).
-CHELONIA_BENCH_SMALL_CACHE_MIB: the A-Hash's cache, in the leader's process (256). While it fills, memory grows; with 16
+CHELONIA_BENCH_SMALL_CACHE_MIB: the A-Hash's cache, in the leader's process (128). While it fills, memory grows; with 16
 it is full before a tenth of the copies is made, and what grows is healing's own.
 """
 

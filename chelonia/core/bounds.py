@@ -73,7 +73,7 @@ COMPACT_STRANGER_BYTES_MAX: Final = 64 * 1024
 # --- A-Hash ---
 TRANSACT_ELEMENTS_MAX: Final = 2000
 """Elements of one transact: a transaction's locks stay far under the environment's limit."""
-CACHE_BYTES: Final = 256 * 1024 * 1024
+CACHE_BYTES: Final = 128 * 1024 * 1024
 """Page cache of a store for which nothing is said: every host has so much."""
 CACHE_BYTES_MIN: Final = 16 * 1024 * 1024
 """The smallest that is set: the pages of one large batch, which else would be written to make room for its others."""

@@ -82,7 +82,7 @@ def section(tmp_path: Path, **tuning: object) -> AHashSection:
 
 def test_a_store_has_the_page_cache_that_is_configured(tmp_path: Path) -> None:
     """Berkeley DB adds a quarter to a small one, for its own use."""
-    for given, tuning in ((256 << 20, {}), (64 << 20, {"cache_bytes": 64 << 20}), (1 << 30, {"cache_bytes": 1 << 30})):
+    for given, tuning in ((128 << 20, {}), (64 << 20, {"cache_bytes": 64 << 20}), (1 << 30, {"cache_bytes": 1 << 30})):
         store = BdbStore(tmp_path, store_settings(section(tmp_path, **tuning)), pytest.fail)
         gigabytes, more, _ = store._env.get_cachesize()
         store.close()
@@ -100,14 +100,14 @@ def test_a_page_cache_that_does_not_fit_into_memory_is_refused_before_the_store_
     assert "3221225472 (3072 MiB)" in caught.value.cause
     store_settings(section(tmp_path))
     monkeypatch.setattr("chelonia.hosting.config.memory_bytes", lambda: 100 << 20)
-    assert store_settings(section(tmp_path)).cache_bytes == 256 << 20, "the default is nobody's mistake"
+    assert store_settings(section(tmp_path)).cache_bytes == 128 << 20, "the default is nobody's mistake"
 
 
 def test_check_config_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chelonia.hosting.config.memory_bytes", lambda: 4 << 30)
     text = (Path(__file__).parents[3] / "conf" / "ahash.toml").read_text()
     path = tmp_path / "ahash.toml"
-    path.write_text(text.replace("cache_bytes = 268435456", "cache_bytes = 4294967296"))
+    path.write_text(text.replace("cache_bytes = 134217728", "cache_bytes = 4294967296"))
     assert [f"{path}: ahash.tuning.cache_bytes"] == [p.subject for p in problems_of(path) if "cache" in p.subject]
 
 
