@@ -33,7 +33,7 @@ COLD: Final = 0.25
 OUTLIER: Final = 4.0
 """How many times as much as its like a sample may count, or as little."""
 ENOUGH: Final = 4.0
-"""Weight of the samples from which a forecast is made, unless `ENOUGH_MS` are behind them."""
+"""Weight of the samples from which a forecast is made, unless `ENOUGH_MS` are behind those of this burst."""
 ENOUGH_MS: Final = 1_000
 RECENT_MS: Final = 10_000
 """What `recent` looks back over."""
@@ -174,7 +174,8 @@ class Rate:
         if not copies:
             return 0
         self._charge(now)
-        cost = self._cost(min(at_once, copies))
+        over = not self._running and now - self._charged_at >= IDLE_MS
+        cost = self._cost(min(at_once, copies), self._burst + over)
         if cost is None:
             return UNKNOWN
         left, late = cost.of(copies, size), 0
@@ -214,22 +215,23 @@ class Rate:
 
     # --- what is learned --------------------------------------------------------------------------------------------
 
-    def _cost(self, at_once: int) -> Cost | None:
+    def _cost(self, at_once: int, burst: int) -> Cost | None:
         """What a copy costs, None while too little is known."""
-        points = [
-            (sample.size / COPY_BYTES, sample.cost_ms, KEEP**age * self._weight(sample, at_once))
-            for samples in (self._small, self._large)
-            for age, sample in enumerate(reversed(samples))
-        ]
-        behind_ms = sum(weight * cost_ms for _, cost_ms, weight in points)
+        points, behind_ms = [], 0.0
+        for samples in (self._small, self._large):
+            for age, sample in enumerate(reversed(samples)):
+                weight = KEEP**age * _weight(sample, at_once, burst)
+                points.append((sample.size / COPY_BYTES, sample.cost_ms, weight))
+                behind_ms += weight * sample.cost_ms if sample.burst == burst else 0.0
         if sum(weight for _, _, weight in points) < ENOUGH and behind_ms < ENOUGH_MS:
             return None
         copy_ms, unit_ms = _fitted(points)
         return Cost(copy_ms, unit_ms / COPY_BYTES)
 
-    def _weight(self, sample: _Sample, at_once: int) -> float:
-        alone = min(1.0, sample.beside / at_once)
-        return alone * (EARLIER if sample.burst != self._burst else COLD if sample.nth < at_once else 1.0)
+
+def _weight(sample: _Sample, at_once: int, burst: int) -> float:
+    alone = min(1.0, sample.beside / at_once)
+    return alone * (EARLIER if sample.burst != burst else COLD if sample.nth < at_once else 1.0)
 
 
 def _fitted(points: Sequence[_Point]) -> tuple[float, float]:
