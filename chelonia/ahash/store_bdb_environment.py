@@ -32,6 +32,10 @@ RECOVERY_FREE_BYTES: Final = 16 * 1024 * 1024
 """Where less is free, a recovery that failed did so for want of space, as far as anybody knows."""
 COPY_CACHE_BYTES: Final = 32 * 1024 * 1024
 """Page cache with which a copy is read once."""
+CAUGHT_UP_BYTES: Final = 512 * 1024
+"""Log or pages that a replica which was away is sent at once; it asks for the next when it has them. With 10 MiB, the
+library's own choice, two that came back kept their master from its writers for up to 2 s, and the others from hearing
+it: they elected another. With this, 0.1 s, and they caught up as soon."""
 TREE: Final = "store.db"
 """The file of the one B-tree."""
 
@@ -82,6 +86,7 @@ def open_replicated(
     env.rep_set_config(bdb.DB_REP_CONF_NOWAIT, 1)
     env.rep_set_config(bdb.DB_REP_CONF_AUTOINIT, 1)
     env.rep_set_config(bdb.DB_REP_CONF_BULK, 0)
+    env.rep_set_limit(CAUGHT_UP_BYTES)
     flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK
     flags |= bdb.DB_INIT_REP | bdb.DB_RECOVER | bdb.DB_THREAD | bdb.DB_PRIVATE
     try:

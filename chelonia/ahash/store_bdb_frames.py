@@ -27,6 +27,7 @@ class FrameKind(enum.IntEnum):
     DUPMASTER = 6
     FILE_FAIL = 8
     LOG = 11
+    LOG_MORE = 12
     NEWCLIENT = 15
     NEWFILE = 16
     NEWMASTER = 17

@@ -610,11 +610,12 @@ def test_logs_are_bounded_and_who_was_away_briefly_takes_what_it_missed(
     for replica in (2, 3):
         poll(lambda replica=replica: logs_of(tmp_path / str(replica)) <= 7, what=f"few logs at {replica}")
     wired.close(3)
-    fill(wired, 201, 20)
+    fill(wired, 201, 50)
     kinds.clear()
     wired.open(3)
-    caught_up(wired, 220)
+    caught_up(wired, 250)
     assert FrameKind.PAGE_REQ not in kinds, "it was not copied anew"
+    assert kinds.count(FrameKind.LOG_MORE) >= 3, "2.5 MB in one go: meanwhile its master hears nobody"
 
 
 @pytest.mark.slow
