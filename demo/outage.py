@@ -22,7 +22,7 @@ BEFORE_S, AFTER_S = 2.0, 3.0
 class Outage:
     """What a writing client saw, in seconds: an ordinary write (median), and the longest wait after the kill.
 
-    `errors`: writes that failed in its eyes; `lost`: acknowledged ones that are not there afterwards.
+    `errors`: what writes failed with in its eyes; `lost`: acknowledged ones that are not there afterwards.
     """
 
     killed: int
@@ -30,7 +30,7 @@ class Outage:
     ordinary_s: float
     longest_s: float
     writes: int
-    errors: int
+    errors: tuple[str, ...]
     lost: int
 
 
@@ -59,7 +59,7 @@ class _Writer:
         self._client = client
         self.stopping = False
         self._acknowledged: list[tuple[str, float, float]] = []
-        self._errors = 0
+        self._errors: list[str] = []
 
     async def run(self) -> None:
         if not await self._client.exists("/outage"):
@@ -70,8 +70,8 @@ class _Writer:
             try:
                 await self._client.make_collection(ln)
                 self._acknowledged.append((ln, began, time.monotonic()))
-            except CheloniaError:
-                self._errors += 1
+            except CheloniaError as error:
+                self._errors.append(f"{ln}: {error}")
             number += 1
 
     async def judge(self, killed_at: float, old: int, new: int) -> Outage:
@@ -79,7 +79,7 @@ class _Writer:
         after = [end - begin for _, begin, end in self._acknowledged if end >= killed_at]
         lost = [ln for ln, _, _ in self._acknowledged if not await self._client.exists(ln)]
         return Outage(
-            old, new, before[len(before) // 2], max(after), len(self._acknowledged), self._errors, len(lost)
+            old, new, before[len(before) // 2], max(after), len(self._acknowledged), tuple(self._errors), len(lost)
         )  # fmt: skip
 
 

@@ -110,7 +110,10 @@ async def _survive(view: View, cluster: Cluster) -> Outage:
     view.note(
         f"an ordinary write took {seen.ordinary_s * 1000:.0f} ms, the longest one after the kill {seen.longest_s:.2f} s"
     )
-    view.note(f"{seen.writes} writes acknowledged, {seen.lost} of them lost, {seen.errors} errors seen by the client")
+    failed = len(seen.errors)
+    view.note(f"{seen.writes} writes acknowledged, {seen.lost} of them lost, {failed} errors seen by the client")
+    for error in seen.errors:
+        view.note(error)
     view.note("the paper: 10 s on average, 60.9 s at worst (master restarted every 60 s)")
     return seen
 
