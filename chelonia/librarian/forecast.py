@@ -173,16 +173,16 @@ class Rate:
         too little is known of what they cost. `at_once`: how many can run at once, 1 at least."""
         if not copies:
             return 0
-        self._charge(now)
+        charged = self._charged_by(now)
         over = not self._running and now - self._charged_at >= IDLE_MS
         cost = self._cost(min(at_once, copies), self._burst + over)
         if cost is None:
             return UNKNOWN
         left, late = cost.of(copies, size), 0
         for run in self._running.values():
-            charged, usual = self._charged - run.charged_before, cost.of(1, run.size)
-            left -= min(charged, UNDER_WAY * usual)
-            if charged > OUTLIER * usual:
+            so_far, usual = charged - run.charged_before, cost.of(1, run.size)
+            left -= min(so_far, UNDER_WAY * usual)
+            if so_far > OUTLIER * usual:
                 late = max(late, now - run.began_ms)
         return round(max(left, late))
 
@@ -190,8 +190,13 @@ class Rate:
 
     def _charge(self, now: Ms) -> None:
         if self._running:
-            self._charged += max(now - self._charged_at, 0) / len(self._running)
-            self._charged_at = now
+            self._charged, self._charged_at = self._charged_by(now), now
+
+    def _charged_by(self, now: Ms) -> float:
+        """What each copy that has run ever since would have been charged by now."""
+        if not self._running:
+            return self._charged
+        return self._charged + max(now - self._charged_at, 0) / len(self._running)
 
     def _anew(self, now: Ms) -> None:
         """The first begins after nothing ran."""

@@ -22,6 +22,11 @@ from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian.elements import as_read, drop, put
 
+BURNT: Final = (
+    "this Shepherd was declared lost for good (admin node forget) and is never accepted again under this name; "
+    "to use the machine again, start it with an empty disk and another id"
+)
+"""Why a forgotten identity is refused."""
 
 @dataclass(frozen=True, slots=True)
 class Recorded:

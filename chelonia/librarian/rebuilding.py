@@ -45,13 +45,13 @@ from chelonia.librarian import invariants, rebuild
 from chelonia.librarian.elements import drop, erase, is_, put
 from chelonia.librarian.footing import Footing
 from chelonia.librarian.fsck import Fsck
+from chelonia.librarian.identity import BURNT
 from chelonia.librarian.keeping import Keeping
 from chelonia.librarian.rebuild import Basis, Known, Verdict
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.recounts import PAUSES_MS, Look, Recounts
 from chelonia.librarian.reports import reached
 from chelonia.librarian.service_names import Names
-from chelonia.librarian.service_nodes import BURNT
 from chelonia.librarian.tree import type_of
 from chelonia.wire.snapshots import Manifest, Place, decode_manifest, decode_page, parse_snapshot_name, same_pages
 

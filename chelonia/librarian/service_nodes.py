@@ -41,7 +41,7 @@ from chelonia.core.replicas import Location, ReplicaState
 from chelonia.librarian import identity, registry, reports
 from chelonia.librarian.elements import put
 from chelonia.librarian.health import FlapRule, HealthTable, StoredNode, Told, Transition
-from chelonia.librarian.identity import Recorded, Voices
+from chelonia.librarian.identity import BURNT, Recorded, Voices
 from chelonia.librarian.rebuild import REPORTED, may_have_named, still_named, under_way
 from chelonia.librarian.records import Draft, Records
 from chelonia.librarian.registry import Registry
@@ -52,11 +52,6 @@ _LOG = logging.getLogger(__name__)
 
 SERVICE_ID_BYTES_MAX = 1000
 """A service id is a URL; with a DN it must fit into one property name."""
-BURNT = (
-    "this Shepherd was declared lost for good (admin node forget) and is never accepted again under this name; "
-    "to use the machine again, start it with an empty disk and another id"
-)
-"""Why a forgotten identity is refused."""
 ASK_RECONCILIATION = -1
 """`next_report_ms` that asks a Shepherd for its differences, as in the original."""
 

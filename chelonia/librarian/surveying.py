@@ -62,15 +62,15 @@ class Surveying:
         stored = [blob for blob in await self._on.records.get(self._on.call, objects) if blob.exists]
         present = self._on.nodes.present(shepherd)
         plans = {plan.blob: plan for plan in self._planning.plans(stored)}
-        for blob in [blob for blob in stored if blob_of(blob) in plans]:
-            for location, state in locations_of(blob):
+        found: dict[BlobId, Collection[Location]] = {}
+        for blob in stored:
+            plan = plans.get(blob_of(blob))
+            if plan is None:
+                continue
+            places = locations_of(blob)
+            for location, state in places:
                 if location.shepherd == shepherd:
                     self._tally.count(state.value if present else ReplicaState.OFFLINE.value)
-        self._found(
-            {
-                plan.blob: [place for place, _ in locations_of(blob)] if plan.copies else []
-                for blob in stored
-                for plan in [plans.get(blob_of(blob))]
-                if plan is not None and not plan.idle
-            }
-        )
+            if not plan.idle:
+                found[plan.blob] = [location for location, _ in places] if plan.copies else []
+        self._found(found)
