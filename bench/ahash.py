@@ -19,6 +19,7 @@ from typing import Any
 import ahash_faults
 import cluster
 import etcd
+import in_process
 from ahash_group import Doors, roles, urls
 from experiment import SHORT_TIMES, Outcome, Setup
 from intervals import Check, check
@@ -60,7 +61,7 @@ Samples = dict[tuple[str, str, int], list[Sample]]
 
 
 async def run(setup: Setup) -> Outcome:
-    """Measure rates in turn, then outages."""
+    """Measure rates in turn, then those of writers in the master's own process, then outages."""
     skipped: list[str] = []
     async with AsyncExitStack() as stack:
         systems = await _systems(stack, setup, skipped)
@@ -68,8 +69,9 @@ async def run(setup: Setup) -> Outcome:
     checks, results = _bars(samples), _figures(samples)
     for line in checks:
         setup.say(f"  {line}")
-    faults = await ahash_faults.run(setup)
-    return Outcome({"rates": results, **faults.results}, [*checks, *faults.checks], faults.charts, skipped)
+    inside, faults = await in_process.run(setup), await ahash_faults.run(setup)
+    results = {"rates": results, **inside.results, **faults.results}
+    return Outcome(results, [*checks, *inside.checks, *faults.checks], faults.charts, skipped)
 
 
 async def _systems(stack: AsyncExitStack, setup: Setup, skipped: list[str]) -> list[System]:
