@@ -44,7 +44,7 @@ from chelonia.core.caller import Call
 from chelonia.core.clock import Clock
 from chelonia.core.eager import begin
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ObjectId, RequestKey
+from chelonia.core.ids import Ms, ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Horizon, Position, later
 
@@ -56,6 +56,8 @@ RETRY_MS: Final = 50
 """Pause before a request that found no master is tried again, unless something changes before."""
 ANSWER_MS: Final = 5000
 """How long a forwarded call may take: less than a client's patience, more than any batch."""
+REFUSED_MS: Final = 10_000
+"""Between two lines in the log about calls of one replica that are refused."""
 BEHIND_MS: Final = 300
 """How long a read waits for this copy to reach what the caller has seen, before the master is asked."""
 
@@ -101,6 +103,7 @@ class ReplicatedAHash:
         self._tasks: set[asyncio.Task[None]] = set()
         self._retiring: list[asyncio.Future[None]] = []
         self._carrying_out = 0
+        self._quiet_until_ms: dict[int, Ms] = {}
 
     async def start(self, links: Links, members: Membership) -> None:
         """Begin as a follower. Raises: BAD_CONFIG, INTERNAL."""
@@ -439,6 +442,8 @@ class ReplicatedAHash:
     def called(self, peer: int, number: int, body: bytes) -> None:
         """Carry out another replica's call, if we are master."""
         if self._reign is None or self._carrying_out >= bounds.FORWARDED_MAX:
+            if self._reign is not None:
+                self._refuse(peer, f"it asks for more than {bounds.FORWARDED_MAX} calls at once")
             self._mastership.send(peer, AnswerFrame(number, forwarding.NOT_MASTER))
         else:
             try:
@@ -449,7 +454,7 @@ class ReplicatedAHash:
     async def _carry_out(self, reign: _Serving, peer: int, number: int, body: bytes) -> None:
         self._carrying_out += 1
         try:
-            result = await self._here(reign, forwarding.decode_request(body))
+            result = await self._here(reign, self._asked(peer, body))
             answer = forwarding.encode_result(result, self._parts.horizon.newest)
         except NotCarriedOut:
             answer = forwarding.NOT_MASTER
@@ -458,6 +463,21 @@ class ReplicatedAHash:
         finally:
             self._carrying_out -= 1
         self._mastership.send(peer, AnswerFrame(number, answer))
+
+    def _asked(self, peer: int, body: bytes) -> Asked:
+        """What another replica asks. Raises: BAD_REQUEST, and says so in the log."""
+        try:
+            return forwarding.decode_request(body)
+        except CheloniaError as error:
+            self._refuse(peer, f"it asks what cannot be read: {error}")
+            raise
+
+    def _refuse(self, peer: int, why: str) -> None:
+        """A line in the log about what another replica asks; of each one now and then."""
+        now = self._parts.clock.monotonic_ms()
+        if now >= self._quiet_until_ms.get(peer, now):
+            self._quiet_until_ms[peer] = Ms(now + REFUSED_MS)
+            _LOG.warning("a call of replica %d is refused: %s", peer, why)
 
     def answered(self, peer: int, number: int, body: bytes) -> None:
         """The answer to a call of ours."""

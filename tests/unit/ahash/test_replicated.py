@@ -4,7 +4,7 @@ does to those who wait."""
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,9 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from chelonia.ahash import keeping, layout, meta, replicated
+from chelonia.ahash import forwarding, keeping, layout, meta, peer_messages, replicated
+from chelonia.ahash.forwarding import Asked
+from chelonia.ahash.peer_messages import CallFrame
 from chelonia.ahash.store_bdb import BdbStore
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
 from chelonia.core import bounds
@@ -411,6 +413,23 @@ async def test_what_nobody_expected_in_a_forwarded_call_ends_the_master(
         with pytest.raises(CheloniaError, match="planted"):
             await group.running[master]
     asking.cancel()
+
+
+@pytest.mark.parametrize("readable", [True, False])
+async def test_a_replica_that_asks_too_much_or_what_cannot_be_read_is_one_line_in_the_log(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expect_log: Callable[..., None],
+    readable: bool,
+) -> None:  # fmt: skip
+    master, follower = group.master(), group.followers()[0]
+    if readable:
+        monkeypatch.setattr(bounds, "FORWARDED_MAX", 0)
+    why = "it asks for more than 0 calls at once" if readable else "it asks what cannot be read: .*a forwarded call"
+    expect_log(f"a call of replica {follower} is refused: {why}")
+    body = forwarding.encode_request(Asked("get", LIBRARIAN, ((OBJECT,), ()))) if readable else bytes(200)
+    for number in range(1, 4):
+        group.masterships[master].message(follower, peer_messages.encode(CallFrame(number, body)))
+    await poll_async(lambda: "is refused" in caplog.text, what="a line in the log")
+    assert caplog.text.count("is refused") == 1
 
 
 async def test_only_a_librarian_may_ask_any_replica(group: Group) -> None:
