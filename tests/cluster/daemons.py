@@ -26,6 +26,7 @@ from chelonia.ahash.standing import Vouched
 from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
 from tests.support.ahash_daemons import AHashDaemons, Away, Launch
 from tests.support.polling import poll_async
@@ -40,6 +41,8 @@ HOUR_S = 3600
 DISK = "64m"
 ROOMY_DISK = "512m"
 OLD = "old"
+HELD_MS = 10_000
+"""Longer than a replica holds a request for want of a master."""
 OTHER = peer_messages.VERSION + 1
 
 
@@ -211,6 +214,52 @@ async def back_up_and_restore(trial: Trial) -> None:
         assert kept >= turns, f"writer {writer}: {turns} writes were acknowledged before the backup, it has {kept}"
     trial.begin()
     await trial.writers.more(30)
+
+
+async def lose_the_majority(trial: Trial) -> None:
+    """The disks of all but one are gone for good: it goes on alone, as the runbook says, and the group grows again."""
+    group, left = trial.group, await trial.follower()
+    await trial.judge()
+    generation = (await group.status(left)).position.generation
+    for replica in group.replicas:
+        if replica != left:
+            group.kill(replica)
+            shutil.rmtree(group.data(replica))
+    await poll_async(lambda: _refused(group, left), 15, what="reads are refused, as its copy may be old")
+    said = await group.admin("status", at=(left,))
+    assert f"replica {left} holds generation {generation}, " in said, said
+    assert "the newest of those that answer" in said, said
+    assert await group.terminate(left) == 0
+    held = AHashDaemons.records_of(group.data(left))
+    (group.data(left) / "restored").touch()
+    group.configure(left, (left,))
+    group.launch(left)
+    group.replicas = (left,)
+    await group.settled()
+    assert (await group.status(left)).position.generation == generation + 1
+    for new in (left + 1, left + 2):
+        shutil.rmtree(group.data(new), ignore_errors=True)
+        said = await group.admin("add", group.dn(new), group.address(new))
+        assert f"replica_id = {new}," in said, said
+        group.configure(new, (*group.replicas, new))
+        group.launch(new)
+        group.replicas = (*group.replicas, new)
+        await group.settled()
+    for replica, records in (await group.records()).items():
+        lost = sorted(key for key in held if not key.startswith(b"M") and records.get(key) != held[key])
+        assert not lost, f"replica {replica} has not what the one that was left had: {lost[:5]}"
+    await group.settled()
+    trial.begin()
+    await trial.writers.more(30)
+
+
+async def _refused(group: AHashDaemons, replica: int) -> bool:
+    """Whether a read is refused for want of a master."""
+    try:
+        await group.ahash(replica, HELD_MS).get(Call(), (ObjectId("c0"),))
+    except CheloniaError as error:
+        return error.kind is Kind.UNAVAILABLE and "there is no master now" in str(error)
+    return False
 
 
 # --- one replica fails -----------------------------------------------------------------------------------------------
@@ -570,10 +619,11 @@ class Impostor:
 
 
 async def knock_as_a_stranger(trial: Trial) -> None:
-    """Whoever is no member gets nothing from the port: without a certificate, as a user, as a service of the grid."""
+    """Whoever is no member gets nothing from the port: without a certificate, as a user, as a host of the grid, as a
+    Librarian, who may ask the A-Hash anything."""
     group, master = trial.group, await trial.group.master()
     async with undisturbed(trial):
-        for who in ("user", "stranger", "admin", None):
+        for who in ("user", "stranger", "librarian", "admin", None):
             try:
                 async with Impostor(group, master, who) as caller:
                     caller.say(Hello(peer_messages.VERSION, group.cluster, 2, bytes(16), 1))
@@ -581,7 +631,7 @@ async def knock_as_a_stranger(trial: Trial) -> None:
             except (ssl.SSLError, ConnectionError):
                 assert who is None, f"{who} has a good certificate"
             if who is not None:
-                dn = f"/DC=org/O=Grid/CN={'host/' if who == 'stranger' else ''}{who}"
+                dn = f"/DC=org/O=Grid/CN={'host/' if who in ('stranger', 'librarian') else ''}{who}"
                 await group.logged(master, f"is refused: replication: {dn}: untrusted: this certificate is not that of")
 
 
@@ -670,6 +720,7 @@ async def flood(trial: Trial) -> None:
                     await caller.writer.drain()
             swallowing.cancel()
             await asyncio.gather(swallowing, return_exceptions=True)
+        await group.logged(master, f"a call of replica {victim} is refused: it asks what cannot be read")
         host, _, port = group.address(master).rpartition(":")
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(400)]
         await trial.writers.more(30)
@@ -710,9 +761,9 @@ def _resident_bytes(group: AHashDaemons, replica: int) -> int:
 
 
 SCENARIOS: tuple[Scenario, ...] = (
-    lose_a_disk, replace_by_another_host, back_up_and_restore, flip_bits, flip_pages_at_work, fill_a_disk,
-    fill_the_masters_disk, step_the_wall_clock, step_the_monotonic_clock, expire_a_certificate, take_a_directory,
-    double_an_identity, knock_as_a_stranger, talk_badly, replay, flood, stall,
+    lose_a_disk, replace_by_another_host, back_up_and_restore, lose_the_majority, flip_bits, flip_pages_at_work,
+    fill_a_disk, fill_the_masters_disk, step_the_wall_clock, step_the_monotonic_clock, expire_a_certificate,
+    take_a_directory, double_an_identity, knock_as_a_stranger, talk_badly, replay, flood, stall,
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """A cluster of hosts as the operator's page sets it up, and networks that fail under writers. `make hosts`: at length.
 
 Each scenario cuts the network somewhere, looks at what must and must not go on, heals it, and compares all replicas
-record for record with what the writers were told.
+record for record with what the writers were told. `noted` has histories judged instead (`tests/history`).
 """
 
 import argparse
@@ -22,6 +22,8 @@ from typing import Any
 
 from chelonia.ahash import layout
 from chelonia.ahash.store_bdb import BdbStore
+from tests.history import porcupine
+from tests.history import run as history
 from tests.support.ahash import no_panic
 from tests.support.hosts import HOME, ROOT, Host, Hosts, Typist, copy_out, prompts
 from tests.support.polling import poll_async
@@ -402,8 +404,92 @@ async def majority_with_master(trial: Trial) -> None:
     await trial.judge("majority with master")
 
 
+# --- histories ------------------------------------------------------------------------------------------------------
+
+Strike = Callable[[Trial, str, list[str]], Awaitable[None]]
+"""Does harm, given the master and the others, and returns when another way is found."""
+
+
+async def _cut_off(trial: Trial, master: str, others: list[str]) -> None:
+    trial.hosts.split([master], [*others, USER])
+    await trial.master(others)
+
+
+async def _deafen(trial: Trial, master: str, others: list[str]) -> None:
+    trial.hosts.cut([master], others)
+    await trial.master(others)
+
+
+async def _mute(trial: Trial, master: str, others: list[str]) -> None:
+    trial.hosts.cut(others, [master])
+    await trial.master(others)
+
+
+async def _cut_off_for_users(trial: Trial, master: str, others: list[str]) -> None:
+    """The master is heard by the others and goes on; who asks it asks the next, which forwards."""
+    del others
+    trial.hosts.split([master], [USER])
+
+
+async def _split(trial: Trial, master: str, others: list[str]) -> None:
+    few = [master, *others[: (len(others) - 2) // 2]]
+    many = [name for name in others if name not in few]
+    trial.hosts.split(few, [*many, USER])
+    await trial.master(many)
+
+
+async def _kill_all(trial: Trial, master: str, others: list[str]) -> None:
+    for name in (master, *others):
+        trial.hosts[name].kill(CORE)
+    for name in (master, *others):
+        trial.hosts[name].launch(CORE)
+    await trial.settled()
+
+
+async def _roll(trial: Trial, master: str, others: list[str]) -> None:
+    for name in (master, *others):
+        await asyncio.to_thread(trial.hosts[name].kill, CORE, signal.SIGTERM)
+        trial.hosts[name].launch(CORE)
+        await trial.settled()
+
+
+STRIKES: tuple[Strike, ...] = (_cut_off, _deafen, _mute, _cut_off_for_users, _split, _kill_all, _roll)
+
+
+async def noted(trial: Trial, strikes: Iterable[Strike] = STRIKES) -> None:
+    """What clients note while networks fail and hosts go is linearizable, and every session is kept. Needs Go."""
+    program = await asyncio.to_thread(porcupine.build, trial.directory)
+    await trial.ask("note")
+    hits: list[tuple[str, int, int]] = []
+    for strike in strikes:
+        await _answers(trial)
+        master = await trial.master()
+        begin = time.monotonic_ns()
+        await strike(trial, master, [name for name in trial.names if name != master])
+        await _answers(trial)
+        trial.hosts.heal()
+        hits.append((f"{strike.__name__.strip('_')}, {master} was master", begin, time.monotonic_ns()))
+        await trial.settled()
+    await _answers(trial)
+    path = trial.directory / "history.jsonl"
+    await trial.ask("noted", str(path), hits)
+    code, words = await asyncio.to_thread(history.judge, program, path, faults=True)
+    assert code == 0, words
+
+
+async def _answers(trial: Trial, count: int = 50) -> None:
+    """Wait for so many more answers to those who note them."""
+    have = (await trial.ask("answers"))["count"]
+
+    async def look() -> bool:
+        return bool((await trial.ask("answers"))["count"] >= have + count)
+
+    await poll_async(look, 40, interval=0.05, what="those who note are answered")
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     master_alone, client_alone, master_deaf, master_mute, follower_deaf, minority_with_master, majority_with_master,
+    noted,
 )  # fmt: skip
 
 
@@ -442,13 +528,27 @@ def report(trial: Trial) -> dict[str, Any]:
     return {"acknowledged_and_found": trial.acknowledged, "ended_by_themselves": ended, **figures}
 
 
+def _can_judge() -> bool:
+    """Whether histories can be judged here; says what is missing."""
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            porcupine.build(Path(scratch))
+        except porcupine.Missing as error:
+            print(f"noted is left out, the checker cannot be built: {error}", flush=True)
+            return False
+    return True
+
+
 async def main(options: argparse.Namespace) -> None:
     chance = random.Random(options.seed)
     print(f"seed {options.seed}", flush=True)
+    scenarios = [each for each in SCENARIOS if each.__name__ in (options.only or [each.__name__])]
+    if noted in scenarios and not _can_judge():
+        scenarios.remove(noted)
     for names in (THREE, FIVE) if not options.hosts else ((FIVE[: options.hosts]),):
         directory = Path(tempfile.mkdtemp(prefix="hosts-"))
         async with cluster(directory, names) as trial:
-            chosen = list(SCENARIOS) * options.rounds
+            chosen = scenarios * options.rounds
             chance.shuffle(chosen)
             await run(trial, chosen)
             print(json.dumps(report(trial), indent=2))
@@ -459,6 +559,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make hosts ARGS=...", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2, help="how often each scenario, on each cluster")
     parser.add_argument("--hosts", type=int, choices=(3, 5), default=0, help="one cluster only, of so many hosts")
+    parser.add_argument("--only", action="append", choices=[each.__name__ for each in SCENARIOS], help="repeat")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     return parser.parse_args(arguments)
 

@@ -231,9 +231,9 @@ class AHashDaemons:
         """Writers that try all there may ever be."""
         return Writers({n: n for n in self.ports}, count, first=first, door=self.door)
 
-    def ahash(self, replica: int) -> RemoteAHash:
-        """One replica, and no other in its place. Its calls raise: as `Away`."""
-        return self._asking.at(self.url(replica), 2_000)
+    def ahash(self, replica: int, read_ms: int = 2_000) -> RemoteAHash:
+        """One replica, and no other in its place; its answers are waited for so long. Its calls raise: as `Away`."""
+        return self._asking.at(self.url(replica), read_ms)
 
     async def status(self, replica: int) -> AHashStatus:
         """What a replica says of itself. Raises: as `Away`."""

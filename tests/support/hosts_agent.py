@@ -1,4 +1,5 @@
-"""A process in the namespace of a host, which asks the A-Hash as a Librarian does: writers, strong reads, looks.
+"""A process in the namespace of a host, which asks the A-Hash as a Librarian does: writers, strong reads, looks, and
+clients that note what they are told, for a history.
 
 Started with JSON: `urls` of the A-Hashes by host, `cert`, `key`, `ca_dir`. Each line on standard input is a request,
 each on standard output its answer, in order: what is acknowledged was heard here, behind whatever the network drops.
@@ -8,6 +9,7 @@ import asyncio
 import json
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,10 @@ from chelonia.hosting.http_client import ClientLimits, HttpClient
 from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
 from chelonia.hosting.tls import TlsSettings, TlsStore
 from chelonia.wire import compact
+from tests.history import records, run
+from tests.history.faults import Watch
+from tests.history.recorder import Plan
+from tests.history.records import Fault, History
 from tests.support.replica_group import Writers
 from tests.support.replica_process import turn_of
 
@@ -36,6 +42,10 @@ class Agent:
     def __init__(self, config: dict[str, Any]) -> None:
         self._urls: dict[str, str] = config["urls"]
         files = TlsSettings(Path(config["cert"]), Path(config["key"]), ca_dir=Path(config["ca_dir"]))
+        self._target = run.Target(tuple(self._urls.values()), files, self._until_told)
+        self._told = asyncio.Event()
+        self._watch: Watch | None = None
+        self._noting: asyncio.Task[History] | None = None
         store = TlsStore(files, SystemClock().now_ms)
         context = store.client_context()
         http = HttpClient(lambda: context, ClientLimits(connect_ms=1_000))
@@ -109,6 +119,31 @@ class Agent:
         acked = {str(writer): len(turns) for writer, turns in writers.acked.items()}
         begun = {str(writer): turn for writer, turn in writers.begun.items()}
         return {"acked": acked, "begun": begun, "at": writers.at, "refusals": writers.refusals}
+
+    async def do_note(self) -> dict[str, Any]:
+        """Have concurrent clients ask all hosts, and note what they are told; they are patient, as an operation whose
+        outcome stays unknown makes a history hard to decide."""
+        plan = Plan(uuid.uuid4().hex[:12], clients=6, keys=6, patience_ms=(10_000,))
+        self._told.clear()
+        self._noting = asyncio.create_task(run.record(self._target, plan, 0.0, clean=True))
+        return {}
+
+    async def _until_told(self, watch: Watch, done: list[Fault]) -> None:
+        del done  # who does harm here does it from outside
+        self._watch = watch
+        await self._told.wait()
+
+    async def do_answers(self) -> dict[str, Any]:
+        """How many answers these clients have had."""
+        return {"count": self._watch.answers() if self._watch is not None else 0}
+
+    async def do_noted(self, path: str, hits: list[tuple[str, int, int]]) -> dict[str, Any]:
+        """Let these clients end, and write what they noted, and what was done meanwhile (what, from and to, ns)."""
+        assert self._noting is not None
+        self._told.set()
+        history = await self._noting
+        records.write(Path(path), History(history.operations, tuple(Fault(*hit) for hit in hits)))
+        return {"count": len(history.operations)}
 
 
 class Door:
