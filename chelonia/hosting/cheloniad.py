@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import faulthandler
 import gc
 import logging
@@ -40,6 +41,11 @@ COLLECT_AFTER: Final = 10_000
 """After so many objects that have not gone again the collector looks for garbage, where an A-Hash is served. At the
 usual 700 it looked 30 times in 1000 writes of 64 at once, and all that it found was what they were made of."""
 
+TAKEN: Final = (
+    ". `ss -tanp` shows who has it: another daemon, or an outgoing connection, as Linux gives those ports of the same "
+    "range. Reserve Chelonia's with net.ipv4.ip_local_reserved_ports (docs/operate/first-cluster.md, Ports)"
+)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
@@ -51,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE if error.kind in (Kind.BAD_CONFIG, Kind.BAD_REQUEST) else FAILED
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        print(f"cheloniad: {what}", file=sys.stderr)
+        cure = TAKEN if error.errno == errno.EADDRINUSE else ""
+        print(f"cheloniad: {what}{cure}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return FAILED

@@ -28,6 +28,7 @@ BURNT: Final = (
 )
 """Why a forgotten identity is refused."""
 
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """What is on record of a Shepherd's stores: the present one ("" for none), the boot it was recorded with, and the

@@ -1,12 +1,13 @@
 """A group of real A-Hash daemons grows, shrinks and meets bad peers: a smoke of `make replicas ARGS="--daemons"`."""
 
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import daemons
-from tests.support.ahash_daemons import AHashDaemons
+from tests.support.ahash_daemons import HOST, AHashDaemons
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -28,6 +29,21 @@ async def test_a_daemon_that_is_aborted_says_where_it_was(tmp_path: Path) -> Non
         assert await group.ended(1) == -signal.SIGABRT
         assert "Fatal Python error: Aborted" in group.log(1)
         assert group.log(1).count("(most recent call first)") > 1, "the stacks of all threads"
+    finally:
+        await group.close()
+
+
+async def test_a_port_that_an_outgoing_connection_came_by_is_told_with_the_cure(tmp_path: Path) -> None:
+    """Linux gives them ports of a range that Chelonia's lie in."""
+    group = AHashDaemons(tmp_path)
+    try:
+        with socket.create_server((HOST, 0)) as server, socket.create_connection(server.getsockname()) as outgoing:
+            group.ports[1] = outgoing.getsockname()[1]
+            group.configure(1)
+            group.launch(1)
+            assert await group.ended(1) == 1
+        assert f"('{HOST}', {group.ports[1]}): address already in use" in group.log(1)
+        assert "ip_local_reserved_ports" in group.log(1)
     finally:
         await group.close()
 

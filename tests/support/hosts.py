@@ -260,6 +260,8 @@ class Typist:
         word, count = next((seen[each] for each in seen if each in command), ("", 0))
 
         def run() -> bool:
+            for each in self._hosts.hosts.values():
+                each.restart_the_ended()
             said = host.run("sh", "-euc", command)
             if said.count(word) < count:
                 raise CommandFailed(said)
