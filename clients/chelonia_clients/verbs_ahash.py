@@ -13,14 +13,12 @@ from chelonia.core.clock import stamp
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia_clients.arguments import UsageError
-from chelonia_clients.client import new_call
+from chelonia_clients.client import RETRY_MS, new_call
 from chelonia_clients.output import table
 from chelonia_clients.session import Session
 
 _LOOK_MS: Final = 500
 """Between two looks whether a new replica votes, or whether a change was made whose answer was lost."""
-_LOOKS_MAX: Final = 20
-"""Looks after a change whose outcome is not known, and tries to make it."""
 _ROUND_MS: Final = 50
 """To what a distance is rounded up that is proposed for `round_trip_ms`."""
 _NEXT: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT})
@@ -115,18 +113,22 @@ async def _regroup(session: Session, change: GroupChange) -> AHashStatus:
     The answer may be lost where it was carried out: whoever is removed is cut off at once. So the group is looked at
     before it is asked again.
     """
-    for looks in range(_LOOKS_MAX):
+    clock = session.administrator().clock
+    give_up = clock.monotonic_ms() + RETRY_MS
+    while True:
         try:
             return await _first(session, lambda ahash: ahash.regroup(new_call(), change))
         except CheloniaError as error:
-            if looks == _LOOKS_MAX - 1 or error.kind not in _NEXT | {Kind.OUTCOME_UNKNOWN}:
+            if error.kind not in _NEXT | {Kind.OUTCOME_UNKNOWN}:
                 raise
-        await session.administrator().clock.sleep(_LOOK_MS)
+            trouble, late = error, clock.monotonic_ms() >= give_up
+        await clock.sleep(_LOOK_MS)
         with suppress(CheloniaError):
             found = await _strong_status(session)
             if _is_made(change, found):
                 return found
-    raise AssertionError("the last try returns or raises")
+        if late:
+            raise trouble
 
 
 def _is_made(change: GroupChange, found: AHashStatus) -> bool:
@@ -147,7 +149,8 @@ async def _first(session: Session, ask: Callable[[AHash], Awaitable[AHashStatus]
         except CheloniaError as error:
             if error.kind not in _NEXT:
                 raise
-            trouble = error
+            if trouble is None or trouble.kind is Kind.NETWORK:  # who answers knows more than who does not
+                trouble = error
     assert trouble is not None, "at least one A-Hash is known"
     raise trouble
 
