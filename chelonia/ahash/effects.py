@@ -114,9 +114,13 @@ class Trusted(msgspec.Struct, frozen=True):
     """This replica holds again what it may have acknowledged: it counts from now on."""
 
 
+class WritePages(msgspec.Struct, frozen=True):
+    """The master we follow makes a checkpoint soon: have the engine `write_pages`."""
+
+
 Effect = (
     Send | Process | AskElection | StepDown | Announce | OpenTerm | ProveTerm | TermOpened | TermEnded | Durable
-    | FollowerSees | Trusted
+    | FollowerSees | Trusted | WritePages
 )  # fmt: skip
 Effects = tuple[Effect, ...]
 

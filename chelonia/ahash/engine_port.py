@@ -72,6 +72,11 @@ class Demoted(msgspec.Struct, frozen=True):
     """We were master and are no longer: no `Committed` of that term follows."""
 
 
+class CheckpointDue(msgspec.Struct, frozen=True):
+    """Master: we make a checkpoint soon. It has the others write their changed pages, and until then they acknowledge
+    nothing: they had better begin now."""
+
+
 class WantElection(msgspec.Struct, frozen=True):
     """The engine met a reason for an election; `elect` starts one."""
 
@@ -96,6 +101,7 @@ Event = (
     | Ready
     | Refilling
     | Demoted
+    | CheckpointDue
     | WantElection
     | ElectionFailed
     | Failed
@@ -138,6 +144,10 @@ class ReplicatedEngine(Store, Protocol):
 
     def step_down(self) -> None:
         """Become a follower; `Demoted` when done."""
+        ...
+
+    def write_pages(self) -> None:
+        """The master's next checkpoint is near: write what it would have us write, beside all else."""
         ...
 
     def set_voter(self, voter: bool) -> None:

@@ -581,6 +581,8 @@ class Mastership:
             case effects.TermEnded(term, reason):
                 _LOG.info("replica %d: term %d ended: %s", self._own, term, reason)
                 self._ended(term)
+            case effects.WritePages():
+                self._engine.write_pages()
             case effects.Trusted():
                 _LOG.info("replica %d holds again what it may have acknowledged", self._own)
             case _:

@@ -17,7 +17,7 @@ from chelonia.ahash.standing import Vouched
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Version of these messages, told in `Hello`; a peer of another one is refused."""
 
 
@@ -134,7 +134,27 @@ class Pong(msgspec.Struct, frozen=True):
     sent_us: int
 
 
-Message = Hello | EngineFrame | Beat | Ack | Echo | Stand | Resign | CallFrame | AnswerFrame | Goodbye | Ping | Pong
+class CheckpointNear(msgspec.Struct, frozen=True):
+    """The master of `term` makes a checkpoint soon: followers write their changed pages now, not when it comes."""
+
+    term: int
+
+
+Message = (
+    Hello
+    | EngineFrame
+    | Beat
+    | Ack
+    | Echo
+    | Stand
+    | Resign
+    | CallFrame
+    | AnswerFrame
+    | Goodbye
+    | Ping
+    | Pong
+    | CheckpointNear
+)
 
 _HELLO: Final = struct.Struct(">BHIQ16sH")
 _ENGINE: Final = struct.Struct(">BBII")
@@ -144,12 +164,12 @@ _TOKEN = "IIIQ"
 _ACK: Final = struct.Struct(">B" + _TOKEN)
 _ECHO: Final = struct.Struct(">BQIB" + _TOKEN)
 _STAND: Final = struct.Struct(">BB" + _VOUCHED + "II")
-_RESIGN: Final = struct.Struct(">BI")
+_TERM: Final = struct.Struct(">BI")
 _CALL: Final = struct.Struct(">BQ")
 _PING: Final = struct.Struct(">BQ")
 
 _KINDS: Final[tuple[type, ...]] = (
-    Hello, EngineFrame, Beat, Ack, Echo, Stand, Resign, CallFrame, AnswerFrame, Goodbye, Ping, Pong,
+    Hello, EngineFrame, Beat, Ack, Echo, Stand, Resign, CallFrame, AnswerFrame, Goodbye, Ping, Pong, CheckpointNear,
 )  # fmt: skip
 _KIND: Final = {kind: number for number, kind in enumerate(_KINDS, start=1)}
 """Numbers of the kinds, in order from 1; append only."""
@@ -182,8 +202,8 @@ def encode(message: Message) -> bytes:
         case Stand(vouched, seen, unproven, voter):
             flags = (_UNPROVEN if unproven else 0) | (_VOTER if voter else 0)
             return _STAND.pack(kind, flags, vouched.term, vouched.replica, vouched.sequence, *seen)
-        case Resign(term):
-            return _RESIGN.pack(kind, term)
+        case Resign(term) | CheckpointNear(term):
+            return _TERM.pack(kind, term)
         case Hello(version, cluster, replica, nonce, membership, round_trip_ms):
             return _HELLO.pack(kind, version, replica, membership, nonce, round_trip_ms) + cluster.encode()
         case Ping(sent_us) | Pong(sent_us):
@@ -260,7 +280,7 @@ def _read_stand(data: bytes) -> Stand:
 
 
 def _read_resign(data: bytes) -> Resign:
-    return Resign(_RESIGN.unpack(data)[1])
+    return Resign(_TERM.unpack(data)[1])
 
 
 def _read_call(data: bytes) -> CallFrame:
@@ -283,6 +303,10 @@ def _read_pong(data: bytes) -> Pong:
     return Pong(_PING.unpack(data)[1])
 
 
+def _read_checkpoint_near(data: bytes) -> CheckpointNear:
+    return CheckpointNear(_TERM.unpack(data)[1])
+
+
 def _flag(flags: int, known: int) -> bool:
     if flags & ~known:
         raise ValueError(f"unknown flags {flags:#x}")
@@ -293,7 +317,7 @@ _READERS: Final[dict[int, Callable[[bytes], Message]]] = dict(
     enumerate(
         (
             _read_hello, _read_engine, _read_beat, _read_ack, _read_echo, _read_stand, _read_resign, _read_call,
-            _read_answer, _read_goodbye, _read_ping, _read_pong,
+            _read_answer, _read_goodbye, _read_ping, _read_pong, _read_checkpoint_near,
         ),
         start=1,
     )

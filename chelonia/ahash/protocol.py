@@ -36,8 +36,10 @@ from chelonia.ahash.effects import (
     TermEnded,
     TermOpened,
     Trusted,
+    WritePages,
 )
 from chelonia.ahash.engine_port import (
+    CheckpointDue,
     Committed,
     Demoted,
     ElectionFailed,
@@ -53,7 +55,7 @@ from chelonia.ahash.engine_port import (
 from chelonia.ahash.following import Following, Held
 from chelonia.ahash.lease import NEVER_MS, Lease, Pace
 from chelonia.ahash.membership import Membership, Quorum
-from chelonia.ahash.peer_messages import Ack, Beat, Echo, EngineFrame, Message, Resign, Stand
+from chelonia.ahash.peer_messages import Ack, Beat, CheckpointNear, Echo, EngineFrame, Message, Resign, Stand
 from chelonia.ahash.standing import LogEnd, TermMark, Vouched, may_join
 from chelonia.ahash.watermark import Watermark
 from chelonia.core import bounds
@@ -292,6 +294,9 @@ class Replica:
                     self._stood_by(peer, message, now_ms)
                 case Resign(term):
                     self._resigned(peer, term, now_ms)
+                case CheckpointNear(term):
+                    if self._following is not None and self._following.key == (term, peer):
+                        self._effects.append(WritePages())
                 case _:
                     pass
         return self._done(now_ms)
@@ -315,6 +320,10 @@ class Replica:
                 self._count_again_at_head()
             case Refilling():
                 self._distrust()
+            case CheckpointDue():
+                if self._reign is not None:
+                    for peer in self._others():
+                        self._send(peer, CheckpointNear(self._reign.term))
             case Demoted():
                 self._engine_master = False
                 self._end_reign("the engine was demoted", step_down=False)

@@ -14,9 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +24,7 @@ from berkeleydb import db as bdb
 from chelonia.ahash import layout, meta
 from chelonia.ahash import store_bdb_environment as environment
 from chelonia.ahash.store import NeverLate, State
+from chelonia.ahash.store_bdb_checkpoints import Checkpoints, PageWriter
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store_bdb_files import CommitCounter, make_private, sync_path, take_lock
 from chelonia.ahash.store_bdb_gate import OneState
@@ -49,8 +49,8 @@ class BdbStore(NeverLate):
         self._panicked = False
         self._state = OneState()
         self._logs_kept = threading.Lock()
-        self._log_bytes = 0
-        self._checkpoint_s = time.monotonic()
+        self._pages = PageWriter(directory / "db" / environment.TREE, nullcontext(), lambda: self._env)
+        self._checkpoints = Checkpoints(settings, self._pages)
         make_private(directory)
         make_private(directory / "db")
         self._lock = take_lock(directory / "lock")
@@ -106,22 +106,16 @@ class BdbStore(NeverLate):
         """Apply all or nothing, synced when it returns. See `Store.commit`."""
         with self._state.changing():
             self._commit(puts, deletes)
-        self._log_bytes += sum(map(len, puts)) + sum(map(len, puts.values()))
+        self._checkpoints.changed(puts)
         self._count(puts)
 
     def upkeep_due(self) -> bool:
-        """Whether a checkpoint is due."""
-        if not self._log_bytes or self._db is None:
-            return False
-        idle_ms = (time.monotonic() - self._checkpoint_s) * 1000
-        return (
-            self._log_bytes >= self._settings.checkpoint_log_bytes or idle_ms >= self._settings.checkpoint_interval_ms
-        )
+        """Whether a checkpoint is to be made."""
+        return self._db is not None and self._checkpoints.is_due()
 
     def upkeep(self) -> None:
         """Write a checkpoint, remove the logs it makes superfluous, sync the counter."""
-        self._checkpoint_s = time.monotonic()
-        self._log_bytes = 0
+        self._checkpoints.made()
         with self._errors():
             self._handle()
             self._env.txn_checkpoint()
@@ -151,6 +145,7 @@ class BdbStore(NeverLate):
 
     def close(self) -> None:
         """Write a checkpoint and release everything, after a backup that is being made; safe to call twice."""
+        self._pages.close()
         with self._logs_kept, self._state.changing():
             if self._db is not None and not self._panicked:
                 try:

@@ -16,7 +16,17 @@ import struct
 import threading
 from typing import Final
 
+import msgspec
+
 from chelonia.ahash.engine_port import Token
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """A frame of another replica's engine."""
+
+    sender: int
+    control: bytes
+    record: bytes
 
 
 class FrameKind(enum.IntEnum):

@@ -27,12 +27,12 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import msgspec
 from berkeleydb import db as bdb
 
 from chelonia.ahash import layout
 from chelonia.ahash import store_bdb_environment as environment
 from chelonia.ahash.engine_port import (
+    CheckpointDue,
     Committed,
     Demoted,
     ElectionFailed,
@@ -50,11 +50,12 @@ from chelonia.ahash.engine_port import (
 )
 from chelonia.ahash.store import State
 from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_checkpoints import Checkpoints, PageWriter
 from chelonia.ahash.store_bdb_commits import Commits
 from chelonia.ahash.store_bdb_elections import Elections, Order
 from chelonia.ahash.store_bdb_environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
-from chelonia.ahash.store_bdb_frames import FrameKind, frame_kind, is_brief, is_whole, may_roll_back
+from chelonia.ahash.store_bdb_frames import Frame, FrameKind, frame_kind, is_brief, is_whole, may_roll_back
 from chelonia.ahash.store_bdb_gate import Gate, OneState
 from chelonia.ahash.store_bdb_work import Briefness, WorkQueue
 from chelonia.core import bounds
@@ -76,14 +77,6 @@ REFILL: Final = "move it away and start this replica on an empty directory, the 
 """What to do when a replica's files are damaged."""
 TRIES_MAX: Final = 5
 """Attempts at one use of the tree: each may find a handle that a synchronisation made useless, or lose a deadlock."""
-
-
-class _Frame(msgspec.Struct, frozen=True):
-    """A frame of another replica's engine."""
-
-    sender: int
-    control: bytes
-    record: bytes
 
 
 class ReplicatedStore:
@@ -109,7 +102,7 @@ class ReplicatedStore:
         self._logs_kept = threading.Lock()
         self._gate = Gate()
         self._commits = Commits(lambda control, record: self._send(None, control, record), self._panic)
-        self._work: WorkQueue[_Frame | Callable[[], None]] = WorkQueue()
+        self._work: WorkQueue[Frame | Callable[[], None]] = WorkQueue()
         self._brief = Briefness()
         self._bytes_queued = self._bytes_taken = 0  # one written by who receives, the other by who has the turn
         self._thread: threading.Thread | None = None
@@ -130,8 +123,9 @@ class ReplicatedStore:
         self._new_until_s = 0.0
         self._refills = 0
         self._applied = 0
-        self._log_bytes = 0
-        self._checkpoint_s = time.monotonic()
+        self._logs_seen_s = time.monotonic()
+        self._pages = PageWriter(directory / "db" / environment.TREE, self._gate, lambda: self._env)
+        self._checkpoints = Checkpoints(settings, self._pages, lambda: self._post(CheckpointDue()))
         self._env: Any = None
         self._tree: Any = None
         if (directory / "restored").exists():
@@ -174,7 +168,7 @@ class ReplicatedStore:
         full = bytes_waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or waiting >= bounds.REPLICA_FRAMES_QUEUED_MAX
         if not full and frame_kind(control) != FrameKind.DUPMASTER:
             self._bytes_queued += len(record)
-            if not self._follow_at_once(frame := _Frame(sender, control, record)):
+            if not self._follow_at_once(frame := Frame(sender, control, record)):
                 self._work.put(frame)
 
     def peer_up(self, peer: int) -> None:
@@ -190,6 +184,10 @@ class ReplicatedStore:
     def step_down(self) -> None:
         """Become a follower."""
         self._work.put(self._leave_office)
+
+    def write_pages(self) -> None:
+        """Write changed pages before a checkpoint of the master's."""
+        self._pages.ask()
 
     def set_voter(self, voter: bool) -> None:
         """Whether this replica may be elected, and votes."""
@@ -254,7 +252,7 @@ class ReplicatedStore:
 
         with nullcontext() if self._commits.late else self._state.changing():
             self._use(work)
-        self._log_bytes += sum(map(len, puts)) + sum(map(len, puts.values()))
+        self._checkpoints.changed(puts)
 
     def _commit(self, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """Within the gate: no change of role comes between a commit and its `Committed`, unless it is synced later."""
@@ -304,17 +302,12 @@ class ReplicatedStore:
         self._commits.note_sync(began_s)
 
     def upkeep_due(self) -> bool:
-        """Whether a checkpoint is due; only a master writes them, followers take them from its log."""
-        if not self._log_bytes or self._master != self._own or self._env is None:
-            return False
-        idle_ms = (time.monotonic() - self._checkpoint_s) * 1000
-        return (
-            self._log_bytes >= self._settings.checkpoint_log_bytes or idle_ms >= self._settings.checkpoint_interval_ms
-        )
+        """Whether a checkpoint is to be made; only a master makes them, followers take them from its log."""
+        return self._master == self._own and self._env is not None and self._checkpoints.is_due()
 
     def upkeep(self) -> None:
         """Write a checkpoint, remove logs beyond those kept, sync the witness."""
-        self._checkpoint_s, self._log_bytes = time.monotonic(), 0
+        self._checkpoints.made()
         with Errors(self._panic), self._gate:
             if self._open_env() and self._master == self._own:
                 self._env.txn_checkpoint()
@@ -346,6 +339,7 @@ class ReplicatedStore:
         self._closed = True
         self._work.put(lambda: None)  # wakes the replication thread
         self._elections.stop()
+        self._pages.close()
         if self._thread is not None:
             self._thread.join()
         with self._logs_kept, self._work.turn, self._state.changing(), self._gate.exclusive():
@@ -528,7 +522,7 @@ class ReplicatedStore:
             self._carry_out(self._work.take())
             self._carry_out(self._take_office_if_won)
 
-    def _follow_at_once(self, frame: _Frame) -> bool:
+    def _follow_at_once(self, frame: Frame) -> bool:
         """Follow a brief bundle on the thread that received it: apply, sync, vouch; False: it has to wait.
 
         Only one that neither rolls back nor writes a checkpoint, and where no thread, election or reader is waited for.
@@ -554,9 +548,9 @@ class ReplicatedStore:
         follows = self._ready and self._master != self._own and not (self._closed or self._panicked)
         return follows and not (self._elections.turn.locked() or self._state.held)
 
-    def _carry_out(self, item: _Frame | Callable[[], None]) -> None:
+    def _carry_out(self, item: Frame | Callable[[], None]) -> None:
         try:
-            if isinstance(item, _Frame):
+            if isinstance(item, Frame):
                 self._process(item)
             else:
                 item()
@@ -567,7 +561,7 @@ class ReplicatedStore:
                 self._complaint = str(error)
                 _LOG.error("ahash replication: %s", error)
 
-    def _process(self, frame: _Frame) -> None:
+    def _process(self, frame: Frame) -> None:
         self._bytes_taken += len(frame.record)
         self._frame_term = frame_term(frame.control)
         was_ready = self._ready
@@ -589,14 +583,14 @@ class ReplicatedStore:
         if self._ready and not was_ready:
             self._synchronised()
 
-    def _follow_frame(self, frame: _Frame) -> tuple[Any, Any]:
+    def _follow_frame(self, frame: Frame) -> tuple[Any, Any]:
         if self._ready and not may_roll_back(frame.control, by_master=frame.sender == self._master):
             return self._apply(frame)
         with self._gate.exclusive():
             self._drop_tree()
             return self._apply(frame)
 
-    def _apply(self, frame: _Frame) -> tuple[Any, Any]:
+    def _apply(self, frame: Frame) -> tuple[Any, Any]:
         answer: tuple[Any, Any] = self._env.rep_process_message(frame.control, frame.record, frame.sender)
         return answer
 
@@ -647,8 +641,8 @@ class ReplicatedStore:
         """Followers: old logs go now and then. (The master's checkpoints are the committer's.)"""
         if self._master == self._own:
             return
-        if (time.monotonic() - self._checkpoint_s) * 1000 >= self._settings.checkpoint_interval_ms:
-            self._checkpoint_s = time.monotonic()
+        if (time.monotonic() - self._logs_seen_s) * 1000 >= self._settings.checkpoint_interval_ms:
+            self._logs_seen_s = time.monotonic()
             self._remove_logs()
 
     def _follow(self) -> None:

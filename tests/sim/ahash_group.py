@@ -238,6 +238,9 @@ class SimReplica:
         """See `ReplicatedEngine`."""
         self._to_engine(self._model.step_down)
 
+    def write_pages(self) -> None:
+        """Nothing: the model has no pages."""
+
     def set_voter(self, voter: bool) -> None:
         """See `ReplicatedEngine`."""
 

@@ -31,6 +31,7 @@ from chelonia.ahash.effects import (
     TermEnded,
     TermOpened,
     Trusted,
+    WritePages,
 )
 from chelonia.ahash.effects import (
     Process as ProcessFrame,
@@ -134,7 +135,7 @@ class Process:
                 case FollowerSees(_, _, sequence):
                     self._owe(sequence)
                     self._wake_waiters()
-                case Trusted():
+                case Trusted() | WritePages():
                     pass
         self._carrying -= 1
         if not self._carrying:

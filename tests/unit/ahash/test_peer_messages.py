@@ -18,6 +18,7 @@ from chelonia.ahash.peer_messages import (
     AnswerFrame,
     Beat,
     CallFrame,
+    CheckpointNear,
     Echo,
     EngineFrame,
     Goodbye,
@@ -51,6 +52,7 @@ EXAMPLES: tuple[Message, ...] = (
     Goodbye("bye"),
     Ping(2_000_000),
     Pong(2_000_000),
+    CheckpointNear(5),
 )
 MARK = TermMark(5, 2, 42, Vouched(4, 1, 41))
 
@@ -83,6 +85,7 @@ messages = st.one_of(
     st.builds(Goodbye, st.text()),
     st.builds(Ping, u64),
     st.builds(Pong, u64),
+    st.builds(CheckpointNear, u32),
 )
 
 

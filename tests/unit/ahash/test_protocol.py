@@ -23,8 +23,10 @@ from chelonia.ahash.effects import (
     TermEnded,
     TermOpened,
     Trusted,
+    WritePages,
 )
 from chelonia.ahash.engine_port import (
+    CheckpointDue,
     Committed,
     Demoted,
     ElectionFailed,
@@ -38,7 +40,7 @@ from chelonia.ahash.engine_port import (
 )
 from chelonia.ahash.lease import Pace
 from chelonia.ahash.membership import Member, Membership
-from chelonia.ahash.peer_messages import Ack, Beat, Echo, EngineFrame, Message, Resign, Stand
+from chelonia.ahash.peer_messages import Ack, Beat, CheckpointNear, Echo, EngineFrame, Message, Resign, Stand
 from chelonia.ahash.protocol import Replica
 from chelonia.ahash.standing import LogEnd, TermMark, Vouched
 from chelonia.core.errors import CheloniaError
@@ -687,6 +689,19 @@ def test_who_would_be_left_has_to_answer() -> None:
     one.resign("no reason", now_ms)
     with pytest.raises(CheloniaError, match="not the master"):
         one.would_answer(two, now_ms)
+
+
+def test_followers_are_told_of_a_checkpoint_and_heed_their_master_alone() -> None:
+    one = opened()
+    one.disconnected(3, OPEN)
+    effects = one.event(CheckpointDue(), OPEN)
+    assert [each.peer for each in of(Send, effects) if isinstance(each.message, CheckpointNear)] == [2, 4]
+    assert set(sent(CheckpointNear, effects)) == {CheckpointNear(5)}
+    two = follower()
+    assert two.received(2, CheckpointNear(5), OPEN) == (WritePages(),)
+    assert not of(WritePages, two.received(2, CheckpointNear(4), OPEN)), "another term"
+    assert not of(WritePages, two.received(3, CheckpointNear(5), OPEN)), "not its master"
+    assert not sent(CheckpointNear, two.event(CheckpointDue(), OPEN)), "it is master no longer"
 
 
 def test_only_members_are_heard() -> None:

@@ -299,6 +299,24 @@ async def test_where_all_disks_are_nearly_full_masters_stay(
     assert 1 <= len(handed_over) <= 3, handed_over
 
 
+async def test_followers_write_their_pages_before_the_master_makes_a_checkpoint(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = group.master()
+    asked: list[int] = []
+    for replica, engine in group.engines.items():
+        monkeypatch.setattr(engine, "write_pages", partial(asked.append, replica))
+    for turn in range(SMALL.checkpoint_log_bytes // (20 * 50_000) + 1):
+        assert asked == [], f"after {turn} MB"
+        elements = tuple(put(f"o{turn}", "s", f"p{number}", "x" * 50_000) for number in range(20))
+        await group.services[master].transact(LIBRARIAN, RequestKey(""), elements)
+
+    async def all_others() -> bool:
+        return sorted(asked) == [replica for replica in sorted(group.services) if replica != master]
+
+    await poll_async(all_others, 20, what="both followers")
+
+
 async def test_a_backup_of_a_replica_begins_a_group_of_its_own(group: Group, tmp_path: Path) -> None:
     await write(group, 1, "k", "v")
     for replica in (group.master(), group.followers()[0]):

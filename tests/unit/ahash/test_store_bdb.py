@@ -20,6 +20,7 @@ from chelonia.ahash import store_bdb_environment as environment
 from chelonia.ahash.committer import CommitLimits, Committer, TransactJob
 from chelonia.ahash.service import AHashSettings
 from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store_bdb_checkpoints import OVERDUE
 from chelonia.ahash.store_bdb_environment import BdbSettings
 from chelonia.ahash.store_bdb_files import CommitCounter, ReplicaIdentity, format_slot, parse_slot
 from chelonia.ahash.store_bdb_replicated import ReplicatedStore
@@ -281,8 +282,8 @@ def test_checkpoints_keep_the_log_short(tmp_path: Path) -> None:
             checkpoints += 1
     logs = list((tmp_path / "a" / "db").glob("log.*"))
     store.close()
-    assert checkpoints >= 4
-    assert len(logs) <= 4
+    assert checkpoints >= 60 * 100 * 1000 // (OVERDUE * settings.checkpoint_log_bytes), "at the latest"
+    assert len(logs) <= 8, "of 17 without"
 
 
 async def test_a_service_writes_checkpoints_by_itself(tmp_path: Path) -> None:
@@ -456,7 +457,7 @@ def test_a_disk_that_fills_up_loses_nothing_and_stays_readable(small_disk: Path)
 @pytest.mark.expect_log("ahash is read-only")
 async def test_it_stops_before_the_disk_is_full_and_goes_on_by_itself(small_disk: Path) -> None:
     settings = AHashSettings(cluster="test", min_free_bytes=10 << 20)
-    tiny = BdbSettings(4 << 20, log_file_bytes=1 << 20, log_buffer_bytes=64 << 10, checkpoint_log_bytes=1 << 20)
+    tiny = BdbSettings(4 << 20, log_file_bytes=1 << 20, log_buffer_bytes=64 << 10)  # no checkpoint, which makes room
     async with serving(opened(small_disk / "a", tiny), settings=settings) as service:
         written: list[str] = []
 
