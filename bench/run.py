@@ -26,6 +26,7 @@ import plan
 import restart
 import small_files
 import stream
+import tail
 import uvloop
 import width
 from experiment import Outcome, Setup
@@ -35,6 +36,7 @@ from plot import svg
 EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "ahash": ahash.run,
     "table1": ahash_faults.table,
+    "tail": tail.run,
     "floor": floor.run,
     "depth": depth.run,
     "width": width.run,
@@ -67,7 +69,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=EXPERIMENTS, help="one experiment (may be repeated)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--quick", action="store_true", help="a minute in all: shows that everything runs")
-    length.add_argument("--full", action="store_true", help="table1 at the paper's length: ten minutes for each row")
+    length.add_argument(
+        "--full", action="store_true", help="table1 at the paper's length, tail as long: ten minutes for each row"
+    )
     parser.add_argument("--figures", type=Path, metavar="DIR", help="write the plots there too")
     return parser.parse_args()
 
