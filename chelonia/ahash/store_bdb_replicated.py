@@ -170,6 +170,8 @@ class ReplicatedStore:
             self._bytes_queued += len(record)
             if not self._follow_at_once(frame := Frame(sender, control, record)):
                 self._work.put(frame)
+        elif full:
+            self._complain(f"more frames of replica {sender} wait than are kept: more are dropped", logging.WARNING)
 
     def peer_up(self, peer: int) -> None:
         """Announce ourselves, unless we are master."""
@@ -557,9 +559,13 @@ class ReplicatedStore:
         except bdb.DBRunRecoveryError:
             raise
         except (bdb.DBError, MemoryError) as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                _LOG.error("ahash replication: %s", error)
+            self._complain(str(error))
+
+    def _complain(self, what: str, level: int = logging.ERROR) -> None:
+        """A line in the log, unless it was the last one."""
+        if what != self._complaint:
+            self._complaint = what
+            _LOG.log(level, "ahash replication: %s", what)
 
     def _process(self, frame: Frame) -> None:
         self._bytes_taken += len(frame.record)

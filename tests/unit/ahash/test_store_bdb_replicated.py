@@ -293,12 +293,16 @@ def test_of_two_masters_the_older_gives_way(group: Wired) -> None:
     assert not any(isinstance(event, Demoted) for event in group.seen[newer])
 
 
-def test_frames_that_are_not_taken_are_dropped_beyond_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.expect_log("WARNING .*frames of replica 2 wait")
+def test_frames_that_are_not_taken_are_dropped_beyond_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(bounds, "REPLICA_FRAME_BYTES_QUEUED_MAX", 3_000_000)
     engine = ReplicatedStore(tmp_path / "a", SMALL, identity())
     for _ in range(10):
         engine.process(2, bytes(36), bytes(1_000_000))
     assert len(engine._work) == 3
+    assert sum("frames of replica 2 wait" in line for line in caplog.messages) == 1, "one line for all of them"
     engine.close()
 
 
