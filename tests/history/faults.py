@@ -1,4 +1,5 @@
-"""What is done to real A-Hash processes while a history is recorded: killed, frozen, and frozen and then killed.
+"""What is done to real A-Hash processes while a history is recorded: killed, frozen, frozen and then killed, and killed
+with their disks lost while another one is frozen, so that those left hold nothing, or less than was acknowledged.
 
 Every instance that cluster.json names may be hit. What was done, and from when to when, goes into the history.
 """
@@ -13,7 +14,10 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from chelonia.ahash.store_bdb_files import last_counted
+from chelonia.hosting.config import load_config
 from tests.cluster.harness import Cluster, parent_of, runs
 from tests.history.records import Fault
 from tests.support.polling import poll_async
@@ -46,9 +50,10 @@ class Torment:
     done: list[Fault] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Hit in turn: kill, freeze, both, each until clients are answered again; ends with a whole A-Hash."""
+        """Hit in turn, each time until clients are answered again; ends with a whole A-Hash."""
         chance = random.Random(self.seed)
-        for what in itertools.cycle((self._kill, self._freeze, self._freeze_and_kill)):
+        acts = (self._kill, self._freeze, self._freeze_and_kill, self._lose_disk)
+        for what in itertools.cycle(acts if len(self._instances()) > 1 else acts[:-1]):
             await asyncio.sleep(self.every_s * (0.5 + chance.random()))
             if not self.watch.go_on():
                 return
@@ -76,6 +81,18 @@ class Torment:
             await self._kill(victim, 0.0)
         return "froze and killed"
 
+    async def _lose_disk(self, victim: int, duration_s: float) -> str:
+        """Another one is frozen meanwhile: of three, only one that is awake holds anything, and it may be behind."""
+        directory = self._directory(victim)
+        with self._frozen((victim + 1) % len(self._instances())):
+            with self._frozen(victim):
+                directory.rename(directory.with_name(f"{directory.name}.lost-{self.now_ns()}"))
+                await self._kill(victim, 0.0)
+            await asyncio.sleep(duration_s)
+        # two disks lost at once are a majority: it holds again what it may have acknowledged when it vouches for it
+        await poll_async(lambda: _has_vouched(directory), RESTART_S, what=f"A-Hash {victim + 1} is filled again")
+        return "lost the disk of"
+
     @contextlib.contextmanager
     def _frozen(self, victim: int) -> Iterator[None]:
         pid = self._signal(victim, signal.SIGSTOP)
@@ -89,6 +106,11 @@ class Torment:
         found: list[dict[str, object]] = self.cluster.info["ahash"]
         return found
 
+    def _directory(self, victim: int) -> Path:
+        section = load_config(self.cluster.root / "conf" / f"core{victim + 1}.toml").ahash
+        assert section is not None
+        return Path(section.data_dir)
+
     def _pid(self, victim: int) -> int:
         return int(str(self._instances()[victim]["pid"]))
 
@@ -98,3 +120,7 @@ class Torment:
         assert parent_of(pid) == supervisor.pid, f"{pid} is not a child of this cluster"
         os.kill(pid, number)
         return pid
+
+
+def _has_vouched(directory: Path) -> bool:
+    return (directory / "acked").exists() and last_counted(directory / "acked") > (0, 0)
