@@ -133,7 +133,9 @@ def test_a_history_in_which_too_little_happened_proves_nothing(history: History,
 # ------------------------------------------------------------------------------------------------------ real processes
 
 
-async def test_a_real_ahash_that_is_killed_frozen_and_loses_a_disk_passes(checker: Path, tmp_path: Path, tormented: Cluster) -> None:
+async def test_a_real_ahash_that_is_killed_frozen_and_loses_a_disk_passes(
+    checker: Path, tmp_path: Path, tormented: Cluster
+) -> None:
     """A smoke of what `make check-history` does at length."""
     target = run.target_of(tormented, seed=1, every_s=1.0)
     history = await run.record(target, Plan(uuid.uuid4().hex[:12], clients=6), 20.0)
