@@ -459,7 +459,7 @@ def flip_the_end(database: Path) -> None:
 async def flip_pages_at_work(trial: Trial) -> None:
     """Pages that one has not read since its start are damaged while it runs: it ends, and tells nothing from them."""
     group = trial.group
-    for n in range(12):  # the later ones for a checkpoint's sake: recovery reads what the log has after it
+    for n in range(40):  # the later ones for a checkpoint's sake: recovery reads what the log has after it
         old = tuple(
             Element(ObjectId(f"{OLD}{n}"), ChangeType.SET, "entries", f"{m:04}", "x" * 500) for m in range(1000)
         )
