@@ -510,7 +510,7 @@ class ReplicatedStore:
                         self._carry_out(self._announce)
                     self._carry_out(self._flush)
                     self._carry_out(self._look_after_logs)
-        except (bdb.DBRunRecoveryError, CheloniaError, OSError) as error:
+        except (bdb.DBRunRecoveryError, bdb.DBNoSpaceError, CheloniaError, OSError) as error:
             self._panic(f"Berkeley DB: {error!r}")
         finally:
             if not self._closed:  # without this thread nothing is acknowledged, and no office is left
@@ -539,7 +539,7 @@ class ReplicatedStore:
                 self._carry_out(frame)
                 self._carry_out(self._flush)
                 self._brief.note(began_s, time.monotonic())
-        except (bdb.DBRunRecoveryError, CheloniaError, OSError) as error:
+        except (bdb.DBRunRecoveryError, bdb.DBNoSpaceError, CheloniaError, OSError) as error:
             self._panic(f"Berkeley DB: {error!r}")
         finally:
             self._work.turn.release()
@@ -556,7 +556,7 @@ class ReplicatedStore:
                 self._process(item)
             else:
                 item()
-        except bdb.DBRunRecoveryError:
+        except (bdb.DBRunRecoveryError, bdb.DBNoSpaceError):
             raise
         except (bdb.DBError, MemoryError) as error:
             self._complain(str(error))
