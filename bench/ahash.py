@@ -29,7 +29,7 @@ from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Needed
-from chelonia.hosting.rpc_client import RemoteAHash
+from chelonia.hosting.net.rpc_client import RemoteAHash
 
 AT_ONCE = (1, 8, 64)
 VALUE = "v" * 500

@@ -23,7 +23,7 @@ from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey
-from chelonia.hosting.rpc_client import AHASH_HEDGE_MS, AHASH_READ_HEDGE_MS, Patience, RemoteAHash
+from chelonia.hosting.net.rpc_client import AHASH_HEDGE_MS, AHASH_READ_HEDGE_MS, Patience, RemoteAHash
 
 KILLS, FREEZES, QUICK = 30, 10, 2
 BEFORE_S, AFTER_S = 0.3, 2.5

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from chelonia.core.errors import CheloniaError
-from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.config import NodeConfig, TrustedService, load_config, render_config
-from chelonia.hosting.dev import DevCluster, DevOptions
-from chelonia.hosting.http_client import HttpClient
-from chelonia.hosting.rpc_client import Link, Patience, RemoteBartender
-from chelonia.hosting.tls import TlsStore
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.rpc_client import Link, Patience, RemoteBartender
+from chelonia.hosting.net.tls import TlsStore
+from chelonia.hosting.setup.dev import DevCluster, DevOptions
 from chelonia_clients import connect
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Wish

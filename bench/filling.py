@@ -22,19 +22,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from chelonia.ahash import layout, meta
-from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_environment import BdbSettings
+from chelonia.ahash.store import layout, meta
+from chelonia.ahash.store.bdb.environment import BdbSettings
+from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.ids import BlobId, Guid, ObjectId, ReferenceId, ServiceId, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Checksums, Location, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import StoredReplica
 from chelonia.hosting.config import load_config
-from chelonia.librarian.blobs import FIRST_ORDINAL, NewBlob, facts_of, file_states, make_blob
-from chelonia.shepherd import lifecycle, rows
-from chelonia.shepherd.blobs_files import FileBlobs
-from chelonia.shepherd.index import Index
-from chelonia.shepherd.lifecycle import Held
+from chelonia.librarian.metadata.blobs import FIRST_ORDINAL, NewBlob, facts_of, file_states, make_blob
+from chelonia.shepherd.store import compact_rows as rows
+from chelonia.shepherd.store import lifecycle
+from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.index import Index
+from chelonia.shepherd.store.lifecycle import Held
 
 T = TypeVar("T")
 AT_ONCE = 1000

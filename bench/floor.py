@@ -27,7 +27,7 @@ from experiment import Outcome, Setup
 from slices import Sample, medians, sampled
 
 from chelonia.hosting.config import load_config
-from chelonia.hosting.dev import DevCluster, DevOptions
+from chelonia.hosting.setup.dev import DevCluster, DevOptions
 
 AT_ONCE = (1, 8, 64)
 REQUEST, ANSWER, ACK = b"w" + bytes(699), b"a" + bytes(119), b"k" + bytes(39)

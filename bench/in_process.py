@@ -27,9 +27,9 @@ from chelonia.core.ids import ObjectId, RequestKey, ServiceId
 from chelonia.core.position import Horizon
 from chelonia.hosting.ahash_replica import HostedReplica, Surroundings, host_replica, page_scrub, settings_of
 from chelonia.hosting.cheloniad import COLLECT_AFTER, SWITCH_S
-from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.config import load_config
-from chelonia.hosting.tls import TlsSettings, TlsStore
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.tls import TlsSettings, TlsStore
 
 AT_ONCE = (1, 8, 64)
 VALUE = "v" * 500

@@ -16,7 +16,7 @@ from intervals import check, median_interval
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.replicas import Location, ReplicaState
-from chelonia.librarian.repair import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan
+from chelonia.librarian.repair.plan.decide import BlobView, NodeHealth, Nodes, RepairPolicy, Replica, plan
 
 BAR_US = 50.0
 BAR_RATIO = 2.0

@@ -30,9 +30,9 @@ from intervals import check, median_interval
 from machine import cpu_s
 from whole import Whole, logged, until
 
-from chelonia.ahash import layout
-from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_environment import BdbSettings
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.bdb.environment import BdbSettings
+from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.ids import ServiceId, shepherd_object
 from chelonia.core.replicas import ReplicaState
 from chelonia.hosting.config import load_config

@@ -18,7 +18,7 @@ from machine import meter
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.ids import ObjectId, RequestKey
-from chelonia.hosting.rpc_client import RemoteAHash
+from chelonia.hosting.net.rpc_client import RemoteAHash
 
 WRITERS = 8
 SECONDS, QUICK_SECONDS, FULL_SECONDS = 60.0, 2.0, 600.0

@@ -22,7 +22,7 @@ import filling
 
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.config import load_config, render_config
-from chelonia.hosting.dev import DevCluster, DevOptions
+from chelonia.hosting.setup.dev import DevCluster, DevOptions
 from chelonia_clients import uploads
 
 SHEPHERDS = 3

@@ -17,10 +17,11 @@ from itertools import chain, islice
 
 import msgspec
 
-from chelonia.ahash import engine, layout, meta
+from chelonia.ahash import engine
 from chelonia.ahash.engine import Overlay
-from chelonia.ahash.layout import KeptOutcome, StoreState
-from chelonia.ahash.store import Store
+from chelonia.ahash.store import layout, meta
+from chelonia.ahash.store.layout import KeptOutcome, StoreState
+from chelonia.ahash.store.port import Store
 from chelonia.core.ahash import ChangeOutcome, Element, TransactOutcome
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey

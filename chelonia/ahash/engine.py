@@ -15,8 +15,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 
-from chelonia.ahash import layout
-from chelonia.ahash.store import Reader
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.port import Reader
 from chelonia.core import bounds
 from chelonia.core.ahash import ChangeOutcome, ChangeStatus, ChangeType, Condition, ConditionType, Element, Unmet
 from chelonia.core.errors import CheloniaError, Kind

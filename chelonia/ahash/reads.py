@@ -6,8 +6,8 @@ bounded scan for what is asked for whole.
 
 from __future__ import annotations
 
-from chelonia.ahash import layout
-from chelonia.ahash.store import Reader
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.port import Reader
 from chelonia.core import bounds
 from chelonia.core.ahash import ObjectPage, Page, Walk, WalkOutcome, WalkStep
 from chelonia.core.errors import CheloniaError, Kind

@@ -19,9 +19,10 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
-from chelonia.ahash import engine, meta, reads
+from chelonia.ahash import engine, reads
 from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, RecordJob, TransactJob
-from chelonia.ahash.store import Durability, Executor, LocalDurability, Reader, State, Store
+from chelonia.ahash.store import meta
+from chelonia.ahash.store.port import Durability, Executor, LocalDurability, Reader, State, Store
 from chelonia.core import bounds
 from chelonia.core.access import check_access
 from chelonia.core.ahash import (
@@ -38,12 +39,12 @@ from chelonia.core.ahash import (
     WalkOutcome,
 )
 from chelonia.core.caller import Call, Role
-from chelonia.core.clock import Clock
-from chelonia.core.eager import Turn, begin
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Position
+from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.eager import Turn, begin
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
-from chelonia.core.clock import Clock, Ids
 from chelonia.core.librarian import Librarian
+from chelonia.core.timing.clock import Clock, Ids
 
 
 @dataclass(frozen=True, slots=True)

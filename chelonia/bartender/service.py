@@ -36,11 +36,11 @@ from chelonia.core.bartender import (
     UndeleteRequest,
 )
 from chelonia.core.caller import Call
-from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import Librarian
 from chelonia.core.metadata import Filter
 from chelonia.core.shepherd import Directory
+from chelonia.core.timing.clock import Clock, Ids
 
 
 class BartenderService:

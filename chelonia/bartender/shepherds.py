@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
-from chelonia.core.clock import Clock, Ids, within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.fleet import Fleet
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import Librarian, NodeView
 from chelonia.core.placement import NODE_ALIVE, Demand, shared
-from chelonia.core.racing import Race, many
 from chelonia.core.replicas import Location, ReplicaFacts
 from chelonia.core.shepherd import PROTOCOL_HTTP, Directory, GetRequest, Purpose, PutRequest, TurlOutcome
+from chelonia.core.timing.clock import Clock, Ids, within
+from chelonia.core.timing.racing import Race, many
 
 _log = logging.getLogger(__name__)
 Read = Callable[[], Coroutine[Any, Any, TurlOutcome]]

@@ -13,29 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chelonia.ahash import meta
-from chelonia.ahash.lease import Pace
-from chelonia.ahash.mastership import Mastership
-from chelonia.ahash.membership import Member, Membership
-from chelonia.ahash.page_scrub import PageScrub, ScrubPace
-from chelonia.ahash.replicated import Parts, ReplicatedAHash
+from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.mastership import Mastership
+from chelonia.ahash.group.membership import Member, Membership
+from chelonia.ahash.group.service import Parts, ReplicatedAHash
+from chelonia.ahash.group.transport_replication import LinkIdentity, Links, LinkTrust
 from chelonia.ahash.service import AHashSettings
-from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_environment import BdbSettings
-from chelonia.ahash.store_bdb_files import ReplicaIdentity, last_counted, read_lease, write_lease
-from chelonia.ahash.store_bdb_pages import LogFiles, PageFile
-from chelonia.ahash.store_bdb_replicated import ReplicatedStore
-from chelonia.ahash.store_threads import ThreadExecutor
-from chelonia.ahash.transport_replication import LinkIdentity, Links, LinkTrust
+from chelonia.ahash.store import meta
+from chelonia.ahash.store.bdb.environment import BdbSettings
+from chelonia.ahash.store.bdb.files import ReplicaIdentity, last_counted, read_lease, write_lease
+from chelonia.ahash.store.bdb.page_files import LogFiles, PageFile
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
+from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.ahash.store.page_scrub import PageScrub, ScrubPace
+from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core import bounds
 from chelonia.core.ahash import AHashStatus
-from chelonia.core.clock import Clock, Ids
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.position import Horizon
+from chelonia.core.timing.clock import Clock, Ids
 from chelonia.hosting.config import AHashSection, cache_problems
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.tls import ClientCertificate, TlsStore
+from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 
 NONCE_BYTES = 16
 REPLACE = "Replace this replica: stop it, move its directory away, start it on an empty one, and the others fill it"

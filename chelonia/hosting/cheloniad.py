@@ -23,12 +23,12 @@ from typing import Any, Final
 import uvloop
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting import cli_ahash, cli_ca, cli_init, cli_join, cli_store
 from chelonia.hosting.config import load_config, problems_of, render_config
-from chelonia.hosting.dev import DevCluster, DevOptions
-from chelonia.hosting.http_client import of_a_broken_connection
 from chelonia.hosting.logging_setup import LogSettings, configure
+from chelonia.hosting.net.http_client import of_a_broken_connection
 from chelonia.hosting.node import Node
+from chelonia.hosting.setup import cli_ahash, cli_ca, cli_init, cli_join, cli_store
+from chelonia.hosting.setup.dev import DevCluster, DevOptions
 from chelonia.hosting.watchdog import watched
 
 OK, FAILED, USAGE = 0, 1, 2

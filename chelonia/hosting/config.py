@@ -27,11 +27,11 @@ from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
 from chelonia.core.librarian import ServiceRecord
-from chelonia.hosting.http_client import ClientLimits
-from chelonia.hosting.http_server import Limits
+from chelonia.hosting.doors.grants import RegistryPace
+from chelonia.hosting.doors.http_server import Limits
 from chelonia.hosting.logging_setup import LogSettings
-from chelonia.hosting.registry import RegistryPace
-from chelonia.hosting.tls import check_key_mode
+from chelonia.hosting.net.http_client import ClientLimits
+from chelonia.hosting.net.tls import check_key_mode
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.shepherd.settings import ShepherdSettings
 

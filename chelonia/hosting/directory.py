@@ -7,7 +7,7 @@ from typing import Final
 
 from chelonia.core.ids import ServiceId
 from chelonia.core.shepherd import Shepherd
-from chelonia.hosting.rpc_client import Link, Patience, RemoteShepherd
+from chelonia.hosting.net.rpc_client import Link, Patience, RemoteShepherd
 
 STUBS_MAX: Final = 4096
 """Stubs remembered; they are small, and the connections under them are pooled elsewhere."""

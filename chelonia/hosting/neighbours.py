@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from chelonia.core.ids import ServiceId
 from chelonia.core.librarian import Heartbeat, Librarian
-from chelonia.hosting.http_messages import Request
-from chelonia.hosting.rpc_client import Link, Patience, RemoteLibrarian
+from chelonia.hosting.net.http_messages import Request
+from chelonia.hosting.net.rpc_client import Link, Patience, RemoteLibrarian
 
 KNOCK_S: Final = 1.0
 """How long a door is knocked at: an address that does not answer at once is not certainly empty."""

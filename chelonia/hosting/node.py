@@ -16,12 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from chelonia.ahash.page_scrub import PageScrub
-from chelonia.ahash.replicated import ReplicatedAHash
+from chelonia.ahash.group.service import ReplicatedAHash
 from chelonia.ahash.service import BRIEF, AHashService, AHashSettings
-from chelonia.ahash.store import LocalDurability
-from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.ahash.store.page_scrub import PageScrub
+from chelonia.ahash.store.port import LocalDurability
+from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.ahash import AHash
@@ -30,7 +30,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.core.position import Horizon
-from chelonia.core.stillness import still_after_ms
+from chelonia.core.timing.stillness import still_after_ms
 from chelonia.hosting.ahash_replica import (
     REPLACE,
     RESTORE,
@@ -43,38 +43,38 @@ from chelonia.hosting.ahash_replica import (
     tell,
     unready,
 )
-from chelonia.hosting.clock import SystemClock, SystemIds
-from chelonia.hosting.compact_client import CompactClient
-from chelonia.hosting.compact_server import CompactDoor, CompactParts, Offered, offer
 from chelonia.hosting.config import AHashSection, NodeConfig, read_secret, trusted
-from chelonia.hosting.data_door import DataDoor
 from chelonia.hosting.directory import ShepherdDirectory
-from chelonia.hosting.guarded import Guarded, GuardParts
-from chelonia.hosting.http_client import HttpClient
-from chelonia.hosting.http_messages import Door
-from chelonia.hosting.http_server import HttpServer, Listener, ServerParts
+from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, Offered, offer
+from chelonia.hosting.doors.data_door import DataDoor
+from chelonia.hosting.doors.grants import Registry, Source
+from chelonia.hosting.doors.guarded import Guarded, GuardParts
+from chelonia.hosting.doors.http_server import HttpServer, Listener, ServerParts
+from chelonia.hosting.doors.routes import Readiness, Routes, observer
+from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
+from chelonia.hosting.event_loop_watch import Strain
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.compact_client import CompactClient
+from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.http_messages import Door
+from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
+from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 from chelonia.hosting.record_key import load_record_key, save_record_key
-from chelonia.hosting.registry import Registry, Source
-from chelonia.hosting.routes import Readiness, Routes, observer
-from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
 from chelonia.hosting.signer import KeyVerifier, load_signer
-from chelonia.hosting.soap_door import SoapDoor, SoapParts
-from chelonia.hosting.strain import Strain
-from chelonia.hosting.tls import ClientCertificate, TlsSettings, TlsStore
+from chelonia.hosting.thread_pool import ThreadWorker
 from chelonia.hosting.transfers import HttpCarrier, HttpTransfers
-from chelonia.hosting.worker import ThreadWorker
-from chelonia.librarian import registry as stored_registry
-from chelonia.librarian.records import Identity
+from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.presence import registry as stored_registry
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
-from chelonia.shepherd.blobs_files import FileBlobs
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
-from chelonia.shepherd.store_state import StateFile
+from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.store_state import StateFile
 from chelonia.wire import compact
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER

@@ -1,9 +1,9 @@
 """Healing: what keeps asking the planner what to do, and has it done.
 
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
-blobs. This file hears of events and keeps the loops going; its parts each have one duty: `leading` (lease, who is
-away), `repairing` (plan and act), `copies` (what runs), `renewing` (claims), `trimming`, `erasing` (outboxes),
-`expiring` (trash), `surveying`, `balancing`, `drilling`, `tally`, `node_life` (what is written late of forgotten
+blobs. This file hears of events and keeps the loops going; its parts each have one duty: `lease.act` (lease, who is
+away), `plan.act` (plan and act), `copies` (what runs), `claims.act` (claims), `trim`, `erase` (outboxes),
+`sweep` (trash), `survey`, `balance.act`, `drills.act`, `tally`, `removal.act` (what is written late of forgotten
 Shepherds).
 
 Invariants: no byte moves and nothing is erased without a transact before it; the erasure outbox is the only thing
@@ -26,34 +26,34 @@ from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary
 from chelonia.core.placement import NODE_OFFLINE
 from chelonia.core.replicas import Location
-from chelonia.librarian import steering
-from chelonia.librarian.balancing import Balancing
-from chelonia.librarian.copies import Copies
-from chelonia.librarian.copying import Copier
-from chelonia.librarian.detecting import Detecting
-from chelonia.librarian.drilling import Drilling
-from chelonia.librarian.erasing import Erasers
-from chelonia.librarian.expiring import Expiring
-from chelonia.librarian.footing import Footing
-from chelonia.librarian.forecast import Rate
-from chelonia.librarian.keeping import Keeping
-from chelonia.librarian.leading import Leading
-from chelonia.librarian.listening import WATCHES
-from chelonia.librarian.node_life import NodeLife
-from chelonia.librarian.open_questions import OpenQuestions
-from chelonia.librarian.planning import Planning
-from chelonia.librarian.progress import Progress
-from chelonia.librarian.records import Draft, Identity, Records
-from chelonia.librarian.renewing import Renewing
-from chelonia.librarian.repairing import Parts, Repairing
-from chelonia.librarian.service_nodes import Nodes
-from chelonia.librarian.service_uploads import Uploads
-from chelonia.librarian.snapshotting import Snapshotting
-from chelonia.librarian.surveying import Surveying
-from chelonia.librarian.tally import Tally
-from chelonia.librarian.telling import Telling
-from chelonia.librarian.trimming import Trimming
-from chelonia.librarian.worklist import Worklist
+from chelonia.librarian.context import Footing
+from chelonia.librarian.drills.act import Drilling
+from chelonia.librarian.leadership import operator_controls as steering
+from chelonia.librarian.leadership.detection import Detecting
+from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.leadership.sweep import Expiring
+from chelonia.librarian.metadata.records import Draft, Identity, Records
+from chelonia.librarian.namespace.uploads.act import Uploads
+from chelonia.librarian.presence.listening import WATCHES
+from chelonia.librarian.presence.nodes import Nodes
+from chelonia.librarian.recovery.internal_blobs import Keeping
+from chelonia.librarian.recovery.pending_compares import OpenQuestions
+from chelonia.librarian.recovery.removal.act import NodeLife
+from chelonia.librarian.recovery.snapshots import Snapshotting
+from chelonia.librarian.repair.balance.act import Balancing
+from chelonia.librarian.repair.claims.act import Renewing
+from chelonia.librarian.repair.copies.act import Copier
+from chelonia.librarian.repair.copies.decide import Copies
+from chelonia.librarian.repair.erase import Erasers
+from chelonia.librarian.repair.forecast import Rate
+from chelonia.librarian.repair.notify_leader import Telling
+from chelonia.librarian.repair.plan.act import Parts, Repairing
+from chelonia.librarian.repair.plan.read import Planning
+from chelonia.librarian.repair.progress.act import Progress
+from chelonia.librarian.repair.survey import Surveying
+from chelonia.librarian.repair.tally import Tally
+from chelonia.librarian.repair.trim import Trimming
+from chelonia.librarian.repair.worklist import Worklist
 from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)

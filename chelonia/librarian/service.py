@@ -1,9 +1,9 @@
 """The Librarian: one service behind `core.librarian.Librarian`.
 
-This file checks who may call, hands each operation to the part that knows it - `service_names`, `service_uploads`,
-`service_nodes`, `healer` - and keeps the background work going, anew when older metadata have been put back. Every
-namespace operation is one transact; what is decided stands in pure modules (`tree`, `uploads`, `blobs`, `reports`,
-`health`, `repair`).
+This file checks who may call, hands each operation to the part that knows it - `names`, `uploads.act`, `nodes`,
+`healer` - and keeps the background work going, anew when older metadata have been put back. Every namespace operation
+is one transact; what is decided stands in pure modules (`tree`, `uploads.decide`, `blobs`, `reports`, `health`,
+`repair`).
 
 A memo (`recall`) is the GUID the operation made or changed, for an upload followed by a blank and its blob.
 """
@@ -59,17 +59,17 @@ from chelonia.core.librarian import (
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Receipt
-from chelonia.librarian.elements import check, put_all, version
-from chelonia.librarian.footing import Footing
-from chelonia.librarian.fsck import Fsck
+from chelonia.librarian.context import Footing
 from chelonia.librarian.healer import Healer
-from chelonia.librarian.rebuild import awaited, late_command, remembers, under_way
-from chelonia.librarian.rebuilding import Rebuilding, Tools
-from chelonia.librarian.rechecking import Rechecking
-from chelonia.librarian.records import Draft, Identity, Patience, Records
-from chelonia.librarian.service_names import Names, numbered
-from chelonia.librarian.service_nodes import Nodes
-from chelonia.librarian.service_uploads import Uploads
+from chelonia.librarian.metadata.elements import check, put_all, version
+from chelonia.librarian.metadata.rebuild_record import awaited, late_command, remembers, under_way
+from chelonia.librarian.metadata.records import Draft, Identity, Patience, Records
+from chelonia.librarian.namespace.names import Names, numbered
+from chelonia.librarian.namespace.uploads.act import Uploads
+from chelonia.librarian.presence.nodes import Nodes
+from chelonia.librarian.presence.receipt_audit import Rechecking
+from chelonia.librarian.recovery.fsck import Fsck
+from chelonia.librarian.recovery.rebuild.act import Rebuilding, Tools
 from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from chelonia.core.clock import Clock, Ids
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import Librarian
 from chelonia.core.shepherd import Carrier, Directory, Verifier
+from chelonia.core.timing.clock import Clock, Ids
 from chelonia.librarian.settings import LibrarianSettings
 
 

@@ -17,8 +17,8 @@ from chelonia.core.caller import Call
 from chelonia.core.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.shepherd import Authority
-from chelonia.shepherd import authority as authorities
 from chelonia.shepherd.node import Node
+from chelonia.shepherd.rules import authority as authorities
 
 log = logging.getLogger(__name__)
 

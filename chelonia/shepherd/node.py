@@ -12,22 +12,22 @@ from dataclasses import dataclass, replace
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
-from chelonia.core.clock import Clock, Ids
 from chelonia.core.ids import ReferenceId, RequestKey
 from chelonia.core.librarian import Librarian, ReportedReplica
-from chelonia.core.pacing import Pace
 from chelonia.core.replicas import Location, Receipt, ReplicaState
 from chelonia.core.shepherd import BlobStore, Signer, State, StateFile, Transfers
-from chelonia.shepherd import lifecycle
-from chelonia.shepherd.checksums import Worker
-from chelonia.shepherd.disk import Disk
-from chelonia.shepherd.index import Index
-from chelonia.shepherd.journal import Journal
-from chelonia.shepherd.lifecycle import Held
-from chelonia.shepherd.places import Places, places_of
-from chelonia.shepherd.reconciling import Reconciling
-from chelonia.shepherd.scrub import Round
+from chelonia.core.timing.clock import Clock, Ids
+from chelonia.core.timing.pacing import Pace
+from chelonia.shepherd.rules.journal import Journal
+from chelonia.shepherd.rules.places import Places, places_of
+from chelonia.shepherd.rules.reconciling import Reconciling
+from chelonia.shepherd.rules.scrub import Round
 from chelonia.shepherd.settings import ShepherdSettings
+from chelonia.shepherd.store import lifecycle
+from chelonia.shepherd.store.checksums import Worker
+from chelonia.shepherd.store.disk import Disk
+from chelonia.shepherd.store.index import Index
+from chelonia.shepherd.store.lifecycle import Held
 from chelonia.shepherd.waiting import Background
 from chelonia.wire import receipts
 

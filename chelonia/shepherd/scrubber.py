@@ -15,11 +15,12 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.shepherd import ByteRange, Damaged, ScrubOrder, ScrubPage
-from chelonia.shepherd import lifecycle, scrub
-from chelonia.shepherd.checksums import Hasher
-from chelonia.shepherd.lifecycle import Held
 from chelonia.shepherd.node import CURSOR, Node
-from chelonia.shepherd.scrub import Pace
+from chelonia.shepherd.rules import scrub
+from chelonia.shepherd.rules.scrub import Pace
+from chelonia.shepherd.store import lifecycle
+from chelonia.shepherd.store.checksums import Hasher
+from chelonia.shepherd.store.lifecycle import Held
 from chelonia.shepherd.waiting import wake_or_sleep
 
 log = logging.getLogger(__name__)

@@ -40,19 +40,19 @@ from chelonia.core.shepherd import (
     Upload,
     Uploaded,
 )
-from chelonia.shepherd import authority as authorities
-from chelonia.shepherd import lifecycle
-from chelonia.shepherd.downloads import Downloads, checksum_of
 from chelonia.shepherd.drilling import Drilling
-from chelonia.shepherd.forwarding import push_copy
 from chelonia.shepherd.node import Node, ShepherdPorts
 from chelonia.shepherd.proving import check_challenge, proof
-from chelonia.shepherd.recounting import records_page
-from chelonia.shepherd.reporting import Reporting
+from chelonia.shepherd.reports.rebuild_listing import records_page
+from chelonia.shepherd.reports.reporting import Reporting
+from chelonia.shepherd.reports.stock import Stock
+from chelonia.shepherd.rules import authority as authorities
 from chelonia.shepherd.scrubber import Scrubber
 from chelonia.shepherd.settings import ShepherdSettings
-from chelonia.shepherd.stock import Stock
-from chelonia.shepherd.uploads import Uploads
+from chelonia.shepherd.store import lifecycle
+from chelonia.shepherd.transfers.downloads import Downloads, checksum_of
+from chelonia.shepherd.transfers.forwarding import push_copy
+from chelonia.shepherd.transfers.uploads import Uploads
 from chelonia.shepherd.waiting import run_together, settled
 
 log = logging.getLogger(__name__)

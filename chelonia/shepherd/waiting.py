@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
-from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError
+from chelonia.core.timing.clock import Clock
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from chelonia.core.ahash import AHash
-from chelonia.core.clock import Clock
 from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
 from chelonia.core.shepherd import Shepherd
-from chelonia.hosting.clock import SystemClock
-from chelonia.hosting.http_client import HttpClient
+from chelonia.core.timing.clock import Clock
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_client import HttpClient
 from chelonia_clients.client import new_call
 
 

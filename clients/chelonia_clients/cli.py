@@ -18,7 +18,7 @@ from chelonia_clients.arguments import GLOBAL, Arguments, UsageError, merge, par
 from chelonia_clients.local_files import local_error
 from chelonia_clients.output import AnswerLost, Output, answering, describe
 from chelonia_clients.session import Session
-from chelonia_clients.verbs import VERBS, Verb, find_verb
+from chelonia_clients.verbs.table import VERBS, Verb, find_verb
 
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -154,7 +154,7 @@ def _loop(act: Act, session: Session, arguments: Arguments) -> None:
 
 def _note_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """A connection that broke is told by whoever used it, or was given up for a better one."""
-    from chelonia.hosting.http_client import of_a_broken_connection  # here, so that `help` starts without it
+    from chelonia.hosting.net.http_client import of_a_broken_connection  # here, so that `help` starts without it
 
     if not of_a_broken_connection(context):
         loop.default_exception_handler(context)

@@ -32,13 +32,13 @@ from chelonia.core.bartender import (
     UndeleteRequest,
 )
 from chelonia.core.caller import Call
-from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Filter, Needed, Triple, from_triples
-from chelonia.hosting.clock import SystemClock
-from chelonia.hosting.http_client import HttpClient
-from chelonia.hosting.rpc_client import AGAIN
+from chelonia.core.timing.clock import Clock
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.rpc_client import AGAIN
 from chelonia_clients.waiting import Trouble, keep_quiet
 
 

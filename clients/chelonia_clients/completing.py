@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia_clients.arguments import GLOBAL, Flag
-from chelonia_clients.verbs import VERBS, Verb, find_verb
+from chelonia_clients.verbs.table import VERBS, Verb, find_verb
 
 ALIASES: Final = ("del", "get", "make", "makemount", "mkdir", "put", "rmdir", "unmake", "unmount")
 """Other words for verbs that people type."""

@@ -5,7 +5,7 @@
     async with connect.administrator_from_environment() as administrator:
         print(await administrator.nodes())
 
-Everything it looks at is in `settings` and `chelonia.hosting.credentials`; of several Bartenders one is
+Everything it looks at is in `settings` and `chelonia.hosting.net.credentials`; of several Bartenders one is
 picked, and the next is tried when it does not answer.
 """
 
@@ -20,11 +20,18 @@ from pathlib import Path
 from typing import cast
 
 from chelonia.core.errors import CheloniaError
-from chelonia.hosting.clock import SystemClock, SystemIds
-from chelonia.hosting.credentials import Credential, Explicit, Surroundings, find_cas, find_credential
-from chelonia.hosting.http_client import HttpClient
-from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash, RemoteBartender, RemoteLibrarian, RemoteShepherd
-from chelonia.hosting.tls import TlsSettings, TlsStore
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.credentials import Credential, Explicit, Surroundings, find_cas, find_credential
+from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.rpc_client import (
+    Link,
+    Patience,
+    RemoteAHash,
+    RemoteBartender,
+    RemoteLibrarian,
+    RemoteShepherd,
+)
+from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia_clients.administrator import Administrator, AdministratorPorts
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Settings, Wish, settle

@@ -24,7 +24,7 @@ from chelonia.core import bounds
 from chelonia.core.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.shepherd import PROTOCOL_HTTP
-from chelonia.hosting.http_client import target_of
+from chelonia.hosting.net.http_client import target_of
 from chelonia_clients.client import Client
 from chelonia_clients.hedging import PATIENCE_MS, Choice, opened
 

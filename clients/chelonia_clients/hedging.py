@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.racing import Race
-from chelonia.hosting.clock import SystemClock
-from chelonia.hosting.http_client import HttpClient, Sending, Streaming, raise_for_status, target_of
+from chelonia.core.timing.racing import Race
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_client import HttpClient, Sending, Streaming, raise_for_status, target_of
 
 HEDGE_MS: Final = 150
 """Several times what a healthy Shepherd takes to begin an answer; so little that nobody minds waiting for it."""

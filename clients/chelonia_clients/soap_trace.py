@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chelonia.hosting.http_client import HttpClient, Received, Sending
+from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 
 Teller = Callable[[str], None]
 """Takes one line or message for a person."""

@@ -18,7 +18,7 @@ from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
 from chelonia.core.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Triple
-from chelonia.hosting.http_client import HttpClient
+from chelonia.hosting.net.http_client import HttpClient
 from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.client import Client, Listed, Metadata

@@ -27,7 +27,7 @@ from chelonia.core import bounds
 from chelonia.core.bartender import CommitPutRequest, StartPutOutcome, StartPutRequest
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
-from chelonia.hosting.http_client import Sending, raise_for_status
+from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.wire import receipts
 from chelonia.wire.headers import RECEIPTS_HEADER
 from chelonia_clients.client import Client

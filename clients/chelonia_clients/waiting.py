@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core.clock import Clock
-from chelonia.hosting.http_client import HttpClient, Received, Sending, target_of
+from chelonia.core.timing.clock import Clock
+from chelonia.hosting.net.http_client import HttpClient, Received, Sending, target_of
 from chelonia_clients.soap_trace import SoapTrace
 
 AFTER_MS: Final = 1_000

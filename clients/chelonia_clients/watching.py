@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.http_client import HttpClient, Received, Sending, target_of
+from chelonia.core.timing.clock import Clock
+from chelonia.hosting.net.http_client import HttpClient, Received, Sending, target_of
 
 STALL_MS: Final = 250
 """Without a byte taken, or an answer, for so long the Shepherd is asked whether it lives; so long has it to say so."""

@@ -18,11 +18,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from chelonia.ahash import layout, peer_messages
-from chelonia.ahash.engine_port import Token
-from chelonia.ahash.peer_messages import Ack, Beat, CallFrame, EngineFrame, Hello, Message, Resign, Stand
+from chelonia.ahash.group import peer_messages
+from chelonia.ahash.group.log_vouching import Vouched
+from chelonia.ahash.group.peer_messages import Ack, Beat, CallFrame, EngineFrame, Hello, Message, Resign, Stand
 from chelonia.ahash.service import AHashSettings
-from chelonia.ahash.standing import Vouched
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.replicated_port import Token
 from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call

@@ -32,11 +32,11 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms
 from chelonia.core.librarian import NodeView
-from chelonia.hosting.certificates import CertificateAuthority
-from chelonia.hosting.clock import SystemClock, SystemIds
 from chelonia.hosting.config import parse_config, render_config
-from chelonia.hosting.http_client import HttpClient
-from chelonia.hosting.rpc_client import (
+from chelonia.hosting.net.certificates import CertificateAuthority
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.rpc_client import (
     Link,
     Patience,
     RemoteAHash,
@@ -44,7 +44,7 @@ from chelonia.hosting.rpc_client import (
     RemoteLibrarian,
     RemoteShepherd,
 )
-from chelonia.hosting.tls import TlsSettings, TlsStore
+from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia_clients.client import Client
 from tests.support.polling import poll, poll_async
 from tests.support.ports import Range, claimed

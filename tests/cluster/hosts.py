@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chelonia.ahash import layout
-from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.bdb.store import BdbStore
 from tests.history import porcupine
 from tests.history import run as history
 from tests.support.ahash import no_panic

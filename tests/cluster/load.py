@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from chelonia.core.bartender import PutFileRequest
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
-from chelonia.hosting.http_client import Sending, raise_for_status
+from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia_clients import downloads, uploads
 from chelonia_clients.client import Client, new_call
 from tests.cluster.harness import Away, Cluster

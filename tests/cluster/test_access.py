@@ -12,7 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.librarian import Heartbeat, Report, ServiceRecord
-from chelonia.hosting.rpc_client import Channel, Patience
+from chelonia.hosting.net.rpc_client import Channel, Patience
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER

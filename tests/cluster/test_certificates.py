@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.certificates import CertificateAuthority, Issued, KeyKind, make_proxy, subject_hashes
+from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, make_proxy, subject_hashes
 from chelonia_clients.client import new_call
 from tests.cluster.harness import Away, Cluster, Files, now_ms
 from tests.cluster.load import fetch, put, until_live

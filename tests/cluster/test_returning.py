@@ -3,8 +3,10 @@
 import shutil
 from collections.abc import Callable
 
-from chelonia.shepherd import blobs_notes, mark, rows
-from chelonia.shepherd.mark import Mark, Told
+from chelonia.shepherd.store import blobs_notes
+from chelonia.shepherd.store import compact_rows as rows
+from chelonia.shepherd.store import note_mark as mark
+from chelonia.shepherd.store.note_mark import Mark, Told
 from tests.cluster.harness import Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.polling import poll

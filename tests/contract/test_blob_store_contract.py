@@ -14,9 +14,9 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia.core.shepherd import MARK, BlobStore, ByteRange, Notes
-from chelonia.shepherd import blobs_files
-from chelonia.shepherd.blobs_files import FileBlobs
-from chelonia.shepherd.blobs_memory import MemoryBlobs
+from chelonia.shepherd.store import blobs_files
+from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.blobs_memory import MemoryBlobs
 from chelonia.wire import records
 
 REF = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chelonia.ahash.store import Store
-from chelonia.ahash.store_memory import MemoryStore
+from chelonia.ahash.store.port import Store
+from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.errors import CheloniaError, Kind
 from tests.support.ahash import ENGINES, open_store
 

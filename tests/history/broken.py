@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
+from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.core.ahash import Element, TransactOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind

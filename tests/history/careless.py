@@ -8,8 +8,8 @@ import os
 import sys
 from typing import Any
 
-from chelonia.ahash.mastership import TermDurability
-from chelonia.ahash.replicated import ReplicatedAHash
+from chelonia.ahash.group.mastership import TermDurability
+from chelonia.ahash.group.service import ReplicatedAHash
 from chelonia.core.position import Position
 from chelonia.hosting import cheloniad
 

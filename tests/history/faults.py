@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chelonia.ahash.store_bdb_files import last_counted
+from chelonia.ahash.store.bdb.files import last_counted
 from chelonia.hosting.config import load_config
 from tests.cluster.harness import Cluster, parent_of, runs
 from tests.history.records import Fault

@@ -20,11 +20,11 @@ from typing import Final, Protocol, TypeVar
 
 from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element, TransactOutcome
 from chelonia.core.caller import Call
-from chelonia.core.clock import Clock
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.position import Position
+from chelonia.core.timing.clock import Clock
 from tests.history.records import Level, Model, Op, Operation, Outcome
 
 T = TypeVar("T")

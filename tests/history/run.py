@@ -27,10 +27,10 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Filter, StoredObject
-from chelonia.hosting.clock import SystemClock, SystemIds
-from chelonia.hosting.http_client import ClientLimits, HttpClient
-from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
-from chelonia.hosting.tls import TlsSettings, TlsStore
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient
+from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from tests.cluster.harness import Cluster
 from tests.history import porcupine, records, session
 from tests.history.faults import Torment, Watch

@@ -1,7 +1,7 @@
 """Three replicas of the A-Hash among simulated processes: the shell of production over the model of its engine.
 
-`chelonia.ahash.replicated`, `mastership` and `protocol` run as they are; under them is `replication_engine.Engine` with
-the store's contents as its state, beside them links that carry messages in order, hold them while a way is cut, and
+`chelonia.ahash.group`: service, mastership and protocol run as they are; under them is `replication_engine.Engine`
+with the store's contents as its state, beside them links that carry messages in order, hold them while a way is cut and
 break when that lasts. `SimGroup.decided` follows the log: what a master tells to be durable is applied to the world's
 own store, which those who watch look at, and never changes again: a term that opens without it is a lost write.
 """
@@ -18,18 +18,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from chelonia.ahash import keeping, layout, membership, meta, replicated, standing
-from chelonia.ahash.effects import Role
-from chelonia.ahash.engine_port import Committed, Event, Failed, Send, Token
-from chelonia.ahash.layout import StoreState
-from chelonia.ahash.lease import Pace
-from chelonia.ahash.mastership import Mastership
-from chelonia.ahash.membership import Member, Membership
-from chelonia.ahash.replicated import Parts, ReplicatedAHash
+from chelonia.ahash.group import log_vouching as standing
+from chelonia.ahash.group import membership
+from chelonia.ahash.group import membership_steps as keeping
+from chelonia.ahash.group import service as replicated
+from chelonia.ahash.group.effects import Role
+from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.log_vouching import LogEnd
+from chelonia.ahash.group.mastership import Mastership
+from chelonia.ahash.group.membership import Member, Membership
+from chelonia.ahash.group.service import Parts, ReplicatedAHash
 from chelonia.ahash.service import AHashSettings
-from chelonia.ahash.standing import LogEnd
-from chelonia.ahash.store import State
-from chelonia.ahash.store_memory import MemoryStore
+from chelonia.ahash.store import layout, meta
+from chelonia.ahash.store.layout import StoreState
+from chelonia.ahash.store.port import State
+from chelonia.ahash.store.replicated_port import Committed, Event, Failed, Send, Token
+from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from tests.sim.network import Network

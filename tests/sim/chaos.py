@@ -16,8 +16,8 @@ from typing import Any
 from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.librarian import Report, ReportedReplica
 from chelonia.core.replicas import Checksums, ReplicaState
-from chelonia.shepherd.blobs_memory import MemoryBlobs
-from chelonia.shepherd.mark import decode, why_whole
+from chelonia.shepherd.store.blobs_memory import MemoryBlobs
+from chelonia.shepherd.store.note_mark import decode, why_whole
 from tests.sim.disk import run_now
 from tests.sim.network import Faults
 from tests.sim.process import Node

@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from chelonia.ahash.store_memory import MemoryStore
+from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ahash import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.position import Horizon
 from chelonia.core.replicas import ReplicaFacts
 from chelonia.core.shepherd import NO_NOTES, ByteRange, Notes, Scanned, State, StoredReplica
-from chelonia.shepherd.blobs_memory import MemoryBlobs
-from chelonia.shepherd.store_state import MemoryState
+from chelonia.shepherd.store.blobs_memory import MemoryBlobs
+from chelonia.shepherd.store.store_state import MemoryState
 from tests.sim.process import check_alive
 
 T = TypeVar("T")

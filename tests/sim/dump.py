@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from chelonia.ahash import layout
-from chelonia.ahash.store_memory import MemoryStore
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import StoredObject
-from chelonia.librarian.invariants import Snapshot
+from chelonia.librarian.recovery.invariants import Snapshot
 
 _ALL = 1 << 30
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from chelonia.ahash import layout
+from chelonia.ahash.store import layout
 from chelonia.core.caller import Call
 from chelonia.core.ids import ObjectId, ReferenceId, shepherd_object
 from chelonia.core.librarian import Report, ReportAnswer

@@ -23,7 +23,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.position import Position, later
-from chelonia.hosting.rpc_client import AGAIN, KEYED, ONCE
+from chelonia.hosting.net.rpc_client import AGAIN, KEYED, ONCE
 from tests.sim.process import Node, SimIds, check_alive
 from tests.sim.virtual_loop import this_loop
 

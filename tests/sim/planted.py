@@ -18,8 +18,8 @@ from typing import Any
 from unittest.mock import patch
 
 from chelonia.ahash.committer import _Batch
-from chelonia.ahash.mastership import TermDurability
-from chelonia.ahash.replicated import ReplicatedAHash
+from chelonia.ahash.group.mastership import TermDurability
+from chelonia.ahash.group.service import ReplicatedAHash
 from chelonia.bartender.rights import Judge
 from chelonia.core import placement
 from chelonia.core.ahash import ChangeType, Element
@@ -28,20 +28,24 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SHEPHERD_PREFIX, ServiceId, shepherd_object
 from chelonia.core.librarian import Delete, Report
 from chelonia.core.shepherd import Authority
-from chelonia.librarian import proofs, repair, repairing, reports
-from chelonia.librarian.detecting import Detecting
-from chelonia.librarian.elements import outbox_reference
-from chelonia.librarian.health import HealthTable
-from chelonia.librarian.node_life import NodeLife
-from chelonia.librarian.records import Draft, Records
+from chelonia.librarian.leadership.detection import Detecting
+from chelonia.librarian.metadata.elements import outbox_reference
+from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.namespace.names import Names
+from chelonia.librarian.presence import reports
+from chelonia.librarian.presence.health import HealthTable
+from chelonia.librarian.recovery.removal.act import NodeLife
+from chelonia.librarian.repair.plan import act as repairing
+from chelonia.librarian.repair.plan import decide as repair
+from chelonia.librarian.repair.proofs import decide as proofs
 from chelonia.librarian.service import _Parts
-from chelonia.librarian.service_names import Names
-from chelonia.shepherd import authority, mark
-from chelonia.shepherd.forwarding import Fanout
-from chelonia.shepherd.journal import Journal
-from chelonia.shepherd.reporting import Reporting
+from chelonia.shepherd.reports.reporting import Reporting
+from chelonia.shepherd.rules import authority
+from chelonia.shepherd.rules.journal import Journal
 from chelonia.shepherd.scrubber import Scrubber
-from chelonia.shepherd.uploads import Uploads
+from chelonia.shepherd.store import note_mark as mark
+from chelonia.shepherd.transfers.forwarding import Fanout
+from chelonia.shepherd.transfers.uploads import Uploads
 from tests.sim.disk import SimDisk
 from tests.sim.scenario_swarm import swarm
 from tests.sim.virtual_loop import run_virtual

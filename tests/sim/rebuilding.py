@@ -15,11 +15,11 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SNAPSHOTS_OBJECT, ObjectId, ServiceId, blob_object
 from chelonia.core.librarian import RebuildStatus, ServiceRecord
 from chelonia.core.metadata import StoredObject
-from chelonia.librarian.blobs import facts_of
-from chelonia.librarian.invariants import Snapshot
-from chelonia.librarian.mending import LOST_FOUND
-from chelonia.librarian.rebuild import is_over
-from chelonia.librarian.tree import visible
+from chelonia.librarian.metadata.blobs import facts_of
+from chelonia.librarian.namespace.tree import visible
+from chelonia.librarian.recovery.invariants import Snapshot
+from chelonia.librarian.recovery.mends import LOST_FOUND
+from chelonia.librarian.recovery.rebuild.decide import is_over
 from tests.sim.chaos import Chaos
 from tests.sim.model import Violation
 from tests.sim.network import Channel

@@ -13,15 +13,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from chelonia.core.clock import stamp
 from chelonia.core.ids import ROOT, SNAPSHOTS_OBJECT, BlobId, Dn, ObjectId, ReferenceId, ServiceId, blob_object
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, RebuildStatus
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import ReplicaFacts
-from chelonia.librarian.blobs import blob_of, facts_of, locations_of
-from chelonia.librarian.invariants import Snapshot
-from chelonia.librarian.mending import LOST_FOUND
-from chelonia.librarian.tree import blobs_of, key_for, names_of, type_of
+from chelonia.core.timing.clock import stamp
+from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
+from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
+from chelonia.librarian.recovery.invariants import Snapshot
+from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.wire.snapshots import decode_manifest, decode_page, parse_snapshot_name
 from tests.sim.disk import facts_now, run_now
 from tests.sim.model import NOTHING, File, Story, Tree, Violation

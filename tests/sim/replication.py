@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from chelonia.ahash.effects import (
+from chelonia.ahash.group.effects import (
     Announce,
     AskElection,
     Durable,
@@ -33,14 +33,14 @@ from chelonia.ahash.effects import (
     Trusted,
     WritePages,
 )
-from chelonia.ahash.effects import (
+from chelonia.ahash.group.effects import (
     Process as ProcessFrame,
 )
-from chelonia.ahash.engine_port import Event, Failed, MasterHere
-from chelonia.ahash.lease import NEVER_MS, Pace
-from chelonia.ahash.membership import Member, Membership
-from chelonia.ahash.peer_messages import EngineFrame, Message
-from chelonia.ahash.protocol import Replica
+from chelonia.ahash.group.lease import NEVER_MS, Pace
+from chelonia.ahash.group.membership import Member, Membership
+from chelonia.ahash.group.peer_messages import EngineFrame, Message
+from chelonia.ahash.group.protocol import Replica
+from chelonia.ahash.store.replicated_port import Event, Failed, MasterHere
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
 from tests.sim.replication_engine import Disk, Engine, Op, Record

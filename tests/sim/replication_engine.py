@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from chelonia.ahash.engine_port import (
+from chelonia.ahash.group.log_vouching import LogEnd
+from chelonia.ahash.group.membership import Membership
+from chelonia.ahash.store.replicated_port import (
     Committed,
     Demoted,
     ElectionFailed,
@@ -30,8 +32,6 @@ from chelonia.ahash.engine_port import (
     Token,
     WantElection,
 )
-from chelonia.ahash.membership import Membership
-from chelonia.ahash.standing import LogEnd
 
 if TYPE_CHECKING:
     from tests.sim.replication import Process

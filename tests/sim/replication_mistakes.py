@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from chelonia.ahash import membership, protocol
-from chelonia.ahash.attention import Word
-from chelonia.ahash.lease import Pace
-from chelonia.ahash.membership import Membership, Quorum
-from chelonia.ahash.protocol import Replica
-from chelonia.ahash.watermark import Watermark
+from chelonia.ahash.group import membership, protocol
+from chelonia.ahash.group.attention import Word
+from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.membership import Membership, Quorum
+from chelonia.ahash.group.protocol import Replica
+from chelonia.ahash.group.watermark import Watermark
 from tests.sim.replication_engine import Engine
-from tests.unit.ahash import test_protocol as rules
 from tests.unit.ahash import test_quorums as quorums
+from tests.unit.ahash.group import test_protocol as rules
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from chelonia.ahash import membership as records
-from chelonia.ahash.effects import Role
-from chelonia.ahash.lease import Pace
-from chelonia.ahash.membership import Membership
+from chelonia.ahash.group import membership as records
+from chelonia.ahash.group.effects import Role
+from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.membership import Membership
 from chelonia.core.errors import CheloniaError, Kind
 from tests.sim.replication import Broken, Node, Process, Trap, World
 

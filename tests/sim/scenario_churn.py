@@ -34,8 +34,8 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Triple
-from chelonia.librarian import invariants
-from chelonia.librarian.blobs import facts_of, locations_of
+from chelonia.librarian.metadata.blobs import facts_of, locations_of
+from chelonia.librarian.recovery import invariants
 from chelonia.wire import receipts
 from tests.sim.dump import snapshot
 from tests.sim.network import Faults

@@ -18,7 +18,7 @@ from chelonia.core.bartender import CommitPutRequest, StartPutRequest
 from chelonia.core.healing import HealAction, HealOrder
 from chelonia.core.ids import RequestKey
 from chelonia.core.replicas import Location, ReplicaState
-from chelonia.librarian.blobs import locations_of
+from chelonia.librarian.metadata.blobs import locations_of
 from chelonia.wire import receipts
 from tests.sim.model import Violation
 from tests.sim.scenario import CALM

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, ServiceId, blob_object
-from chelonia.librarian.invariants import Snapshot
+from chelonia.librarian.recovery.invariants import Snapshot
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import REPLICAS, slower
 from tests.sim.chaos import CALM, Chaos, Mix, draw, with_echo, with_group, with_loss, with_more

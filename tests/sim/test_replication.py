@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from _pytest.outcomes import Failed
 
-from chelonia.ahash.lease import Pace
+from chelonia.ahash.group.lease import Pace
 from tests.sim.replication import Broken, Node, World
 from tests.sim.replication_mistakes import MISTAKES, Plant
 from tests.sim.replication_scenario import STALE_US, Done, Scenario, check_history, run_seed

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.shepherd import forwarding
+from chelonia.shepherd.transfers import forwarding
 from tests.sim import campaign
 from tests.sim.model import Violation
 from tests.sim.regressions import REGRESSIONS

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 
-from chelonia.ahash import layout, meta
+from chelonia.ahash.store import layout, meta
 from chelonia.core.ids import (
     BLOB_PREFIX,
     ROOT,
@@ -27,12 +27,12 @@ from chelonia.core.ids import (
 )
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location, ReplicaState
-from chelonia.librarian import invariants
-from chelonia.librarian.blobs import blob_of, facts_of, locations_of
-from chelonia.librarian.elements import outbox_reference
-from chelonia.librarian.invariants import Snapshot
-from chelonia.librarian.repair import SURPLUS
-from chelonia.librarian.tree import names_of
+from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
+from chelonia.librarian.metadata.elements import outbox_reference
+from chelonia.librarian.namespace.tree import names_of
+from chelonia.librarian.recovery import invariants
+from chelonia.librarian.recovery.invariants import Snapshot
+from chelonia.librarian.repair.plan.decide import SURPLUS
 from tests.sim.disk import SimStore, facts_now, run_now
 from tests.sim.dump import Dump
 from tests.sim.model import Violation

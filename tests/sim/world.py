@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from chelonia.ahash import layout, meta
-from chelonia.ahash.replicated import ReplicatedAHash
+from chelonia.ahash.group.service import ReplicatedAHash
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
+from chelonia.ahash.store import layout, meta
+from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
@@ -26,15 +26,15 @@ from chelonia.core.librarian import Report, ServiceRecord
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Receipt, ReplicaState
 from chelonia.core.shepherd import ByteRange, StoreIdentity, Upload, Uploaded
-from chelonia.librarian import reports
-from chelonia.librarian.records import Identity
+from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.presence import reports
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World as LibrarianWorld
-from chelonia.shepherd.mark import Believed, Told
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
+from chelonia.shepherd.store.note_mark import Believed, Told
 from chelonia.wire import tickets
 from tests.sim.ahash_group import SimGroup
 from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimState, SimStore, facts_now

@@ -13,7 +13,7 @@ from chelonia_clients import connect
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
-from chelonia_clients.verbs_admin import admin
+from chelonia_clients.verbs.admin import admin
 from tests.support.bartender import FakeBartender
 from tests.support.librarian import ADMIN, Bench
 from tests.unit.clients.faking import administrator_on, client_on

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store import Store
-from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_environment import BdbSettings
-from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
-from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.ahash.store.bdb.environment import BdbSettings
+from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.ahash.store.port import Store
+from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
+from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.ids import Dn, Ms, ObjectId

@@ -17,14 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.ahash import AHashStatus
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, RequestKey
-from chelonia.hosting.certificates import CertificateAuthority, KeyKind, make_key
-from chelonia.hosting.clock import SystemClock, SystemIds
-from chelonia.hosting.compact_client import CompactClient
 from chelonia.hosting.config import (
     AHashSection,
     ListenSection,
@@ -36,9 +33,12 @@ from chelonia.hosting.config import (
     TrustSection,
     render_config,
 )
-from chelonia.hosting.http_client import ClientLimits, HttpClient
-from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
-from chelonia.hosting.tls import TlsSettings, TlsStore
+from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind, make_key
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.compact_client import CompactClient
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient
+from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia.wire import compact
 from tests.support.ahash import no_panic
 from tests.support.polling import poll_async

@@ -20,7 +20,7 @@ from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Triple, selects, to_triples
 from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums, Location, Receipt
-from chelonia.hosting.http_client import Received, Sending
+from chelonia.hosting.net.http_client import Received, Sending
 from chelonia.wire import receipts
 from chelonia.wire.headers import RECEIPTS_HEADER
 

@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from chelonia.ahash import meta
-from chelonia.ahash.engine_port import ReplicatedEngine
-from chelonia.ahash.lease import Pace
-from chelonia.ahash.mastership import Mastership
-from chelonia.ahash.membership import Member, Membership
-from chelonia.ahash.replicated import Parts, ReplicatedAHash
+from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.mastership import Mastership
+from chelonia.ahash.group.membership import Member, Membership
+from chelonia.ahash.group.service import Parts, ReplicatedAHash
 from chelonia.ahash.service import AHashSettings
-from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_files import ReplicaIdentity
-from chelonia.ahash.store_bdb_replicated import ReplicatedStore
-from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.ahash.store import meta
+from chelonia.ahash.store.bdb.files import ReplicaIdentity
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
+from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.ahash.store.replicated_port import ReplicatedEngine
+from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
-from chelonia.core.clock import Clock
 from chelonia.core.ids import Dn, Ms, RequestKey
 from chelonia.core.metadata import WIDE_SECTIONS
 from chelonia.core.position import Horizon
-from chelonia.hosting.clock import SystemClock
+from chelonia.core.timing.clock import Clock
+from chelonia.hosting.net.clock import SystemClock
 from tests.support.ahash import LIBRARIAN, SMALL, HandClock, delete, no_panic, unset
 from tests.support.polling import poll_async
 from tests.support.replicas import LoopThread

@@ -17,11 +17,11 @@ from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey
-from chelonia.hosting.clock import SystemClock, SystemIds
-from chelonia.hosting.compact_client import CompactClient
-from chelonia.hosting.http_client import ClientLimits, HttpClient
-from chelonia.hosting.rpc_client import Link, Patience, RemoteAHash
-from chelonia.hosting.tls import TlsSettings, TlsStore
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.compact_client import CompactClient
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient
+from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia.wire import compact
 from tests.history import records, run
 from tests.history.faults import Watch

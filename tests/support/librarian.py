@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from chelonia.ahash.store_memory import MemoryStore
+from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
-from chelonia.core.clock import Clock
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
@@ -24,7 +23,8 @@ from chelonia.core.librarian import (
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
-from chelonia.librarian.records import Identity
+from chelonia.core.timing.clock import Clock
+from chelonia.librarian.metadata.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World

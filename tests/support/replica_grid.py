@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from chelonia.ahash.transport_replication import LinkTrust
+from chelonia.ahash.group.transport_replication import LinkTrust
 from chelonia.core.ids import Dn, Ms
-from chelonia.hosting.certificates import CertificateAuthority, Issued, KeyKind
-from chelonia.hosting.tls import ClientCertificate, TlsSettings, TlsStore
+from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind
+from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 
 CA = "/O=Grid/CN=Test CA"
 

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from chelonia.ahash import layout, meta
-from chelonia.ahash.store_bdb import BdbStore
+from chelonia.ahash.store import layout, meta
+from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core import bounds
 from chelonia.core.ids import ObjectId
 from tests.support.ahash import no_panic

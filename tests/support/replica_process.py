@@ -21,19 +21,19 @@ from typing import Any
 import msgspec
 import uvloop
 
-from chelonia.ahash import meta
-from chelonia.ahash.engine_port import Committed, Flushed, frame_term
-from chelonia.ahash.lease import Pace
-from chelonia.ahash.mastership import Mastership
-from chelonia.ahash.membership import Member, Membership
-from chelonia.ahash.replicated import Parts, ReplicatedAHash
+from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.mastership import Mastership
+from chelonia.ahash.group.membership import Member, Membership
+from chelonia.ahash.group.service import Parts, ReplicatedAHash
+from chelonia.ahash.group.transport_replication import LinkIdentity, Links
 from chelonia.ahash.service import AHashSettings
-from chelonia.ahash.store_bdb_environment import BdbSettings
-from chelonia.ahash.store_bdb_files import ReplicaIdentity
-from chelonia.ahash.store_bdb_frames import frame_kind
-from chelonia.ahash.store_bdb_replicated import ReplicatedStore
-from chelonia.ahash.store_threads import ThreadExecutor
-from chelonia.ahash.transport_replication import LinkIdentity, Links
+from chelonia.ahash.store import meta
+from chelonia.ahash.store.bdb.environment import BdbSettings
+from chelonia.ahash.store.bdb.files import ReplicaIdentity
+from chelonia.ahash.store.bdb.frames import frame_kind
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
+from chelonia.ahash.store.replicated_port import Committed, Flushed, frame_term
+from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.caller import Call, Role
@@ -41,7 +41,7 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, ObjectId, RequestKey
 from chelonia.core.position import Horizon
 from chelonia.hosting.ahash_replica import outlive_grants
-from chelonia.hosting.clock import SystemClock
+from chelonia.hosting.net.clock import SystemClock
 from tests.support.replica_grid import ReplicaGrid, link_trust, replica_dn
 
 _LOG = logging.getLogger("replica")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from chelonia.ahash.engine_port import Event, MasterHere
-from chelonia.ahash.store_bdb_environment import BdbSettings
-from chelonia.ahash.store_bdb_files import ReplicaIdentity
-from chelonia.ahash.store_bdb_replicated import ReplicatedStore
+from chelonia.ahash.store.bdb.environment import BdbSettings
+from chelonia.ahash.store.bdb.files import ReplicaIdentity
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
+from chelonia.ahash.store.replicated_port import Event, MasterHere
 from chelonia.core.ids import Dn
 from tests.support.polling import poll
 

@@ -24,12 +24,12 @@ from chelonia.core.librarian import (
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, StoreIdentity, TurlOutcome, Upload, Uploaded
-from chelonia.shepherd.blobs_memory import MemoryBlobs
-from chelonia.shepherd.checksums import Hasher
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev
-from chelonia.shepherd.store_state import MemoryState
+from chelonia.shepherd.store.blobs_memory import MemoryBlobs
+from chelonia.shepherd.store.checksums import Hasher
+from chelonia.shepherd.store.store_state import MemoryState
 from chelonia.wire import tickets
 from tests.sim.virtual_loop import run_virtual
 

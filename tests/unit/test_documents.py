@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.ahash import layout, meta
-from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_environment import BdbSettings
+from chelonia.ahash.store import layout, meta
+from chelonia.ahash.store.bdb.environment import BdbSettings
+from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.errors import Kind
 from chelonia.hosting.cheloniad import _parser as cheloniad_parser
 from chelonia.hosting.config import parse_config
 from chelonia_clients.arguments import GLOBAL
-from chelonia_clients.verbs import ADMIN, VERBS, Verb, find_verb
+from chelonia_clients.verbs.table import ADMIN, VERBS, Verb, find_verb
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE_LINES_MAX = 300

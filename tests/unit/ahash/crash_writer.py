@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_environment import BdbSettings
-from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.ahash.store.bdb.environment import BdbSettings
+from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.ids import RequestKey
 from tests.support.ahash import LIBRARIAN, HandClock, put
 

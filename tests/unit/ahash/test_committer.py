@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
-from chelonia.ahash import layout, meta
 from chelonia.ahash.committer import READ_TOGETHER_MAX, SWEEP_MIN, ChangeJob, CommitLimits, Committer, Job, TransactJob
-from chelonia.ahash.store_memory import MemoryStore
+from chelonia.ahash.store import layout, meta
+from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ahash import ChangeStatus, Element, TransactOutcome
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey

@@ -3,9 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chelonia.ahash import engine, layout, reads
+from chelonia.ahash import engine, reads
 from chelonia.ahash.engine import Overlay
-from chelonia.ahash.store_memory import MemoryStore
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ahash import ChangeType, Condition, ConditionType, Element
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId

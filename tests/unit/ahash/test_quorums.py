@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.ahash import membership as records
-from chelonia.ahash.engine_port import Token
-from chelonia.ahash.lease import Lease, Pace
-from chelonia.ahash.membership import Membership, Quorum
-from chelonia.ahash.standing import LogEnd, TermMark, Vouched, may_join
-from chelonia.ahash.watermark import Watermark
+from chelonia.ahash.group import membership as records
+from chelonia.ahash.group.lease import Lease, Pace
+from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched, may_join
+from chelonia.ahash.group.membership import Membership, Quorum
+from chelonia.ahash.group.watermark import Watermark
+from chelonia.ahash.store.replicated_port import Token
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn

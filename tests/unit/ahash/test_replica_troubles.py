@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from chelonia.ahash import store_bdb_environment as environment
-from chelonia.ahash.engine_port import Committed, Token
-from chelonia.ahash.store_bdb_replicated import ReplicatedStore
+from chelonia.ahash.store.bdb import environment
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
+from chelonia.ahash.store.replicated_port import Committed, Token
 from chelonia.core.ahash import TransactOutcome
 from chelonia.core.errors import CheloniaError, Kind
 from tests.support.group import Group, group_of
 from tests.support.polling import poll_async
-from tests.unit.ahash.test_replicated import value_at, write
+from tests.unit.ahash.group.test_service import value_at, write
 
 
 @pytest.fixture

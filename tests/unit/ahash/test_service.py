@@ -18,9 +18,9 @@ from chelonia.ahash.service import (
     AHashService,
     AHashSettings,
 )
-from chelonia.ahash.store import State
-from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
-from chelonia.ahash.store_threads import ThreadExecutor
+from chelonia.ahash.store.port import State
+from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
+from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.bounds import VALUE_BYTES_MAX
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind

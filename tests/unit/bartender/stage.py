@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chelonia.ahash.service import AHashService, AHashSettings
-from chelonia.ahash.store_memory import InlineExecutor, MemoryStore
+from chelonia.ahash.store.store_memory import InlineExecutor, MemoryStore
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.bartender import (
@@ -38,7 +38,7 @@ from chelonia.core.librarian import Heartbeat, ServiceRecord
 from chelonia.core.metadata import Filter, Triple, from_triples
 from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.core.shepherd import GetRequest, Purpose, PutRequest, TurlOutcome
-from chelonia.librarian.records import Identity
+from chelonia.librarian.metadata.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World

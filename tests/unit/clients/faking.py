@@ -13,7 +13,7 @@ import pytest
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.librarian import Librarian
 from chelonia.core.shepherd import Shepherd
-from chelonia.hosting.http_client import HttpClient
+from chelonia.hosting.net.http_client import HttpClient
 from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator, AdministratorPorts
 from chelonia_clients.cli import run

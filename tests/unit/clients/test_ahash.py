@@ -10,8 +10,8 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.position import Position
-from chelonia_clients import verbs_ahash
 from chelonia_clients.arguments import UsageError
+from chelonia_clients.verbs import ahash as verbs_ahash
 
 
 def view(replica: int, role: str = "follower", lag: int = 0) -> ReplicaView:

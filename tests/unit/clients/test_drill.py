@@ -18,11 +18,12 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import Exposed
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.hosting.metrics import Metrics
-from chelonia_clients import connect, curve, verbs_drill
+from chelonia_clients import connect, curve
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.curve import Curve, Point
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
+from chelonia_clients.verbs import drill as verbs_drill
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import administrator_on, client_on
 

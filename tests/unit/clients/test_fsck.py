@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from chelonia.core.ids import ROOT, ObjectId, RequestKey
-from chelonia.librarian.elements import drop, put
+from chelonia.librarian.metadata.elements import drop, put
 from tests.support.admin_cli import run_admin
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import Bench, bench

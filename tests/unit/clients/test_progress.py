@@ -10,9 +10,9 @@ from types import AsyncGeneratorType
 
 import pytest
 
-from chelonia_clients import verbs_transfer
 from chelonia_clients.progress import Bar, add_up, counting
 from chelonia_clients.transfers import listed_sizes, local_sizes
+from chelonia_clients.verbs import transfer as verbs_transfer
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command, client_on
 

@@ -21,7 +21,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.names import check_name, parse_ln
-from chelonia.hosting.http_client import HttpClient, Received, Sending
+from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia_clients.client import merge_actions
 from chelonia_clients.downloads import download, read
 from chelonia_clients.local_files import printable, to_ln, to_local

@@ -13,9 +13,9 @@ from aiohttp.client_reqrep import ConnectionKey
 from chelonia.core.bartender import NameRequest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.clock import SystemIds
-from chelonia.hosting.http_client import HttpClient, Received, Sending, Unreachable, explain
-from chelonia.hosting.rpc_client import Link, RemoteBartender
+from chelonia.hosting.net.clock import SystemIds
+from chelonia.hosting.net.http_client import HttpClient, Received, Sending, Unreachable, explain
+from chelonia.hosting.net.rpc_client import Link, RemoteBartender
 from chelonia_clients import waiting
 from chelonia_clients.uploads import bytes_source, upload
 from chelonia_clients.waiting import Waiting, Watched

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chelonia.core.ids import Ms
-from chelonia.hosting.certificates import CertificateAuthority, Issued, KeyKind, make_proxy
-from chelonia.hosting.tls import ClientCertificate, TlsSettings, TlsStore
+from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, make_proxy
+from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 
 DAY_MS = 24 * 3600 * 1000
 JANE = "/O=Grid/OU=Test/CN=Jane Doe"

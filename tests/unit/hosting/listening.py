@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from chelonia.hosting.clock import SystemClock, SystemIds
-from chelonia.hosting.compact_server import CompactDoor
-from chelonia.hosting.http_client import ClientLimits, HttpClient
-from chelonia.hosting.http_messages import Door
-from chelonia.hosting.http_server import HttpServer, Limits, Listener, ServerParts
-from chelonia.hosting.identity import NOBODY
-from chelonia.hosting.tls import ClientCertificate, TlsStore
+from chelonia.hosting.doors.compact_server import CompactDoor
+from chelonia.hosting.doors.http_server import HttpServer, Limits, Listener, ServerParts
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient
+from chelonia.hosting.net.http_messages import Door
+from chelonia.hosting.net.identity import NOBODY
+from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from tests.unit.hosting.grid import Grid
 
 PLAIN = ServerParts(SystemClock(), SystemIds(), lambda tls: NOBODY)

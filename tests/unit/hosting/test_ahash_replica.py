@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.ahash.lease import Pace
-from chelonia.ahash.store_bdb import BdbStore
-from chelonia.ahash.store_bdb_environment import PAGE_BYTES, BdbSettings
-from chelonia.ahash.store_bdb_files import read_lease
-from chelonia.ahash.store_bdb_pages import PageFile
+from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings
+from chelonia.ahash.store.bdb.files import read_lease
+from chelonia.ahash.store.bdb.page_files import PageFile
+from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.ahash import AHashStatus, PagesSeen, ReplicaView
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.position import Position
 from chelonia.hosting.ahash_replica import leave_group, outlive_grants, page_scrub, store_settings, tell, unready
-from chelonia.hosting.clock import SystemClock
 from chelonia.hosting.config import AHashSection, problems_of
 from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.net.clock import SystemClock
 from tests.support.ahash import LIBRARIAN, serving
 
 VIEWS = (

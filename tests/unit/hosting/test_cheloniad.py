@@ -20,11 +20,11 @@ from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.policy import Action, decide
 from chelonia.hosting.cheloniad import main, note_trouble, spare_the_collector
 from chelonia.hosting.config import load_config, trusted
-from chelonia.hosting.dev import DevCluster, DevOptions, dn_of, load_issued
-from chelonia.hosting.identity import identity_of_chain
-from chelonia.hosting.tls import ClientCertificate, TlsSettings, TlsStore, load_own_chain
-from chelonia.shepherd.blobs_files import locked
-from chelonia.shepherd.store_state import read_identity, write_identity
+from chelonia.hosting.net.identity import identity_of_chain
+from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, load_own_chain
+from chelonia.hosting.setup.dev import DevCluster, DevOptions, dn_of, load_issued
+from chelonia.shepherd.store.blobs_files import locked
+from chelonia.shepherd.store.store_state import read_identity, write_identity
 from tests.unit.hosting.grid import handshake, real_now_ms
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -250,7 +250,7 @@ def test_ports_that_there_are_not_are_refused_and_not_kept(base: int, tmp_path: 
 
 
 async def test_a_port_that_another_process_has_is_named(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chelonia.hosting.dev.PORT_RETRY_S", 0)
+    monkeypatch.setattr("chelonia.hosting.setup.dev.PORT_RETRY_S", 0)
     cluster = DevCluster(DevOptions(prepared, 2))
     port = cluster.prepare()[1].port
     with socket.create_server(("127.0.0.1", port)), pytest.raises(CheloniaError) as caught:

@@ -7,10 +7,10 @@ import pytest
 
 from chelonia.core.ids import ServiceId
 from chelonia.core.librarian import Heartbeat
-from chelonia.hosting.clock import SystemClock, SystemIds
-from chelonia.hosting.http_messages import Answer, Request, text_answer
 from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
-from chelonia.hosting.rpc_client import Link
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.http_messages import Answer, Request, text_answer
+from chelonia.hosting.net.rpc_client import Link
 from tests.support.polling import poll_async
 from tests.unit.hosting.listening import client_of, plain, talk
 

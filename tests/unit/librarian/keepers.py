@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from chelonia.ahash.service import AHashService
-from chelonia.ahash.store_memory import MemoryStore
+from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ahash import AHash, Position
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -28,8 +28,8 @@ from chelonia.core.shepherd import (
     ShepherdStatus,
     TurlOutcome,
 )
-from chelonia.librarian.records import Identity
-from chelonia.librarian.seal import seal
+from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World

@@ -26,10 +26,10 @@ from chelonia.core.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.shepherd import DeleteOutcome
-from chelonia.librarian.elements import drop, erase, outbox_record, put
-from chelonia.librarian.erasing import sorted_out
-from chelonia.librarian.records import Identity
-from chelonia.librarian.repair import SURPLUS
+from chelonia.librarian.metadata.elements import drop, erase, outbox_record, put
+from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.repair.erase import sorted_out
+from chelonia.librarian.repair.plan.decide import SURPLUS
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World

@@ -23,7 +23,7 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import parse_ln
-from chelonia.librarian.records import Identity
+from chelonia.librarian.metadata.records import Identity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.world import World
 from tests.support.librarian import (

@@ -16,9 +16,9 @@ from chelonia.core.ids import Ms, ServiceId, shepherd_object
 from chelonia.core.librarian import Report
 from chelonia.core.metadata import StoredObject
 from chelonia.core.shepherd import State
-from chelonia.librarian import reports
-from chelonia.shepherd import mark as marks
-from chelonia.shepherd.mark import Believed, Mark, Told, why_whole
+from chelonia.librarian.presence import reports
+from chelonia.shepherd.store import note_mark as marks
+from chelonia.shepherd.store.note_mark import Believed, Mark, Told, why_whole
 
 SHEPHERD = ServiceId("https://s1/Shepherd")
 

@@ -15,8 +15,10 @@ from chelonia.core.librarian import InventoryItem
 from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import MARK, Authority, GetRequest, State
-from chelonia.shepherd import mark, rows, stock
-from chelonia.shepherd.mark import Believed, Mark, Told, why_whole
+from chelonia.shepherd.reports import stock
+from chelonia.shepherd.store import compact_rows as rows
+from chelonia.shepherd.store import note_mark as mark
+from chelonia.shepherd.store.note_mark import Believed, Mark, Told, why_whole
 from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, virtual
 
 DATA = b"data"

@@ -12,12 +12,14 @@ from chelonia.core.librarian import ReportedReplica
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, ReplicaState
 from chelonia.core.shepherd import Authority, Scanned, State, StoredReplica
-from chelonia.shepherd import authority, lifecycle, rows, scrub
-from chelonia.shepherd.checksums import OFF_LOOP_BYTES_MIN, Hasher
-from chelonia.shepherd.index import Index
-from chelonia.shepherd.journal import Describe, Journal
-from chelonia.shepherd.lifecycle import Fate, Held
-from chelonia.shepherd.scrub import Pace, Round
+from chelonia.shepherd.rules import authority, scrub
+from chelonia.shepherd.rules.journal import Describe, Journal
+from chelonia.shepherd.rules.scrub import Pace, Round
+from chelonia.shepherd.store import compact_rows as rows
+from chelonia.shepherd.store import lifecycle
+from chelonia.shepherd.store.checksums import OFF_LOOP_BYTES_MIN, Hasher
+from chelonia.shepherd.store.index import Index
+from chelonia.shepherd.store.lifecycle import Fate, Held
 from tests.support.shepherd import InlineWorker, numbered, request
 
 A, B, C = (ReferenceId(numbered("a", number)) for number in (1, 2, 3))

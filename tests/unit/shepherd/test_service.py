@@ -15,8 +15,8 @@ from chelonia.core.librarian import InventoryItem
 from chelonia.core.position import Position
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, CopyOrder, Notes, Upload
-from chelonia.shepherd import stock
-from chelonia.shepherd.index import Index
+from chelonia.shepherd.reports import stock
+from chelonia.shepherd.store.index import Index
 from tests.support.shepherd import (
     ADMINISTRATOR,
     CLUSTER,

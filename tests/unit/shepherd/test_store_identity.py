@@ -10,7 +10,7 @@ from chelonia.core.ids import ReferenceId, ServiceId
 from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, InventoryItem
 from chelonia.core.replicas import ReplicaState
 from chelonia.core.shepherd import Authority, StoreIdentity
-from chelonia.shepherd.blobs_memory import MemoryBlobs
+from chelonia.shepherd.store.blobs_memory import MemoryBlobs
 from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, request, virtual
 
 DATA = b"x" * 1000

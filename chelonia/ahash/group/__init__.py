@@ -1,0 +1,1 @@
+"""A group of A-Hash peers: who is master, what is durable, who belongs to it."""

@@ -1,0 +1,51 @@
+"""Whether a replica had time to listen: on a starved host others may have spoken, and what they said waits. And how old
+a master's word is that was waiting, here or in a network. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chelonia.ahash.group.lease import MARGIN_PER_MILLE, NEVER_MS
+
+
+@dataclass(slots=True)
+class Attention:
+    """Of one replica, in its monotonic milliseconds; `beat_ms` is that of its `Pace`.
+
+    Attributes:
+        due_ms: its next timer.
+        look_ms: when who keeps time means to come, earlier perhaps than any timer.
+        grace_until_ms: until then it reads what waits before it calls anybody silent.
+    """
+
+    beat_ms: int
+    due_ms: int
+    grace_until_ms: int
+    look_ms: int = NEVER_MS
+
+    def comes(self, now_ms: int) -> None:
+        """Somebody comes, a timer or a message: more than a beat late it was starved, and listens for one more."""
+        if now_ms - min(self.due_ms, self.look_ms) > self.beat_ms:
+            self.grace_until_ms = now_ms + self.beat_ms
+
+
+@dataclass(slots=True)
+class Word:
+    """The newest word of the master of one term: it counts from when it left, however late it is heard.
+
+    Two clocks have nothing in common but their rate, so a beat that took longer than the quickest one is taken to have
+    left so much earlier. What is heard before `listening_ms`, while all may have waited, is compared with nothing yet.
+    """
+
+    listening_ms: int
+    left_ms: int = -NEVER_MS
+    _quickest_ms: int = NEVER_MS
+    _heard_ms: int = 0
+
+    def heard(self, stamp_ms: int, now_ms: int) -> None:
+        """A beat came that the master stamped with its own clock."""
+        drift_ms = -(-(now_ms - self._heard_ms) * MARGIN_PER_MILLE // 1000)
+        took_ms = now_ms - stamp_ms
+        self._quickest_ms, self._heard_ms = min(self._quickest_ms + drift_ms, took_ms), now_ms
+        if now_ms >= self.listening_ms:
+            self.left_ms = max(self.left_ms, now_ms - (took_ms - self._quickest_ms))

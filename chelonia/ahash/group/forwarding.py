@@ -1,0 +1,188 @@
+"""Calls of the A-Hash port carried from the replica that was asked to the master: one hop, over the links of replicas.
+
+A request is the method, the caller's context and the arguments; an answer is a result, an error, or "not master", which
+says that nothing was carried out. Arguments, results and errors are those of the compact encoding (`wire.compact`). A
+replica is believed about its caller's roles: it has checked them as the master would.
+Invariants: an outstanding call ends once: by its answer, its peer's loss, or its deadline; an answer that nobody waits
+for is dropped; who asked is never told that a change failed when it may have been carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.position import Position
+from chelonia.core.timing.clock import Clock
+from chelonia.wire import compact
+from chelonia.wire.operations_ahash import AHASH
+
+METHODS: Final = {name: method for name, method in compact.methods(AHASH).items() if name != "backup"}
+"""What is forwarded: the whole port but `backup`, which is of the replica that is asked."""
+ANSWER_BYTES_MAX: Final = bounds.PEER_MESSAGE_BYTES_MAX // 2
+"""Far more than a client reads of an answer, and with its envelope surely within a message."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A call of the port on its way to the master."""
+
+    method: str
+    call: Call
+    arguments: tuple[Any, ...]
+
+
+class _Request(msgspec.Struct, array_like=True, frozen=True):
+    """A call as it goes over."""
+
+    method: str
+    call: Call
+    arguments: msgspec.Raw
+
+
+class _Answer(msgspec.Struct, array_like=True, frozen=True):
+    """What became of a forwarded call. `carried_out` False: the peer is not master, nothing was done."""
+
+    carried_out: bool
+    result: msgspec.Raw = compact.NOTHING
+    failure: compact.Failure | None = None
+    position: Position | None = None
+
+
+_REQUEST: Final = msgspec.msgpack.Decoder(_Request)
+_ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
+NOT_MASTER: Final = compact.encode(_Answer(carried_out=False))
+
+
+class NotCarriedOut(CheloniaError):
+    """A forwarded call that was certainly not carried out: it may be made again, keyed or not."""
+
+
+def encode_request(asked: Asked) -> bytes:
+    """Raises: BAD_REQUEST for text that is not UTF-8."""
+    return compact.encode(_Request(asked.method, asked.call, compact.encode_args(asked.arguments)))
+
+
+def decode_request(data: bytes) -> Asked:
+    """Raises: BAD_REQUEST."""
+    request = compact.decode(_REQUEST, data, "a forwarded call")
+    method = METHODS.get(request.method)
+    if method is None:
+        raise CheloniaError(Kind.BAD_REQUEST, "forward", cause=f"{request.method[:64]!r} is not forwarded")
+    return Asked(request.method, request.call, compact.decode_args(method, request.arguments))
+
+
+def encode_result(result: Any, position: Position | None) -> bytes:
+    """A result and where it stands. Raises: TOO_LARGE: a larger message would cost the link to the other replica."""
+    data = compact.encode(_Answer(True, msgspec.Raw(compact.encode(result)), None, position))
+    if len(data) > ANSWER_BYTES_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "ahash", cause=f"{len(data)} bytes: ask for less")
+    return data
+
+
+def encode_error(error: CheloniaError, position: Position | None) -> bytes:
+    """An error that the service raised."""
+    return compact.encode(_Answer(True, compact.NOTHING, compact.Failure.of(error), position))
+
+
+def decode_answer(method: str, data: bytes) -> tuple[Any, Position | None]:
+    """The result and where it stands. Raises: what the service raised; `NotCarriedOut`; INTERNAL when unreadable."""
+    try:
+        answer = compact.decode(_ANSWER, data, "an answer")
+        whole = answer.carried_out and answer.failure is None
+        result = compact.decode(METHODS[method].result, answer.result, f"the answer to {method}") if whole else None
+    except CheloniaError as error:  # the call may have been carried out: it was not bad
+        raise CheloniaError(
+            Kind.INTERNAL, method, cause=f"the master's answer cannot be read: {error.cause}"
+        ) from error
+    if not answer.carried_out:
+        raise NotCarriedOut(Kind.UNAVAILABLE, method, cause="the replica asked is not master: retry")
+    if answer.failure is not None:
+        raise answer.failure.error()
+    return result, answer.position
+
+
+Send = Callable[[int, int, bytes], bool]
+"""Send a request (peer, number, bytes); False: there is no connection, nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outstanding:
+    """A call that `peer` has in hand."""
+
+    peer: int
+    method: str
+    due_ms: int
+    future: asyncio.Future[bytes]
+
+    def fail(self, cause: str) -> None:
+        """It may or may not have been carried out."""
+        if not self.future.done():
+            cause = f"{cause}: retry with the same request key"
+            self.future.set_exception(CheloniaError(Kind.OUTCOME_UNKNOWN, self.method, cause=cause))
+
+
+class Forwarder:
+    """The calls of this replica that a master has in hand. `close` at the end."""
+
+    def __init__(self, send: Send, clock: Clock) -> None:
+        self._send = send
+        self._clock = clock
+        self._last = 0
+        self._outstanding: dict[int, _Outstanding] = {}
+        self._watch: asyncio.Task[None] | None = None
+
+    async def ask(self, peer: int, asked: Asked, timeout_ms: int) -> tuple[Any, Position | None]:
+        """Have `peer` carry out a call.
+
+        Raises: what it raised; `NotCarriedOut`; OUTCOME_UNKNOWN when its answer did not come.
+        """
+        body = encode_request(asked)
+        if len(self._outstanding) >= bounds.FORWARDED_MAX:
+            raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause="too many calls wait for the master: retry")
+        self._last += 1
+        number, future = self._last, asyncio.get_running_loop().create_future()
+        due_ms = self._clock.monotonic_ms() + timeout_ms
+        self._outstanding[number] = _Outstanding(peer, asked.method, due_ms, future)
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._give_up())
+        try:
+            if not self._send(peer, number, body):
+                raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause=f"no connection to replica {peer}: retry")
+            return decode_answer(asked.method, await future)
+        finally:
+            del self._outstanding[number], future  # which holds the failure that holds this frame
+
+    async def close(self) -> None:
+        """Watch no deadlines any more."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait((self._watch,))
+
+    async def _give_up(self) -> None:
+        """End the calls whose time is over, for as long as there are any: one timer for all of them."""
+        while self._outstanding:
+            now = self._clock.monotonic_ms()
+            for each in self._outstanding.values():
+                if now >= each.due_ms:
+                    each.fail(f"replica {each.peer} did not answer in time")
+            due_ms = min(each.due_ms for each in self._outstanding.values())
+            await self._clock.sleep(max(1, due_ms - now))
+
+    def answered(self, peer: int, number: int, data: bytes) -> None:
+        """An answer came. One that nobody waits for, or that is not from who was asked, is dropped."""
+        asked = self._outstanding.get(number)
+        if asked is not None and asked.peer == peer and not asked.future.done():
+            asked.future.set_result(data)
+
+    def lost(self, peer: int) -> None:
+        """`peer` is gone, or master no more: what it had in hand may or may not have been carried out."""
+        for asked in self._outstanding.values():
+            if asked.peer == peer:
+                asked.fail(f"replica {peer} was lost as master")

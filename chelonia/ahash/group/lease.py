@@ -1,0 +1,113 @@
+"""Leases on monotonic clocks: how long a master may answer alone, and how long a follower is bound to it.
+
+A master stamps each beat with its own clock; a follower echoes the stamp and is bound for `lease_ms` from the moment it
+received it. So the master's lease - counted from the stamps a majority echoed, and shorter by a margin - ends before
+the first of these followers is free. Only the rates of the clocks are compared, never their readings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.ahash.group.membership import Quorum
+from chelonia.core import bounds
+
+NEVER_MS: Final = 1 << 62
+"""No timer runs."""
+MARGIN_PER_MILLE: Final = 50
+"""By how much a master's lease is shorter than the grants: two clocks may differ in rate by almost 5 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The periods of the protocol, in milliseconds: of replicas near each other, by default; `over` a distance.
+
+    All replicas of a group have the same: a follower that forgets a grant is bound for as long as its own lease.
+
+    Args:
+        beat_ms: between a master's beats, and between the words of a replica that stands for election.
+        dead_ms: a master steps down so long after its lease, or after its term began without one; later when it had
+            no time to listen.
+        lease_ms: how long an echo binds a follower.
+        stale_ms: without word from the master for so long a follower answers no reads.
+        mandate_ms: an election won longer ago is void.
+        vote_ms: how long either phase of an election waits for those who are silent; longer after failures.
+        backoff_ms: base of the pause after an election that failed.
+        tell_ms: beats that tell of a higher watermark are no closer together; half of it where engine frames take them
+            along.
+        stuck_ms: a master whose oldest commit waits so long under a live lease steps down: something is wrong that a
+            new term may cure.
+        announce_ms: a follower that is not synchronised announces itself again after so long.
+    """
+
+    beat_ms: int = 50
+    dead_ms: int = 300
+    lease_ms: int = 340
+    stale_ms: int = 1000
+    mandate_ms: int = 200
+    vote_ms: int = 100
+    backoff_ms: int = 10
+    tell_ms: int = 5
+    stuck_ms: int = 3000
+    announce_ms: int = 2000
+
+    def __post_init__(self) -> None:
+        """A master's lease is over before a replica that lost its disk, or forgot its grants, counts again."""
+        assert self.beat_ms < self.dead_ms < self.held_ms, "beat_ms < dead_ms < lease_ms less its margin"
+
+    @classmethod
+    def over(cls, round_trip_ms: int) -> Pace:
+        """That of a group whose replicas hear an answer of each other after so long at most, from
+        `bounds.ROUND_TRIP_MS` to `bounds.ROUND_TRIP_MS_MAX`.
+
+        An echo that a lost packet delays still comes within the lease, a vote before its election is over.
+        """
+        assert bounds.ROUND_TRIP_MS <= round_trip_ms <= bounds.ROUND_TRIP_MS_MAX, "refused by the configuration"
+        far_ms = round_trip_ms - bounds.ROUND_TRIP_MS
+        near = cls()
+        return cls(
+            lease_ms=near.lease_ms + 2 * far_ms,
+            dead_ms=near.dead_ms + 3 * far_ms // 2,
+            vote_ms=near.vote_ms + 3 * far_ms // 2,
+            stuck_ms=near.stuck_ms + 10 * far_ms,
+        )
+
+    @property
+    def held_ms(self) -> int:
+        """How long a master's lease lasts from the stamp echoed."""
+        return self.lease_ms * (1000 - MARGIN_PER_MILLE) // 1000
+
+
+class Lease:
+    """The lease of one term: the newest stamp that each follower echoed. `own`, the master, has always just echoed."""
+
+    def __init__(self, own: int, pace: Pace, quorum: Quorum) -> None:
+        self._held_ms = pace.held_ms
+        self._quorum = quorum
+        self._echoed = {own: _JUST_NOW}
+        self._stamp = quorum.agreed(self._echoed)
+
+    def echoed(self, replica: int, sent_ms: int) -> None:
+        """Register the echo of a beat that we sent at `sent_ms`, our clock."""
+        if sent_ms > self._echoed.get(replica, -1):
+            self._echoed[replica] = sent_ms
+            self._stamp = self._quorum.agreed(self._echoed)
+
+    def would_hold(self, quorum: Quorum, among: Collection[int], now_ms: int) -> bool:
+        """Whether the lease would be live if it were counted by another quorum, and by echoes of these alone."""
+        stamp = quorum.agreed({replica: sent_ms for replica, sent_ms in self._echoed.items() if replica in among})
+        return stamp is not None and now_ms < min(stamp, now_ms) + self._held_ms
+
+    def decide_by(self, quorum: Quorum) -> None:
+        """Count by another quorum from now on."""
+        self._quorum = quorum
+        self._stamp = quorum.agreed(self._echoed)
+
+    def until(self, now_ms: int) -> int | None:
+        """When the lease ends; None: there was none yet."""
+        return None if self._stamp is None else min(self._stamp, now_ms) + self._held_ms
+
+
+_JUST_NOW: Final = 1 << 62

@@ -1,0 +1,718 @@
+"""One replica at work: carries the protocol's effects out on the engine and the links, and lets answers wait for it.
+
+`protocol.Replica` decides, here is only done what it says, in its order. Events of the engine are handed to it one by
+one; while the end of the log is read for a new mastership, those behind it wait. All of it runs on the event loop; the
+engine's own threads reach it through `Executor.hand_back`.
+Invariants: nothing is told to be durable but by `Replica.covers`, asked anew after every wait; a batch reaches the
+engine only in the term it was decided in (`TermStore`); what nobody expected ends the process, never an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, assert_never
+
+from chelonia.ahash.group import effects, membership, peer_messages
+from chelonia.ahash.group import log_vouching as standing
+from chelonia.ahash.group.effects import Effects, Role
+from chelonia.ahash.group.lease import Pace
+from chelonia.ahash.group.log_vouching import LogEnd, TermMark
+from chelonia.ahash.group.membership import Membership
+from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame, EngineFrame, Message
+from chelonia.ahash.group.protocol import Replica
+from chelonia.ahash.store import layout, meta
+from chelonia.ahash.store.layout import StoreState
+from chelonia.ahash.store.port import Executor, Reader, Store
+from chelonia.ahash.store.replicated_port import (
+    Committed,
+    Event,
+    Failed,
+    Flushed,
+    MasterHere,
+    Ready,
+    ReplicatedEngine,
+    frame_of_master,
+    frame_term,
+)
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
+from chelonia.core.position import Horizon, Position
+from chelonia.core.timing.clock import Clock, done_within
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+EVENT_MS: Final = 20
+"""How long a wait for the engine goes on before it looks again: events wake it before."""
+ANSWERED_MS: Final = 500
+"""For how long it is waited that those answer who would be left without a member: some beats, of a new master too."""
+HAND_OVER_MS: Final = 500
+"""How long a master that hands over waits for others to hold all it has. Who holds less loses the election to it."""
+
+
+class Links(Protocol):
+    """Authenticated connections to the other replicas."""
+
+    def send(self, peer: int, data: bytes) -> bool:
+        """Send a message; False when there is no connection."""
+        ...
+
+    def set_membership(self, membership: Membership) -> None:
+        """Connect to these members from now on, and to nobody else."""
+        ...
+
+    def round_trip_ms(self, peer: int) -> int | None:
+        """How far a peer is, there and back; None: it is not known."""
+        ...
+
+
+class Listener(Protocol):
+    """What is told of terms and of calls from other replicas, on the event loop."""
+
+    def term_opened(self, term: int) -> None:
+        """Our term is open: requests may be taken."""
+        ...
+
+    def term_ended(self, term: int) -> None:
+        """Our term is over."""
+        ...
+
+    def called(self, peer: int, number: int, body: bytes) -> None:
+        """Another replica forwarded a call."""
+        ...
+
+    def answered(self, peer: int, number: int, body: bytes) -> None:
+        """The answer to a call of ours came."""
+        ...
+
+    def lost(self, peer: int) -> None:
+        """The connection to a replica is gone, or it is not our master any more."""
+        ...
+
+
+class TermStore:
+    """The engine as the store of one term of ours: its commits are refused in any other."""
+
+    def __init__(self, engine: ReplicatedEngine, term: int) -> None:
+        self._engine = engine
+        self._term = term
+        self.at_once = engine.at_once  # the hot path of every read: no call of ours between
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `Store`."""
+        return self._engine.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See `Store`."""
+        return self._engine.get_many(keys)
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """See `Store`."""
+        return self._engine.scan(start, end, limit)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """See `Store`."""
+        return self._engine.reading()
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """See `ReplicatedEngine.commit_in`."""
+        self._engine.commit_in(self._term, puts, deletes)
+
+    def write_at_once(self, work: Callable[[], T]) -> T | None:
+        """See `Store`."""
+        return self._engine.write_at_once(work)
+
+    def sync_at_once(self) -> bool:
+        """See `Store`."""
+        return self._engine.sync_at_once()
+
+    def sync(self) -> None:
+        """See `Store`."""
+        self._engine.sync()
+
+    def upkeep_due(self) -> bool:
+        """See `Store`."""
+        return self._engine.upkeep_due()
+
+    def upkeep(self) -> None:
+        """See `Store`."""
+        self._engine.upkeep()
+
+    def backup(self, target: str) -> None:
+        """See `Store`."""
+        self._engine.backup(target)
+
+    def free_bytes(self) -> int:
+        """See `Store`."""
+        return self._engine.free_bytes()
+
+    def close(self) -> None:
+        """Nothing: the engine outlives its terms."""
+
+
+class TermDurability:
+    """What is read or committed here in one term may be told once the group has it: see `Mastership.covered`."""
+
+    def __init__(self, mastership: Mastership, term: int, horizon: Horizon, patience_ms: int = 0) -> None:
+        self._mastership = mastership
+        self._term = term
+        self._horizon = horizon
+        self._patience_ms = patience_ms
+
+    async def wait(self, position: Position) -> None:
+        """See `Durability`."""
+        await self._mastership.covered(self._term, position.sequence, self._patience_ms)
+        self._horizon.saw(position)
+
+    def holds(self, position: Position) -> bool:
+        """See `Durability`."""
+        if not self._mastership.covers(self._term, position.sequence):
+            return False
+        self._horizon.saw(position)
+        return True
+
+
+@dataclass(slots=True)
+class _Wait:
+    """A sequence of a term that somebody waits for. `until_ms` 0: as long as the term lasts."""
+
+    term: int
+    sequence: int
+    until_ms: int
+    future: asyncio.Future[None]
+
+
+class Mastership:
+    """Drives one `Replica`. `start` before use, `run` beside it; it ends when the process has to."""
+
+    replica: Replica
+    """The protocol's state, from `start` on."""
+
+    def __init__(self, own: int, engine: ReplicatedEngine, executor: Executor, clock: Clock, pace: Pace) -> None:
+        self._own = own
+        self._engine = engine
+        self._executor = executor
+        self._clock = clock
+        self._pace = pace
+        self._links: Links | None = None
+        self._listener: Listener | None = None
+        self._up: set[int] = set()
+        self._events: deque[Event] = deque()
+        self._reading_end = False
+        self._frames: deque[tuple[int | None, bytes]] = deque()
+        self._sending = False
+        self._waits: list[_Wait] = []
+        self._members_due = self._members_reading = False
+        self._changed = asyncio.Event()
+        self._followed: int | None = None
+        self._woken = asyncio.Event()
+        self._wake_ms = 0
+        self._owed, self._owed_ms = 0, Ms(0)
+        self._failure = ""
+        self._stopping = self._handing_over = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self.elected_ms = Ms(0)
+        """When a term of ours was last opened, wall-clock time, for people."""
+        self.recorded = False
+        """Whether our log holds a membership record."""
+        self.regrouping = asyncio.Lock()
+        """Held while the membership is changed: one change at a time, wholly."""
+        self.members_at = 0
+        """As master: the sequence at which the record in force stands, or that of our first commit."""
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self, links: Links, listener: Listener, members: Membership) -> None:
+        """Read where the log ends and begin as a follower.
+
+        Args: `members`: the group as configured, which counts until the store holds a record of its own. A store that
+        has contents and belongs to no group yet founds one; an empty one never does, it may have been lost.
+        Raises: BAD_CONFIG, INTERNAL (damaged).
+        """
+        self._links, self._listener = links, listener
+        end, stored, found = await self._executor.run_read(self._look)
+        self.recorded = stored is not None
+        record = stored or members
+        if found and self._own not in record.voters:
+            cause = f"its store belongs to no group, and only replica {record.voters} begins one: empty the directory"
+            raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {self._own}", cause)
+        now = self._clock.monotonic_ms()
+        trusted = found or self._engine.trusted()
+        self.replica = Replica(self._own, record, self._pace, now, end=end, trusted=trusted)
+        self.go_by(record)
+        self._engine.start(self._engine_tells, self._engine_sends)
+        if found:
+            self._engine.found()
+
+    def _look(self) -> tuple[LogEnd, Membership | None, bool]:
+        """Where the log ends, the newest membership record in it, and whether it may found a group."""
+        try:
+            stored, end = read_members(self._engine), read_end(self._engine)
+            prepared = self._engine.get(layout.META_FORMAT) is not None
+            if prepared:
+                meta.check_format(self._engine)
+            anothers = end.mark is not None and end.mark.replica != self._own  # what another founded was copied here
+            return end, stored, stored is None and prepared and not anothers
+        except CheloniaError as error:
+            if error.kind is not Kind.UNAVAILABLE:
+                raise
+            return LogEnd(None, 0), None, False  # nothing is here yet
+
+    async def run(self) -> None:
+        """Keep time until stopped. Raises: UNAVAILABLE, saying why, when the process has to end."""
+        while not self._failure:
+            now = self._clock.monotonic_ms()
+            self._do(self.replica.tick, now)
+            self._expire(now)
+            self._wake_ms = max(now + 1, min(self.replica.next_wake(now), now + self._pace.beat_ms))
+            self.replica.attention.look_ms = self._wake_ms
+            self._woken.clear()
+            await self._doze(self._wake_ms - now)
+        if self._stopping:
+            return
+        raise CheloniaError(Kind.UNAVAILABLE, "ahash", f"replica {self._own}", self._failure)
+
+    def resign(self, reason: str) -> None:
+        """Give up our term, if we have one."""
+        self._do(self.replica.resign, reason, self._clock.monotonic_ms())
+
+    async def is_answered_by(self, record: Membership) -> bool:
+        """Whether as many of those who would decide under a record answer us as it takes; a moment is waited for.
+
+        Raises: UNAVAILABLE, when we are not master of an open term (any more).
+        """
+        give_up = self._clock.monotonic_ms() + ANSWERED_MS
+        while not self.replica.would_answer(record, self._clock.monotonic_ms()):
+            if self._clock.monotonic_ms() >= give_up:
+                return False
+            await self.changed(EVENT_MS)
+        return True
+
+    async def hand_over(self, reason: str) -> None:
+        """Give up our term when the others hold all of it, or soon; changes are not taken meanwhile."""
+        give_up = self._clock.monotonic_ms() + HAND_OVER_MS
+        self._handing_over = True
+        try:
+            while not self._others_hold_all() and self._clock.monotonic_ms() < give_up:
+                await self.changed(EVENT_MS)
+            self.resign(reason)
+        finally:
+            self._handing_over = False
+
+    def _others_hold_all(self) -> bool:
+        status = self.replica.status(self._clock.monotonic_ms())
+        return all(peer.acked >= status.head for peer in status.peers if peer.connected)
+
+    def stop(self) -> None:
+        """Give up our term, if we have one, and end `run`."""
+        if hasattr(self, "replica"):  # it was started
+            self.resign("it is stopping")
+        self._stopping = True
+        self.fail("it is stopping")
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    def fail(self, reason: str) -> None:
+        """The process has to end: nothing more is answered."""
+        self._failure = self._failure or reason
+        self._woken.set()
+        self._wake_all()
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    @property
+    def own(self) -> int:
+        """Our id."""
+        return self._own
+
+    def master(self) -> int | None:
+        """The master of an open term that can be reached now, ourselves included."""
+        master = self.replica.master
+        return master if master == self._own or master in self._up else None
+
+    def may_answer(self) -> bool:
+        """Whether what was read here, and covered, may be told as the newest."""
+        return not self._failure and self.replica.may_answer_strong(self._clock.monotonic_ms())
+
+    def may_write(self) -> bool:
+        """Whether changes are taken here now."""
+        return not (self._failure or self._handing_over) and self.replica.may_write(self._clock.monotonic_ms())
+
+    def may_read(self) -> bool:
+        """Whether reads are answered from the copy here now: the master was heard of late, and what it told then to be
+        durable is in the copy."""
+        now = self._clock.monotonic_ms()
+        return not self._failure and self.replica.may_read_here(now) and not self._is_behind(now)
+
+    def _is_behind(self, now: Ms) -> bool:
+        if self.replica.role is Role.MASTER or self._engine.applied() >= self._owed:
+            return False
+        return now - self._owed_ms >= self._pace.stale_ms
+
+    def _owe(self, sequence: int) -> None:
+        """Others hold so much; remember since when the copy here lacks some of what they held."""
+        if self._engine.applied() >= self._owed:
+            self._owed, self._owed_ms = sequence, self._clock.monotonic_ms()
+
+    def holds_all(self, peer: int) -> bool:
+        """Whether a replica has told, in our term, that it holds what the group had when the term began."""
+        status = self.replica.status(self._clock.monotonic_ms())
+        return any(each.replica == peer and each.connected and each.acked for each in status.peers)
+
+    async def covered(self, term: int, sequence: int, patience_ms: int = 0) -> None:
+        """Return once what was read or committed here at `sequence`, in `term`, is durable.
+
+        Raises: OUTCOME_UNKNOWN when that cannot be said any more; TIMEOUT after `patience_ms` (0: never).
+        """
+        until = self._clock.monotonic_ms() + patience_ms if patience_ms else 0
+        while not self.covers(term, sequence):
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._waits.append(_Wait(term, sequence, until, future))
+            await future
+
+    def covers(self, term: int, sequence: int) -> bool:
+        """Whether what was read or committed here is durable, as `covered` waits for. Raises: OUTCOME_UNKNOWN."""
+        if self._failure:
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(sequence), f"this replica ends: {self._failure}")
+        return self.replica.covers(term, sequence)
+
+    async def applied(self, term: int, sequence: int, patience_ms: int) -> None:
+        """Return once our copy holds `sequence` of the term we follow.
+
+        Raises: OUTCOME_UNKNOWN when we follow it no more; TIMEOUT after `patience_ms`.
+        """
+        give_up = self._clock.monotonic_ms() + patience_ms
+        while self._engine.applied() < sequence:
+            await self.covered(term, sequence, patience_ms)
+            if self._clock.monotonic_ms() >= give_up:
+                raise CheloniaError(Kind.TIMEOUT, "ahash", str(sequence), "this replica is behind: ask the master")
+            if self._engine.applied() < sequence:
+                await self.changed(EVENT_MS)
+
+    async def changed(self, patience_ms: int) -> None:
+        """Return when a term or a master may have come or gone, or our next commit is told; at the latest after
+        `patience_ms`."""
+        await self._sleep(self._changed, patience_ms)
+
+    async def _doze(self, duration_ms: int) -> None:
+        """Until woken, or for so long."""
+        timer = self._clock.call_later(duration_ms, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+
+    async def _sleep(self, event: asyncio.Event, duration_ms: int) -> None:
+        """Until `event`, or for so long."""
+        waiting = asyncio.create_task(event.wait())
+        try:
+            await done_within(self._clock, waiting, duration_ms)
+        finally:
+            waiting.cancel()
+
+    # --- the links --------------------------------------------------------------------------------------------------
+
+    def round_trip_ms(self, peer: int) -> int | None:
+        """See `Links`."""
+        assert self._links is not None
+        return self._links.round_trip_ms(peer)
+
+    def up(self, peer: int) -> None:
+        """A connection to `peer` stands; its HELLO was checked."""
+        self._up.add(peer)
+        self._do(self.replica.connected, peer, self._clock.monotonic_ms())
+        self.pulse()
+
+    def down(self, peer: int) -> None:
+        """The connection to `peer` is gone."""
+        self._up.discard(peer)
+        self._do(self.replica.disconnected, peer, self._clock.monotonic_ms())
+        assert self._listener is not None
+        self._listener.lost(peer)
+        self.pulse()
+
+    def message(self, peer: int, data: bytes) -> None:
+        """`peer` sent a message. Raises: BAD_REQUEST, TOO_LARGE when it is none: close the connection."""
+        assert self._listener is not None
+        said = peer_messages.decode(data)
+        match said:
+            case CallFrame(number, body):
+                self._listener.called(peer, number, body)
+            case AnswerFrame(number, body):
+                self._listener.answered(peer, number, body)
+            case _:
+                self._do(self.replica.received, peer, said, self._clock.monotonic_ms())
+
+    def send(self, peer: int, message: Message) -> bool:
+        """Send a message; False when there is no connection."""
+        assert self._links is not None
+        return self._links.send(peer, peer_messages.encode(message))
+
+    def _engine_sends(self, peer: int | None, control: bytes, record: bytes) -> None:
+        """On any thread: pass frames on together, as many as come before the loop turns."""
+        frame = EngineFrame(frame_of_master(control), frame_term(control), control, record)
+        self._frames.append((peer, peer_messages.encode(frame)))
+        if not self._sending:  # looked at after the append, cleared before the frames are taken: none is left behind
+            self._sending = True
+            self._executor.hand_back(self._send_frames)
+
+    def _send_frames(self) -> None:
+        assert self._links is not None
+        self._sending = False
+        now = self._clock.monotonic_ms()
+        if self.replica.may_tell(now):
+            self._do(self.replica.tell, now)
+        for _ in range(bounds.REPLICA_FRAMES_PER_TURN_MAX):
+            if not self._frames:
+                return
+            peer, data = self._frames.popleft()
+            for each in sorted(self._up) if peer is None else (peer,):
+                self._links.send(each, data)
+        if self._frames:  # beats and answers have their turn first
+            self._sending = True
+            self._loop.call_soon(self._send_frames)
+
+    # --- the engine -------------------------------------------------------------------------------------------------
+
+    def _engine_tells(self, event: Event) -> None:
+        """On any thread: take note of an event. Of a commit the committer brings word itself, just after."""
+        self._executor.hand_back(partial(self._event, event), at_once=not isinstance(event, Committed))
+
+    def _event(self, event: Event) -> None:
+        self._events.append(event)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Hand waiting events to the protocol, up to one that needs the end of the log first."""
+        while self._events and not self._reading_end and not self._failure:
+            event = self._events.popleft()
+            now = self._clock.monotonic_ms()
+            if isinstance(event, MasterHere):
+                self._reading_end = True
+                self._spawn(self._mastered(event.term))
+                return
+            self._do(self.replica.event, event, now)
+            if isinstance(event, Committed):
+                self._tell_changed()  # a read may have come before what it saw was told; the timekeeper sleeps on
+                continue
+            if isinstance(event, Flushed):
+                if event.regrouped or self._members_due:
+                    self._look_at_members(due=event.regrouped)
+                continue
+            if isinstance(event, Ready):
+                self._look_at_members(due=True)
+            if isinstance(event, Failed):
+                self.fail(event.reason)
+            self.pulse()
+
+    async def _mastered(self, term: int) -> None:
+        try:
+            end = await self._executor.run_read(lambda: read_end(self._engine))
+        except CheloniaError as error:
+            if error.kind is not Kind.UNAVAILABLE:
+                raise
+            _LOG.info("replica %d is master of term %d no more: %s", self._own, term, error)
+            self._engine.step_down()
+            self._reading_end = False
+            self._pump()  # what became of it waits behind
+            return
+        self._reading_end = False
+        self._do(self.replica.mastered, term, end, self._clock.monotonic_ms())
+        self._pump()
+
+    # --- effects ----------------------------------------------------------------------------------------------------
+
+    def _do(self, decide: Callable[P, Effects], *what: P.args, **named: P.kwargs) -> None:
+        """Let the protocol decide, and carry it out. A failure in either is a mistake of ours: the process ends."""
+        try:
+            for effect in decide(*what, **named):
+                self._carry_out(effect)
+            replica = self.replica
+            if replica.master != self._followed:
+                self._look_at_master()
+            if replica.attention.due_ms < self._wake_ms:
+                self._woken.set()
+        except Exception as error:
+            _LOG.exception("replica %d cannot go on", self._own)
+            self.fail(f"an internal failure: {error!r}")
+            raise
+
+    def _look_at_master(self) -> None:
+        """A master that we no longer follow may be frozen: what it has in hand for us is waited for no longer."""
+        master, self._followed = self._followed, self.replica.master
+        if master not in (None, self._own, self._followed):
+            assert self._listener is not None
+            self._listener.lost(master)
+
+    def _carry_out(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Send(peer, message):
+                self.send(peer, message)
+            case effects.Process(peer, control, record):
+                self._engine.process(peer, control, record)
+            case effects.Durable():
+                self._wake(effect.term, effect.sequence)
+            case effects.FollowerSees():
+                self._owe(effect.sequence)
+                self._wake(effect.term, effect.sequence)
+            case effects.Announce(peer):
+                self._engine.peer_up(peer)
+            case effects.AskElection(sites, votes, valid_ms, wait_ms):
+                self._engine.elect(sites, votes, valid_ms, wait_ms)
+            case effects.StepDown(reason):
+                _LOG.info("replica %d steps down: %s", self._own, reason)
+                self._engine.step_down()
+            case effects.OpenTerm(mark):
+                self.members_at = mark.first
+                self._spawn(self._begin(mark.term, lambda store: commit_mark(store, mark)))
+            case effects.ProveTerm(term, sequence):
+                self._spawn(self._begin(term, lambda store: commit_nothing(store, sequence)))
+            case effects.TermOpened(term):
+                _LOG.info("replica %d is master: term %d is open", self._own, term)
+                self._opened(term)
+            case effects.TermEnded(term, reason):
+                _LOG.info("replica %d: term %d ended: %s", self._own, term, reason)
+                self._ended(term)
+            case effects.WritePages():
+                self._engine.write_pages()
+            case effects.Trusted():
+                _LOG.info("replica %d holds again what it may have acknowledged", self._own)
+            case _:
+                assert_never(effect)
+
+    async def _begin(self, term: int, commit: Callable[[Store], None]) -> None:
+        """Make one of the commits that open our term."""
+        store = TermStore(self._engine, term)
+        try:
+            await self._executor.run_write(lambda: commit(store))
+        except CheloniaError as error:
+            _LOG.info("replica %d cannot open term %d: %s", self._own, term, error)
+            if self.replica.term == term:
+                self._do(self.replica.resign, str(error), self._clock.monotonic_ms())
+
+    def _opened(self, term: int) -> None:
+        assert self._listener is not None
+        self.elected_ms = self._clock.now_ms()
+        self._listener.term_opened(term)
+        self.pulse()
+
+    def _ended(self, term: int) -> None:
+        assert self._listener is not None
+        self._listener.term_ended(term)
+        self._wake_all()
+        self.pulse()
+
+    # --- membership -------------------------------------------------------------------------------------------------
+
+    def _look_at_members(self, *, due: bool = False) -> None:
+        """A follower goes by the newest record in its log: look whether it changed, one look at a time."""
+        self._members_due |= due
+        if self._members_due and not self._members_reading and self.replica.role is Role.FOLLOWER:
+            self._members_due, self._members_reading = False, True
+            self._spawn(self._adopt())
+
+    async def _adopt(self) -> None:
+        try:
+            record = await self._executor.run_read(lambda: read_members(self._engine))
+        except CheloniaError as error:
+            _LOG.debug("the membership record cannot be read now: %s", error)
+            record = None
+        self._members_reading = False
+        self.recorded = self.recorded or record is not None
+        now = self._clock.monotonic_ms()
+        if record is not None and self.replica.role is Role.FOLLOWER and record != self.replica.membership:
+            _LOG.info("replica %d goes by membership record %d", self._own, record.number)
+            self._do(self.replica.adopt, record, now)
+            self.go_by(record)
+        self._look_at_members()
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def _wake(self, term: int, sequence: int) -> None:
+        self._release(lambda wait: wait.sequence <= sequence or wait.term != term)
+
+    def _wake_all(self) -> None:
+        self._release(lambda wait: True)
+
+    def _expire(self, now: int) -> None:
+        """End the waits whose patience is over, and those in terms that are gone."""
+        for wait in self._waits:
+            if wait.until_ms and now >= wait.until_ms and not wait.future.done():
+                cause = "this replica is behind: ask the master"
+                wait.future.set_exception(CheloniaError(Kind.TIMEOUT, "ahash", str(wait.sequence), cause))
+        present = self.replica.term
+        self._release(lambda wait: wait.future.done() or wait.term != present)
+
+    def _release(self, ended: Callable[[_Wait], bool]) -> None:
+        """End waits: whoever waited asks again."""
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            if not ended(wait):
+                self._waits.append(wait)
+            elif not wait.future.done():
+                wait.future.set_result(None)
+
+    def go_by(self, record: Membership) -> None:
+        """Tell engine and links of the record that is in force from now on."""
+        assert self._links is not None
+        self._engine.set_voter(self._own in record.voters)
+        self._links.set_membership(record)
+
+    def pulse(self) -> None:
+        """Something changed that others may wait for."""
+        self._tell_changed()
+        self._woken.set()
+
+    def _tell_changed(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that the protocol asked for; what it cannot cope with ends the process."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended_task)
+
+    def _ended_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("replica %d cannot go on", self._own, exc_info=error)
+            self.fail(f"an internal failure: {error!r}")
+
+
+def read_end(store: Reader) -> LogEnd:
+    """Where a log ends. Raises: UNAVAILABLE, INTERNAL (damaged)."""
+    mark = store.get(layout.META_TERM)
+    return LogEnd(None if mark is None else standing.decode_mark(mark), meta.read_state(store).sequence)
+
+
+def read_members(store: Reader) -> Membership | None:
+    """The newest membership record in a log. Raises: UNAVAILABLE, INTERNAL (damaged)."""
+    data = store.get(layout.META_MEMBERS)
+    return None if data is None else membership.decode(data)
+
+
+def commit_mark(store: Store, mark: TermMark) -> None:
+    """Commit the first record of a term, and nothing else."""
+    _commit_next(store, mark.first, {layout.META_TERM: standing.encode_mark(mark)})
+
+
+def commit_nothing(store: Store, sequence: int) -> None:
+    """Commit the second record of a term: it is there, that is all."""
+    _commit_next(store, sequence, {})
+
+
+def _commit_next(store: Store, sequence: int, puts: Mapping[bytes, bytes]) -> None:
+    state = meta.read_state(store)
+    assert state.sequence + 1 == sequence, f"the log ends at {state.sequence}, the next commit is {sequence}"
+    store.commit({layout.META_STATE: layout.encode_state(StoreState(sequence, state.objects)), **puts}, ())

@@ -1,0 +1,324 @@
+"""Messages between replicas, as bytes: one byte for the kind, then fixed fields, big-endian, then a tail of bytes.
+
+Framing is the transport's. Whatever does not read exactly - too short, too long, unknown kind, a flag nobody defined -
+raises BAD_REQUEST: the connection is closed, nothing is guessed. Layout and golden bytes: docs/formats/replication.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, assert_never
+
+import msgspec
+
+from chelonia.ahash.group.log_vouching import Vouched
+from chelonia.ahash.store.replicated_port import Token
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+
+VERSION: Final = 4
+"""Version of these messages, told in `Hello`; a peer of another one is refused."""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The first message of either side: which replica of which cluster, which start of it, and what it knows.
+
+    `nonce` differs at every start of the process. `membership` is the number of the newest record known.
+    `round_trip_ms`: what the sender's leases and waits are made for; a group has one.
+    """
+
+    version: int
+    cluster: str
+    replica: int
+    nonce: bytes
+    membership: int
+    round_trip_ms: int = bounds.ROUND_TRIP_MS
+
+
+class EngineFrame(msgspec.Struct, frozen=True):
+    """A frame from engine to engine. `master`: the sender is master, or is just becoming so; `term`: the frame's."""
+
+    master: bool
+    term: int
+    control: bytes
+    record: bytes
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A master's word, sent periodically and whenever more has become durable.
+
+    Args:
+        sent_ms: the master's clock; 0: only tells what is durable, no echo is wanted.
+        term, first, base: the term, the sequence of its first commit, and what its log vouched for before it.
+        durable: sequence up to which all is durable; 0: the term is not open.
+        head: sequence of the last commit.
+    """
+
+    sent_ms: int
+    term: int
+    first: int
+    base: Vouched
+    durable: int
+    head: int
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """What a follower has on stable storage of the log of this term; `sequence` is the last commit in it."""
+
+    token: Token
+    sequence: int
+
+
+class Echo(msgspec.Struct, frozen=True):
+    """A follower's answer to a beat: it is bound for a lease. Repeats its last ack of this term, should it be lost.
+
+    `trusted` False: this replica has lost what it held and is not synchronised yet; nothing of it counts.
+    """
+
+    sent_ms: int
+    term: int
+    trusted: bool
+    ack: Ack | None
+
+
+class Stand(msgspec.Struct, frozen=True):
+    """Without a master: what the sender vouches for, and whether its log ends in a term that may never have opened.
+
+    Sent to replicas that stand as well, and to a master that may not be followed. `seen` is the newest (term, replica)
+    that the sender has followed or held. `voter`: by the sender's own record it votes; whoever reads this goes by his,
+    for the sender's may be the older one.
+    """
+
+    vouched: Vouched
+    seen: tuple[int, int]
+    unproven: bool
+    voter: bool
+
+
+class Resign(msgspec.Struct, frozen=True):
+    """The sender's term has ended: it answers nothing in it any more. Its followers are free."""
+
+    term: int
+
+
+class CallFrame(msgspec.Struct, frozen=True):
+    """A request forwarded to the master; `id` is the caller's."""
+
+    id: int
+    body: bytes
+
+
+class AnswerFrame(msgspec.Struct, frozen=True):
+    """The answer to a forwarded request."""
+
+    id: int
+    body: bytes
+
+
+class Goodbye(msgspec.Struct, frozen=True):
+    """The sender closes the connection, and says why."""
+
+    reason: str
+
+
+class Ping(msgspec.Struct, frozen=True):
+    """How far is it? `sent_us`: the sender's clock."""
+
+    sent_us: int
+
+
+class Pong(msgspec.Struct, frozen=True):
+    """The answer to a `Ping`, at once."""
+
+    sent_us: int
+
+
+class CheckpointNear(msgspec.Struct, frozen=True):
+    """The master of `term` makes a checkpoint soon: followers write their changed pages now, not when it comes."""
+
+    term: int
+
+
+Message = (
+    Hello
+    | EngineFrame
+    | Beat
+    | Ack
+    | Echo
+    | Stand
+    | Resign
+    | CallFrame
+    | AnswerFrame
+    | Goodbye
+    | Ping
+    | Pong
+    | CheckpointNear
+)
+
+_HELLO: Final = struct.Struct(">BHIQ16sH")
+_ENGINE: Final = struct.Struct(">BBII")
+_VOUCHED = "IIQ"
+_BEAT: Final = struct.Struct(">BQIQ" + _VOUCHED + "QQ")
+_TOKEN = "IIIQ"
+_ACK: Final = struct.Struct(">B" + _TOKEN)
+_ECHO: Final = struct.Struct(">BQIB" + _TOKEN)
+_STAND: Final = struct.Struct(">BB" + _VOUCHED + "II")
+_TERM: Final = struct.Struct(">BI")
+_CALL: Final = struct.Struct(">BQ")
+_PING: Final = struct.Struct(">BQ")
+
+_KINDS: Final[tuple[type, ...]] = (
+    Hello, EngineFrame, Beat, Ack, Echo, Stand, Resign, CallFrame, AnswerFrame, Goodbye, Ping, Pong, CheckpointNear,
+)  # fmt: skip
+_KIND: Final = {kind: number for number, kind in enumerate(_KINDS, start=1)}
+"""Numbers of the kinds, in order from 1; append only."""
+
+_MASTER, _TRUSTED, _ACKED, _UNPROVEN, _VOTER = 1, 1, 2, 1, 2
+_NO_ACK: Final = (0, 0, 0, 0)
+
+
+def number(kind: type[Message]) -> int:
+    """With what the bytes of a message of this kind begin."""
+    return _KIND[kind]
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message."""
+    kind = _KIND[type(message)]
+    match message:
+        case EngineFrame(master, term, control, record):
+            return _ENGINE.pack(kind, _MASTER if master else 0, term, len(control)) + control + record
+        case Ack(token, sequence):
+            return _ACK.pack(kind, token.term, token.file, token.offset, sequence)
+        case Beat(sent_ms, term, first, base, durable, head):
+            return _BEAT.pack(kind, sent_ms, term, first, base.term, base.replica, base.sequence, durable, head)
+        case Echo(sent_ms, term, trusted, ack):
+            flags = (_TRUSTED if trusted else 0) | (_ACKED if ack else 0)
+            fields = (ack.token.term, ack.token.file, ack.token.offset, ack.sequence) if ack else _NO_ACK
+            return _ECHO.pack(kind, sent_ms, term, flags, *fields)
+        case CallFrame(id_, body) | AnswerFrame(id_, body):
+            return _CALL.pack(kind, id_) + body
+        case Stand(vouched, seen, unproven, voter):
+            flags = (_UNPROVEN if unproven else 0) | (_VOTER if voter else 0)
+            return _STAND.pack(kind, flags, vouched.term, vouched.replica, vouched.sequence, *seen)
+        case Resign(term) | CheckpointNear(term):
+            return _TERM.pack(kind, term)
+        case Hello(version, cluster, replica, nonce, membership, round_trip_ms):
+            return _HELLO.pack(kind, version, replica, membership, nonce, round_trip_ms) + cluster.encode()
+        case Ping(sent_us) | Pong(sent_us):
+            return _PING.pack(kind, sent_us)
+        case Goodbye(reason):
+            return bytes((kind,)) + reason.encode()
+        case _:
+            assert_never(message)
+
+
+def decode(data: bytes) -> Message:
+    """Read a message. Raises: BAD_REQUEST when it is not exactly one; TOO_LARGE."""
+    if len(data) > bounds.PEER_MESSAGE_BYTES_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "replication", "", f"a message of {len(data)} bytes")
+    reader = _READERS.get(data[0]) if data else None
+    if reader is None:
+        raise CheloniaError(Kind.BAD_REQUEST, "replication", "", f"no message begins with {data[:1]!r}")
+    try:
+        return reader(data)
+    except (struct.error, UnicodeDecodeError, ValueError) as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "replication", "", f"not a message: {error}") from error
+
+
+def refuse_hello(hello: Hello, cluster: str, replica: int, *, round_trip_ms: int) -> str:
+    """Why a peer that said `hello` on the connection of `replica` is refused; empty: it is welcome."""
+    if hello.version != VERSION:
+        return f"it speaks version {hello.version} of the replication messages, this one {VERSION}"
+    if hello.cluster != cluster:
+        return f"it belongs to cluster {hello.cluster[:64]}, not to {cluster}"
+    if hello.replica != replica:
+        return f"it says to be replica {hello.replica}, but its certificate is that of replica {replica}"
+    if hello.round_trip_ms != round_trip_ms:
+        there, here = hello.round_trip_ms, round_trip_ms
+        return f"its ahash.tuning.round_trip_ms is {there}, here it is {here}: set the same on all replicas"
+    return ""
+
+
+def _read_hello(data: bytes) -> Hello:
+    _, version, replica, membership, nonce, round_trip_ms = _HELLO.unpack_from(data)
+    return Hello(version, data[_HELLO.size :].decode(), replica, nonce, membership, round_trip_ms)
+
+
+def _read_engine(data: bytes) -> EngineFrame:
+    _, flags, term, length = _ENGINE.unpack_from(data)
+    end = _ENGINE.size + length
+    if end > len(data):
+        raise ValueError("the control part is cut short")
+    return EngineFrame(_flag(flags, _MASTER), term, data[_ENGINE.size : end], data[end:])
+
+
+def _read_beat(data: bytes) -> Beat:
+    _, sent_ms, term, first, base_term, base_replica, base_sequence, durable, head = _BEAT.unpack(data)
+    return Beat(sent_ms, term, first, Vouched(base_term, base_replica, base_sequence), durable, head)
+
+
+def _read_ack(data: bytes) -> Ack:
+    _, term, file, offset, sequence = _ACK.unpack(data)
+    return Ack(Token(term, file, offset), sequence)
+
+
+def _read_echo(data: bytes) -> Echo:
+    _, sent_ms, term, flags, *fields = _ECHO.unpack(data)
+    acked = _flag(flags & ~_TRUSTED, _ACKED)
+    if not acked and tuple(fields) != _NO_ACK:
+        raise ValueError("an ack that says it is none")
+    ack = Ack(Token(fields[0], fields[1], fields[2]), fields[3]) if acked else None
+    return Echo(sent_ms, term, bool(flags & _TRUSTED), ack)
+
+
+def _read_stand(data: bytes) -> Stand:
+    _, flags, term, replica, sequence, seen_term, seen_replica = _STAND.unpack(data)
+    voter = _flag(flags & ~_UNPROVEN, _VOTER)
+    return Stand(Vouched(term, replica, sequence), (seen_term, seen_replica), bool(flags & _UNPROVEN), voter)
+
+
+def _read_resign(data: bytes) -> Resign:
+    return Resign(_TERM.unpack(data)[1])
+
+
+def _read_call(data: bytes) -> CallFrame:
+    return CallFrame(_CALL.unpack_from(data)[1], data[_CALL.size :])
+
+
+def _read_answer(data: bytes) -> AnswerFrame:
+    return AnswerFrame(_CALL.unpack_from(data)[1], data[_CALL.size :])
+
+
+def _read_goodbye(data: bytes) -> Goodbye:
+    return Goodbye(data[1:].decode())
+
+
+def _read_ping(data: bytes) -> Ping:
+    return Ping(_PING.unpack(data)[1])
+
+
+def _read_pong(data: bytes) -> Pong:
+    return Pong(_PING.unpack(data)[1])
+
+
+def _read_checkpoint_near(data: bytes) -> CheckpointNear:
+    return CheckpointNear(_TERM.unpack(data)[1])
+
+
+def _flag(flags: int, known: int) -> bool:
+    if flags & ~known:
+        raise ValueError(f"unknown flags {flags:#x}")
+    return bool(flags)
+
+
+_READERS: Final[dict[int, Callable[[bytes], Message]]] = dict(
+    enumerate(
+        (
+            _read_hello, _read_engine, _read_beat, _read_ack, _read_echo, _read_stand, _read_resign, _read_call,
+            _read_answer, _read_goodbye, _read_ping, _read_pong, _read_checkpoint_near,
+        ),
+        start=1,
+    )
+)  # fmt: skip

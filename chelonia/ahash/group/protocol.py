@@ -1,0 +1,789 @@
+"""The replication protocol of one replica: who is followed, what is durable, who may answer. Pure; time is passed in.
+
+A `Replica` takes messages of its peers, events of its engine and the passing of time, and returns effects: what to
+send, what to hand to the engine, what became of terms. It never reads a clock, a socket or the store. `now_ms` is
+always the process's monotonic clock. Invariants: a term is open only when a majority has its first two commits on
+stable storage, and nothing is answered before; a replica follows only whom `log_vouching.may_join` and its own grant
+allow, and acknowledges only in the term it follows; leases of two open terms never overlap; a replica that lost its
+disk counts for nothing until it is synchronised. Why these suffice, whatever elections do:
+docs/design/009-replication.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from chelonia.ahash.group import membership as records
+from chelonia.ahash.group.attention import Attention, Word
+from chelonia.ahash.group.candidacy import Stood, Turn, ballot
+from chelonia.ahash.group.effects import (
+    Admission,
+    Announce,
+    Durable,
+    Effect,
+    Effects,
+    FollowerSees,
+    OpenTerm,
+    PeerStatus,
+    Process,
+    ProveTerm,
+    ReplicaStatus,
+    Role,
+    Send,
+    StepDown,
+    TermEnded,
+    TermOpened,
+    Trusted,
+    WritePages,
+)
+from chelonia.ahash.group.following import Following, Held
+from chelonia.ahash.group.lease import NEVER_MS, Lease, Pace
+from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched, may_join
+from chelonia.ahash.group.membership import Membership, Quorum
+from chelonia.ahash.group.peer_messages import Ack, Beat, CheckpointNear, Echo, EngineFrame, Message, Resign, Stand
+from chelonia.ahash.group.watermark import Watermark
+from chelonia.ahash.store.replicated_port import (
+    CheckpointDue,
+    Committed,
+    Demoted,
+    ElectionFailed,
+    Event,
+    Failed,
+    Flushed,
+    MasterHere,
+    MasterThere,
+    Ready,
+    Refilling,
+    WantElection,
+)
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+
+STAND_BEATS: Final = 3
+"""For how many beats the word of a replica that stands for election counts."""
+
+
+@dataclass(slots=True)
+class _Reign:
+    """Our own term. From `may_tell_ms` on what is durable is told by a message of its own, if no frame took it."""
+
+    mark: TermMark
+    watermark: Watermark
+    lease: Lease
+    began_ms: int
+    joined: bool = False
+    opened_ms: int | None = None
+    beat_due_ms: int = 0
+    may_tell_ms: int = 0
+    told: int = 0
+    announced: int = 0
+    told_with_frames: bool = False
+    refused: set[int] = field(default_factory=set)
+    acked: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def term(self) -> int:
+        return self.mark.term
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.mark.term, self.mark.replica)
+
+    def look_due_ms(self, now_ms: int) -> int:
+        """When that is looked at; once more after frames took it along, so that what follows them need wake nobody."""
+        due = now_ms < self.may_tell_ms and (self.told_with_frames or self.announced < self.told)
+        return self.may_tell_ms if due else NEVER_MS
+
+    def waiting_since(self) -> int | None:
+        return self.began_ms if self.opened_ms is None else self.watermark.waiting_since()
+
+
+class Replica:
+    """One replica of a group. Every method that takes `now_ms` may change it and returns what has to be done, in order.
+
+    Args:
+        own: our id.
+        membership: the newest record in our log (or, for a log without one, the one we were set up with).
+        pace: the periods.
+        end: where our log ends, read from the store after recovery.
+        trusted: whether the log holds all that we ever acknowledged (`ReplicatedEngine.trusted`).
+    """
+
+    def __init__(
+        self, own: int, membership: Membership, pace: Pace, now_ms: int, *, end: LogEnd, trusted: bool
+    ) -> None:
+        self._own = own
+        self._set_membership(membership)
+        self._pace = pace
+        self._trusted = trusted
+        self._vouched = end.vouched
+        self._unproven = end.unproven
+        self._newest = end.newest
+        self._connected: set[int] = set()
+        self._reign: _Reign | None = None
+        self._engine_master = False
+        self._engine_follows: tuple[int, int] | None = None
+        self._engine_ready = False
+        self._following: Following | None = None
+        self._flushed: Ack | None = None
+        # A crash forgets what was granted: behave as if one grant had been given just before it. Only a group that
+        # never had another member cannot have a master elsewhere.
+        alone = membership.number == 1 and membership.replicas == (own,)
+        self._bound_until_ms = now_ms if alone else now_ms + pace.lease_ms
+        self._trust_after_ms = now_ms + pace.lease_ms
+        self._stood: dict[int, Stood] = {}
+        self._stand_due_ms = now_ms
+        self._turn = Turn(own, pace, now_ms)
+        self._wanted_until_ms = now_ms
+        self.attention = Attention(pace.beat_ms, now_ms, now_ms)
+        self._heard = Word(now_ms)
+        self._held: dict[int, Held] = {}
+        self._effects: list[Effect] = []
+
+    # ------------------------------------------------------------------------------------------------------ questions
+
+    @property
+    def role(self) -> Role:
+        """What we are."""
+        if self._reign is not None:
+            return Role.OPENING if self._reign.opened_ms is None else Role.MASTER
+        return Role.ALONE if self._following is None else Role.FOLLOWER
+
+    @property
+    def master(self) -> int | None:
+        """The master of an open term that we know of: ourselves, or whom we follow."""
+        if self._reign is not None and self._reign.opened_ms is not None:
+            return self._own
+        return self._following.master if self._following is not None and self._following.durable else None
+
+    @property
+    def term(self) -> int:
+        """The term we hold or follow; 0: none."""
+        held = self._reign or self._following
+        return held.term if held is not None else 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether we count: for votes, acknowledgements and leases."""
+        return self._trusted
+
+    @property
+    def membership(self) -> Membership:
+        """The record in force."""
+        return self._membership
+
+    @property
+    def durable_sequence(self) -> int:
+        """Sequence up to which the present term is known to be durable; 0: unknown."""
+        if self._reign is not None:
+            return self._reign.told
+        return self._following.durable if self._following is not None else 0
+
+    def covers(self, term: int, sequence: int) -> bool:
+        """Whether what was read or committed here at `sequence`, in `term`, is durable. Every answer asks this.
+
+        At the master what was told by `Durable`: the watermark may rise without a word, when a change of members ends.
+        Raises: OUTCOME_UNKNOWN when `term` is not the present one, or at the master when the sequence is not one of
+        its commits: whoever waits has to ask again.
+        """
+        if self._reign is not None and self._reign.term == term:
+            return self._reign.watermark.covers(sequence) and sequence <= self._reign.told
+        if self._following is not None and self._following.term == term:
+            return sequence <= self._following.durable
+        raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(sequence), f"term {term} has ended here: ask again")
+
+    def may_answer_strong(self, now_ms: int) -> bool:
+        """Whether a value read here before this call, and covered, may be told as the newest there is."""
+        return self._reign is not None and self._reign.opened_ms is not None and now_ms < self._lease_until(now_ms)
+
+    def may_write(self, now_ms: int) -> bool:
+        """Whether changes are taken: not while the oldest one waits for longer than a lease."""
+        if self._reign is None or self._reign.opened_ms is None:
+            return False
+        since = self._reign.watermark.waiting_since()
+        return since is None or now_ms - since < self._pace.lease_ms
+
+    def may_read_here(self, now_ms: int) -> bool:
+        """Whether reads without a claim to be newest are answered here; their answer still waits for `covers`."""
+        if self._reign is not None:
+            return self.may_answer_strong(now_ms)
+        found = self._following
+        if found is None or not (self._trusted and self._ready and found.durable):
+            return False
+        return now_ms - self._heard.left_ms < self._pace.stale_ms
+
+    def admits(self, peer: int, frame: EngineFrame, now_ms: int) -> Admission:
+        """What `received` will do with an engine frame of `peer` now."""
+        if peer not in self._members:
+            return Admission.DROP
+        if self._engine_master:
+            if frame.master:
+                return Admission.HOLD
+            return Admission.PASS if self._reign and frame.term <= self._reign.term else Admission.DROP
+        found = self._following
+        if frame.master:
+            followed = found is not None and found.key == (frame.term, peer)
+            return Admission.PASS if followed else Admission.HOLD
+        if now_ms < self._bound_until_ms and (found is None or found.master != peer):
+            return Admission.DROP
+        return Admission.PASS
+
+    def next_wake(self, now_ms: int) -> int:
+        """When `tick` has to be called at the latest; never in the past."""
+        return max(now_ms, self.attention.due_ms)
+
+    def status(self, now_ms: int) -> ReplicaStatus:
+        """All this at a glance."""
+        reign, found = self._reign, self._following
+        acked = reign.acked if reign else {}
+        peers = (PeerStatus(each, each in self._connected, acked.get(each, 0)) for each in self._others())
+        return ReplicaStatus(
+            role=self.role,
+            master=self.master,
+            term=self.term,
+            trusted=self._trusted,
+            ready=self._trusted if reign else self._ready,
+            durable=self.durable_sequence,
+            head=reign.watermark.last if reign else found.head if found else 0,
+            lease_ms=max(0, self._lease_until(now_ms) - now_ms) if reign else 0,
+            membership=self._membership.number,
+            vouched=self._vouched,
+            peers=tuple(peers),
+        )
+
+    # ------------------------------------------------------------------------------------------------- what happens
+
+    def connected(self, peer: int, now_ms: int) -> Effects:
+        """A connection to `peer` stands, its HELLO checked. What it acknowledged over another one is asked for anew."""
+        self._lapse(now_ms)
+        self._connected.add(peer)
+        self._held.pop(peer, None)
+        self._effects.append(Announce(peer))
+        if self._reign is not None:
+            self._reign.watermark.forget(peer)
+            self._reign.acked.pop(peer, None)
+            self._send(peer, self._beat(self._reign, now_ms))
+        elif self._stands(now_ms):
+            self._send(peer, self._word())
+        return self._done(now_ms)
+
+    def disconnected(self, peer: int, now_ms: int) -> Effects:
+        """The connection to `peer` is gone."""
+        self._lapse(now_ms)
+        self._connected.discard(peer)
+        self._stood.pop(peer, None)
+        self._held.pop(peer, None)
+        return self._done(now_ms)
+
+    def received(self, peer: int, message: Message, now_ms: int) -> Effects:
+        """`peer` said `message`. Only of members; HELLO, calls and goodbyes are the shell's."""
+        self._lapse(now_ms)
+        if peer in self._members:
+            match message:
+                case EngineFrame():
+                    self._engine_frame(peer, message, now_ms)
+                case Beat():
+                    self._hear(peer, message, now_ms)
+                case Ack():
+                    self._acked(peer, message)
+                case Echo():
+                    self._echoed(peer, message)
+                case Stand():
+                    self._stood_by(peer, message, now_ms)
+                case Resign(term):
+                    self._resigned(peer, term, now_ms)
+                case CheckpointNear(term):
+                    if self._following is not None and self._following.key == (term, peer):
+                        self._effects.append(WritePages())
+                case _:
+                    pass
+        return self._done(now_ms)
+
+    def event(self, event: Event, now_ms: int) -> Effects:
+        """The engine told `event`. `MasterHere` goes to `mastered` instead."""
+        self._lapse(now_ms)
+        match event:
+            case Committed():
+                self._committed(event, now_ms)
+            case Flushed():
+                self._on_flushed(event, now_ms)
+            case MasterHere():
+                raise AssertionError("the end of the log has to be read first: call mastered")
+            case MasterThere(replica, term):
+                self._turn.over()
+                if self._engine_follows != (term, replica):
+                    self._engine_follows, self._engine_ready = (term, replica), False
+            case Ready():
+                self._engine_ready = True
+                self._count_again_at_head()
+            case Refilling():
+                self._distrust()
+            case CheckpointDue():
+                if self._reign is not None:
+                    for peer in self._others():
+                        self._send(peer, CheckpointNear(self._reign.term))
+            case Demoted():
+                self._engine_master = False
+                self._end_reign("the engine was demoted", step_down=False)
+            case WantElection():
+                self._wanted_until_ms = now_ms + self._pace.beat_ms
+                self._stand_due_ms = max(now_ms, self._turn.after_ms)
+            case ElectionFailed():
+                self._turn.failed(now_ms)
+            case Failed(reason):
+                self._end_reign(reason, step_down=False)
+            case _:
+                assert_never(event)
+        return self._done(now_ms)
+
+    def mastered(self, term: int, end: LogEnd, now_ms: int) -> Effects:
+        """The engine told `MasterHere(term)`, and its log, to which nobody else writes now, ends at `end`.
+
+        Our term begins - or the mandate came too late, or where it must not be used, and we step down at once.
+        """
+        self._lapse(now_ms)
+        self._engine_master = True
+        self._engine_follows = None
+        self._turn.over()
+        self._vouched, self._unproven = end.vouched, end.unproven
+        reason = self._why_not_master(term, now_ms)
+        self._newest = max(self._newest, (term, self._own))
+        if reason:
+            self._effects.append(StepDown(reason))
+            return self._done(now_ms)
+        self._following = None
+        mark = TermMark(term, self._own, end.sequence + 1, end.vouched)
+        watermark = Watermark(self._own, term, mark.first, self._quorum)
+        self._reign = _Reign(mark, watermark, Lease(self._own, self._pace, self._quorum), now_ms, beat_due_ms=now_ms)
+        self._effects.append(OpenTerm(mark))
+        return self._done(now_ms)
+
+    def tick(self, now_ms: int) -> Effects:
+        """Time has passed."""
+        self._lapse(now_ms)
+        return self._done(now_ms)
+
+    def may_tell(self, now_ms: int) -> bool:
+        """Whether to `tell`: something became durable, and a message of its own about it is half due."""
+        reign = self._reign
+        if reign is None or reign.announced >= reign.told:
+            return False
+        return 2 * (reign.may_tell_ms - now_ms) <= self._pace.tell_ms
+
+    def tell(self, now_ms: int) -> Effects:
+        """Engine frames leave for all: what is durable by now goes along, where it `may_tell`."""
+        self._lapse(now_ms)
+        if self._reign is not None and self.may_tell(now_ms):
+            self._send_beats(self._reign, now_ms, sent_ms=0)
+            self._reign.told_with_frames = True
+        return self._done(now_ms)
+
+    def resign(self, reason: str, now_ms: int) -> Effects:
+        """Give up our term, if we have one: a planned hand-over. The caller has stopped taking changes before."""
+        self._lapse(now_ms)
+        self._end_reign(reason, step_down=True)
+        return self._done(now_ms)
+
+    # ----------------------------------------------------------------------------------------------- membership
+
+    def adopt(self, membership: Membership, now_ms: int) -> Effects:
+        """Our log now holds this record (as a follower: read from the store after it was applied, or rolled back)."""
+        self._lapse(now_ms)
+        assert self._reign is None, "a master changes the record by propose and finish"
+        self._set_membership(membership)
+        return self._done(now_ms)
+
+    def propose(self, membership: Membership) -> None:
+        """As master: go by this record from now on; the caller commits it next, or resigns when that fails.
+
+        Raises: UNAVAILABLE (no open term here), CONFLICT (not a valid next step).
+        """
+        self._need_open_term()
+        records.check_successor(self._membership, membership)
+        if self._membership.former:
+            raise CheloniaError(Kind.CONFLICT, "membership", "", "a change under way is ended by finish")
+        self._decide_by(membership)
+
+    def finish(self, sequence: int) -> Membership:
+        """As master: end the change whose record was committed at `sequence` (or before our term: its first commit).
+
+        Returns: the record in force from now on; the caller commits it next.
+        Raises: UNAVAILABLE, CONFLICT (none under way, or its record is not durable yet), OUTCOME_UNKNOWN.
+        """
+        reign = self._need_open_term()
+        if not self._membership.former or not reign.watermark.covers(sequence):
+            raise CheloniaError(Kind.CONFLICT, "membership", "", "the change before is not durable yet")
+        self._decide_by(records.finish(self._membership))
+        return self._membership
+
+    def would_answer(self, membership: Membership, now_ms: int) -> bool:
+        """Whether as many answer us of those who would decide as it takes. Raises: UNAVAILABLE (no open term here)."""
+        here = {self._own, *self._connected}
+        return self._need_open_term().lease.would_hold(membership.quorum, here, now_ms)
+
+    def _set_membership(self, membership: Membership) -> None:
+        self._membership = membership
+        self._members = frozenset(membership.replicas)
+        self._quorum: Quorum = membership.quorum
+        self._votes = self._own in self._quorum.voters()
+
+    def _need_open_term(self) -> _Reign:
+        if self._reign is None or self._reign.opened_ms is None:
+            raise CheloniaError(Kind.UNAVAILABLE, "membership", "", "this replica is not the master: ask the master")
+        return self._reign
+
+    def _decide_by(self, membership: Membership) -> None:
+        assert self._reign is not None
+        self._set_membership(membership)
+        self._reign.watermark.decide_by(self._quorum)
+        self._reign.lease.decide_by(self._quorum)
+
+    # ------------------------------------------------------------------------------------------------------ as master
+
+    def _why_not_master(self, term: int, now_ms: int) -> str:
+        if not self._trusted:
+            return "this replica lost what it had acknowledged and is not synchronised"
+        if not self._votes:
+            return "this replica has no vote"
+        if now_ms < self._bound_until_ms:
+            return "the election is older than our grant to another master"
+        if (term, self._own) <= self._newest:
+            return f"term {term} is not newer than term {self._newest[0]} of replica {self._newest[1]}"
+        return ""
+
+    def _lease_until(self, now_ms: int) -> int:
+        """When our lease ends; without one, before all time."""
+        until = self._reign.lease.until(now_ms) if self._reign is not None else None
+        return until if until is not None else -NEVER_MS
+
+    def _beat(self, reign: _Reign, sent_ms: int) -> Beat:
+        mark, watermark = reign.mark, reign.watermark
+        return Beat(sent_ms, mark.term, mark.first, mark.base, reign.told, watermark.last)
+
+    def _committed(self, event: Committed, now_ms: int) -> None:
+        reign = self._reign
+        if reign is None or reign.term != event.token.term:
+            return
+        due = reign.mark.first + reign.joined
+        assert event.sequence <= due or reign.opened_ms is not None, "a commit before the term is open"
+        reign.watermark.committed(event.sequence, event.token, now_ms)
+        self._remember(reign.mark, event.sequence)
+
+    def _acked(self, peer: int, ack: Ack) -> None:
+        reign = self._reign
+        if reign is not None and ack.token.term == reign.term:
+            reign.watermark.acked(peer, ack.token)
+            reign.acked[peer] = max(ack.sequence, reign.acked.get(peer, 0))
+
+    def _echoed(self, peer: int, echo: Echo) -> None:
+        reign = self._reign
+        if reign is None or echo.term != reign.term or not echo.trusted:
+            return
+        reign.refused.discard(peer)
+        reign.lease.echoed(peer, echo.sent_ms)
+        if echo.ack is not None:
+            self._acked(peer, echo.ack)
+
+    def _reigning(self, now_ms: int) -> None:
+        """What a master owes at any moment: open its term, tell the watermark, beat, or give up."""
+        reign = self._reign
+        assert reign is not None
+        if reign.refused and reign.opened_ms is None and not self._quorum.reached(self._agreeing(reign)):
+            self._end_reign(f"replicas {sorted(reign.refused)} may not join", step_down=True)
+            return
+        durable = reign.watermark.durable
+        if reign.opened_ms is None and durable and now_ms < self._lease_until(now_ms):
+            self._open(reign, durable, now_ms)
+        if reign.opened_ms is not None and reign.told < durable:
+            reign.told = durable
+            self._effects.append(Durable(reign.term, durable))
+        if now_ms >= reign.beat_due_ms:
+            reign.beat_due_ms = now_ms + self._pace.beat_ms
+            self._send_beats(reign, now_ms, sent_ms=now_ms)
+        elif reign.announced < reign.told and now_ms >= reign.may_tell_ms:
+            self._send_beats(reign, now_ms, sent_ms=0)
+
+    def _open(self, reign: _Reign, durable: int, now_ms: int) -> None:
+        """A majority holds the first commit under our lease. Until it holds a second one too, which proves that, an
+        older log might still be followed: what it alone has must not come back after we answered without it.
+        """
+        if not reign.joined:
+            reign.joined = True
+            self._effects.append(ProveTerm(reign.term, reign.mark.first + 1))
+        elif durable > reign.mark.first:
+            reign.opened_ms = now_ms
+            self._turn.failures = 0
+            self._effects.append(TermOpened(reign.term))
+
+    def _agreeing(self, reign: _Reign) -> list[int]:
+        return [voter for voter in self._quorum.voters() if voter not in reign.refused]
+
+    def _send_beats(self, reign: _Reign, now_ms: int, *, sent_ms: int) -> None:
+        reign.announced, reign.told_with_frames, reign.may_tell_ms = reign.told, False, now_ms + self._pace.tell_ms
+        beat = self._beat(reign, sent_ms)
+        for peer in self._others():
+            self._send(peer, beat)
+
+    def _end_reign(self, reason: str, *, step_down: bool) -> None:
+        reign = self._reign
+        if reign is None:
+            return
+        self._reign = None
+        self._effects.append(TermEnded(reign.term, reason))
+        for peer in self._others():
+            self._send(peer, Resign(reign.term))
+        if step_down:
+            self._effects.append(StepDown(reason))
+
+    # ---------------------------------------------------------------------------------------------------- as follower
+
+    def _hear(self, peer: int, beat: Beat, now_ms: int) -> None:
+        """A master's beat: follow it, go on following it, refuse it, or pay no heed."""
+        found = self._following
+        if found is None or found.key != (beat.term, peer):
+            if not self._may_follow(peer, beat, now_ms):
+                self._refuse(peer, beat, now_ms)
+                return
+            found = self._follow(peer, beat, now_ms)
+        found.head = max(found.head, beat.head)
+        if beat.durable > found.durable:
+            found.durable, self._turn.failures = beat.durable, 0
+            self._effects.append(FollowerSees(peer, beat.term, beat.durable))
+        self._count_again_at_head()
+        self._regain(found, now_ms)
+        if beat.sent_ms:
+            self._heard.heard(beat.sent_ms, now_ms)
+            self._bound_until_ms = now_ms + self._pace.lease_ms
+            self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, self._flushed if self._trusted else None))
+
+    def _may_follow(self, peer: int, beat: Beat, now_ms: int) -> bool:
+        newer = (beat.term, peer)
+        if self._engine_master or newer < self._newest or peer == self._own:
+            return False
+        if beat.durable:
+            return True  # a majority joined it, so no lease and no grant of ours stands against it
+        if now_ms < self._bound_until_ms or not self._trusted:
+            return False
+        return newer == self._newest or may_join(self._vouched, beat.base, opened=False)
+
+    def _follow(self, peer: int, beat: Beat, now_ms: int) -> Following:
+        found = Following(peer, beat.term, beat.first, beat.base, announce_ms=now_ms + self._pace.announce_ms)
+        self._following = found
+        self._bound_until_ms = now_ms + self._pace.lease_ms
+        if self._newest != found.key:
+            self._newest, self._flushed = found.key, None
+            self._heard = Word(self.attention.grace_until_ms)
+        self._turn.over()
+        if not beat.durable:
+            self._effects.append(FollowerSees(peer, beat.term, 0))
+        held = self._held.get(peer)
+        self._held = {}
+        if held is not None and held.term == beat.term:
+            self._effects.extend(Process(peer, frame.control, frame.record) for frame in held.frames)
+        return found
+
+    def _refuse(self, peer: int, beat: Beat, now_ms: int) -> None:
+        """Tell a master what keeps us from it; give way to one that a majority has joined."""
+        reign = self._reign
+        if reign is not None:
+            if beat.durable and (beat.term, peer) > reign.key:
+                self._end_reign(f"replica {peer} has opened term {beat.term}", step_down=True)
+        elif self._following is None and now_ms >= self._bound_until_ms and not self._engine_master:
+            self._send(peer, self._word())
+
+    @property
+    def _ready(self) -> bool:
+        """Whether our engine is synchronised with the master that we follow."""
+        found = self._following
+        return self._engine_ready and found is not None and self._engine_follows == found.key
+
+    def _on_flushed(self, event: Flushed, now_ms: int) -> None:
+        """Acknowledge, in the term we follow and no other, what its master sent and we hold."""
+        found, token = self._following, event.token
+        if found is None or token.term != found.term or self._engine_follows != found.key:
+            return
+        self._flushed = Ack(token, event.sequence)
+        if self._trusted:
+            self._acknowledge(found, self._flushed)
+        else:
+            self._regain(found, now_ms)
+
+    def _acknowledge(self, found: Following, ack: Ack) -> None:
+        if ack.sequence >= found.first:
+            self._remember(TermMark(found.term, found.master, found.first, found.base), ack.sequence)
+        self._send(found.master, ack)
+
+    def _remember(self, mark: TermMark, sequence: int) -> None:
+        """Our log reaches `sequence` in this term: never follow anybody who began with less."""
+        end = LogEnd(mark, sequence)
+        self._vouched = max(self._vouched, end.vouched)
+        self._unproven = end.unproven
+
+    def _distrust(self) -> None:
+        """The engine replaces our log by a copy of the master's: until that is done we hold nothing."""
+        self._trusted = self._engine_ready = False
+        self._flushed = None
+        if self._following is not None:
+            self._following.need = None
+
+    def _count_again_at_head(self) -> None:
+        """Once synchronised: what the master had by its last word, and so all we ever acknowledged to it."""
+        found = self._following
+        if not self._trusted and self._ready and found is not None and found.need is None:
+            found.need = found.head
+
+    def _regain(self, found: Following, now_ms: int) -> None:
+        """Count again once we hold all that the master had after we were synchronised.
+
+        All we ever acknowledged is in it: its term is open, or it began with all that we vouched for when we joined.
+        Not before a lease has passed since our start: what we promised before we lost our disk has lapsed by then.
+        """
+        if self._trusted or found.need is None or now_ms < self._trust_after_ms:
+            return
+        if self._flushed is not None and self._flushed.sequence >= max(found.need, found.first):
+            self._trusted = True
+            self._vouched = Vouched(0, 0, 0)
+            self._effects.append(Trusted())
+            self._acknowledge(found, self._flushed)
+
+    def _resigned(self, peer: int, term: int, now_ms: int) -> None:
+        found = self._following
+        if found is not None and (found.master, found.term) == (peer, term):
+            self._following = None
+            self._bound_until_ms = now_ms
+            self._stand_due_ms = now_ms
+
+    def _obeying(self, now_ms: int) -> None:
+        """What a follower owes: announce itself while it is not synchronised."""
+        found = self._following
+        assert found is not None
+        if not self._ready and now_ms >= found.announce_ms:
+            found.announce_ms = now_ms + self._pace.announce_ms
+            self._effects.append(Announce(found.master))
+
+    # ------------------------------------------------------------------------------------------------------- elections
+
+    def _stands(self, now_ms: int) -> bool:
+        """Whether we may help to a new master: bound to nobody, and to be trusted.
+
+        Not whether we vote: our record may be older than that of those who need our word.
+        """
+        free = self._reign is None and not self._engine_master and self._following is None
+        return free and self._trusted and now_ms >= self._bound_until_ms
+
+    def _word(self) -> Stand:
+        return Stand(self._vouched, self._newest, self._unproven, self._votes)
+
+    def _stood_by(self, peer: int, word: Stand, now_ms: int) -> None:
+        reign = self._reign
+        before = self._stood.get(peer)
+        if self._following is None and (before is None or before.at_ms <= self._stale_since(now_ms)):
+            self._stand_due_ms = now_ms
+        self._stood[peer] = Stood(now_ms, word)
+        if reign is not None:
+            if reign.opened_ms is None and (word.vouched > reign.mark.base or word.seen > reign.key):
+                reign.refused.add(peer)
+            elif word.seen > reign.key:
+                self._overtaken(reign, peer, word.seen[0], now_ms)
+
+    def _standing(self, now_ms: int) -> None:
+        """Tell the others that we stand, and ask for an election when enough of them do."""
+        if now_ms >= self._stand_due_ms:
+            self._stand_due_ms = now_ms + self._pace.beat_ms
+            for peer in self._others():
+                self._send(peer, self._word())
+        if self._turn.has_come(now_ms):
+            joining = now_ms < self._wanted_until_ms
+            found = ballot(self._own, self._words(now_ms), self._quorum, joining=joining)
+            if found is not None:
+                self._effects.append(self._turn.take(*found, now_ms))
+
+    def _stale_since(self, now_ms: int) -> int:
+        return now_ms - STAND_BEATS * self._pace.beat_ms
+
+    def _words(self, now_ms: int) -> dict[int, Stand]:
+        since_ms = self._stale_since(now_ms)
+        voters = self._quorum.voters()
+        words = {peer: stood.word for peer, stood in self._stood.items() if stood.at_ms > since_ms and peer in voters}
+        words[self._own] = self._word()
+        return words
+
+    # --------------------------------------------------------------------------------------------------- engine frames
+
+    def _engine_frame(self, peer: int, frame: EngineFrame, now_ms: int) -> None:
+        match self.admits(peer, frame, now_ms):
+            case Admission.PASS:
+                self._effects.append(Process(peer, frame.control, frame.record))
+            case Admission.HOLD:
+                self._hold(peer, frame)
+            case Admission.DROP:
+                if self._reign is not None and frame.term > self._reign.term:
+                    self._overtaken(self._reign, peer, frame.term, now_ms)
+
+    def _hold(self, peer: int, frame: EngineFrame) -> None:
+        held = self._held.get(peer)
+        if held is None or held.term != frame.term:
+            held = self._held[peer] = Held(frame.term)
+        held.frames.append(frame)
+        held.size += len(frame.control) + len(frame.record)
+        if len(held.frames) > bounds.HELD_FRAMES_MAX or held.size > bounds.HELD_BYTES_MAX:
+            del self._held[peer]
+
+    def _overtaken(self, reign: _Reign, peer: int, term: int, now_ms: int) -> None:
+        """A follower has seen a newer term than ours, so it cannot follow us: only a term above it brings it back."""
+        if reign.opened_ms is not None and now_ms - reign.opened_ms >= self._pace.lease_ms:
+            self._end_reign(f"replica {peer} has seen term {term}: a term above it is needed", step_down=True)
+
+    # ------------------------------------------------------------------------------------------------------------ ends
+
+    def _others(self) -> tuple[int, ...]:
+        """Members whom we are connected to, in order."""
+        return tuple(sorted(self._members & self._connected))
+
+    def _send(self, peer: int, message: Message) -> None:
+        if peer in self._connected:
+            self._effects.append(Send(peer, message))
+
+    def _due_ms(self, now_ms: int) -> int:
+        """When time has to be looked at, whatever comes before."""
+        if self._reign is not None:
+            return min(self._reign.beat_due_ms, self._reign.look_due_ms(now_ms))
+        if self._following is not None:
+            lapse_ms = max(self._bound_until_ms, self.attention.grace_until_ms)
+            return lapse_ms if self._ready else min(lapse_ms, self._following.announce_ms)
+        if not self._trusted or self._engine_master:
+            return NEVER_MS
+        return max(self._bound_until_ms, self._stand_due_ms)
+
+    def _lapse(self, now_ms: int) -> None:
+        """Let time end what it ends, before anything that arrives late can prolong it."""
+        reign = self._reign
+        self.attention.comes(now_ms)
+        if reign is not None:
+            waiting_ms = reign.waiting_since()
+            if self._is_deserted(reign, now_ms):
+                self._end_reign("no majority answers", step_down=True)
+            elif waiting_ms is not None and now_ms - waiting_ms >= self._pace.stuck_ms:
+                self._end_reign("a majority answers but does not acknowledge", step_down=True)
+        elif self._following is not None and now_ms >= max(self._bound_until_ms, self.attention.grace_until_ms):
+            self._following = None
+            self._stand_due_ms = now_ms
+
+    def _is_deserted(self, reign: _Reign, now_ms: int) -> bool:
+        """Whether a majority is silent. Who had no time to listen listens first, unless it has been far too long."""
+        silent_ms = now_ms - max(reign.began_ms, self._lease_until(now_ms)) - self._pace.dead_ms
+        return silent_ms >= 0 and (now_ms >= self.attention.grace_until_ms or silent_ms >= self._pace.stale_ms)
+
+    def _done(self, now_ms: int) -> Effects:
+        """Let what follows from the new state happen, and hand out the effects."""
+        if self._reign is not None:
+            self._reigning(now_ms)
+        elif self._following is not None:
+            self._obeying(now_ms)
+        elif self._stands(now_ms):
+            self._standing(now_ms)
+        self.attention.due_ms = self._due_ms(now_ms)
+        effects = tuple(self._effects)
+        self._effects.clear()
+        return effects

@@ -1,0 +1,511 @@
+"""The replicated A-Hash: `core.ahash.AHash` on every replica of a group, whoever is master.
+
+As master it serves each term with a fresh `AHashService`, whose committer knows nothing of earlier ones; elsewhere it
+answers reads from its own copy while that is fresh enough for the caller, and has the master carry out the rest, one
+hop away. Without a master requests are held for a while instead of refused.
+Invariants: an answer from the copy stands at or after the caller's position and is durable; a strong one was read under
+the master's lease, looked at after the read; a change that may have been carried out is never called failed; what is
+tried again here has a request key, or was certainly not carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from chelonia.ahash.group import forwarding
+from chelonia.ahash.group import membership_steps as keeping
+from chelonia.ahash.group.effects import ReplicaStatus, Role
+from chelonia.ahash.group.forwarding import Asked, Forwarder, NotCarriedOut
+from chelonia.ahash.group.mastership import Links, Mastership, TermDurability, TermStore
+from chelonia.ahash.group.membership import Membership
+from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame
+from chelonia.ahash.service import AHashService, AHashSettings, backup_path
+from chelonia.ahash.store import meta
+from chelonia.ahash.store.port import Executor
+from chelonia.ahash.store.replicated_port import ReplicatedEngine
+from chelonia.core import bounds
+from chelonia.core.access import check_access
+from chelonia.core.ahash import (
+    AHashStatus,
+    ChangeOutcome,
+    Element,
+    GroupChange,
+    ObjectPage,
+    Page,
+    PagesSeen,
+    ReplicaView,
+    TransactOutcome,
+    Walk,
+    WalkOutcome,
+)
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms, ObjectId, RequestKey
+from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.position import Horizon, Position, later
+from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.eager import begin
+
+_LOG = logging.getLogger(__name__)
+
+MASTER_WAIT_MS: Final = 2000
+"""How long a request is held while there is no master: an election takes less, and a client's patience is longer."""
+RETRY_MS: Final = 50
+"""Pause before a request that found no master is tried again, unless something changes before."""
+ANSWER_MS: Final = 5000
+"""How long a forwarded call may take: less than a client's patience, more than any batch."""
+REFUSED_MS: Final = 10_000
+"""Between two lines in the log about calls of one replica that are refused."""
+BEHIND_MS: Final = 300
+"""How long a read waits for this copy to reach what the caller has seen, before the master is asked."""
+
+_ROLES: Final = {Role.MASTER: "master", Role.FOLLOWER: "client", Role.OPENING: "opening", Role.ALONE: "alone"}
+_AGAIN: Final = frozenset({Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a replica is made of. `horizon`: the process's, told of every position answered here; `pages_seen`: what the
+    scrub of its pages tells."""
+
+    engine: ReplicatedEngine
+    executor: Executor
+    clock: Clock
+    settings: AHashSettings
+    horizon: Horizon
+    pages_seen: Callable[[], PagesSeen | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """A term, and the service that answers in it: as its master, or from the copy of it."""
+
+    term: int
+    service: AHashService
+
+
+class _Elsewhere(Exception):
+    """This copy cannot answer: the master is asked."""
+
+
+class ReplicatedAHash:
+    """One replica of the A-Hash. `start` before use, `run` beside it, `close` at the end."""
+
+    def __init__(self, mastership: Mastership, parts: Parts) -> None:
+        self._mastership = mastership
+        self._parts = parts
+        self._forwarder = Forwarder(self._ask, parts.clock)
+        self._reign: _Serving | None = None
+        self._copy: _Serving | None = None
+        self._opening: int | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retiring: list[asyncio.Future[None]] = []
+        self._carrying_out = 0
+        self._quiet_until_ms: dict[int, Ms] = {}
+
+    async def start(self, links: Links, members: Membership) -> None:
+        """Begin as a follower. Raises: BAD_CONFIG, INTERNAL."""
+        await self._mastership.start(links, self, members)
+
+    async def run(self) -> None:
+        """Keep time until closed. Raises: UNAVAILABLE, saying why, when the process has to end."""
+        self._spawn(keeping.keep(self._mastership, self, self._parts.clock))
+        await self._mastership.run()
+
+    async def close(self) -> None:
+        """Hand over, end what is going on, close the store. Safe to call twice."""
+        self._mastership.stop()
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._retiring, return_exceptions=True)
+        await self._forwarder.close()
+        await self._parts.executor.run_write(self._parts.engine.close)
+        await self._parts.executor.close()
+
+    # --- the port ---------------------------------------------------------------------------------------------------
+
+    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """See `core.ahash.AHash.get`."""
+        found: tuple[StoredObject, ...] = await self._read_soon("get", call, (ids, needed))
+        return found
+
+    async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
+        """See `core.ahash.AHash.walk`."""
+        found: tuple[WalkOutcome, ...] = await self._read_soon("walk", call, (walks, needed))
+        return found
+
+    async def scan(
+        self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
+    ) -> Page:
+        """See `core.ahash.AHash.scan`."""
+        page: Page = await self._read(Asked("scan", call, (object_id, section, after, limit)))
+        return page
+
+    async def objects(self, call: Call, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX) -> ObjectPage:
+        """See `core.ahash.AHash.objects`."""
+        page: ObjectPage = await self._read(Asked("objects", call, (after, limit)))
+        return page
+
+    async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
+        """See `core.ahash.AHash.recall`."""
+        outcome: TransactOutcome | None = await self._at_master(Asked("recall", call, (key,)), repeatable=True)
+        return outcome
+
+    async def transact(
+        self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
+    ) -> TransactOutcome:
+        """See `core.ahash.AHash.transact`. Without a key nothing is tried again that may have been carried out."""
+        asked = Asked("transact", call, (key, elements, memo))
+        outcome: TransactOutcome = await self._at_master(asked, repeatable=bool(key))
+        return outcome
+
+    async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
+        """See `core.ahash.AHash.change`."""
+        outcomes: tuple[ChangeOutcome, ...] = await self._at_master(Asked("change", call, (elements,)))
+        return outcomes
+
+    async def backup(self, call: Call, name: str) -> str:
+        """See `core.ahash.AHash.backup`: of this replica, when it may be read."""
+        check_access(call, "ahash", "backup")
+        target = backup_path(self._parts.settings.backup_dir, name)
+        if not self._mastership.may_read():
+            cause = "this replica does not hold what the group has: ask another, or wait"
+            raise CheloniaError(Kind.UNAVAILABLE, "backup", name, cause)
+        await self._parts.executor.run_read(lambda: self._parts.engine.backup(target))
+        return target
+
+    async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
+        """See `core.ahash.AHash.regroup`."""
+        status: AHashStatus = await self._at_master(Asked("regroup", call, (change,)))
+        return status
+
+    async def status(self, call: Call) -> AHashStatus:
+        """See `core.ahash.AHash.status`: of this replica, or strongly of the master."""
+        check_access(call, "ahash", "status")
+        if call.strong:
+            status: AHashStatus = await self._at_master(Asked("status", call, ()), repeatable=True)
+            return status
+        return await self._parts.executor.run_read(self._status)
+
+    def _status(self) -> AHashStatus:
+        """What this replica knows of itself and of the others."""
+        mastership, parts = self._mastership, self._parts
+        found = mastership.replica.status(parts.clock.monotonic_ms())
+        free = parts.engine.free_bytes()
+        try:
+            with parts.engine.reading():
+                position, objects = meta.read_position(parts.engine), meta.read_state(parts.engine).objects
+        except CheloniaError:  # nothing is here yet, or it is being replaced
+            position, objects = Position(parts.settings.cluster, 0, 0), 0
+        return AHashStatus(
+            position=replace(position, sequence=min(position.sequence, found.durable)),
+            role=_ROLES[found.role],
+            writable=mastership.may_write() and free >= parts.settings.min_free_bytes,
+            objects_estimate=objects,
+            free_bytes=free,
+            replica=mastership.own,
+            term=found.term,
+            lease_ms=found.lease_ms,
+            elected_ms=mastership.elected_ms,
+            membership=found.membership,
+            replicas=self._views(found),
+            pages=parts.pages_seen(),
+            round_trip_ms=parts.settings.round_trip_ms,
+            vouched_term=found.vouched.term,
+            vouched_sequence=found.vouched.sequence,
+        )
+
+    def _views(self, found: ReplicaStatus) -> tuple[ReplicaView, ...]:
+        peers = {peer.replica: peer for peer in found.peers}
+        own, is_master = self._mastership.own, found.role is Role.MASTER
+        views = []
+        for member in self._mastership.replica.membership.members:
+            peer = peers.get(member.replica)
+            role, lag = "follower" if member.voter else "learner", -1
+            if member.replica == found.master:
+                role, lag = "master", 0
+            elif member.replica == own:
+                lag = max(0, found.head - found.durable) if found.master else -1
+            elif peer is None or not peer.connected:
+                role = "away"
+            elif is_master and peer.acked:
+                lag = max(0, found.head - peer.acked)
+            trip = self._mastership.round_trip_ms(member.replica)
+            distance = -1 if trip is None else trip
+            views.append(ReplicaView(member.replica, member.dn, member.address, role, lag, distance))
+        return tuple(views)
+
+    @property
+    def serving(self) -> bool:
+        """Whether a term of ours is open and served here."""
+        return self._reign is not None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk takes changes, as of the last one here."""
+        return self._reign is None or self._reign.service.takes_changes
+
+    async def put_record(self, key: bytes, value: bytes) -> Position:
+        """Write a record of the store's own, as master. Raises: UNAVAILABLE elsewhere, OUTCOME_UNKNOWN."""
+        if self._reign is None:
+            raise CheloniaError(Kind.UNAVAILABLE, "ahash", cause="this replica is not the master")
+        return await self._reign.service.put_record(key, value)
+
+    # --- reads from the copy ----------------------------------------------------------------------------------------
+
+    async def _read_soon(self, method: str, call: Call, arguments: tuple[Any, ...]) -> Any:
+        found = self.at_once(call, method, arguments)
+        return found if found is not None else await self._read(Asked(method, call, arguments))
+
+    def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Answer one of `service.BRIEF` here, by the rules of `_here` and `_from_copy`, if nothing is to be waited for.
+
+        Returns: None: it has to wait, be asked elsewhere, or is refused: `_read` does so and says why.
+        """
+        serving = self._reign or (None if call.strong else self._copy)
+        if serving is None:
+            return None
+        as_master = serving is self._reign
+        if not as_master and not self._has_reached(serving, later(call.read_after, self._parts.horizon.newest)):
+            return None
+        try:
+            found = serving.service.at_once(call, method, arguments)
+        except CheloniaError:
+            return None
+        sure = self._mastership.may_answer() if as_master else self._is_fresh(serving.term)
+        return found if sure else None
+
+    async def _read(self, asked: Asked) -> Any:
+        check_access(asked.call, "ahash", asked.method)
+        if not asked.call.strong and self._reign is None:
+            try:
+                return await self._from_copy(asked)
+            except _Elsewhere:
+                pass
+        return await self._at_master(asked, repeatable=True)
+
+    async def _from_copy(self, asked: Asked) -> Any:
+        """Answer from this copy. Raises: _Elsewhere when it is not fresh enough, or was not throughout."""
+        copy = await self._fresh_copy()
+        await self._reach(copy, later(asked.call.read_after, self._parts.horizon.newest))
+        answer, refusal = None, None
+        try:
+            answer = await getattr(copy.service, asked.method)(asked.call, *asked.arguments)
+        except CheloniaError as error:
+            if error.kind in (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT):
+                raise _Elsewhere from error
+            refusal = error
+        if not self._is_fresh(copy.term):  # a refusal too may rest on what is old
+            raise _Elsewhere
+        if refusal is not None:
+            raise refusal
+        return answer
+
+    def _is_fresh(self, term: int) -> bool:
+        return self._mastership.replica.term == term and self._mastership.may_read()
+
+    async def _fresh_copy(self) -> _Serving:
+        """The service over our copy of the term that we follow; made anew for each."""
+        term = self._mastership.replica.term
+        if not self._is_fresh(term):
+            raise _Elsewhere
+        if self._copy is None or self._copy.term != term:
+            parts = self._parts
+            durability = TermDurability(self._mastership, term, parts.horizon, BEHIND_MS)
+            service = AHashService(
+                TermStore(parts.engine, term), parts.executor, parts.clock, parts.settings, durability
+            )
+            try:
+                await service.follow()
+            except CheloniaError as error:
+                raise _Elsewhere from error
+            self._copy = _Serving(term, service)
+        return self._copy
+
+    def _has_reached(self, copy: _Serving, wanted: Position | None) -> bool:
+        """Whether our copy holds `wanted`. One of another cluster, or of before a restore, says nothing here."""
+        if wanted is None:
+            return True
+        here = copy.service.position
+        if wanted.cluster != here.cluster or wanted.generation != here.generation:
+            return wanted.cluster != here.cluster or wanted.generation < here.generation
+        return self._parts.engine.applied() >= wanted.sequence
+
+    async def _reach(self, copy: _Serving, wanted: Position | None) -> None:
+        """Wait until our copy holds `wanted`."""
+        if wanted is None or self._has_reached(copy, wanted):
+            return
+        if wanted.generation > copy.service.position.generation:
+            raise _Elsewhere
+        try:
+            await self._mastership.applied(copy.term, wanted.sequence, BEHIND_MS)
+        except CheloniaError as error:
+            raise _Elsewhere from error
+
+    # --- the master -------------------------------------------------------------------------------------------------
+
+    async def _at_master(self, asked: Asked, *, repeatable: bool = False) -> Any:
+        """Have the master carry out a call: ourselves, or whoever it is. Held while there is none.
+
+        Args: `repeatable`: doing it twice does no harm (a read, or a change with a key).
+        Raises: what it raised; UNAVAILABLE without a master; OUTCOME_UNKNOWN.
+        """
+        check_access(asked.call, "ahash", asked.method)
+        give_up = self._parts.clock.monotonic_ms() + MASTER_WAIT_MS
+        while True:
+            try:
+                return await self._once(asked)
+            except CheloniaError as error:
+                again = isinstance(error, NotCarriedOut) or (repeatable and error.kind in _AGAIN)
+                if not again or self._parts.clock.monotonic_ms() >= give_up:
+                    raise
+            await self._mastership.changed(RETRY_MS)
+
+    async def _once(self, asked: Asked) -> Any:
+        if self._reign is not None:
+            return await self._here(self._reign, asked)
+        master = self._mastership.master()
+        if master is None or master == self._mastership.own:
+            cause = "there is no master now: retry in a moment; if it stays so, too few replicas are up"
+            raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause=cause)
+        answer, position = await self._forwarder.ask(master, asked, ANSWER_MS)
+        if position is not None:
+            self._parts.horizon.saw(position)
+        return answer
+
+    async def _here(self, reign: _Serving, asked: Asked) -> Any:
+        """Carry out a call as master. Whatever was not newly committed for it counts only under the lease."""
+        if asked.method in ("transact", "change") and not self._mastership.may_write():
+            cause = "this master is not sure of its majority: retry"
+            raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause=cause)
+        try:
+            answer = await self._answer_of(reign, asked)
+        except CheloniaError as error:
+            if error.kind not in _AGAIN:
+                self._check_lease(asked)
+            raise
+        if not (isinstance(answer, TransactOutcome) and answer.applied):
+            self._check_lease(asked)
+        return answer
+
+    async def _answer_of(self, reign: _Serving, asked: Asked) -> Any:
+        if asked.method in ("status", "regroup"):
+            check_access(asked.call, "ahash", asked.method)
+            if asked.method == "regroup":
+                await keeping.regroup(self._mastership, self, *asked.arguments)
+            return await self._parts.executor.run_read(self._status)
+        return await getattr(reign.service, asked.method)(asked.call, *asked.arguments)
+
+    def _check_lease(self, asked: Asked) -> None:
+        """Raises: OUTCOME_UNKNOWN when another may be master by now, and what was read be old."""
+        if not self._mastership.may_answer():
+            cause = "this master has lost touch with its majority: retry with the same request key"
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, asked.method, cause=cause)
+
+    # --- what the mastership tells ----------------------------------------------------------------------------------
+
+    def term_opened(self, term: int) -> None:
+        """Serve this term."""
+        self._opening = term
+        self._spawn(self._begin(term))
+
+    async def _begin(self, term: int) -> None:
+        parts = self._parts
+        durability = TermDurability(self._mastership, term, parts.horizon)
+        service = AHashService(TermStore(parts.engine, term), parts.executor, parts.clock, parts.settings, durability)
+        try:
+            await parts.executor.run_read(lambda: meta.check_format(parts.engine))
+            await service.start()
+        except CheloniaError as error:
+            _LOG.warning("term %d cannot be served: %s", term, error)
+            self._mastership.resign(str(error))
+            return
+        if self._opening != term:
+            await service.retire()
+            return
+        self._reign = _Serving(term, service)
+        self._mastership.pulse()
+        await service.watch()
+
+    def term_ended(self, term: int) -> None:
+        """Stop serving it: what waits is told that its outcome is unknown."""
+        if self._opening == term:
+            self._opening = None
+        reign, self._reign = self._reign, None
+        self._retiring = [work for work in self._retiring if not work.done()]
+        if reign is not None:
+            self._retiring.append(asyncio.ensure_future(reign.service.retire()))
+
+    def called(self, peer: int, number: int, body: bytes) -> None:
+        """Carry out another replica's call, if we are master."""
+        if self._reign is None or self._carrying_out >= bounds.FORWARDED_MAX:
+            if self._reign is not None:
+                self._refuse(peer, f"it asks for more than {bounds.FORWARDED_MAX} calls at once")
+            self._mastership.send(peer, AnswerFrame(number, forwarding.NOT_MASTER))
+        else:
+            try:
+                self._watch(begin(self._carry_out(self._reign, peer, number, body)))
+            except Exception as error:  # noqa: BLE001 - before it waited: no task has it
+                self._fail(error)
+
+    async def _carry_out(self, reign: _Serving, peer: int, number: int, body: bytes) -> None:
+        self._carrying_out += 1
+        try:
+            result = await self._here(reign, self._asked(peer, body))
+            answer = forwarding.encode_result(result, self._parts.horizon.newest)
+        except NotCarriedOut:
+            answer = forwarding.NOT_MASTER
+        except CheloniaError as error:
+            answer = forwarding.encode_error(error, self._parts.horizon.newest)
+        finally:
+            self._carrying_out -= 1
+        self._mastership.send(peer, AnswerFrame(number, answer))
+
+    def _asked(self, peer: int, body: bytes) -> Asked:
+        """What another replica asks. Raises: BAD_REQUEST, and says so in the log."""
+        try:
+            return forwarding.decode_request(body)
+        except CheloniaError as error:
+            self._refuse(peer, f"it asks what cannot be read: {error}")
+            raise
+
+    def _refuse(self, peer: int, why: str) -> None:
+        """A line in the log about what another replica asks; of each one now and then."""
+        now = self._parts.clock.monotonic_ms()
+        if now >= self._quiet_until_ms.get(peer, now):
+            self._quiet_until_ms[peer] = Ms(now + REFUSED_MS)
+            _LOG.warning("a call of replica %d is refused: %s", peer, why)
+
+    def answered(self, peer: int, number: int, body: bytes) -> None:
+        """The answer to a call of ours."""
+        self._forwarder.answered(peer, number, body)
+
+    def lost(self, peer: int) -> None:
+        """A connection is gone, or its end is not our master any more: the answers that were to come may never."""
+        self._forwarder.lost(peer)
+
+    def _ask(self, peer: int, number: int, body: bytes) -> bool:
+        return self._mastership.send(peer, CallFrame(number, body))
+
+    def _spawn(self, work: Any) -> None:
+        self._watch(asyncio.get_running_loop().create_task(work))
+
+    def _watch(self, task: asyncio.Task[None] | None) -> None:
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """What nobody expected ends the process."""
+        _LOG.error("work of the replicated A-Hash failed", exc_info=error)
+        self._mastership.fail(f"an internal failure: {error!r}")

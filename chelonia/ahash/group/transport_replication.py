@@ -1,0 +1,498 @@
+"""Links between the replicas of a group: one mutual-TLS connection per pair, messages behind their length.
+
+The replica with the higher id dials. Whoever is at the other end must show the certificate of a member and then say,
+in its HELLO, that it is this member of this cluster, in our version; all others are closed with one line in the log.
+On the wire: length (u32, big-endian), then one message (`peer_messages.py`). Nothing here reads a message but HELLO,
+GOODBYE, and PING and PONG, by which each measures how far the others are; and the kind of the others.
+Invariants: nothing blocks the event loop; a peer that takes nothing is dropped when its queue is full; no message is
+handed over before its sender's HELLO was checked; a replica has at most one link, the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+
+from chelonia.ahash.group import peer_messages
+from chelonia.ahash.group.membership import Member, Membership
+from chelonia.ahash.group.peer_messages import AnswerFrame, Beat, CallFrame, Goodbye, Hello, Ping, Pong
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+
+_LOG = logging.getLogger(__name__)
+
+BACKOFF_MIN_S: Final = 0.05
+BACKOFF_MAX_S: Final = 1.0
+HANDSHAKE_S: Final = 5.0
+"""For the TLS handshake, and again for the HELLO."""
+RECHECK_S: Final = 10.0
+"""How often open links are judged again: certificates may expire or be revoked, a message never be completed."""
+PING_S: Final = 1.0
+"""How often the distance to each peer is measured."""
+TRIPS_KEPT: Final = 30
+"""Measurements of which the least counts: what a busy host adds is no distance."""
+IDLE_S: Final = 1
+"""A link without traffic is probed by the system so often: a process that is gone holds no place."""
+UNTAKEN_MS: Final = 5000
+"""TCP gives a connection up when sent bytes stay unconfirmed for so long."""
+_PORT: Final = re.compile(r":\d+\b")
+SAME_LINE_S: Final = 10.0
+"""The same refusal is written to the log again only after so long."""
+LENGTH_BYTES: Final = 4
+_HELLO: Final = bytes((peer_messages.number(Hello),))
+_OURS: Final = frozenset(bytes((peer_messages.number(kind),)) for kind in (Goodbye, Ping, Pong))
+_GATHERED: Final = frozenset(peer_messages.number(kind) for kind in (CallFrame, AnswerFrame, Beat))
+
+
+class Receiver(Protocol):
+    """Who is told of links and messages, on the event loop."""
+
+    def up(self, peer: int) -> None:
+        """A link to `peer` stands, its HELLO was checked."""
+        ...
+
+    def down(self, peer: int) -> None:
+        """The link to `peer` is gone."""
+        ...
+
+    def message(self, peer: int, data: bytes) -> None:
+        """`peer` sent a message. Raises: CheloniaError when it is none: the link is closed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTrust:
+    """TLS for links: contexts that demand a certificate of the other end, and who it says that end is.
+
+    `identify` raises CheloniaError for a certificate that is no good (any more).
+    """
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    identify: Callable[[ssl.SSLObject], Dn]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkIdentity:
+    """Who we are: id, cluster, 16 bytes that differ at every start, and the distance that the group is made for."""
+
+    replica: int
+    cluster: str
+    nonce: bytes
+    round_trip_ms: int = bounds.ROUND_TRIP_MS
+
+
+class Links:
+    """All links of one replica."""
+
+    def __init__(self, own: LinkIdentity, membership: Membership, trust: LinkTrust, receiver: Receiver) -> None:
+        self._own = own
+        self._membership = membership
+        self._trust = trust
+        self._receiver = receiver
+        self._links: dict[int, _Link] = {}
+        self._open: set[_Link] = set()
+        self._diallers: dict[int, tuple[Member, asyncio.Task[None]]] = {}
+        self._server: asyncio.Server | None = None
+        self._watching: list[asyncio.Task[None]] = []
+        self._said: dict[str, float] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and begin to dial. Returns: the port listened on."""
+        self._server = await self._loop.create_server(
+            lambda: _Link(self, None), host, port, ssl=self._trust.server, ssl_handshake_timeout=HANDSHAKE_S
+        )
+        self._watching = [asyncio.create_task(self._recheck_all()), asyncio.create_task(self._measure_all())]
+        self.set_membership(self._membership)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def set_membership(self, membership: Membership) -> None:
+        """Link to these members from now on, and to nobody else."""
+        self._membership = membership
+        for replica, (member, task) in list(self._diallers.items()):
+            if not _same(membership.member(replica), member):
+                task.cancel()
+                del self._diallers[replica]
+        for link in list(self._open):
+            if link.member is not None and not _same(membership.member(link.member.replica), link.member):
+                link.refuse("it is no member any more, or has another name or address")
+        for member in membership.members:
+            if member.replica < self._own.replica and member.replica not in self._diallers:
+                self._diallers[member.replica] = (member, asyncio.create_task(self._dial(member)))
+
+    def send(self, peer: int, data: bytes) -> bool:
+        """Queue a message; False when there is no link."""
+        link = self._links.get(peer)
+        if link is None:
+            return False
+        link.write(data)
+        return True
+
+    def broadcast(self, data: bytes) -> None:
+        """Queue a message to everybody there is a link to."""
+        for link in self._links.values():
+            link.write(data)
+
+    def peers(self) -> tuple[int, ...]:
+        """To whom there are links."""
+        return tuple(sorted(self._links))
+
+    def round_trip_ms(self, peer: int) -> int | None:
+        """How long an answer of a peer takes at least, by the last half minute; None: it is not known."""
+        link = self._links.get(peer)
+        return None if link is None else link.round_trip_ms
+
+    async def close(self) -> None:
+        """Close everything."""
+        tasks = [task for _, task in self._diallers.values()]
+        tasks += self._watching
+        self._diallers.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for link in list(self._open):
+            link.part("it is stopping")
+        await asyncio.gather(*(link.closed for link in list(self._open)))
+
+    # --- dialling --------------------------------------------------------------------------------------------------
+
+    async def _dial(self, member: Member) -> None:
+        """Keep a link to a member up."""
+        pause_s = BACKOFF_MIN_S
+        while True:
+            link = _Link(self, member)
+            try:
+                await self._connect(link, member)
+                await asyncio.shield(link.closed)
+            except (OSError, ssl.SSLError, CheloniaError) as error:
+                self.complain(f"replica {member.replica} at {member.address} is not reached: {error}", logging.INFO)
+            pause_s = BACKOFF_MIN_S if link.greeted else min(BACKOFF_MAX_S, 2 * pause_s)
+            await asyncio.sleep(pause_s)
+
+    async def _connect(self, link: _Link, member: Member) -> None:
+        host, _, port = member.address.rpartition(":")
+        host = host.strip("[]")
+        async with asyncio.timeout(2 * HANDSHAKE_S):
+            await self._loop.create_connection(
+                lambda: link, host, int(port), ssl=self._trust.client, server_hostname=host,
+                ssl_handshake_timeout=HANDSHAKE_S,
+            )  # fmt: skip
+
+    async def _recheck_all(self) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            for link in list(self._open):
+                link.recheck()
+
+    async def _measure_all(self) -> None:
+        while True:
+            await asyncio.sleep(PING_S)
+            for link in self._links.values():
+                link.ping()
+
+    # --- what links ask ---------------------------------------------------------------------------------------------
+
+    def hello(self) -> bytes:
+        """Our HELLO."""
+        own = self._own
+        number = self._membership.number
+        hello = Hello(peer_messages.VERSION, own.cluster, own.replica, own.nonce, number, own.round_trip_ms)
+        return peer_messages.encode(hello)
+
+    def identify(self, tls: ssl.SSLObject) -> Member:
+        """The member at the other end. Raises: UNTRUSTED and others, of certificates."""
+        if tls.version() != "TLSv1.3":
+            raise CheloniaError(Kind.UNTRUSTED, "replication", "", f"replicas speak TLS 1.3, this is {tls.version()}")
+        dn = self._trust.identify(tls)
+        found = next((member for member in self._membership.members if member.dn == dn), None)
+        if found is None or found.replica == self._own.replica:
+            raise CheloniaError(Kind.UNTRUSTED, "replication", dn, "this certificate is not that of another member")
+        return found
+
+    def check_hello(self, hello: Hello, member: Member) -> str:
+        """Why the peer is refused; empty: it is welcome.
+
+        Of two processes with one identity the first stays: what one of them acknowledged, the other need not have. A
+        process that is gone takes its link along, at the latest when the system notices that nobody confirms.
+        """
+        own = self._own
+        reason = peer_messages.refuse_hello(hello, own.cluster, member.replica, round_trip_ms=own.round_trip_ms)
+        linked = self._links.get(member.replica)
+        if not reason and linked is not None and linked.nonce != hello.nonce:
+            reason = f"another process is replica {member.replica} already, at {linked.where}: stop one of the two"
+        return reason
+
+    def opened(self, link: _Link) -> None:
+        """A connection stands; who it is is not known yet."""
+        self._open.add(link)
+
+    def established(self, link: _Link, replica: int) -> None:
+        """HELLO was checked: from now on this is the link to `replica`."""
+        old = self._links.pop(replica, None)
+        if old is not None:
+            old.part("a newer connection takes its place")
+            self._receiver.down(replica)
+        self._links[replica] = link
+        _LOG.info("replica %d is linked to replica %d", self._own.replica, replica)
+        self._receiver.up(replica)
+        link.ping()
+
+    def received(self, replica: int, data: bytes) -> None:
+        """A message came over the link of `replica`. Raises: CheloniaError."""
+        self._receiver.message(replica, data)
+
+    def lost(self, link: _Link) -> None:
+        """A connection is gone."""
+        self._open.discard(link)
+        replica = link.member.replica if link.member is not None else 0
+        if self._links.get(replica) is link:
+            del self._links[replica]
+            _LOG.info("replica %d lost its link to replica %d", self._own.replica, replica)
+            self._receiver.down(replica)
+
+    def complain(self, line: str, level: int = logging.WARNING) -> None:
+        """Write a line to the log, unless the same one was just written, be it of another connection from there."""
+        now = time.monotonic()
+        self._said = {said: at for said, at in self._said.items() if now - at < SAME_LINE_S}
+        what = _PORT.sub("", line)
+        if what not in self._said:
+            self._said[what] = now
+            _LOG.log(level, "%s", line)
+
+
+class _Link(asyncio.Protocol):
+    """One connection. `expected`: whom we dialled; None: it was accepted."""
+
+    def __init__(self, links: Links, expected: Member | None) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.member: Member | None = None
+        self.greeted = False
+        self.nonce = b""
+        self.where = ""
+        self._links = links
+        self._expected = expected
+        self._transport: asyncio.Transport | None = None
+        self._in = bytearray()
+        self._out: list[bytes] = []
+        self._ending = False
+        self._hurry: asyncio.TimerHandle | None = None
+        self._pieces = self._pieces_seen = 0
+        """Of messages not yet complete: now, and when it was last looked."""
+        self._trips_us: deque[int] = deque(maxlen=TRIPS_KEPT)
+        self.round_trip_ms: int | None = None
+        """The least of what was measured of late; None: nothing yet. Looked at by other threads, too."""
+
+    # --- the event loop's ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """TLS stands: look who it is, and greet."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.where = _address(transport.get_extra_info("peername"))
+        self._links.opened(self)
+        _tune(transport.get_extra_info("socket"))
+        try:
+            self.member = self._links.identify(transport.get_extra_info("ssl_object"))
+        except CheloniaError as error:
+            self._refuse_unknown(str(error))
+            return
+        if self._expected is not None and not _same(self.member, self._expected):
+            self._refuse_unknown(f"it shows the certificate of replica {self.member.replica}")
+            return
+        self._hurry = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.refuse, "it said no HELLO")
+        self.write(self._links.hello())
+
+    def data_received(self, data: bytes) -> None:
+        """Take messages out of the stream."""
+        if self._ending:
+            return
+        waiting: bytes | bytearray = data
+        if self._in:
+            self._in += data
+            self._pieces += 1
+            waiting = self._in
+        start = 0
+        try:
+            while (end := self._end_of_message(waiting, start)) is not None:
+                self._take(bytes(waiting[start + LENGTH_BYTES : end]))
+                start = end
+        except CheloniaError as error:
+            self.refuse(str(error))
+        if self._over():
+            self._in.clear()
+        elif waiting is self._in:
+            del self._in[:start]
+        else:
+            self._in += waiting[start:]
+            self._pieces += 1
+
+    def eof_received(self) -> bool:
+        """The other end closes; so do we."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        if not self._ending and (self._in or exc is not None):
+            where = " within a message" if self._in else ""
+            self._links.complain(f"{self._name()} was cut off{where}: {exc or 'it closed'}", logging.INFO)
+        self._ending = True
+        self._stop_hurrying()
+        self._links.lost(self)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send a message; calls, answers and beats leave with what is sent in the same turn of the loop."""
+        if self._ending:
+            return
+        self._out.append(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+        if data[0] not in _GATHERED:
+            self._flush()
+        elif len(self._out) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def part(self, reason: str) -> None:
+        """Close, having said why."""
+        if not self._ending and self._transport is not None:
+            self.write(peer_messages.encode(Goodbye(reason)))
+            self._flush()
+            self._ending = True
+            self._stop_hurrying()
+            self._transport.close()
+            # whoever takes nothing does not take the end either
+            asyncio.get_running_loop().call_later(HANDSHAKE_S, self._transport.abort)
+
+    def refuse(self, reason: str) -> None:
+        """Close because of what the peer did or is; one line in the log."""
+        if not self._ending:
+            self._links.complain(f"{self._name()} is refused: {reason}")
+            self.part(reason)
+
+    def ping(self) -> None:
+        """Measure how far the peer is."""
+        self.write(peer_messages.encode(Ping(_now_us())))
+
+    def recheck(self) -> None:
+        """Judge the certificate again, and whether the rest of a message still comes."""
+        if self._ending or self._transport is None or self.member is None:
+            return
+        stopped, self._pieces_seen = self._in and self._pieces == self._pieces_seen, self._pieces
+        if stopped:
+            self.refuse("it stopped within a message")
+            return
+        try:
+            found = self._links.identify(self._transport.get_extra_info("ssl_object"))
+        except CheloniaError as error:
+            self.refuse(str(error))
+        else:
+            if not _same(found, self.member):
+                self.refuse("its certificate is another member's now")
+
+    def _refuse_unknown(self, reason: str) -> None:
+        """Close on somebody who may not even know why."""
+        self._links.complain(f"a connection from {self.where} is refused: {reason}")
+        self._ending = True
+        assert self._transport is not None
+        self._transport.close()
+
+    def _end_of_message(self, waiting: bytes | bytearray, start: int) -> int | None:
+        """Where the message that begins at `start` ends; None: it is not complete. Raises: TOO_LARGE."""
+        if self._ending or len(waiting) - start < LENGTH_BYTES:
+            return None
+        length = int.from_bytes(waiting[start : start + LENGTH_BYTES], "big")
+        limit = bounds.PEER_MESSAGE_BYTES_MAX if self.greeted else bounds.PEER_HELLO_BYTES_MAX
+        if length > limit:
+            raise CheloniaError(Kind.TOO_LARGE, "replication", "", f"it announces a message of {length} bytes")
+        end = start + LENGTH_BYTES + length
+        return end if len(waiting) >= end else None
+
+    def _take(self, data: bytes) -> None:
+        assert self.member is not None
+        if self.greeted and data[:1] not in _OURS:
+            if data[:1] == _HELLO:
+                raise CheloniaError(Kind.BAD_REQUEST, "replication", "", "it said HELLO twice")
+            self._links.received(self.member.replica, data)
+            return
+        message = peer_messages.decode(data)
+        if isinstance(message, Goodbye):
+            self._links.complain(f"{self._name()} closes: {message.reason[:200]}", logging.INFO)
+            self._ending = True
+            assert self._transport is not None
+            self._transport.close()
+        elif isinstance(message, Hello):
+            self._greet(message, self.member)
+        elif isinstance(message, Ping) and self.greeted:
+            self.write(peer_messages.encode(Pong(message.sent_us)))
+        elif isinstance(message, Pong) and self.greeted:
+            self._trips_us.append(max(0, _now_us() - message.sent_us))
+            self.round_trip_ms = min(self._trips_us) // 1000
+        else:
+            raise CheloniaError(Kind.BAD_REQUEST, "replication", "", "its first message is no HELLO")
+
+    def _greet(self, hello: Hello, member: Member) -> None:
+        if reason := self._links.check_hello(hello, member):
+            self.refuse(reason)
+            return
+        self.greeted, self.nonce = True, hello.nonce
+        self._stop_hurrying()
+        self._links.established(self, member.replica)
+
+    def _flush(self) -> None:
+        if self._out and self._transport is not None and not self._ending:
+            self._transport.write(b"".join(self._out))
+            if self._transport.get_write_buffer_size() > bounds.PEER_QUEUE_BYTES_MAX:
+                self._links.complain(f"{self._name()} takes nothing: its link is given up")
+                self._ending = True
+                self._transport.abort()
+        self._out.clear()
+
+    def _over(self) -> bool:
+        return self._ending
+
+    def _name(self) -> str:
+        who = f"replica {self.member.replica}" if self.member is not None else "a stranger"
+        return f"{who} at {self.where}"
+
+    def _stop_hurrying(self) -> None:
+        if self._hurry is not None:
+            self._hurry.cancel()
+            self._hurry = None
+
+
+def _same(one: Member | None, other: Member) -> bool:
+    """Whether it is the same replica at the same place; its vote does not matter here."""
+    return one is not None and (one.replica, one.dn, one.address) == (other.replica, other.dn, other.address)
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def _tune(raw: Any) -> None:
+    """No delay for small messages; a dead peer is noticed."""
+    if raw is None:
+        return
+    with suppress(OSError):  # the connection is gone already
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, IDLE_S)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_MS)
+
+
+def _address(peername: Any) -> str:
+    return f"{peername[0]}:{peername[1]}" if isinstance(peername, tuple) else "somewhere"

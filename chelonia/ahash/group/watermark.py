@@ -1,0 +1,88 @@
+"""What is durable in one term: the only place where a commit turns into an acknowledgement.
+
+One `Watermark` lives as long as one mastership. It knows only commits registered in this term; nothing that stood in
+the log before counts, and asking for anything else raises instead of answering. Tokens of other terms are refused.
+Invariants: the watermark only rises; a replica counts at most once in each set of voters, ourselves included; durable
+means that a majority of every set holds the commit on stable storage.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from chelonia.ahash.group.membership import Quorum
+from chelonia.ahash.store.replicated_port import Token
+from chelonia.core.errors import CheloniaError, Kind
+
+
+class Watermark:
+    """Commits of one term, and how far each voter has them. `own` is the master; `first` its first sequence."""
+
+    def __init__(self, own: int, term: int, first: int, quorum: Quorum) -> None:
+        self._own = own
+        self._term = term
+        self._first = first
+        self._quorum = quorum
+        self._held: dict[int, tuple[int, int]] = {}
+        self._pending: deque[tuple[int, tuple[int, int], int]] = deque()
+        self._last = first - 1
+        self._durable = 0
+
+    @property
+    def durable(self) -> int:
+        """Sequence up to which commits of this term are durable; 0: not even the first."""
+        return self._durable
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last commit registered; one less than the first: none yet."""
+        return self._last
+
+    def committed(self, sequence: int, token: Token, now_ms: int) -> None:
+        """Register a commit of ours that is synced here. Sequences come without gaps."""
+        assert token.term == self._term, f"a commit of term {token.term} in term {self._term}"
+        assert sequence == self._last + 1, f"commit {sequence} after {self._last}"
+        place = (token.file, token.offset)
+        self._last = sequence
+        self._pending.append((sequence, place, now_ms))
+        self._held[self._own] = place
+        self._advance()
+
+    def acked(self, replica: int, token: Token) -> None:
+        """Register what `replica` has on stable storage. A token of another term says nothing here."""
+        place = (token.file, token.offset)
+        if token.term != self._term or replica == self._own or self._held.get(replica, (0, 0)) >= place:
+            return
+        self._held[replica] = place
+        self._advance()
+
+    def forget(self, replica: int) -> None:
+        """Drop what `replica` told: its connection is new, and its disk may be."""
+        if replica != self._own:
+            self._held.pop(replica, None)
+
+    def decide_by(self, quorum: Quorum) -> None:
+        """Count by another quorum from now on."""
+        self._quorum = quorum
+        self._advance()
+
+    def covers(self, sequence: int) -> bool:
+        """Whether the commit `sequence` of this term is durable.
+
+        Raises: OUTCOME_UNKNOWN when no such commit was registered in this term: nobody can say, so nobody may wait.
+        """
+        if not self._first <= sequence <= self._last:
+            cause = f"commit {sequence} is not one of term {self._term} ({self._first}..{self._last}): ask again"
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(sequence), cause)
+        return sequence <= self._durable
+
+    def waiting_since(self) -> int | None:
+        """When the oldest commit that is not durable was registered; None: all are."""
+        return self._pending[0][2] if self._pending else None
+
+    def _advance(self) -> None:
+        if not self._pending:
+            return
+        agreed = self._quorum.agreed(self._held)
+        while agreed is not None and self._pending and self._pending[0][1] <= agreed:
+            self._durable = self._pending.popleft()[0]

@@ -1,0 +1,1 @@
+"""Where the A-Hash keeps its records: the port, its layout, and the engines behind it."""

@@ -1,0 +1,1 @@
+"""The A-Hash's store on Berkeley DB, alone and replicated."""

@@ -1,0 +1,280 @@
+"""What every Berkeley DB store of ours shares: settings of the environment, its tree, reading, errors, copying.
+
+Settings and reasons: `docs/design/003`. Nothing here holds a lock or decides when something is durable: that is the
+business of the stores (`bdb/store.py` alone, `bdb/replicated.py` in a group).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from berkeleydb import db as bdb
+
+from chelonia.ahash.store.bdb.files import make_private, sync_path
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+
+_LOG = logging.getLogger(__name__)
+
+PAGE_BYTES: Final = 8192
+"""Two disk blocks: about fifty entries of a collection."""
+LOCKS_MAX: Final = 50_000
+"""Locks, lockers and locked pages: a full batch (5 000 elements) touches far fewer pages."""
+RECOVERY_FREE_BYTES: Final = 16 * 1024 * 1024
+"""Where less is free, a recovery that failed did so for want of space, as far as anybody knows."""
+COPY_CACHE_BYTES: Final = 32 * 1024 * 1024
+"""Page cache with which a copy is read once."""
+CAUGHT_UP_BYTES: Final = 512 * 1024
+"""Log or pages that a replica which was away is sent at once; it asks for the next when it has them. With 10 MiB, the
+library's own choice, two that came back kept their master from its writers for up to 2 s, and the others from hearing
+it: they elected another. With this, 0.1 to 0.2 s, and they caught up as soon (docs/performance-history.md)."""
+TREE: Final = "store.db"
+"""The file of the one B-tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class BdbSettings:
+    """Args:
+    cache_bytes: page cache; what is not in it is read through the system's, and checked.
+    log_file_bytes, log_buffer_bytes: size of one log file and of the buffer before it.
+    checkpoint_log_bytes, checkpoint_interval_ms: a checkpoint follows changes of so many bytes (log of four times as
+        many, where objects are small), or so long after a change.
+    log_kept_bytes: log that a replica keeps, so that another which was away so long need not be copied anew.
+    """
+
+    cache_bytes: int = bounds.CACHE_BYTES
+    log_file_bytes: int = 16 * 1024 * 1024
+    log_buffer_bytes: int = 2 * 1024 * 1024
+    checkpoint_log_bytes: int = 16 * 1024 * 1024
+    checkpoint_interval_ms: int = 30_000
+    log_kept_bytes: int = 256 * 1024 * 1024
+
+
+def make_environment(settings: BdbSettings, on_event: Callable[[Any, int, Any], None]) -> Any:
+    """An environment with our settings, not yet opened."""
+    env = bdb.DBEnv()
+    env.set_get_returns_none(2)
+    env.set_event_notify(on_event)
+    size = settings.cache_bytes
+    env.set_cachesize(size >> 30, size & ((1 << 30) - 1), 1)
+    env.set_lg_bsize(settings.log_buffer_bytes)
+    env.set_lg_max(settings.log_file_bytes)
+    env.set_lk_detect(bdb.DB_LOCK_MINWRITE)
+    env.set_lk_max_locks(LOCKS_MAX)
+    env.set_lk_max_objects(LOCKS_MAX)
+    env.set_lk_max_lockers(LOCKS_MAX)
+    return env
+
+
+def open_replicated(
+    home: Path, settings: BdbSettings, own: int, send: Callable[..., int], on_event: Callable[[Any, int, Any], None]
+) -> Any:
+    """Open the environment of a replica, recovered, not yet replicating. Reasons: docs/design/009."""
+    env = make_environment(settings, on_event)
+    env.set_flags(bdb.DB_TXN_NOSYNC, 1)  # the library would sync at every commit it applies; we sync once per drain
+    env.rep_set_transport(own, send)
+    env.rep_set_priority(0)
+    env.rep_set_timeout(bdb.DB_REP_CHECKPOINT_DELAY, 0)  # else a change of role waits 30 s for a checkpoint
+    env.rep_set_config(bdb.DB_REP_CONF_NOWAIT, 1)
+    env.rep_set_config(bdb.DB_REP_CONF_AUTOINIT, 1)
+    env.rep_set_config(bdb.DB_REP_CONF_BULK, 0)
+    env.rep_set_limit(CAUGHT_UP_BYTES)
+    flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK
+    flags |= bdb.DB_INIT_REP | bdb.DB_RECOVER | bdb.DB_THREAD | bdb.DB_PRIVATE
+    try:
+        env.open(str(home), flags, 0o600)
+    except bdb.DBError:
+        with suppress(bdb.DBError):
+            env.close()
+        raise
+    return env
+
+
+def new_tree(env: Any) -> Any:
+    """A handle for our tree, not yet opened."""
+    tree = bdb.DB(env)
+    tree.set_get_returns_none(2)
+    tree.set_pagesize(PAGE_BYTES)
+    tree.set_flags(bdb.DB_CHKSUM)
+    return tree
+
+
+class TreeState:
+    """A `State` of a tree that somebody holds; errors are those of Berkeley DB."""
+
+    __slots__ = ("_tree", "get", "number")
+
+    def __init__(self, tree: Any, number: int) -> None:
+        self._tree = tree
+        self.get: Callable[[bytes], bytes | None] = tree.get  # the hot path of every read: no call of ours between
+        self.number = number
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """See `Reader`."""
+        return scan(self._tree, start, end, limit)
+
+
+def scan(tree: Any, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+    """At most `limit` (key, value) with start <= key < end, in order."""
+    found: list[tuple[bytes, bytes]] = []
+    cursor = tree.cursor()
+    try:
+        row = cursor.set_range(start) if limit else None
+        while row is not None and row[0] < end:
+            found.append(row)
+            row = cursor.next() if len(found) < limit else None
+    finally:
+        cursor.close()
+    return found
+
+
+def write(tree: Any, txn: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    """Put and delete within a transaction, in the order of keys; deleting an absent key is no error."""
+    for key in sorted(puts):
+        tree.put(key, puts[key], txn=txn)
+    for key in sorted(deletes):
+        _delete(tree, key, txn)
+
+
+def copy_environment(env: Any, target: Path) -> None:
+    """Copy into `target` what recovers to at least the present; `write_backup` has it recover."""
+    make_private(target)
+    env.backup(str(target / "db"), bdb.DB_CREATE | bdb.DB_EXCL)
+
+
+def _recover(home: Path) -> None:
+    """Have a copy recover, and read all of it. Raises: NO_SPACE, INTERNAL."""
+    env = make_environment(BdbSettings(cache_bytes=COPY_CACHE_BYTES), lambda env, event, info: None)
+    flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK | bdb.DB_THREAD
+    tree = None
+    try:
+        env.open(str(home), flags | bdb.DB_PRIVATE | bdb.DB_RECOVER_FATAL, 0o600)
+        tree = new_tree(env)
+        tree.open(TREE, dbtype=bdb.DB_BTREE, flags=bdb.DB_RDONLY)
+        tree.stat()  # reads, and so checks, every page
+    except (bdb.DBError, MemoryError) as error:
+        if _is_full(home, error):
+            raise CheloniaError(Kind.NO_SPACE, "backup", str(home), f"no space left for the copy ({error})") from error
+        cause = f"the copy cannot be read, as files of this A-Hash are damaged: look at its disk ({error})"
+        raise CheloniaError(Kind.INTERNAL, "backup", str(home), cause) from error
+    finally:
+        for handle in (tree, env):
+            with suppress(bdb.DBError):
+                if handle is not None:
+                    handle.close()
+
+
+def write_backup(target: str, copy: Callable[[Path], None]) -> None:
+    """Have `copy` fill a directory beside `target`, have it recover, mark it as restored, and give it its name.
+
+    Pages are copied as the disk has them, damaged ones too. See `Store.backup`.
+    Raises: EXISTS, NO_SPACE, INTERNAL when it does not recover, what `copy` raises.
+    """
+    final = Path(target)
+    partial = final.with_name(final.name + ".partial")
+    if final.exists() or partial.exists():
+        cause = "it exists: name a new directory, and remove what an interrupted backup left (.partial)"
+        raise CheloniaError(Kind.EXISTS, "backup", target, cause)
+    try:
+        copy(partial)
+        _recover(partial / "db")
+        (partial / "restored").touch(mode=0o600)
+        for path in (*sorted((partial / "db").iterdir()), partial / "db", partial):
+            sync_path(path)
+        partial.rename(final)
+        sync_path(final.parent)
+    except (CheloniaError, OSError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, CheloniaError):
+            raise
+        kind = Kind.NO_SPACE if error.errno == errno.ENOSPC else Kind.INTERNAL
+        raise CheloniaError(kind, "backup", target, f"cannot write the copy: {error}") from error
+
+
+def suspect(directory: Path) -> None:
+    """Note that the engine of a store panicked: a page of it may be damaged."""
+    with suppress(OSError):  # a full disk: then that is what made it panic
+        (directory / "suspect").touch(0o600)
+
+
+def clear_suspicion(directory: Path, tree: Any) -> None:
+    """After a panic read every page: recovery looks only at those that the log changes. Raises: DBError."""
+    if (directory / "suspect").exists():
+        if tree is not None:
+            tree.stat()
+        (directory / "suspect").unlink()
+
+
+def _is_full(directory: Path, error: Exception) -> bool:
+    """Whether it is for want of space that recovery failed: the library does not tell, so the disk is asked."""
+    space = os.statvfs(directory)
+    return isinstance(error, bdb.DBNoSpaceError) or space.f_bavail * space.f_frsize < RECOVERY_FREE_BYTES
+
+
+@contextmanager
+def opening(directory: Path, cure: str) -> Iterator[None]:
+    """Say what a failure to open means, and what to do about damage. Raises: NO_SPACE, INTERNAL."""
+    try:
+        yield
+    except (bdb.DBError, MemoryError) as error:
+        kind, cause = Kind.INTERNAL, f"recovery failed, a file in {directory / 'db'} is damaged: {cure} ({error})"
+        if _is_full(directory, error):
+            kind, cause = Kind.NO_SPACE, f"no space left on the metadata disk: free some and start again ({error})"
+        raise CheloniaError(kind, "ahash", str(directory), cause) from error
+
+
+class Errors:
+    """Turns Berkeley DB's exceptions into ours: `failed` for most, `full` when there is no space; a panic is told."""
+
+    __slots__ = ("_failed", "_full", "_panic")
+
+    def __init__(self, panic: Callable[[str], None], failed: Kind = Kind.INTERNAL, full: Kind = Kind.READ_ONLY) -> None:
+        self._panic = panic
+        self._failed = failed
+        self._full = full
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (bdb.DBError, MemoryError)):
+            raise translate(error, self._panic, self._failed, self._full) from error
+
+
+def translate(
+    error: BaseException, panic: Callable[[str], None], failed: Kind = Kind.INTERNAL, full: Kind = Kind.READ_ONLY
+) -> CheloniaError:
+    """Turn an exception of Berkeley DB into ours; `panic` is told when only a new process can go on."""
+    if isinstance(error, bdb.DBRunRecoveryError):
+        panic(f"Berkeley DB: {error}")
+        kind = Kind.OUTCOME_UNKNOWN if failed is Kind.OUTCOME_UNKNOWN else Kind.UNAVAILABLE
+        cause = "the engine panicked; the process restarts: retry with the same request key"
+        return CheloniaError(kind, "ahash", "store", cause)
+    if isinstance(error, bdb.DBNoSpaceError):
+        cause = "no space left on the metadata disk: free space or enlarge it; reading goes on"
+        return CheloniaError(full, "ahash", "store", cause)
+    return CheloniaError(failed, "ahash", "store", f"Berkeley DB: {error}")
+
+
+def _delete(tree: Any, key: bytes, txn: Any) -> None:
+    try:
+        tree.delete(key, txn=txn)
+    except bdb.DBNotFoundError:
+        return
+
+
+def remove_logs(directory: Path, names: Sequence[str]) -> None:
+    """Remove log files of a store by name. What cannot be removed takes room, and is no reason to end."""
+    try:
+        for name in names:
+            (directory / "db" / Path(name).name).unlink(missing_ok=True)
+    except OSError as error:
+        _LOG.error("old logs of the A-Hash cannot be removed: %s", error)

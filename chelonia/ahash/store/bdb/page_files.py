@@ -1,0 +1,130 @@
+"""The files of a store, read beside the engine that writes them: no lock, no page cache, no handle of its own.
+
+What is read is what the disk has, as far as the system lets us: its cache is told to forget these bytes before. A page
+that is being written meanwhile may be read half, so a flaw counts only when it stays (`page_scrub.py`). Of log files
+those are read that are written no more: all but the newest.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chelonia.ahash.store.bdb.environment import PAGE_BYTES, TREE
+from chelonia.ahash.store.log_records import last_of_file_before, walk
+from chelonia.ahash.store.page_checksums import flaw
+
+LOG_STEP_BYTES: Final = 64 * 1024
+"""Of a log file, read and checked together, unless a record is longer."""
+FIRST_RECORD_BYTES: Final = 512
+"""Enough for the first record of a log file, which describes it."""
+_UNREADABLE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was found on some pages: of how many in the file, and what is wrong with which of them."""
+
+    pages: int
+    flaws: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLook:
+    """What was found in a part of a log file: where to go on (None: at its end), and what is wrong."""
+
+    then: int | None
+    flaw: str
+
+
+class PageFile:
+    """The pages of a store in `directory`."""
+
+    page_bytes = PAGE_BYTES
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "db" / TREE
+
+    def look(self, first: int, count: int) -> Look:
+        """Check `count` pages from `first` on. Raises: OSError when there is no such file, or not for us."""
+        file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pages = os.fstat(file).st_size // PAGE_BYTES
+            count = max(0, min(count, pages - first))
+            os.posix_fadvise(file, first * PAGE_BYTES, count * PAGE_BYTES, os.POSIX_FADV_DONTNEED)
+            found = ((number, _flaw_at(file, number)) for number in range(first, first + count))
+            return Look(pages, {number: wrong for number, wrong in found if wrong})
+        finally:
+            os.close(file)
+
+
+class LogFiles:
+    """The log files of a store in `directory`."""
+
+    step_bytes = LOG_STEP_BYTES
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory / "db"
+
+    def names(self) -> tuple[str, ...]:
+        """The log files, the oldest first. Raises: OSError."""
+        return tuple(sorted(path.name for path in self._directory.glob("log.*")))
+
+    def look(self, name: str, at: int) -> LogLook:
+        """Check some records of a log file from `at` on; of one that may still be written, or is gone, none.
+
+        Raises: OSError when it is not for us.
+        """
+        try:
+            return self._look(name, at)
+        except FileNotFoundError:
+            return LogLook(None, "")
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            return LogLook(None, f"the disk cannot read it ({error.strerror})")
+
+    def _look(self, name: str, at: int) -> LogLook:
+        last = self._last_record(name)
+        if last is None:
+            return LogLook(None, "")
+        size = LOG_STEP_BYTES
+        while True:
+            data = _read(self._directory / name, at, size)
+            then, wrong = walk(data, at, last)
+            if wrong or then > last:
+                return LogLook(None, f"at {then} {wrong}" if wrong else "")
+            if then > at:
+                return LogLook(then, "")
+            if len(data) < size:
+                return LogLook(None, f"at {at} it ends in the middle of a record")
+            size *= 2
+
+    def _last_record(self, name: str) -> int | None:
+        """Where the last record of a file begins; None: it may still be written."""
+        later = [each for each in self.names() if each > name]
+        if not later or name not in self.names():
+            return None
+        return last_of_file_before(_read(self._directory / later[0], 0, FIRST_RECORD_BYTES))
+
+
+def _read(path: Path, at: int, size: int) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(file, at, size, os.POSIX_FADV_DONTNEED)
+        return os.pread(file, size, at)
+    finally:
+        os.close(file)
+
+
+def _flaw_at(file: int, number: int) -> str:
+    try:
+        page = os.pread(file, PAGE_BYTES, number * PAGE_BYTES)
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        return f"the disk cannot read it ({error.strerror})"
+    return flaw(page, number) if len(page) == PAGE_BYTES else ""  # the file has just been cut

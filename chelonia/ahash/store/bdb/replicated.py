@@ -1,0 +1,799 @@
+"""The replicated Berkeley DB engine: one environment, and the thread that replicates it.
+
+Carries out what the protocol decides (`replicated_port.py`) by the base replication API, over links that are not its
+own. Directory: as that of `bdb/store.py`, and `replica` (whose it is), `acked` (term and sequence of the newest commit
+that this replica vouched for), `suspect` (it panicked: its pages are to be read before it takes part again). Order of
+calls, and why: `docs/design/009`. Invariants, each of which has cost acknowledged commits where it was broken:
+- What stands here is vouched for (`Committed`, `Flushed`) only after it was synced here, and in the term in which it
+  came; what a new master may have rolled back never is.
+- It votes only when electable, and only with whole contents: the library counts the log of an unelectable voter for
+  nothing. So it neither votes nor vouches before its first synchronisation (`Ready`).
+- Frames and commands are taken one at a time, in their order, by the replication thread; only a brief bundle is applied
+  by whoever received it, while nothing waits and that thread rests.
+- Master it becomes in the replication thread alone, before any further frame, on an election that is young, and only if
+  no other master was seen since.
+- Roles change only when nobody is inside the library (`bdb/gate.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from berkeleydb import db as bdb
+
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.bdb import environment
+from chelonia.ahash.store.bdb.checkpoints import Checkpoints, PageWriter
+from chelonia.ahash.store.bdb.commits import Commits
+from chelonia.ahash.store.bdb.elections import Elections, Order
+from chelonia.ahash.store.bdb.environment import BdbSettings, Errors, TreeState
+from chelonia.ahash.store.bdb.files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
+from chelonia.ahash.store.bdb.frames import Frame, FrameKind, frame_kind, is_brief, is_whole, may_roll_back
+from chelonia.ahash.store.bdb.gate import Gate, OneState
+from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.ahash.store.bdb.work import Briefness, WorkQueue
+from chelonia.ahash.store.port import State
+from chelonia.ahash.store.replicated_port import (
+    CheckpointDue,
+    Committed,
+    Demoted,
+    ElectionFailed,
+    Event,
+    Failed,
+    Flushed,
+    MasterHere,
+    MasterThere,
+    Ready,
+    Refilling,
+    Send,
+    Token,
+    WantElection,
+    frame_term,
+)
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ANNOUNCE_MS: Final = 100
+"""A follower announces itself again after so long without a frame, while it is not synchronised or newly connected."""
+ANNOUNCED_MS: Final = 1000
+"""How long a connection is new. A master answers an announcement with where its log ends, but the library compares that
+with its own log only now and then; what a broken connection lost would not be asked for until there is more."""
+ELECTABLE: Final = 100
+"""Berkeley DB's priority of a voter; contents decide first, so all voters have the same."""
+RETIRING: Final = ELECTABLE // 2
+"""That of a voter which just gave up its office: among equals another is to follow it."""
+REFILL: Final = "move it away and start this replica on an empty directory, the others fill it"
+"""What to do when a replica's files are damaged."""
+TRIES_MAX: Final = 5
+"""Attempts at one use of the tree: each may find a handle that a synchronisation made useless, or lose a deadlock."""
+
+
+class ReplicatedStore:
+    """A `ReplicatedEngine` on Berkeley DB. Opening recovers; nothing is taken before `start`.
+
+    Args: `before_office` is called between the election's check and becoming master; for tests, which stop the
+    process there.
+    Raises: UNAVAILABLE (another process has the directory), BAD_CONFIG (another replica's), INTERNAL (recovery failed).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: BdbSettings,
+        identity: ReplicaIdentity,
+        before_office: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._own = identity.replica
+        self._before_office = before_office
+        self._state = OneState()
+        self._logs_kept = threading.Lock()
+        self._gate = Gate()
+        self._commits = Commits(lambda control, record: self._send(None, control, record), self._panic)
+        self._work: WorkQueue[Frame | Callable[[], None]] = WorkQueue()
+        self._brief = Briefness()
+        self._bytes_queued = self._bytes_taken = 0  # one written by who receives, the other by who has the turn
+        self._thread: threading.Thread | None = None
+        self._post: Callable[[Event], None] = lambda event: None
+        self._send: Send = lambda peer, control, record: None
+        self._panicked = self._closed = False
+        # theirs who have the turn at `_work`, read elsewhere
+        self._master: int | None = None
+        self._term = 0
+        self._ready = self._copied = False
+        self._readable = True
+        self._pending: Token | None = None
+        self._members: bytes | None = None
+        self._frame_term = 0
+        self._complaint = ""
+        # set by several threads, each one assignment
+        self._voter = self._initialising = self._retiring = False
+        self._new_until_s = 0.0
+        self._refills = 0
+        self._applied = 0
+        self._logs_seen_s = time.monotonic()
+        self._pages = PageWriter(directory / "db" / environment.TREE, self._gate, lambda: self._env)
+        self._checkpoints = Checkpoints(settings, self._pages, lambda: self._post(CheckpointDue()))
+        self._env: Any = None
+        self._tree: Any = None
+        if (directory / "restored").exists():
+            BdbStore(directory, settings, _LOG.error).close()  # a backup: it begins its new generation by itself
+        make_private(directory)
+        make_private(directory / "db")
+        self._lock = take_lock(directory / "lock")
+        try:
+            claim_directory(directory / "replica", identity)
+            self._acked = CommitCounter(directory / "acked")
+            with environment.opening(directory, REFILL):
+                self._elections = Elections(self._open_environment(), self._refusal, self._election_failed)
+                self._trusted = self._find_trust()
+        except BaseException:
+            self._release()
+            raise
+
+    # --- what the protocol asks ------------------------------------------------------------------------------------
+
+    def start(self, events: Callable[[Event], None], send: Send) -> None:
+        """Begin as a follower. See `ReplicatedEngine.start`."""
+        self._post, self._send = events, send
+        self._work.put(self._follow)
+        self._thread = threading.Thread(target=self._replicate, name="ahash-replication", daemon=True)
+        self._thread.start()
+        self._elections.start()
+
+    def found(self) -> None:
+        """Become master without an election."""
+
+        def take() -> None:
+            self._trusted = True
+            self._take_office()
+
+        self._work.put(take)
+
+    def process(self, sender: int, control: bytes, record: bytes) -> None:
+        """Take a frame; dropped when too many wait, the library asks again."""
+        bytes_waiting, waiting = self._bytes_queued - self._bytes_taken, len(self._work)
+        full = bytes_waiting >= bounds.REPLICA_FRAME_BYTES_QUEUED_MAX or waiting >= bounds.REPLICA_FRAMES_QUEUED_MAX
+        if not full and frame_kind(control) != FrameKind.DUPMASTER:
+            self._bytes_queued += len(record)
+            if not self._follow_at_once(frame := Frame(sender, control, record)):
+                self._work.put(frame)
+        elif full:
+            self._complain(f"more frames of replica {sender} wait than are kept: more are dropped", logging.WARNING)
+
+    def peer_up(self, peer: int) -> None:
+        """Announce ourselves, unless we are master."""
+        del peer  # the announcement goes to all: one who knows us already answers with nothing new
+        self._new_until_s = time.monotonic() + ANNOUNCED_MS / 1000
+        self._work.put(self._announce)
+
+    def elect(self, sites: int, votes: int, valid_ms: int, wait_ms: int) -> None:
+        """Hold an election."""
+        self._elections.ask(Order(sites, votes, valid_ms, wait_ms))
+
+    def step_down(self) -> None:
+        """Become a follower."""
+        self._work.put(self._leave_office)
+
+    def write_pages(self) -> None:
+        """Write changed pages before a checkpoint of the master's."""
+        self._pages.ask()
+
+    def set_voter(self, voter: bool) -> None:
+        """Whether this replica may be elected, and votes."""
+        self._voter = voter
+        self._work.put(self._set_priority)
+
+    def applied(self) -> int:
+        """Sequence of the last commit visible to readers here, as of the last one vouched for."""
+        return self._applied
+
+    def trusted(self) -> bool:
+        """Whether everything vouched for is here."""
+        return self._trusted
+
+    # --- Store -----------------------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under `key`, or None."""
+
+        def read(tree: Any) -> bytes | None:
+            value: bytes | None = tree.get(key)
+            return value
+
+        return self._use(read)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values in the order of `keys`."""
+
+        def read(tree: Any) -> list[bytes | None]:
+            return [tree.get(key) for key in keys]
+
+        return self._use(read)
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most `limit` (key, value) with start <= key < end, in order."""
+        return self._use(lambda tree: environment.scan(tree, start, end, limit))
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Hold one state."""
+        return self._state.reading()
+
+    def at_once(self, work: Callable[[State], T]) -> T | None:
+        """Run a brief read, or nothing: see `Store.at_once`. Who shuts the gate for a role holds the state before."""
+        return self._state.at_once(lambda number: self._use(lambda tree: work(TreeState(tree, number))))
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """Apply all or nothing, synced here when it returns, and told as `Committed`; in whatever term is ours."""
+        self._change(None, puts, deletes)
+
+    def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """`commit`, but only as master of this term. See `ReplicatedEngine.commit_in`."""
+        self._change(term, puts, deletes)
+
+    def _change(self, term: int | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        deletes = tuple(deletes)
+
+        def work(tree: Any) -> None:
+            if self._master != self._own or term not in (None, self._term):
+                cause = "this replica is not the master (of that term) any more: ask the master"
+                raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", cause)
+            self._commit(tree, puts, deletes)
+
+        with nullcontext() if self._commits.late else self._state.changing():
+            self._use(work)
+        self._checkpoints.changed(puts)
+
+    def _commit(self, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """Within the gate: no change of role comes between a commit and its `Committed`, unless it is synced later."""
+        state = puts.get(layout.META_STATE)
+        sequence = self._applied if state is None else layout.decode_state(state).sequence
+        token = self._commits.make(self._env, tree, puts, deletes)
+        if token is not None:  # else it changed nothing
+            self._commits.made(sequence, token)
+            if not self._commits.late:
+                self._tell_synced()
+
+    def _tell_synced(self) -> None:
+        """Vouch for what was committed in our term and is synced now, within the gate."""
+        for sequence, token in self._commits.synced(self._term if self._master == self._own else 0):
+            self._applied = sequence
+            self._vouch(sequence)
+            self._post(Committed(sequence, token))
+
+    def write_at_once(self, work: Callable[[], T]) -> T | None:
+        """Commit on the event loop: see `Store.write_at_once`."""
+        return self._state.change_at_once(lambda: self._write_now(work))
+
+    def _write_now(self, work: Callable[[], T]) -> T | None:
+        if self._master != self._own or not self._commits.brief.expected(time.monotonic()):
+            return None
+        return self._commits.synced_later(work)
+
+    def sync_at_once(self) -> bool:
+        """See `Store.sync_at_once`. Who shuts the gate for a role holds the state before, and is not waited for."""
+        began_s = time.monotonic()
+        if self._state.held or not self._commits.brief.expected(began_s):
+            return False
+        self.sync()
+        return True
+
+    def sync(self) -> None:
+        """Sync what was committed on the event loop, and tell it. Who cannot is master no longer."""
+        began_s = time.monotonic()
+        try:
+            with Errors(self._panic, Kind.OUTCOME_UNKNOWN, Kind.OUTCOME_UNKNOWN), self._gate:
+                if self._commits.untold:
+                    self._open_env().log_flush()
+                    self._tell_synced()
+        except CheloniaError:
+            self.step_down()
+            raise
+        self._commits.note_sync(began_s)
+
+    def upkeep_due(self) -> bool:
+        """Whether a checkpoint is to be made; only a master makes them, followers take them from its log."""
+        return self._master == self._own and self._env is not None and self._checkpoints.is_due()
+
+    def upkeep(self) -> None:
+        """Write a checkpoint, remove logs beyond those kept, sync the witness."""
+        self._checkpoints.made()
+        with Errors(self._panic), self._gate:
+            if self._open_env() and self._master == self._own:
+                self._env.txn_checkpoint()
+        self._remove_logs()
+
+    def backup(self, target: str) -> None:
+        """Write a complete copy into the new directory `target`. See `Store.backup`."""
+        environment.write_backup(target, self._copy)
+
+    def _copy(self, partial: Path) -> None:
+        with self._logs_kept, Errors(self._panic, full=Kind.NO_SPACE):
+            before = self._history()
+            environment.copy_environment(self._open_env(), partial)
+        if self._history() != before:  # pages of one history with the log of another
+            cause = "the replica came under another master while it was copied: try again"
+            raise CheloniaError(Kind.UNAVAILABLE, "backup", cause=cause)
+
+    def _history(self) -> tuple[int | None, int, int]:
+        """What stays the same while nothing is rolled back or filled anew."""
+        return self._master, self._term, self._refills
+
+    def free_bytes(self) -> int:
+        """Free space of the file system, for whoever is not root."""
+        space = os.statvfs(self._directory)
+        return space.f_bavail * space.f_frsize
+
+    def close(self) -> None:
+        """Stop the threads and release everything, after a backup that is being made; safe to call twice."""
+        self._closed = True
+        self._work.put(lambda: None)  # wakes the replication thread
+        self._elections.stop()
+        self._pages.close()
+        if self._thread is not None:
+            self._thread.join()
+        with self._logs_kept, self._work.turn, self._state.changing(), self._gate.exclusive():
+            self._release()
+
+    # --- opening and closing ---------------------------------------------------------------------------------------
+
+    def _open_environment(self) -> Any:
+        self._env = environment.open_replicated(
+            self._directory / "db", self._settings, self._own, self._transport, self._on_event
+        )
+        return self._env
+
+    def _find_trust(self) -> bool:
+        """Whether recovery found what this replica vouched for.
+
+        Without a witness it is not known what that was: a directory that is new, wiped, or was never synchronised.
+        """
+        self._open_tree(create=False)
+        environment.clear_suspicion(self._directory, self._tree)
+        self._applied = self._sequence(self._tree)
+        if self._applied < self._acked.value[1]:
+            _LOG.warning(
+                "ahash replica %d recovered commit %d, but vouched for %d: it takes part again when synchronised",
+                self._own, self._applied, self._acked.value[1],
+            )  # fmt: skip
+        return self._acked.value[0] > 0 and self._tree is not None and self._applied >= self._acked.value[1]
+
+    def _drop_tree(self) -> None:
+        """Close the handle; the next use opens another.
+
+        What a synchronisation replaced must not be read through an old handle. The library tells a dead one by a time
+        in whole seconds: one opened in the same second passes for alive, and reads a file that is gone.
+        """
+        old, self._tree = self._tree, None
+        if old is not None:
+            with suppress(bdb.DBError):  # a dead one says so in any call
+                old.close()
+
+    def _open_tree(self, create: bool) -> None:
+        """Open the tree where it exists, or `create` it."""
+        self._drop_tree()
+        tree = environment.new_tree(self._env)
+        flags = bdb.DB_THREAD | bdb.DB_AUTO_COMMIT | (bdb.DB_CREATE if create else 0)
+        try:
+            tree.open(environment.TREE, dbtype=bdb.DB_BTREE, flags=flags, mode=0o600)
+        except bdb.DBNoSuchFileError:
+            tree.close()
+        except bdb.DBError:
+            with suppress(bdb.DBError):
+                tree.close()
+            raise
+        else:
+            self._tree = tree
+
+    def _release(self) -> None:
+        for handle in (self._tree, self._env):
+            try:
+                if handle is not None:
+                    handle.close()
+            except bdb.DBError as error:
+                _LOG.log(logging.INFO if self._panicked else logging.WARNING, "closing Berkeley DB: %s", error)
+        self._tree = self._env = None
+        if hasattr(self, "_acked"):
+            self._acked.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # --- using the tree --------------------------------------------------------------------------------------------
+
+    def _use(self, work: Callable[[Any], T]) -> T:
+        """Run `work` on the tree within the gate; a dead handle is replaced, a lost deadlock tried again."""
+        for _ in range(TRIES_MAX):
+            if self._replaced():  # looked at before the gate too, which a synchronisation passes at every frame
+                break
+            tree = None
+            try:
+                with self._gate:
+                    self._open_env()
+                    if self._replaced():
+                        break
+                    tree = self._tree
+                    if tree is not None:
+                        return work(tree)
+            except bdb.DBRepHandleDeadError:
+                pass
+            except bdb.DBLockDeadlockError:
+                continue
+            except bdb.DBRepLockoutError:
+                break
+            except (bdb.DBError, MemoryError) as error:
+                raise environment.translate(error, self._panic) from error
+            self._replace(tree)
+            if self._tree is None:
+                break
+        raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", "this replica is being synchronised: retry")
+
+    def _replaced(self) -> bool:
+        """Whether a synchronisation is going on, and what is here is not to be read."""
+        return not self._readable
+
+    def _replace(self, dead: Any) -> None:
+        """Open the tree again unless somebody else just did; never while it is synchronised: the library would wait."""
+        with self._gate.exclusive():
+            if self._tree is dead and self._readable and self._env is not None and not self._panicked:
+                with suppress(bdb.DBRepLockoutError, bdb.DBRepHandleDeadError, bdb.DBLockDeadlockError):
+                    self._open_tree(create=False)
+
+    def _open_env(self) -> Any:
+        if self._env is None or self._panicked:
+            cause = "the store is closed or its engine panicked; the process restarts: retry"
+            raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", cause)
+        return self._env
+
+    @staticmethod
+    def _sequence(tree: Any) -> int:
+        data = None if tree is None else tree.get(layout.META_STATE)
+        return 0 if data is None else layout.decode_state(data).sequence
+
+    def _end(self, tree: Any) -> tuple[int, bytes | None]:
+        return self._sequence(tree), tree.get(layout.META_MEMBERS)
+
+    def _visible(self) -> tuple[int, bytes | None] | None:
+        """The sequence and membership record that readers see, from the tree; None: they cannot be read now."""
+        try:
+            return self._use(self._end)
+        except CheloniaError as error:
+            _LOG.info("ahash replica %d cannot tell now where it stands: %s", self._own, error)
+            return None
+
+    def _vouch(self, sequence: int) -> None:
+        """Write down that we say of this commit that it stands here; only a witness, so a failure is no error."""
+        if (self._term, sequence) < self._acked.value:
+            return
+        try:
+            self._acked.note(self._term, sequence)
+        except OSError as error:
+            _LOG.warning("the witness of what was acknowledged could not be written: %s", error)
+
+    def _remove_logs(self) -> None:
+        """Remove logs that recovery does not need, but for those kept for replicas that were away; sync the witness."""
+        kept = max(1, self._settings.log_kept_bytes // self._settings.log_file_bytes)
+        with self._gate:
+            names = []
+            with suppress(bdb.DBError):  # while it synchronises, the library keeps all
+                names = sorted(os.fsdecode(name) for name in self._open_env().log_archive())
+        if names[:-kept] and self._logs_kept.acquire(blocking=False):  # a backup in progress still needs them
+            try:
+                environment.remove_logs(self._directory, names[:-kept])
+            finally:
+                self._logs_kept.release()
+        self._acked.sync()
+
+    # --- the replication thread ------------------------------------------------------------------------------------
+
+    def _replicate(self) -> None:
+        """Take frames and commands in turn; sync and vouch once for all that waited."""
+        try:
+            while not self._closed:
+                waiting = self._work.wait(ANNOUNCE_MS / 1000)
+                with self._work.turn:
+                    if waiting:
+                        self._drain()
+                    elif not self._ready or time.monotonic() < self._new_until_s:
+                        self._carry_out(self._announce)
+                    self._carry_out(self._flush)
+                    self._carry_out(self._look_after_logs)
+        except (bdb.DBRunRecoveryError, bdb.DBNoSpaceError, CheloniaError, OSError) as error:
+            self._panic(f"Berkeley DB: {error!r}")
+        finally:
+            if not self._closed:  # without this thread nothing is acknowledged, and no office is left
+                self._panic("the replication thread has ended")
+
+    def _drain(self) -> None:
+        """Take what waits, and what comes meanwhile, but not without end."""
+        for _ in range(bounds.REPLICA_FRAMES_PER_FLUSH_MAX):
+            if not self._work:
+                return
+            self._carry_out(self._work.take())
+            self._carry_out(self._take_office_if_won)
+
+    def _follow_at_once(self, frame: Frame) -> bool:
+        """Follow a brief bundle on the thread that received it: apply, sync, vouch; False: it has to wait.
+
+        Only one that neither rolls back nor writes a checkpoint, and where no thread, election or reader is waited for.
+        """
+        began_s = time.monotonic()
+        if not (is_brief(frame.control, frame.record) and self._work.take_turn()):
+            return False
+        at_rest = False
+        try:
+            at_rest = self._brief.expected(began_s) and self._is_follower_at_rest()
+            if at_rest:
+                self._carry_out(frame)
+                self._carry_out(self._flush)
+                self._brief.note(began_s, time.monotonic())
+        except (bdb.DBRunRecoveryError, bdb.DBNoSpaceError, CheloniaError, OSError) as error:
+            self._panic(f"Berkeley DB: {error!r}")
+        finally:
+            self._work.turn.release()
+        return at_rest
+
+    def _is_follower_at_rest(self) -> bool:
+        """Whether this follows a master, and neither an election nor a reader is at work."""
+        follows = self._ready and self._master != self._own and not (self._closed or self._panicked)
+        return follows and not (self._elections.turn.locked() or self._state.held)
+
+    def _carry_out(self, item: Frame | Callable[[], None]) -> None:
+        try:
+            if isinstance(item, Frame):
+                self._process(item)
+            else:
+                item()
+        except (bdb.DBRunRecoveryError, bdb.DBNoSpaceError):
+            raise
+        except (bdb.DBError, MemoryError) as error:
+            self._complain(str(error))
+
+    def _complain(self, what: str, level: int = logging.ERROR) -> None:
+        """A line in the log, unless it was the last one."""
+        if what != self._complaint:
+            self._complaint = what
+            _LOG.log(level, "ahash replication: %s", what)
+
+    def _process(self, frame: Frame) -> None:
+        self._bytes_taken += len(frame.record)
+        self._frame_term = frame_term(frame.control)
+        was_ready = self._ready
+        if not is_whole(frame.control, frame.record):
+            _LOG.error("ahash replication: replica %d sent half a bundle", frame.sender)
+            return
+        with self._elections.turn:
+            if self._master == self._own:
+                answer = self._apply(frame)
+            elif not self._elections.ballot.admits(frame.sender, frame.control, frame.record):
+                return
+            else:
+                with self._state.changing():
+                    answer = self._follow_frame(frame)
+        self._obey(answer)
+        if self._copied:
+            self._copied = False
+            self._ready = self._ready or bool(self._env.rep_stat()["startup_complete"])
+        if self._ready and not was_ready:
+            self._synchronised()
+
+    def _follow_frame(self, frame: Frame) -> tuple[Any, Any]:
+        if self._ready and not may_roll_back(frame.control, by_master=frame.sender == self._master):
+            return self._apply(frame)
+        with self._gate.exclusive():
+            self._drop_tree()
+            return self._apply(frame)
+
+    def _apply(self, frame: Frame) -> tuple[Any, Any]:
+        answer: tuple[Any, Any] = self._env.rep_process_message(frame.control, frame.record, frame.sender)
+        return answer
+
+    def _obey(self, answer: tuple[Any, Any]) -> None:
+        result, lsn = answer
+        if result == bdb.DB_REP_ISPERM:
+            token = Token(self._frame_term, int(lsn[0]), int(lsn[1]))
+            if token.term == self._term and self._master not in (None, self._own):
+                self._pending = token
+        elif result == bdb.DB_REP_DUPMASTER:
+            self._leave_office()
+            self._post(WantElection())
+        elif result == bdb.DB_REP_HOLDELECTION:
+            self._elections.superseded()
+            self._post(WantElection())
+        elif result == bdb.DB_REP_JOIN_FAILURE:
+            _LOG.error("ahash replica %d cannot be synchronised by Berkeley DB", self._own)
+
+    def _synchronised(self) -> None:
+        self._env.log_flush()
+        self._readable = True
+        self._initialising = False
+        self._trusted = True
+        self._applied, self._members = self._visible() or (0, None)
+        self._vouch(self._applied)
+        self._retire(retiring=False)
+        self._post(Ready())
+
+    def _flush(self) -> None:
+        """Sync what was applied and vouch for it, unless it may be gone."""
+        token = self._pending
+        if token is None or not self._ready:
+            return
+        if token.term == self._term:
+            began_s = time.monotonic()
+            self._env.log_flush()
+            self._brief.note(began_s, time.monotonic())
+            found = self._visible()
+            if found is None:
+                return
+            regrouped = found[1] != self._members
+            self._applied, self._members = found
+            self._vouch(self._applied)
+            self._post(Flushed(token, self._applied, regrouped))
+        self._pending = None
+
+    def _look_after_logs(self) -> None:
+        """Followers: old logs go now and then. (The master's checkpoints are the committer's.)"""
+        if self._master == self._own:
+            return
+        if (time.monotonic() - self._logs_seen_s) * 1000 >= self._settings.checkpoint_interval_ms:
+            self._logs_seen_s = time.monotonic()
+            self._remove_logs()
+
+    def _follow(self) -> None:
+        with self._state.changing(), self._gate.exclusive():
+            self._env.rep_start(bdb.DB_REP_CLIENT)
+
+    def _announce(self) -> None:
+        if self._master != self._own:
+            self._env.rep_start(bdb.DB_REP_CLIENT)
+
+    def _leave_office(self) -> None:
+        if self._master != self._own:
+            return
+        try:
+            with self._state.changing(), self._gate.exclusive():
+                self._master, self._ready, self._pending = None, False, None
+                self._env.rep_start(bdb.DB_REP_CLIENT)
+        except bdb.DBError as error:
+            self._panic(f"the office cannot be left: {error}")
+            raise
+        self._retire(retiring=True)
+        _LOG.info("ahash replica %d is no longer master of term %d", self._own, self._term)
+        self._post(Demoted())
+
+    def _retire(self, *, retiring: bool) -> None:
+        if self._retiring != retiring:
+            self._retiring = retiring
+            self._set_priority()
+
+    def _set_priority(self) -> None:
+        electable = RETIRING if self._retiring else ELECTABLE
+        self._env.rep_set_priority(electable if self._voter else 0)
+
+    def _take_office_if_won(self) -> None:
+        if self._elections.take_mandate():
+            self._before_office()
+            try:
+                self._take_office()
+            except bdb.DBRepUnavailError as error:
+                self._election_failed(f"Berkeley DB: {error}")
+            except bdb.DBError as error:
+                self._panic(f"the office cannot be taken: {error}")
+                raise
+
+    def _take_office(self) -> None:
+        with self._state.changing(), self._gate.exclusive():
+            self._env.rep_start(bdb.DB_REP_MASTER)
+            found = self._env.rep_stat()
+            if found["status"] != bdb.DB_REP_MASTER:
+                self._election_failed("Berkeley DB was busy and did not become master")
+                return
+            self._master, self._term, self._ready, self._pending = self._own, found["gen"], True, None
+            self._open_tree(create=True)
+            self._applied = self._sequence(self._tree)
+        self._initialising, self._readable = False, True
+        self._retire(retiring=False)
+        self._vouch(self._applied)
+        _LOG.info("ahash replica %d is master of term %d from commit %d", self._own, self._term, self._applied)
+        self._post(MasterHere(self._term))
+
+    # --- elections ---------------------------------------------------------------------------------------------------
+
+    def _refusal(self) -> str:
+        """Why this replica must not vote now; empty: it may."""
+        if not self._voter:
+            return "this replica has no vote"
+        if not self._trusted:
+            return "this replica has no vote until it is synchronised"
+        if self._initialising:
+            self._work.put(self._begin_anew)
+            return "the master was lost during the first synchronisation: the environment is opened again"
+        return ""
+
+    def _begin_anew(self) -> None:
+        """Open the environment again, as a new process would: one that was being synchronised may not vote.
+
+        Not where it is being copied by now, and where a backup reads it only for the next election that is asked for.
+        """
+        if not (self._initialising and self._trusted and self._logs_kept.acquire(blocking=False)):
+            return
+        try:
+            with self._elections.turn, self._state.changing(), self._gate.exclusive():
+                self._drop_tree()
+                self._env.close()
+                with environment.opening(self._directory, REFILL):
+                    self._elections.serve(self._open_environment())
+                    self._trusted = self._find_trust()
+                self._master, self._ready, self._copied, self._pending = None, False, False, None
+                self._initialising, self._readable = False, True
+                self._set_priority()
+                self._env.rep_start(bdb.DB_REP_CLIENT)
+        finally:
+            self._logs_kept.release()
+        _LOG.info("ahash replica %d opened its environment again, at commit %d", self._own, self._applied)
+        if not self._trusted:
+            self._post(Refilling())
+
+    def _election_failed(self, reason: str) -> None:
+        self._post(ElectionFailed(reason))
+
+    # --- called by the library, on any thread; may not call it ------------------------------------------------------
+
+    def _transport(self, env: Any, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> int:
+        """Pass a frame on. Returns 0 always: whether a majority has a commit is not this callback's to say."""
+        del env
+        if self._commits.gather(control, record, lsn, peer, flags):
+            return 0
+        kind = frame_kind(control)
+        if kind == FrameKind.VOTE1:
+            self._elections.ballot.cast(record)
+        self._elections.frame_sent()
+        if kind == FrameKind.UPDATE_REQ:
+            self._initialising, self._ready, self._readable = True, False, False
+            self._refills += 1
+        elif kind == FrameKind.PAGE_REQ and self._trusted:
+            self._trusted = False
+            self._post(Refilling())
+        if kind != FrameKind.DUPMASTER:  # it would depose every master, also the newer one of the two
+            self._commits.send_gathered()
+            self._send(None if peer == bdb.DB_EID_BROADCAST else peer, control, record)
+        return 0
+
+    def _on_event(self, env: Any, event: int, info: Any) -> None:
+        del env
+        if event == bdb.DB_EVENT_REP_ELECTED:
+            self._elections.won()
+            self._work.put(lambda: None)  # wakes the replication thread
+        elif event == bdb.DB_EVENT_REP_NEWMASTER and info != self._own:
+            self._elections.overtaken()
+            self._master, self._term, self._ready, self._pending = info, self._frame_term, False, None
+            self._readable = False
+            self._post(MasterThere(info, self._term))
+        elif event == bdb.DB_EVENT_REP_STARTUPDONE:
+            self._ready = True
+        elif event == bdb.DB_EVENT_REP_INIT_DONE:
+            self._copied = True
+        elif event == bdb.DB_EVENT_PANIC:
+            environment.suspect(self._directory)
+            cause = "Berkeley DB panicked: recovery runs at the next start"
+            self._panic(f"{cause}; if {self._directory} fails then too: {REFILL}")
+
+    def _panic(self, reason: str) -> None:
+        """Refuse everything from now on and say so, once."""
+        if reason != self._complaint:
+            self._complaint = reason
+            _LOG.info("ahash replica %d cannot go on: %s", self._own, reason)
+        if not self._panicked:
+            self._panicked = True
+            self._post(Failed(reason))

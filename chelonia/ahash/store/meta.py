@@ -1,0 +1,146 @@
+"""What a store knows of itself: format number, cluster, generation. Checked and made ready before anything is served.
+
+A newer format is refused, an older one migrated step by step, each step in one commit together with its new number.
+The generation counts how often this store was restored from a backup; `raise_generation` starts a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.layout import StoreState
+from chelonia.ahash.store.port import Reader, Store
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.position import Position
+
+Migration = Callable[[Reader], Mapping[bytes, bytes | None]]
+"""Reads a store of one format and returns the writes (None deletes) that make it the next."""
+
+FOUNDED: Final = (1, 0)
+"""Generation and sequence of a store that was just founded."""
+MIGRATIONS: Final[Mapping[int, Migration]] = {}
+"""From format n to n + 1. Format 1 is the first."""
+
+
+def prepare(
+    store: Store,
+    cluster: str,
+    *,
+    target: int = layout.FORMAT,
+    migrations: Mapping[int, Migration] = MIGRATIONS,
+) -> Position:
+    """Make a fresh store ours, or check and migrate an existing one.
+
+    Args: `cluster` names the cluster of a fresh store; empty: take the store's own.
+    Returns: where the store stands.
+    Raises: BAD_CONFIG (newer format, no way from an older one, fresh without a cluster), WRONG_CLUSTER.
+    """
+    if store.get(layout.META_FORMAT) is None:
+        _found(store, cluster, target)
+    found = read_number(store, layout.META_FORMAT)
+    if found > target:
+        cause = f"the store has format {found}, this program knows up to {target}: start a newer version of it"
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", cause)
+    while found < target:
+        found = _migrate(store, found, migrations)
+    position = read_position(store)
+    if cluster and position.cluster != cluster:
+        cause = f"the store belongs to cluster {position.cluster}, not to {cluster}: point it at its own directory"
+        raise CheloniaError(Kind.WRONG_CLUSTER, "ahash", "store", cause)
+    return position
+
+
+def unused(store: Reader) -> str:
+    """The cluster of a store that was founded and holds nothing else; empty when it was ever used."""
+    if any(store.get(key) is not None for key in (layout.META_TERM, layout.META_MEMBERS)):
+        return ""
+    position = read_position(store)
+    return position.cluster if (position.generation, position.sequence) == FOUNDED else ""
+
+
+def check_format(store: Reader, *, target: int = layout.FORMAT) -> None:
+    """Refuse a store that one of a group may not serve as it is: no replica migrates for the others.
+
+    A migration is a commit outside the count of commits, and replicas of the program before would read what it wrote.
+    Raises: BAD_CONFIG, with the cure.
+    """
+    found = read_number(store, layout.META_FORMAT)
+    if found == target:
+        return
+    cure = "start a newer version of it"
+    if found < target:
+        cure = (
+            "a group is not migrated while it runs: stop all replicas, start one of them alone with this program once, "
+            "and begin the group anew from it (docs/operate/ahash-replicas.md)"
+        )
+    cause = f"the store has format {found}, this program works with {target}: {cure}"
+    raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", cause)
+
+
+def read_position(store: Reader) -> Position:
+    """Where a prepared store stands."""
+    cluster = layout.decode_value(store.get(layout.META_CLUSTER) or b"")
+    return Position(cluster, read_number(store, layout.META_GENERATION), read_state(store).sequence)
+
+
+def read_state(store: Reader) -> StoreState:
+    """The record that every commit rewrites; zeros in a store that is not prepared."""
+    data = store.get(layout.META_STATE)
+    return StoreState(0, 0) if data is None else layout.decode_state(data)
+
+
+def read_number(store: Reader, key: bytes) -> int:
+    """A number of the store's own. Raises: INTERNAL when missing or damaged."""
+    text = layout.decode_value(store.get(key) or b"")
+    if not text.isdigit():
+        raise CheloniaError(Kind.INTERNAL, "ahash", "store", f"its own record {key!r} is damaged: restore a backup")
+    return int(text)
+
+
+def raise_generation(store: Store) -> None:
+    """Begin a new generation: this store's past is a backup's, what came after it is gone. It belongs to no group."""
+    generation = read_number(store, layout.META_GENERATION) + 1
+    group = (layout.META_TERM, layout.META_MEMBERS)
+    store.commit({layout.META_GENERATION: layout.encode_value(str(generation))}, group)
+
+
+def found_again(store: Store, word: str) -> None:
+    """Make a fresh store the next generation of a cluster whose metadata are all lost.
+
+    Args: `word`: `<cluster> <generation>` as its Shepherds have seen last.
+    Raises: BAD_CONFIG when the word is none, or the store is not fresh.
+    """
+    cluster, _, generation = word.strip().partition(" ")
+    if not cluster or not generation.isdecimal():
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", "restored", "it holds '<cluster> <generation>', or nothing")
+    if store.get(layout.META_FORMAT) is not None:
+        cause = "this store has metadata; an empty file `restored` announces a backup, an empty directory a rebuild"
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", "restored", cause)
+    _found(store, cluster, layout.FORMAT)
+    store.commit({layout.META_GENERATION: layout.encode_value(str(int(generation) + 1))}, ())
+
+
+def _found(store: Store, cluster: str, target: int) -> None:
+    if not cluster:
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", "a fresh store needs the name of its cluster")
+    facts = {
+        layout.META_FORMAT: layout.encode_value(str(target)),
+        layout.META_CLUSTER: layout.encode_value(cluster),
+        layout.META_GENERATION: layout.encode_value("1"),
+        layout.META_STATE: layout.encode_state(StoreState(0, 0)),
+    }
+    store.commit(facts, ())
+
+
+def _migrate(store: Store, found: int, migrations: Mapping[int, Migration]) -> int:
+    step = migrations.get(found)
+    if step is None:
+        cause = f"the store has format {found}, which this program no longer migrates: use the version before it once"
+        raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", cause)
+    writes = step(store)
+    puts = {key: value for key, value in writes.items() if value is not None}
+    puts[layout.META_FORMAT] = layout.encode_value(str(found + 1))
+    store.commit(puts, [key for key, value in writes.items() if value is None])
+    return found + 1

@@ -1,0 +1,189 @@
+"""The scrub of a replica's pages and logs: all are read within a period, at a bounded rate, beside whoever reads and
+writes. A damaged page that nobody needs today would else be found by the backup, or by the next one to need it; a
+damaged log would be taken for a short one by whoever recovers from it.
+
+It changes nothing and ends nothing: the engine may have the page whole in its cache, and writes it again if it changes.
+A flaw counts when it is still there after a page that was being written must be whole. Found again in the next round or
+not, it is told then. Reasons: `docs/design/003`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from chelonia.core.ahash import PagesSeen
+from chelonia.core.ids import Ms
+from chelonia.core.timing.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+STEP_PAGES: Final = 8
+"""Read and checked together: some 3 ms of a thread."""
+AGAIN_MS: Final = 250
+AGAIN_MAX: Final = 8
+"""Pages with flaws are looked at again so often, two seconds in all: writing one takes less."""
+SPREAD: Final = 24
+"""The first round begins within this part of the interval after the start: replicas start together, and end apart."""
+TOLD_MAX: Final = 10
+"""Damaged pages that a round names in the log."""
+
+
+class _Look(Protocol):
+    @property
+    def pages(self) -> int: ...
+    @property
+    def flaws(self) -> dict[int, str]: ...
+
+
+class _LogLook(Protocol):
+    @property
+    def then(self) -> int | None: ...
+    @property
+    def flaw(self) -> str: ...
+
+
+class Pages(Protocol):
+    """Where pages of `page_bytes` are read; may take as long as a disk."""
+
+    @property
+    def page_bytes(self) -> int: ...
+
+    def look(self, first: int, count: int) -> _Look:
+        """Check some pages. Raises: OSError when they cannot be read now."""
+        ...
+
+
+class Logs(Protocol):
+    """Where log files are read, some `step_bytes` at a time; may take as long as a disk."""
+
+    @property
+    def step_bytes(self) -> int: ...
+
+    def names(self) -> tuple[str, ...]:
+        """Those that there are. Raises: OSError."""
+        ...
+
+    def look(self, name: str, at: int) -> _LogLook:
+        """Check some records. Raises: OSError when they cannot be read now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPace:
+    """How often all pages are read, and how fast at most (bytes/s); 0: never."""
+
+    interval_ms: int
+    bytes_per_s_max: int
+
+
+class PageScrub:
+    """Reads all pages, and then all logs, again and again. `run` it; `seen` tells what came of it.
+
+    Args: `off_loop` carries out a look off the event loop.
+    """
+
+    def __init__(
+        self, pages: Pages, logs: Logs, clock: Clock, pace: ScrubPace, off_loop: Callable[..., Awaitable[Any]]
+    ) -> None:
+        self._pages = pages
+        self._logs = logs
+        self._clock = clock
+        self._pace = pace
+        self._off_loop = off_loop
+        self._total, self._checked, self._ended_ms = 0, 0, Ms(0)
+        self._damaged: dict[int, str] = {}
+        self._damaged_logs = 0
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is read at all."""
+        return self._pace.interval_ms > 0 and self._pace.bytes_per_s_max > 0
+
+    def seen(self) -> PagesSeen | None:
+        """How far the present or last round is; None when there is none."""
+        damaged = len(self._damaged) + self._damaged_logs
+        return PagesSeen(self._total, self._checked, self._ended_ms, damaged) if self.on else None
+
+    async def run(self, cure: str, begin: float) -> None:
+        """Go on for ever. Args: `cure`: what to do about damage; `begin`: from 0 to 1, how late the first round is."""
+        interval_ms = self._pace.interval_ms
+        await self._clock.sleep(int(interval_ms / SPREAD * begin))
+        while True:
+            begun = self._clock.monotonic_ms()
+            try:
+                await self._round(cure)
+            except OSError as error:  # a synchronisation has just taken the file away; or its rights were
+                _LOG.warning("the pages of the A-Hash cannot be read, another round begins later: %s", error)
+            await self._clock.sleep(max(0, interval_ms - (self._clock.monotonic_ms() - begun)))
+
+    async def _round(self, cure: str) -> None:
+        await self._read_pages(cure)
+        self._damaged_logs = await self._read_logs(cure)
+        self._ended_ms = self._clock.now_ms()
+        damaged = (len(self._damaged), self._damaged_logs)
+        _LOG.info("the A-Hash's store was read: %d pages, %d damaged; of its logs %d damaged", self._total, *damaged)
+
+    async def _read_pages(self, cure: str) -> None:
+        first, told = 0, 0
+        pause_ms = self._pause_ms(STEP_PAGES * self._pages.page_bytes)
+        while True:
+            look: _Look = await self._off_loop(self._pages.look, first, STEP_PAGES)
+            flaws = await self._lasting(first, look.flaws)
+            for number in range(first, first + STEP_PAGES):
+                self._damaged.pop(number, None)
+            self._damaged |= flaws
+            for number, wrong in flaws.items():
+                told += 1
+                if told <= TOLD_MAX:
+                    _LOG.error("page %d of the A-Hash's store is damaged: %s. %s", number, wrong, cure)
+            first += STEP_PAGES
+            self._total, self._checked = look.pages, min(first, look.pages)
+            if first >= look.pages:
+                break
+            await self._clock.sleep(pause_ms)
+        self._damaged = {number: wrong for number, wrong in self._damaged.items() if number < self._total}
+
+    async def _lasting(self, first: int, flaws: dict[int, str]) -> dict[int, str]:
+        """What of the flaws that a step has found stays."""
+        for _ in range(AGAIN_MAX if flaws else 0):
+            await self._clock.sleep(AGAIN_MS)
+            again = (await self._off_loop(self._pages.look, first, STEP_PAGES)).flaws
+            flaws = {number: again[number] for number in flaws if number in again}
+            if not flaws:
+                break
+        return flaws
+
+    async def _read_logs(self, cure: str) -> int:
+        """How many are damaged."""
+        damaged = 0
+        for name in await self._off_loop(self._logs.names):
+            if wrong := await self._read_log(name):
+                damaged += 1
+                _LOG.error("%s of the A-Hash's store is damaged: %s. %s", name, wrong, cure)
+        return damaged
+
+    async def _read_log(self, name: str) -> str:
+        """What is wrong with a log file: the first thing; what stands behind it means nothing to anybody."""
+        at: int | None = 0
+        while at is not None:
+            look: _LogLook = await self._off_loop(self._logs.look, name, at)
+            if look.flaw:
+                return await self._lasting_in_log(name, at, look.flaw)
+            at = look.then
+            await self._clock.sleep(self._pause_ms(self._logs.step_bytes))
+        return ""
+
+    def _pause_ms(self, size: int) -> int:
+        return size * 1000 // self._pace.bytes_per_s_max
+
+    async def _lasting_in_log(self, name: str, at: int, flaw: str) -> str:
+        """What is wrong there, and stays so."""
+        for _ in range(AGAIN_MAX):
+            await self._clock.sleep(AGAIN_MS)
+            flaw = (await self._off_loop(self._logs.look, name, at)).flaw
+            if not flaw:
+                break
+        return flaw

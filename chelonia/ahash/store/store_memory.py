@@ -1,0 +1,131 @@
+"""The memory twin: a store in a dictionary, and an executor that runs work where it stands.
+
+For tests and the simulator. A crash is modelled by `reopened`: commits that had returned are there, nothing else is,
+and the store that crashed refuses everything from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from chelonia.ahash.store.port import NeverLate, State
+from chelonia.core.errors import CheloniaError, Kind
+
+T = TypeVar("T")
+
+
+class MemoryStore(NeverLate):
+    """A `Store` in memory, its own `State`. `free` is what `free_bytes` answers: assign it to model a full disk."""
+
+    def __init__(self, contents: Mapping[bytes, bytes] | None = None) -> None:
+        self._contents = dict(contents or {})
+        self._keys = sorted(self._contents)
+        self._open = True
+        self.number = 0
+        self.free = 1 << 40
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under `key`, or None."""
+        self._check_open()
+        return self._contents.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values in the order of `keys`."""
+        self._check_open()
+        return [self._contents.get(key) for key in keys]
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most `limit` (key, value) with start <= key < end, in order."""
+        self._check_open()
+        first = bisect_left(self._keys, start)
+        last = min(bisect_left(self._keys, end), first + limit)
+        return [(key, self._contents[key]) for key in self._keys[first:last]]
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold one state: nothing else runs here meanwhile."""
+        yield
+
+    def at_once(self, work: Callable[[State], T]) -> T | None:
+        """Run a brief read."""
+        return work(self)
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        """Apply all."""
+        self._check_open()
+        self.number += 1
+        for key, value in puts.items():
+            if key not in self._contents:
+                insort(self._keys, key)
+            self._contents[key] = value
+        for key in deletes:
+            if self._contents.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
+
+    def upkeep_due(self) -> bool:
+        """Never."""
+        return False
+
+    def upkeep(self) -> None:
+        """Nothing to do."""
+
+    def backup(self, target: str) -> None:
+        """Refuse: memory has no directory. Raises: NOT_SUPPORTED."""
+        raise CheloniaError(Kind.NOT_SUPPORTED, "backup", target, "a store in memory has no files to copy")
+
+    def free_bytes(self) -> int:
+        """What `free` was set to."""
+        return self.free
+
+    def close(self) -> None:
+        """Refuse everything from now on."""
+        self._open = False
+
+    def reopened(self) -> MemoryStore:
+        """Crash, and come back with what was committed."""
+        self.close()
+        return MemoryStore(self._contents)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", "the store is closed: retry elsewhere or later")
+
+
+class InlineExecutor:
+    """An `Executor` that runs work at once on the calling thread: for stores that never block."""
+
+    def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` now."""
+        return _run(work)
+
+    def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` now."""
+        return _run(work)
+
+    def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
+        """Do it now."""
+        del at_once
+        work()
+
+    def catch_up(self) -> None:
+        """Nothing waits."""
+
+    def waited(self) -> bool:
+        """Never."""
+        return False
+
+    async def close(self) -> None:
+        """Nothing to stop."""
+
+
+def _run(work: Callable[[], T]) -> asyncio.Future[T]:
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    try:
+        future.set_result(work())
+    except CheloniaError as error:
+        future.set_exception(error)
+    return future

@@ -1,0 +1,1 @@
+"""Ports to time, and pure helpers that wait, pace and race on it."""

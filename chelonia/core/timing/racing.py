@@ -1,0 +1,78 @@
+"""Several asked for the same, one beside the other: who keeps silent, or fails, holds up nobody.
+
+A caller begins some, and after each word of `ended` so `many` more. Whom it asks next, what counts as an answer and
+when it has enough are its own. What still runs when it leaves is cancelled, not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from chelonia.core.timing.clock import Clock
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+def many(*, silent: bool, of_use: bool, at_once: int = 1) -> int:
+    """How many to begin beside those that run: one for one that failed, `at_once` for those that are silent."""
+    if silent:
+        return at_once
+    return 0 if of_use else 1
+
+
+class Race(Generic[K, T]):
+    """What runs, and what was asked of whom: `K` is the caller's. Leave it (`async with`) to cancel what still runs."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._running: dict[asyncio.Task[T], K] = {}
+
+    @property
+    def running(self) -> Mapping[asyncio.Task[T], K]:
+        """Those begun of which `ended` has not told, in that order."""
+        return self._running
+
+    def begin(self, key: K, work: Coroutine[Any, Any, T]) -> None:
+        """Let `work` run too."""
+        self._running[asyncio.ensure_future(work)] = key
+
+    async def ended(self, pause_ms: int | None) -> tuple[K, asyncio.Task[T]] | None:
+        """Wait for one that has ended, at most `pause_ms` (None: for ever); it is no longer `running` then.
+
+        Returns: the first begun of those that have ended; None: all were silent for so long.
+        """
+        done = next((task for task in self._running if task.done()), None)
+        if done is None:
+            await self._wait(pause_ms)
+            done = next((task for task in self._running if task.done()), None)
+        return (self._running.pop(done), done) if done is not None else None
+
+    async def _wait(self, pause_ms: int | None) -> None:
+        if pause_ms is None:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            return
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def ended() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        timer = self._clock.call_later(pause_ms, ended)
+        try:
+            waiting: tuple[asyncio.Future[Any], ...] = (*self._running, over)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+
+    async def __aenter__(self) -> Race[K, T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._running:
+            task.cancel()

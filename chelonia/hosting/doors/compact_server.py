@@ -1,0 +1,364 @@
+"""Serves the compact encoding (`wire.compact`) on connections that agreed on it: many calls at once on each.
+
+The listener, its TLS and its certificates are those of HTTP; ALPN tells the two apart. Who has no role is known before
+anything is read of him; he is heard only to be told so, in frames that are small. Frames, calls in flight and unread
+answers are bounded for each connection: beyond them it is not read from, so that whoever floods waits for himself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import RequestKey, parse_request_key
+from chelonia.core.position import Horizon
+from chelonia.core.timing.eager import begin
+from chelonia.hosting.doors.faults import note_fault
+from chelonia.hosting.doors.grants import Grant, Registry
+from chelonia.hosting.net.http_messages import Peer
+from chelonia.hosting.net.identity import Identity, TlsObject
+from chelonia.wire import compact
+from chelonia.wire.operations import Service
+
+log = logging.getLogger("chelonia.compact")
+
+IDENTITY_MS: Final = 1_000
+"""How long an open connection's identity counts before expiry and revocation are looked at again."""
+
+IDLE_MS: Final = 600_000
+"""How long a connection may say nothing, with no call in flight: a host that lost its power never closes one."""
+ANSWERS_AT_ONCE: Final = 32
+"""Answers in one write: fewer wake the other end more often than what it gains by beginning sooner."""
+LOOK_MS: Final = 5_000
+"""How often a connection is looked at for what it fails to do."""
+
+Observe = Callable[[str, str, str, float], None]
+"""Told after each call: service, method, kind of the failure ("" for none), seconds."""
+
+
+AtOnce = Callable[[Call, str, tuple[Any, ...]], Any]
+"""Answers a call by the name of its method if nothing has to be waited for; None, or an error: the method is asked."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offered:
+    """One service offered: its port, and its methods as they are written; `brief` ones are tried `at_once`."""
+
+    port: object
+    methods: Mapping[str, compact.Method]
+    brief: frozenset[str]
+    at_once: AtOnce
+
+
+def offer(
+    service: Service, port: object, brief: frozenset[str] = frozenset(), at_once: AtOnce | None = None
+) -> dict[str, Offered]:
+    """What to offer of one service, by name; `at_once`: of a port that answers methods that are `brief` so."""
+    return {service.name: Offered(port, compact.methods(service), brief, at_once or _never)}
+
+
+def _never(call: Call, method: str, arguments: tuple[Any, ...]) -> None:
+    """No port is asked at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactParts:
+    """What a node gives: who holds which role, the newest position that answers may tell, and who counts calls."""
+
+    registry: Registry
+    horizon: Horizon
+    observe: Observe = lambda service, method, kind, seconds: None
+
+
+class CompactDoor:
+    """What connections speak to: the services offered, and who may call."""
+
+    def __init__(self, offered: Mapping[str, Offered], parts: CompactParts) -> None:
+        self._offered = offered
+        self._parts = parts
+
+    def answer_at_once(self, who: Peer, asked: compact.Asked) -> bytes | None:
+        """`answer` for a brief call, if nothing has to be waited for or explained; None: that is to be asked."""
+        offered = self._offered.get(asked.service)
+        if offered is None or asked.method not in offered.brief:
+            return None
+        started = time.perf_counter()
+        grant = self._parts.registry.known(who.dn, asked.service_id)
+        if grant is None or not grant.roles:
+            return None
+        try:
+            arguments = compact.decode_args(offered.methods[asked.method], asked.args)
+            result = offered.at_once(_call(who, asked, grant), asked.method, arguments)
+            if result is None:
+                return None
+            frame = compact.encode_result(asked.number, result, self._parts.horizon.newest)
+        except Exception:
+            return None
+        self._parts.observe(asked.service, asked.method, "", time.perf_counter() - started)
+        return frame
+
+    async def answer(self, who: Peer, asked: compact.Asked) -> bytes:
+        """Carry out one call; returns the frame of its answer, whatever came of it."""
+        started, kind, method = time.perf_counter(), "", None
+        try:
+            grant = self._parts.registry.known(who.dn, asked.service_id)
+            if grant is None:
+                grant = await self._parts.registry.grant(who.dn, asked.service_id)
+            port, method = self._find(asked, grant)
+            call = _call(who, asked, grant)
+            result = await getattr(port, method.name)(call, *compact.decode_args(method, asked.args))
+            return compact.encode_result(asked.number, result, self._parts.horizon.newest)
+        except CheloniaError as error:
+            kind = error.kind.value
+            note_fault(*_names(asked), who, error)
+            return compact.encode_failure(asked.number, error, self._parts.horizon.newest)
+        except Exception:
+            kind = Kind.INTERNAL.value
+            log.exception("failed service=%s op=%s request=%s", *_names(asked))
+            cause = f"an internal failure; the log has it under request {asked.request_id[:64]}"
+            return compact.encode_failure(asked.number, CheloniaError(Kind.INTERNAL, asked.method, cause=cause), None)
+        finally:
+            known = method is not None or self._offers(asked)
+            names = (asked.service, asked.method) if known else ("compact", "unreadable")
+            self._parts.observe(*names, kind, time.perf_counter() - started)
+
+    async def knows(self, who: Peer) -> bool:
+        """Whether a peer has any role here."""
+        return bool((await self._parts.registry.grant(who.dn)).roles)
+
+    def _offers(self, asked: compact.Asked) -> bool:
+        return asked.service in self._offered and asked.method in self._offered[asked.service].methods
+
+    def _find(self, asked: compact.Asked, grant: Grant) -> tuple[object, compact.Method]:
+        """The port and the method that are asked. Raises: DENIED, NOT_SUPPORTED."""
+        if not grant.roles:
+            raise CheloniaError(
+                Kind.DENIED, asked.method[:64], cause="this encoding is for approved services; use SOAP"
+            )
+        offered = self._offered.get(asked.service)
+        method = offered.methods.get(asked.method) if offered is not None else None
+        if offered is None or method is None:
+            cause = (
+                f"no service and method {asked.service[:64]!r} {asked.method[:64]!r} here in this encoding: use SOAP"
+            )
+            raise CheloniaError(Kind.NOT_SUPPORTED, "compact", cause=cause)
+        return offered.port, method
+
+
+class CompactConnection(asyncio.Protocol):
+    """One connection. `identify` says who is at the other end, and raises when that no longer holds; `lost` is told
+    once when the connection has ended."""
+
+    def __init__(
+        self,
+        door: CompactDoor,
+        identify: Callable[[TlsObject | None], Identity],
+        lost: Callable[[CompactConnection], None],
+    ) -> None:
+        self._door = door
+        self._identify = identify
+        self._lost = lost
+        self._splitter = compact.Splitter(bounds.COMPACT_STRANGER_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._arrived: deque[bytes] = deque()
+        self._working: set[asyncio.Task[None]] = set()
+        self._unread = False
+        self._paused = False
+        self._receiving = False
+        self._who = Peer()
+        self._known_s = -1.0
+        """When it was last looked who is at the other end; before that nothing is read."""
+        self._finishing = False
+        self._heard_s = self._begun_s = time.monotonic()
+        self._look: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Look who it is, then read."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
+        self._look_again()
+        self._start(self._meet(self._transport))
+        self._mind_pace()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody waits for the answers; what has begun is finished, for its effects."""
+        del exc
+        if self._look is not None:
+            self._look.cancel()
+        self._transport = None
+        self._out.clear()
+        self._arrived.clear()
+        self._lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Start the calls that have arrived whole."""
+        self._heard_s = time.monotonic()
+        arrived = self._arrived
+        goes_on = len(arrived)
+        if not self._splitter.kept:
+            self._begun_s = self._heard_s
+        try:
+            arrived.extend(self._splitter.feed(data))
+        except CheloniaError as error:
+            self._cut(str(error))
+        if len(arrived) > goes_on:
+            self._begun_s = self._heard_s
+        if not goes_on:
+            self._begin_arrived()
+
+    def _begin_arrived(self) -> None:
+        """Begin calls until there is a write full of answers, and go on in the next turn of the event loop: who asked
+        reads the first answers while the others are made, and no connection has the loop to itself."""
+        arrived, self._receiving = self._arrived, True
+        try:
+            while arrived and len(self._out) < ANSWERS_AT_ONCE:
+                self._begin(compact.decode_asked(arrived.popleft()))
+        except CheloniaError as error:
+            self._cut(str(error))
+        finally:
+            self._receiving = False
+        self._flush()
+        self._mind_pace()
+        if arrived:
+            asyncio.get_running_loop().call_soon(self._begin_arrived)
+
+    def pause_writing(self) -> None:
+        """The peer does not read its answers: nor are more calls read."""
+        self._unread = True
+        self._mind_pace()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._unread = False
+        self._mind_pace()
+
+    def finish(self) -> None:
+        """Take no more calls, and close when those in flight are answered."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._paused = True
+        self._finishing = True
+        self._close_when_done()
+
+    def cut(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _look_again(self) -> None:
+        """Cut a connection that does not finish a frame, or says nothing, for too long."""
+        now_s = time.monotonic()
+        slow = bool(self._splitter.kept) and not self._paused and (now_s - self._begun_s) * 1000 > bounds.SOAP_BODY_MS
+        idle = not self._working and (now_s - self._heard_s) * 1000 > IDLE_MS
+        if slow or idle:
+            self._cut("a call did not arrive in time" if slow else "nothing was asked for a long time")
+            return
+        self._look = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look_again)
+
+    def _begin(self, asked: compact.Asked) -> None:
+        known = (self._heard_s - self._known_s) * 1000 <= IDENTITY_MS
+        answer = self._door.answer_at_once(self._who, asked) if known else None
+        if answer is None:
+            self._start(self._serve(asked))
+        else:
+            self._out.append(answer)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = begin(work)
+        if task is not None:
+            self._working.add(task)
+            task.add_done_callback(self._done)
+
+    async def _meet(self, transport: asyncio.Transport) -> None:
+        """Look who is at the other end, and how much he may say; cut off whoever is nobody any more."""
+        now_s = time.monotonic()
+        try:
+            dn = self._identify(transport.get_extra_info("ssl_object")).dn
+        except CheloniaError as error:
+            self._cut(str(error))
+            return
+        self._who = Peer(dn, (transport.get_extra_info("peername") or ("",))[0])
+        known = await self._door.knows(self._who)
+        self._splitter.bytes_max = compact.CALL_BYTES_MAX if known else bounds.COMPACT_STRANGER_BYTES_MAX
+        self._known_s = now_s
+
+    async def _serve(self, asked: compact.Asked) -> None:
+        if self._transport is not None and (self._heard_s - self._known_s) * 1000 > IDENTITY_MS:
+            await self._meet(self._transport)
+        if self._transport is not None and not self._transport.is_closing():
+            self._send(await self._door.answer(self._who, asked))
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._working.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a call ended without an answer", exc_info=task.exception())
+        self._mind_pace()
+        self._close_when_done()
+
+    def _send(self, frame: bytes) -> None:
+        """Queue an answer; those that are ready together leave in one write."""
+        self._out.append(frame)
+        if self._receiving:
+            return
+        if len(self._working) == 1:
+            self._flush()
+        elif len(self._out) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        out = self._out
+        if self._transport is not None and out:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+        if self._finishing:
+            self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        done = not (self._arrived or self._working or self._out)
+        if self._finishing and done and self._transport is not None:
+            self._transport.close()
+
+    def _mind_pace(self) -> None:
+        """Read only while there is room for more calls and the answers are read."""
+        calls = len(self._working) + len(self._arrived)
+        full = self._unread or self._known_s < 0 or calls >= bounds.COMPACT_CALLS_MAX
+        if full is self._paused:
+            return
+        if self._transport is None or self._finishing or self._transport.is_closing():
+            return
+        if full and not self._paused:
+            self._transport.pause_reading()
+        elif not full and self._paused:
+            self._transport.resume_reading()
+        self._paused = full
+
+    def _cut(self, why: str) -> None:
+        log.info("connection cut who=%r reason=%s", self._who.dn, why)
+        self._arrived.clear()
+        self.cut()
+
+
+def _names(asked: compact.Asked) -> tuple[str, str, str]:
+    return asked.service[:64], asked.method[:64], asked.request_id[:64]
+
+
+def _call(who: Peer, asked: compact.Asked, grant: Grant) -> Call:
+    """The context of a call. Raises: BAD_REQUEST for a malformed key."""
+    return Call(
+        dn=who.dn,
+        roles=grant.roles,
+        service_id=grant.service_id,
+        address=who.address,
+        request_id=asked.request_id[:64],
+        request_key=parse_request_key(asked.request_key) if asked.request_key else RequestKey(""),
+        read_after=asked.read_after,
+        strong=asked.strong,
+    )

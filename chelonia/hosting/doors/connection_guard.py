@@ -1,0 +1,139 @@
+"""A small process beside a Shepherd's, which cuts its clients' connections when it stands still.
+
+A frozen process holds its connections, its kernel acknowledges for it, and nobody outside can cut them. This process
+has a duplicate of each, from the node (`guarded.py`), and hears its event loop turn. When it turns no more
+(`core.stillness`) all are shut down, so that a client fails at once and can ask elsewhere. It kills nothing, and when
+the node goes on it finds these connections closed, as if the clients had gone. It ends with the node.
+It imports little on purpose: one runs beside each Shepherd.
+
+Messages on the socket that is its standard input (SOCK_SEQPACKET), the number as 8 bytes, big-endian:
+`b` and the time in ms after which silence is standing still: the loop turns; `h`, with a file descriptor: hold this
+connection under that number; `f`: forget it. Back go 8 bytes: how many were cut. Any message is a sign of life.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from chelonia.core.timing.stillness import Stillness
+
+LOGGER = "chelonia.guard"
+BEAT, HOLD, FORGET = b"b", b"h", b"f"
+MESSAGE_BYTES = 9
+TURN_MESSAGES = 1024
+"""Taken in at most before it is looked how late it is."""
+DRAIN_BYTES = 1 << 20
+"""Thrown away at once."""
+DRAIN_BYTES_MAX = 1 << 30
+"""Thrown away at most: more than a kernel keeps for a connection (net.ipv4.tcp_rmem)."""
+
+
+def message(kind: bytes, number: int) -> bytes:
+    """A message to the guard."""
+    return kind + number.to_bytes(8, "big")
+
+
+def main() -> None:
+    """Guard until the node's end of standard input is closed."""
+    _, _, log_format, node = sys.argv
+
+    def say(text: str) -> None:
+        sys.stderr.write(log_line(text, node, time.time_ns() // 1_000_000, as_json=log_format == "json") + "\n")
+        sys.stderr.flush()
+
+    Guard(socket.socket(fileno=0), say).run()
+
+
+def log_line(text: str, node: str, at_ms: int, *, as_json: bool) -> str:
+    """A line as `logging_setup` makes them, which would be too much to import."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_ms // 1000)) + f".{at_ms % 1000:03d}Z"
+    if as_json:
+        import json
+
+        return json.dumps({"time": now, "level": "INFO", "node": node, "at": LOGGER, "message": text})
+    return f"time={now} level=INFO node={node} at={LOGGER} {text}"
+
+
+class Guard:
+    """Holds what it is given and cuts it when the other end of `channel` says nothing for too long."""
+
+    def __init__(self, channel: socket.socket, say: Callable[[str], None]) -> None:
+        channel.setblocking(False)
+        self._channel = channel
+        self._say = say
+        self._held: dict[int, int] = {}
+        self._stillness = Stillness()
+        self._limit_ms = 0
+
+    def run(self) -> None:
+        """Guard until the other end is closed."""
+        poller = select.poll()
+        poller.register(self._channel, select.POLLIN)
+        while True:
+            if poller.poll(self._stillness.wait_ms(_now_ms())):
+                if not self._take():
+                    break
+            elif self._stillness.stopped(_now_ms()) and not poller.poll(0):
+                self._cut()
+        while self._held:
+            os.close(self._held.popitem()[1])
+
+    def _take(self) -> bool:
+        """Take in what has come; returns whether the other end is still there."""
+        for _ in range(TURN_MESSAGES):
+            try:
+                data, descriptors, _flags, _from = socket.recv_fds(self._channel, MESSAGE_BYTES, 1)
+            except BlockingIOError:
+                break
+            except OSError:
+                return False
+            if not data:
+                return False
+            self._obey(data[:1], int.from_bytes(data[1:], "big"), descriptors)
+        if self._limit_ms:
+            self._stillness.heard(_now_ms(), self._limit_ms)
+        return True
+
+    def _obey(self, kind: bytes, number: int, descriptors: list[int]) -> None:
+        if kind == BEAT:
+            self._limit_ms = number
+        elif kind == HOLD and descriptors:
+            self._held[number] = descriptors[0]
+        elif kind == FORGET and number in self._held:
+            os.close(self._held.pop(number))
+
+    def _cut(self) -> None:
+        silent_ms, count = _now_ms() - self._stillness.heard_ms, len(self._held)
+        while self._held:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=self._held.popitem()[1]) as connection:
+                cut(connection)
+        if count:
+            self._say(f"the event loop has stood still for {silent_ms} ms: {count} clients' connections were cut")
+            with suppress(OSError):  # nobody to tell: the node has ended, or has not listened for very long
+                self._channel.send(count.to_bytes(8, "big"))
+
+
+def cut(connection: socket.socket) -> None:
+    """End a TCP connection both ways, though others have it open.
+
+    Who reads gets what is on its way, and the end. Who sends would not see it while it waits for room, so what it has
+    sent is thrown away: the end then tells of the room, and what is sent into it is answered with a reset. What had
+    come before the end, after that, is thrown away too: who has the connection open reads nothing with a gap in it.
+    """
+    for end in (socket.SHUT_RD, socket.SHUT_WR):
+        with suppress(OSError):  # the client has gone
+            connection.shutdown(end)
+        with suppress(OSError):  # there is no more
+            for _ in range(DRAIN_BYTES_MAX // DRAIN_BYTES):
+                if not connection.recv(DRAIN_BYTES, socket.MSG_DONTWAIT | socket.MSG_TRUNC):
+                    break
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,267 @@
+"""The data door: PUT, GET and HEAD on TURLs, streamed both ways with back-pressure.
+
+Tickets are judged by the Shepherd; this door speaks HTTP. A PUT answers 201 with `Chelonia-Receipts` when the upload is
+complete, 308 with `Chelonia-Offset` when bytes are kept and more is to come (`Content-Range`). HEAD on a PUT ticket
+tells `Chelonia-Offset`: where to continue, -1 when it is complete. GET knows Range (one or several), If-Range, ETag; an
+unbound ticket is good for one whole body, so ranges do not apply to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from email.utils import formatdate
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.shepherd import ByteRange, Download, ShepherdData, Upload, Uploaded
+from chelonia.hosting.doors.calls import call_of
+from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
+from chelonia.wire import receipts
+from chelonia.wire.digests import digest_headers, parse_digests
+from chelonia.wire.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
+from chelonia.wire.ranges import content_range, parse_content_range, parse_range, unsatisfied_range
+
+log = logging.getLogger("chelonia.data")
+
+METHODS: Final = ("GET", "HEAD", "PUT")
+BINARY: Final = "application/octet-stream"
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class DataDoor:
+    """Serves the TURLs of one Shepherd."""
+
+    def __init__(self, data: ShepherdData, registry: Registry, metrics: Metrics) -> None:
+        self._data = data
+        self._registry = registry
+        self._metrics = metrics
+
+    async def serve(self, request: Request) -> Answer:
+        """Answer one request on `/turl/<reference>?ticket=...`."""
+        started = time.perf_counter()
+        kind = ""
+        try:
+            match request.method:
+                case "PUT":
+                    return await self._put(request)
+                case "GET":
+                    return await self._get(request)
+                case "HEAD":
+                    return await self._head(request)
+                case _:
+                    return text_answer(405, "a TURL takes GET, HEAD and PUT\n", (("Allow", ", ".join(METHODS)),))
+        except CheloniaError as error:
+            kind = error.kind.value
+            log.info(
+                "refused %s path=%r request=%s who=%r error=%s",
+                request.method, request.path, request.request_id, request.peer.dn, error,
+            )  # fmt: skip
+            return error_answer(error)
+        finally:
+            method = request.method if request.method in METHODS else "other"
+            self._metrics.operation("turl", method, kind, time.perf_counter() - started)
+
+    # --- PUT ---
+
+    async def _put(self, request: Request) -> Answer:
+        call = await call_of(request, self._registry)
+        done = await self._data.receive(call, self._upload(request))
+        if not done.complete:
+            return text_answer(308, f"{done.offset} bytes are kept\n", (*_offset(done.offset), *_kept(done.offset)))
+        return text_answer(201, f"{done.offset} bytes stored\n", _stored(done))
+
+    def _upload(self, request: Request) -> Upload:
+        header = request.headers.get("Content-Range", "")
+        length, offset, total = request.length, 0, -1
+        if header:
+            part = parse_content_range(header)
+            total = part.total
+            if part.length < 0:  # `bytes */n`: no bytes, all of them should be there
+                offset = max(part.total, 0)
+            else:
+                offset = part.offset
+            if length >= 0 and length != max(part.length, 0):
+                cause = f"Content-Range says {max(part.length, 0)} bytes, Content-Length {length}"
+                raise CheloniaError(Kind.BAD_RANGE, "PUT", cause=cause)
+            length = max(part.length, 0)
+        announced = parse_digests(
+            content_md5="" if header else request.headers.get("Content-MD5", ""),
+            digest=request.headers.get("Digest", ""),
+            repr_digest=request.headers.get("Repr-Digest", ""),
+        )
+        return Upload(_ticket(request), self._counted(request.body, "in"), length, offset, total, announced)
+
+    # --- GET ---
+
+    async def _get(self, request: Request) -> Answer:
+        download = await self._data.open(await call_of(request, self._registry), _ticket(request))
+        try:
+            return self._content(request, download)
+        except CheloniaError as error:
+            await download.reader.close(complete=False)
+            if error.kind is Kind.BAD_RANGE:
+                refusal = error_answer(error)
+                headers = (*refusal.headers, ("Content-Range", unsatisfied_range(download.size)))
+                return Answer(refusal.status, headers, refusal.body)
+            raise
+
+    def _content(self, request: Request, download: Download) -> Answer:
+        headers = _describe(download)
+        spans = self._spans(request, download)
+        if not spans:
+            if _matches(request.headers.get("If-None-Match", ""), download):
+                return Answer(304, headers, _Content(download, self._chunks(download, (), b"")))
+            whole = ByteRange(0, download.size)
+            body = self._body(download, ((b"", whole),))
+            return Answer(200, (*headers, ("Content-Type", BINARY)), body, download.size)
+        if len(spans) == 1:
+            span = spans[0]
+            more = (("Content-Type", BINARY), ("Content-Range", content_range(span, download.size)))
+            return Answer(206, (*headers, *more), self._body(download, ((b"", span),)), span.length)
+        return self._multipart(download, spans, headers)
+
+    def _spans(self, request: Request, download: Download) -> tuple[ByteRange, ...]:
+        wanted = request.headers.get("Range", "")
+        condition = request.headers.get("If-Range", "")
+        if not wanted or download.single_use:
+            return ()
+        if condition and condition not in (_etag(download), _modified(download)):
+            return ()
+        return parse_range(wanted, download.size)
+
+    def _multipart(self, download: Download, spans: tuple[ByteRange, ...], headers: Headers) -> Answer:
+        boundary = f"chelonia-{download.blob}"
+        parts: list[tuple[bytes, ByteRange]] = []
+        length = 0
+        for span in spans:
+            head = (
+                f"\r\n--{boundary}\r\nContent-Type: {BINARY}\r\n"
+                f"Content-Range: {content_range(span, download.size)}\r\n\r\n"
+            ).encode()
+            parts.append((head, span))
+            length += len(head) + span.length
+        tail = f"\r\n--{boundary}--\r\n".encode()
+        kind = ("Content-Type", f"multipart/byteranges; boundary={boundary}")
+        body = self._body(download, tuple(parts), tail)
+        return Answer(206, (*headers, kind), body, length + len(tail))
+
+    def _body(
+        self, download: Download, parts: tuple[tuple[bytes, ByteRange], ...], tail: bytes = b""
+    ) -> AsyncIterator[bytes]:
+        return _Content(download, self._chunks(download, parts, tail))
+
+    async def _chunks(
+        self, download: Download, parts: tuple[tuple[bytes, ByteRange], ...], tail: bytes
+    ) -> AsyncGenerator[bytes, None]:
+        for head, span in parts:
+            if head:
+                yield head
+            if span.length:
+                async for chunk in self._counted(download.reader.read(span), "out"):
+                    yield chunk
+        if tail:
+            yield tail
+
+    # --- HEAD ---
+
+    async def _head(self, request: Request) -> Answer:
+        call, ticket = await call_of(request, self._registry), _ticket(request)
+        try:
+            download = await self._data.open(call, ticket)
+        except CheloniaError as error:
+            if error.kind is not Kind.BAD_TICKET:
+                raise
+            # A ticket to write, or none of ours at all: the upload side says which.
+            return Answer(200, _offset(await self._data.offset(call, ticket)), b"", 0)
+        await download.reader.close(complete=False)
+        return Answer(200, (*_describe(download), ("Content-Type", BINARY)), _nothing(), download.size)
+
+    async def _counted(self, chunks: AsyncIterator[bytes], direction: str) -> AsyncGenerator[bytes, None]:
+        try:
+            async for chunk in chunks:
+                self._metrics.data(direction, len(chunk))
+                yield chunk
+        finally:
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()
+
+
+class _Content:
+    """A body that releases its replica when it is closed, also when nobody ever began to read it."""
+
+    def __init__(self, download: Download, chunks: AsyncGenerator[bytes, None]) -> None:
+        self._download = download
+        self._chunks = chunks
+        self._complete = False
+        self._closed = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            chunk = await anext(self._chunks)
+        except StopAsyncIteration:
+            self._complete = True
+            raise
+        return chunk
+
+    async def aclose(self) -> None:
+        """Release the replica; what was not sent to its end gives a single-use ticket back."""
+        if not self._closed:
+            self._closed = True
+            await self._chunks.aclose()
+            await self._download.reader.close(complete=self._complete)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    empty: tuple[bytes, ...] = ()
+    for chunk in empty:
+        yield chunk
+
+
+def _ticket(request: Request) -> str:
+    ticket = request.query.get("ticket", "")
+    if not ticket:
+        raise CheloniaError(
+            Kind.BAD_TICKET, request.method, cause="no ticket in the query: use the TURL as it was given"
+        )
+    return ticket
+
+
+def _offset(offset: int) -> Headers:
+    return ((OFFSET_HEADER, str(offset)),)
+
+
+def _kept(offset: int) -> Headers:
+    return (("Range", f"bytes=0-{offset - 1}"),) if offset > 0 else ()
+
+
+def _stored(done: Uploaded) -> Headers:
+    signed = ((RECEIPTS_HEADER, receipts.to_header(done.receipts)),) if done.receipts else ()
+    guid = ((GUID_HEADER, done.guid),) if done.guid else ()
+    return (*_offset(done.offset), *signed, *guid, *digest_headers(done.checksums))
+
+
+def _describe(download: Download) -> Headers:
+    fixed = (("Accept-Ranges", "bytes"), ("ETag", _etag(download)), ("Last-Modified", _modified(download)))
+    return (*fixed, *digest_headers(download.checksums))
+
+
+def _etag(download: Download) -> str:
+    """A blob never changes, so its id is a strong validator."""
+    return f'"{download.blob}"'
+
+
+def _modified(download: Download) -> str:
+    return formatdate(download.created_ms // 1000, usegmt=True)
+
+
+def _matches(header: str, download: Download) -> bool:
+    tags = [tag.strip().removeprefix("W/") for tag in header.split(",") if tag.strip()]
+    return "*" in tags or _etag(download) in tags

@@ -1,0 +1,23 @@
+"""What a door writes down of a call that failed: a line in the log, and refusals in the audit log too."""
+
+from __future__ import annotations
+
+import logging
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.logging_setup import AUDIT_LOGGER
+from chelonia.hosting.net.http_messages import Peer
+
+log = logging.getLogger("chelonia.faults")
+audit = logging.getLogger(AUDIT_LOGGER)
+
+_REFUSALS = (Kind.DENIED, Kind.UNTRUSTED, Kind.WRONG_CLUSTER, Kind.BAD_TICKET)
+
+
+def note_fault(service: str, operation: str, request_id: str, who: Peer, error: CheloniaError) -> None:
+    """Write down that `operation` of `service` was answered with `error`."""
+    fields = (service, operation, request_id, who.dn, str(error))
+    log.info("fault service=%s op=%s request=%s who=%r error=%r", *fields)
+    if error.kind in _REFUSALS:
+        line = "refused service=%s op=%s request=%s who=%r address=%s error=%r"
+        audit.info(line, *fields[:4], who.address, str(error))

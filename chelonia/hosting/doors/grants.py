@@ -1,0 +1,163 @@
+"""Who is what: turns the DN of a connection into the roles of a call.
+
+Two sources: identities named in the node's configuration (always known, so that a cluster can start and an
+administrator can get in), and the cluster's registry of approved services, read every few seconds and, at a bounded
+pace, when an unknown DN calls. Fail-closed: when the registry has not been reachable for `keep_ms`, only the
+configured identities have roles. What a caller says of itself never grants anything; where one DN serves several
+services (one host certificate, two Shepherds), the header `Chelonia-Service` chooses among its registered ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
+from chelonia.core.librarian import ServiceRecord
+from chelonia.core.timing.clock import Clock
+
+log = logging.getLogger("chelonia.registry")
+
+Source = Callable[[], Awaitable[Iterable[ServiceRecord]]]
+"""Reads the cluster's registry. Raises CheloniaError when it cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a DN may act as here."""
+
+    roles: tuple[Role, ...] = ()
+    service_id: ServiceId = ServiceId("")
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryPace:
+    """How often the registry is read.
+
+    `refresh_ms` between two reads, and between two because of the same unknown caller; `miss_ms` at least between two
+    because of any unknown callers; `keep_ms` for how long what was read last counts when the registry is away.
+    """
+
+    refresh_ms: int = 5_000
+    miss_ms: int = 500
+    keep_ms: int = 60_000
+
+
+NOTHING = Grant()
+STRANGERS_MAX = 10_000
+"""Callers remembered as not registered: users, mostly."""
+
+
+class Registry:
+    """Grants roles to DNs. `run` keeps it fresh; without a source only the configured identities are known."""
+
+    def __init__(
+        self, configured: Iterable[ServiceRecord], source: Source | None, clock: Clock, pace: RegistryPace | None = None
+    ) -> None:
+        self._configured = tuple(configured)
+        self._source = source
+        self._clock = clock
+        self._pace = pace or RegistryPace()
+        self._read_at = -1
+        self._tried_at = -1
+        self._reachable = True
+        self._reading: asyncio.Task[bool] | None = None
+        self._strangers: dict[Dn, int] = {}
+        self._know(self._configured)
+
+    def _know(self, records: Iterable[ServiceRecord]) -> None:
+        self._records = _by_dn(records)
+        self._grants: dict[Dn, Grant] = {}
+
+    async def grant(self, dn: Dn, service: str = "") -> Grant:
+        """The roles of `dn`; `service` chooses among the ids registered for it."""
+        known = self.known(dn, service)
+        if known is not None:
+            return known
+        if self._worth_reading(dn):
+            # One read serves all who wait for it; who gives up waiting does not end it.
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self.refresh())
+            await asyncio.shield(self._reading)
+            if dn not in self._records:
+                self._remember_stranger(dn)
+        return self.known(dn, service) or NOTHING
+
+    def known(self, dn: Dn, service: str = "") -> Grant | None:
+        """`grant`, as far as nobody has to be asked; None: the registry might know more by now."""
+        self._forget_old()
+        grant = None if service else self._grants.get(dn)
+        if grant is None and dn in self._records:
+            grant = _choose(self._records[dn], service)
+            if not service:
+                self._grants[dn] = grant
+        return NOTHING if dn == ANONYMOUS else grant
+
+    def _worth_reading(self, dn: Dn) -> bool:
+        """Whether an unknown caller might be known after another read; nobody waits for a registry that is away."""
+        if self._source is None or not self._reachable:
+            return False
+        if self._reading is not None and not self._reading.done():
+            return True
+        now = self._clock.monotonic_ms()
+        if dn in self._strangers and now - self._strangers[dn] < self._pace.refresh_ms:
+            return False
+        return self._tried_at < 0 or now - self._tried_at >= self._pace.miss_ms
+
+    def _remember_stranger(self, dn: Dn) -> None:
+        if len(self._strangers) >= STRANGERS_MAX:
+            self._strangers.clear()
+        self._strangers[dn] = self._clock.monotonic_ms()
+
+    async def refresh(self) -> bool:
+        """Read the registry now; returns whether it could be read."""
+        if self._source is None:
+            return False
+        self._tried_at = self._clock.monotonic_ms()
+        try:
+            read = [record for record in await self._source() if record.approved]
+        except CheloniaError as error:
+            if self._reachable and error.kind is Kind.DENIED:
+                log.info("waiting for approval: chelonia admin node approve, or services in [trust] error=%s", error)
+            elif self._reachable:
+                log.info("registry unreachable, configured identities go on error=%s", error)
+            self._reachable = False
+            return False
+        self._reachable = True
+        self._read_at = self._clock.monotonic_ms()
+        self._know((*self._configured, *read))
+        return True
+
+    async def run(self) -> None:
+        """Keep reading the registry until cancelled."""
+        while self._source is not None:
+            await self.refresh()
+            self._forget_old()
+            await self._clock.sleep(self._pace.refresh_ms)
+
+    def _forget_old(self) -> None:
+        if self._read_at >= 0 and self._clock.monotonic_ms() - self._read_at > self._pace.keep_ms:
+            log.warning("registry unreachable for %d ms: only configured identities have roles", self._pace.keep_ms)
+            self._know(self._configured)
+            self._read_at = -1
+
+
+def _by_dn(records: Iterable[ServiceRecord]) -> dict[Dn, tuple[ServiceRecord, ...]]:
+    out: dict[Dn, tuple[ServiceRecord, ...]] = {}
+    for record in records:
+        if record.approved and record not in out.get(record.dn, ()):
+            out[record.dn] = (*out.get(record.dn, ()), record)
+    return out
+
+
+def _choose(records: tuple[ServiceRecord, ...], service: str) -> Grant:
+    """Roles of all records; the id asked for, else a Shepherd's (only those speak of themselves), else the first."""
+    roles = tuple(role for role in Role if any(record.role == role for record in records))
+    ids = [record.service_id for record in records if record.service_id]
+    shepherds = [record.service_id for record in records if record.role == Role.SHEPHERD]
+    chosen = ServiceId(service) if service in ids else next(iter((*shepherds, *ids)), ServiceId(""))
+    return Grant(roles, chosen)

@@ -1,0 +1,199 @@
+"""The node's side of the guard that cuts clients' connections when this process stands still (`connection_guard.py`).
+
+It keeps a duplicate of each connection, so that a number always means the same one, a guard that died is told anew, and
+a connection that has ended here ends for the client whatever the guard does. Nothing here waits for the guard: what its
+queue does not take is told with the next sign of life, and without a guard all goes on as without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from chelonia.core.timing.stillness import SIGNS
+from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, message
+
+log = logging.getLogger("chelonia.guard")
+
+START: Final = (
+    "import sys; sys.path.append(sys.argv[1]); from chelonia.hosting.doors.connection_guard import main; main()"
+)
+"""What the process runs, without the packages that are installed beside Chelonia."""
+PAUSE_MS: Final = 500
+PAUSE_MAX_MS: Final = 60_000
+STEADY_MS: Final = 10_000
+"""A guard that has lived so long is started again after the shortest pause."""
+DEAF_SIGNS: Final = 2 * SIGNS
+"""Signs of life in a row that a guard's queue did not take, after which another guard takes its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardParts:
+    """`limit_ms`: after how long without a turn of the event loop connections are cut, asked at each sign of life;
+    `cut`: told how many were; `node`, `log_format`: how the guard's lines in the log look."""
+
+    limit_ms: Callable[[], int]
+    cut: Callable[[int], None] = lambda number: None
+    node: str = "node"
+    log_format: str = "text"
+
+
+class Guarded:
+    """The connections that are cut when this process stands still; `run` keeps their guard."""
+
+    def __init__(self, parts: GuardParts) -> None:
+        self._parts = parts
+        self._numbers = count(1)
+        self._open: dict[int, socket.socket] = {}
+        self._told: set[int] = set()
+        self._due: dict[int, None] = {}
+        self._channel: socket.socket | None = None
+        self._deaf = 0
+        self.pid = 0
+
+    def hold(self, transport: asyncio.BaseTransport) -> int:
+        """Have a connection guarded; returns its number, 0 when it cannot be."""
+        known = transport.get_extra_info("socket")
+        if known is None:
+            return 0
+        try:
+            descriptor = os.dup(known.fileno())
+        except OSError as error:
+            log.info("a connection is not guarded error=%s", error)
+            return 0
+        number = next(self._numbers)
+        self._open[number] = socket.socket(known.family, known.type, known.proto, fileno=descriptor)
+        self._due[number] = None
+        self._tell()
+        return number
+
+    def release(self, number: int) -> None:
+        """The connection has been closed here: it ends, and is guarded no more. 0 is none."""
+        own = self._open.pop(number, None)
+        if own is None:
+            return
+        if number in self._told:
+            self._due[number] = None
+            self._tell()
+        else:
+            self._due.pop(number, None)
+        with contextlib.suppress(OSError):  # the client has gone already
+            own.shutdown(socket.SHUT_RDWR)
+        own.close()
+
+    async def run(self) -> None:
+        """Keep a guard until cancelled; one that ends is started again, less and less often when it does so soon."""
+        loop = asyncio.get_running_loop()
+        pause_ms, said = 0, ""
+        while True:
+            started = loop.time()
+            try:
+                reason = await self._once()
+            except Exception as error:  # whatever it is: the node serves without a guard
+                reason = f"it could not be started: {error!r}"
+            if (loop.time() - started) * 1000 >= STEADY_MS:
+                pause_ms, said = 0, ""
+            pause_ms = min(max(pause_ms * 2, PAUSE_MS), PAUSE_MAX_MS)
+            if reason != said:
+                log.warning(
+                    "nothing cuts clients' connections should this process stand still: the guard has gone, %s; "
+                    "it is tried again in %d ms, and then less and less often", reason, pause_ms,
+                )  # fmt: skip
+            said = reason
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def _once(self) -> str:
+        """Run one guard to its end; returns why there is none."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        root = str(Path(__file__).parents[3])
+        told = (root, self._parts.log_format, self._parts.node)
+        with ours:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-I", "-S", "-c", START, *told, stdin=theirs.fileno(), start_new_session=True
+                )
+            try:
+                return await self._with(process, ours)
+            finally:
+                self._channel, self.pid = None, 0
+                asyncio.get_running_loop().remove_reader(ours.fileno())
+                ours.close()
+                if process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        # Not by the process object: it would look for the end itself, and the watcher would miss it.
+                        os.kill(process.pid, signal.SIGKILL)
+                await process.wait()
+
+    async def _with(self, process: asyncio.subprocess.Process, channel: socket.socket) -> str:
+        self._told, self._due, self._deaf = set(), dict.fromkeys(self._open), 0
+        self._channel, self.pid = channel, process.pid
+        asyncio.get_running_loop().add_reader(channel.fileno(), self._heard, channel)
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            while not ended.done():
+                self._sign()
+                if self._deaf >= DEAF_SIGNS:
+                    return "it took nothing in"
+                await asyncio.wait((ended,), timeout=self._parts.limit_ms() / SIGNS / 1000)
+            return f"it ended with {ended.result()}"
+        finally:
+            ended.cancel()
+
+    def _sign(self) -> None:
+        """Say that the event loop turns, and what could not be said before."""
+        sent = self._send(message(BEAT, self._parts.limit_ms()))
+        self._deaf = 0 if sent else self._deaf + 1
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the guard which connections there are, as far as its queue takes it."""
+        if self._channel is None:
+            self._due.clear()
+            return
+        while self._due:
+            number = next(iter(self._due))
+            own = self._open.get(number)
+            if own is not None and number not in self._told:
+                if not self._send(message(HOLD, number), own.fileno()):
+                    return
+                self._told.add(number)
+            elif own is None and number in self._told:
+                if not self._send(message(FORGET, number)):
+                    return
+                self._told.discard(number)
+            del self._due[number]
+
+    def _send(self, data: bytes, *descriptors: int) -> bool:
+        """Send without waiting; returns whether it was taken. A guard that has gone is noticed by `run`."""
+        assert self._channel is not None
+        try:
+            if descriptors:
+                socket.send_fds(self._channel, [data], list(descriptors))
+            else:
+                self._channel.send(data)
+        except OSError:
+            return False
+        return True
+
+    def _heard(self, channel: socket.socket) -> None:
+        try:
+            data = channel.recv(8)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(channel.fileno())
+            return
+        self._parts.cut(int.from_bytes(data, "big"))

@@ -1,0 +1,491 @@
+"""The one HTTP server: every listener of every daemon is one of these.
+
+It owns what a hostile or broken client could abuse: header and body sizes, slow bodies, slow readers, idle and too
+many connections. It knows nothing of routes: a `Door` turns a Request into an Answer. ARC's clients send absolute-form
+targets only; both forms are served. On stopping it takes no new work, finishes every request that has begun (so that
+no acknowledged write is lost) and closes each connection after its last answer.
+Invariants: a request has exactly one answer, or its connection is cut so that nobody takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aiohttp import ClientPayloadError, web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_writer import StreamWriter
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
+from multidict import CIMultiDict
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.core.timing.clock import Clock, Ids
+from chelonia.hosting.doors.compact_server import CompactConnection, CompactDoor
+from chelonia.hosting.doors.guarded import Guarded
+from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
+from chelonia.hosting.net.http_messages import Answer, Door, Peer, Request, WhenClosed, error_answer
+from chelonia.hosting.net.identity import Identity, TlsObject
+from chelonia.wire import compact
+from chelonia.wire.headers import REQUEST_ID_HEADER
+
+log = logging.getLogger("chelonia.http.server")
+
+
+_OF_THE_CONNECTION = (Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNTRUSTED, Kind.EXPIRED)
+"""What another connection may be rid of: a client that has a new certificate shows it on the next one."""
+_BREAKS = (ConnectionError, ssl.SSLError, RequestPayloadError, ClientPayloadError, HttpProcessingError)
+"""What a body ends with that does not come whole."""
+Identify = Callable[[TlsObject | None], Identity]
+"""Tells who is at the other end of a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
+Observe = Callable[[Request, int, int, int], None]
+"""Told after each request: the request, status, bytes sent, milliseconds taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may take up. Defaults from `core.bounds`; tests make them small."""
+
+    header_bytes_max: int = bounds.HTTP_HEADER_BYTES_MAX
+    body_idle_ms: int = bounds.HTTP_BODY_IDLE_MS
+    body_rate_bytes_per_s_min: int = bounds.HTTP_BODY_RATE_BYTES_PER_S_MIN
+    send_idle_ms: int = bounds.HTTP_SEND_IDLE_MS
+    connections_max: int = bounds.CONNECTIONS_MAX
+    keepalive_ms: int = 75_000
+    handshake_ms: int = 10_000
+    linger_ms: int = 3_000
+    """How long the rest of a refused body is read and dropped, so that the sender gets to see the refusal."""
+    identity_ms: int = 1_000
+    """How long an open connection's identity counts before expiry and revocation are looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where to listen. `port` 0 lets the system choose. `tls` None is plaintext (tests only)."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    certificate_required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """What a server is given by its node."""
+
+    clock: Clock
+    ids: Ids
+    identify: Identify
+    observe: Observe = lambda request, status, sent, ms: None
+    compact: CompactDoor | None = None
+    """What connections that agree on the compact encoding speak to; the listener's TLS has to offer it."""
+    guarded: Guarded | None = None
+    """Has HTTP connections cut when this process stands still."""
+
+
+class HttpServer:
+    """Serves one listener through one door."""
+
+    def __init__(self, door: Door, listener: Listener, parts: ServerParts, limits: Limits | None = None) -> None:
+        self._door = door
+        self._listener = listener
+        self._parts = parts
+        self._limits = limits or Limits()
+        self._acceptor: _Acceptor | None = None
+        self._server: asyncio.Server | None = None
+        self._stopping = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._active: dict[int, web.BaseRequest] = {}
+        self.compact_connections: set[CompactConnection] = set()
+
+    @property
+    def port(self) -> int:
+        """The port listened on."""
+        assert self._server is not None, "start() first"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._acceptor.connections) + len(self.compact_connections) if self._acceptor else 0
+
+    async def start(self) -> None:
+        """Listen. Raises: OSError when the address is taken."""
+        context = self._listener.tls
+        limits = self._limits
+        self._acceptor = _Acceptor(
+            self._serve,
+            limits.connections_max,
+            self._parts.guarded,
+            keepalive_timeout=limits.keepalive_ms / 1000,
+            lingering_time=limits.linger_ms / 1000,
+            max_line_size=limits.header_bytes_max,
+            max_field_size=limits.header_bytes_max,
+            read_bufsize=SLICE_BYTES,
+            auto_decompress=False,
+            access_log=None,
+            logger=_ProtocolLog(logging.getLogger("chelonia.http.protocol")),
+        )
+        timeout = limits.handshake_ms / 1000 if context else None
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocol,
+            self._listener.host,
+            self._listener.port,
+            ssl=context,
+            backlog=1024,
+            reuse_address=True,
+            ssl_handshake_timeout=timeout,
+        )
+
+    async def stop(self, deadline_ms: int) -> None:
+        """Take no new connection, finish what has begun within `deadline_ms`, then close everything."""
+        if self._server is None or self._acceptor is None:
+            return
+        self._stopping = self._acceptor.stopping = True
+        self._server.close()  # whoever is in a TLS handshake goes on with it
+        busy = {id(request.protocol) for request in self._active.values()}
+        for connection in self._acceptor.connections:
+            if id(connection) not in busy:
+                connection.force_close()
+        for compact_connection in self.compact_connections:
+            compact_connection.finish()
+        self._mind_idle()
+        try:
+            async with asyncio.timeout(deadline_ms / 1000):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning(
+                "requests cut off at the stop deadline count=%d", len(self._active) + len(self.compact_connections)
+            )
+            for compact_connection in self.compact_connections:
+                compact_connection.cut()
+        # The last answer is still on its way out of the transport.
+        await self._acceptor.shutdown(1.0)
+
+    # --- one request ---
+
+    async def _serve(self, raw: web.BaseRequest) -> web.StreamResponse:
+        self._active[id(raw)] = raw
+        self._idle.clear()
+        try:
+            return await self._exchange(raw)
+        finally:
+            del self._active[id(raw)]
+            self._mind_idle()
+
+    def _mind_idle(self) -> None:
+        """Idle is when no request is being answered; a compact connection has ended when it is finished."""
+        if self._active or self.compact_connections:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    # --- connections that are not HTTP ---
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        assert self._acceptor is not None
+        http = self._acceptor.protocol()
+        door = self._parts.compact
+        return http if door is None or self._listener.tls is None else _Greeter(http, lambda: self._agreed(door))
+
+    def _agreed(self, door: CompactDoor) -> CompactConnection:
+        """A new connection in the compact encoding."""
+        connection = CompactConnection(door, self._parts.identify, self._forget)
+        self.compact_connections.add(connection)
+        if _refused(self.connections, self._limits.connections_max, stopping=self._stopping):
+            asyncio.get_running_loop().call_soon(connection.cut)
+        return connection
+
+    def _forget(self, connection: CompactConnection) -> None:
+        self.compact_connections.discard(connection)
+        self._mind_idle()
+
+    async def _exchange(self, raw: web.BaseRequest) -> web.StreamResponse:
+        started = self._parts.clock.monotonic_ms()
+        request = self._request(raw, Peer(address=raw.remote or ""))
+        try:
+            request = self._request(raw, self._peer(raw))
+            answer = await self._door(request)
+        except CheloniaError as error:
+            log.info("refused request=%s path=%r error=%s", request.request_id, request.path, error)
+            answer = replace(error_answer(error), close=error.kind in _OF_THE_CONNECTION)
+        except ConnectionError:
+            raise
+        except Exception:
+            log.exception("door failed request=%s method=%s path=%r", request.request_id, request.method, request.path)
+            cause = f"an internal failure; the log has it under request {request.request_id}"
+            answer = error_answer(CheloniaError(Kind.INTERNAL, cause=cause))
+        response, sent = await self._send(raw, request, answer)
+        took = self._parts.clock.monotonic_ms() - started
+        self._parts.observe(request, answer.status, sent, took)
+        return response
+
+    def _request(self, raw: web.BaseRequest, peer: Peer) -> Request:
+        length = raw.content_length
+        if length is None:
+            length = -1 if raw.body_exists else 0
+        request_id = raw.headers.get(REQUEST_ID_HEADER, "")
+        if not (
+            0 < len(request_id) <= 64 and request_id.isascii() and request_id.isprintable() and " " not in request_id
+        ):
+            request_id = self._parts.ids.token(8).hex()
+        body = _body(raw, self._limits, self._parts.clock)
+        required, closing = self._listener.certificate_required, self._when_closed(raw)
+        return Request(raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, required, closing)
+
+    def _when_closed(self, raw: web.BaseRequest) -> WhenClosed:
+        """Lets a door be told of the end of a connection that is open now."""
+        acceptor, connection = self._acceptor, raw.protocol
+
+        def when_closed(key: Hashable, told: Callable[[], None]) -> None:
+            if acceptor is not None and connection in acceptor.connections:
+                acceptor.closing.setdefault(id(connection), {})[key] = told
+
+        return when_closed
+
+    def _peer(self, raw: web.BaseRequest) -> Peer:
+        address = raw.remote or ""
+        if self._listener.tls is None:
+            return Peer(ANONYMOUS, address)
+        transport = raw.transport
+        if transport is None or self._acceptor is None:
+            raise ConnectionResetError("the client went away")
+        now = self._parts.clock.monotonic_ms()
+        known = self._acceptor.identities.get(id(raw.protocol))
+        if known is not None and now - known[1] < self._limits.identity_ms:
+            return Peer(known[0], address)
+        dn = self._parts.identify(transport.get_extra_info("ssl_object")).dn
+        if dn == ANONYMOUS and self._listener.certificate_required:
+            raise CheloniaError(Kind.UNTRUSTED, cause="this listener demands a client certificate")
+        self._acceptor.identities[id(raw.protocol)] = (dn, now)
+        return Peer(dn, address)
+
+    # --- the answer ---
+
+    async def _send(self, raw: web.BaseRequest, request: Request, answer: Answer) -> tuple[web.StreamResponse, int]:
+        response = web.StreamResponse(status=answer.status, headers=_headers(answer))
+        response.headers[REQUEST_ID_HEADER] = request.request_id
+        response.headers["Server"] = "Chelonia"
+        unread_wait = "100-continue" in raw.headers.get("Expect", "").lower() and raw.can_read_body
+        if answer.close or self._stopping or unread_wait:
+            response.force_close()
+        length = len(answer.body) if isinstance(answer.body, bytes) else answer.length
+        if length >= 0:
+            response.content_length = length
+        bodiless = raw.method == "HEAD" or answer.status in (204, 304)
+        chunks = _slices(answer.body) if isinstance(answer.body, bytes) else answer.body
+        sent = 0
+        try:
+            await response.prepare(raw)
+            if not bodiless:
+                sent = await self._send_body(raw, chunks, length)
+            await response.write_eof()
+        except ConnectionError:
+            raise
+        except Exception as error:
+            # Part of an answer is out: only cutting the connection tells the client that it is not whole.
+            level = logging.INFO if isinstance(error, CheloniaError) else logging.ERROR
+            log.log(
+                level, "answer cut off request=%s path=%r sent=%d: %r", request.request_id, request.path, sent, error
+            )
+            if raw.transport is not None:
+                raw.transport.abort()
+            raise ConnectionAbortedError(str(error)) from error
+        finally:
+            await _close(chunks)
+        return response, sent
+
+    async def _send_body(self, raw: web.BaseRequest, chunks: AsyncIterator[bytes], length: int) -> int:
+        sent = 0
+        writer = raw.writer
+        assert isinstance(writer, StreamWriter)
+        async for chunk in chunks:
+            view = memoryview(chunk)
+            for start in range(0, len(view), SLICE_BYTES):
+                part = view[start : start + SLICE_BYTES]
+                await writer.write(part, drain=False)
+                await self._drain(raw)
+                sent += len(part)
+        if 0 <= length != sent:
+            raise CheloniaError(Kind.NOT_ALIVE, cause=f"{sent} of {length} bytes could be read")
+        return sent
+
+    async def _drain(self, raw: web.BaseRequest) -> None:
+        """Wait until the client has taken enough; cut it off when it takes nothing for `send_idle_ms`."""
+        if not raw.protocol.writing_paused:
+            return
+        waiting = asyncio.ensure_future(raw.writer.drain())
+        left = _unsent(raw)
+        try:
+            while True:
+                done, _ = await asyncio.wait({waiting}, timeout=self._limits.send_idle_ms / 1000)
+                if done:
+                    return waiting.result()
+                now_left = _unsent(raw)
+                if now_left >= left:
+                    raise CheloniaError(Kind.TIMEOUT, cause="the client has stopped reading")
+                left = now_left
+        finally:
+            waiting.cancel()
+
+
+class _Greeter(asyncio.BufferedProtocol):
+    """Meets a new connection, and leaves it to whatever was agreed on in the TLS handshake."""
+
+    def __init__(self, http: Buffered, agreed: Callable[[], asyncio.Protocol]) -> None:
+        self._http = http
+        self._agreed = agreed
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hand the connection over."""
+        ssl_object = transport.get_extra_info("ssl_object")
+        chosen: asyncio.BaseProtocol = self._http
+        if ssl_object is not None and ssl_object.selected_alpn_protocol() == compact.PROTOCOL:
+            chosen = self._agreed()
+        transport.set_protocol(chosen)
+        chosen.connection_made(transport)
+
+
+class _Acceptor(web.Server):
+    """aiohttp's server with a cap on connections, and who is at the other end of each."""
+
+    def __init__(self, handler: Any, connections_max: int, guarded: Guarded | None, **options: Any) -> None:
+        super().__init__(handler, **options)
+        self.identities: dict[int, tuple[Dn, int]] = {}
+        self.closing: dict[int, dict[Hashable, Callable[[], None]]] = {}
+        self.stopping = False
+        self._connections_max = connections_max
+        self._guarded = guarded
+        self._numbers: dict[int, int] = {}
+        self._options = options
+        self._buffer = bytearray(SLICE_BYTES)
+
+    def protocol(self) -> Buffered:
+        """What the event loop speaks to on a new connection."""
+        return Buffered(self(), self._buffer)
+
+    def __call__(self) -> RequestHandler:
+        """A handler for a new connection."""
+        return _Connection(self, loop=self._loop, **self._options)
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if self._guarded is not None:
+            self._numbers[id(handler)] = self._guarded.hold(transport)
+        if _refused(len(self.connections), self._connections_max, stopping=self.stopping):
+            assert isinstance(handler, _Connection)
+            handler.refused = True
+            self._loop.call_later(0.01, transport.abort)  # not at once: the handler is not on its feet yet
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        self.identities.pop(id(handler), None)
+        if self._guarded is not None:
+            self._guarded.release(self._numbers.pop(id(handler), 0))
+        super().connection_lost(handler, exc)
+        for told in self.closing.pop(id(handler), {}).values():
+            told()
+
+
+class _Connection(RequestHandler):
+    """aiohttp's connection with a bound on all header fields of a request together; aiohttp bounds each of many."""
+
+    __slots__ = ("_head_bytes", "refused")
+
+    def __init__(self, manager: web.Server, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._head_bytes = 0
+        self.refused = False
+        """Whether nothing is read of it. (Asyncio's own loop may begin to read a transport that was paused at once.)"""
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; cut off a client whose header fields do not end in time."""
+        if self.refused:
+            return
+        before = self._request_count
+        # Else the bytes are of a body, also while the handler of a request just read is awake but has not run yet.
+        idle = before == 0 or (self._waiter is not None and not self._waiter.done())
+        super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if idle and self._request_count == before else 0
+        if self._head_bytes > self.max_field_size:
+            log.info("connection cut off: %d bytes of header fields without an end", self._head_bytes)
+            self.force_close()
+
+
+class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's complaints: what a client did wrong is one INFO line, not our stack trace."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        fault = kwargs.get("exc_info")
+        if isinstance(fault, HttpProcessingError):
+            # Its text quotes the request, which may hold a ticket.
+            self.logger.info("malformed request: %s", type(fault).__name__)
+        elif isinstance(fault, ConnectionError):
+            self.logger.debug("connection lost: %s", fault)
+        else:
+            super().log(level, msg, *args, **kwargs)
+
+
+async def _body(raw: web.BaseRequest, limits: Limits, clock: Clock) -> AsyncIterator[bytes]:
+    if not raw.can_read_body:
+        return
+    if "100-continue" in raw.headers.get("Expect", "").lower() and raw.version >= (1, 1):
+        await raw.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        raw.writer.output_size = 0
+    window_start, window_bytes = clock.monotonic_ms(), 0
+    while chunk := await _next_chunk(raw, limits):
+        yield chunk
+        window_bytes += len(chunk)
+        elapsed = clock.monotonic_ms() - window_start
+        if elapsed >= limits.body_idle_ms:
+            if window_bytes * 1000 < limits.body_rate_bytes_per_s_min * elapsed:
+                raise CheloniaError(
+                    Kind.TIMEOUT, cause=f"the body came at less than {limits.body_rate_bytes_per_s_min} B/s"
+                )
+            window_start, window_bytes = clock.monotonic_ms(), 0
+
+
+async def _next_chunk(raw: web.BaseRequest, limits: Limits) -> bytes:
+    try:
+        async with asyncio.timeout(limits.body_idle_ms / 1000):
+            return await raw.content.readany()
+    except TimeoutError as error:
+        cause = f"no byte of the body came for {limits.body_idle_ms} ms"
+        raise CheloniaError(Kind.TIMEOUT, cause=cause) from error
+    except (*_BREAKS, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and raw.transport is not None:
+            raise  # not aiohttp's way to say that the connection is closed
+        cause = "the connection ended before the body did"
+        raise CheloniaError(Kind.INCOMPLETE, cause=cause) from error
+
+
+async def _slices(body: bytes) -> AsyncIterator[bytes]:
+    if body:
+        yield body
+
+
+async def _close(chunks: AsyncIterator[bytes]) -> None:
+    aclose = getattr(chunks, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+def _headers(answer: Answer) -> CIMultiDict[str]:
+    return CIMultiDict(answer.headers)
+
+
+def _unsent(raw: web.BaseRequest) -> int:
+    return raw.transport.get_write_buffer_size() if raw.transport is not None else 0
+
+
+def _refused(connections: int, connections_max: int, *, stopping: bool) -> bool:
+    """Whether a new connection, counted among these, is one too many or too late; told in the log."""
+    if not stopping and connections <= connections_max:
+        return False
+    log.info("connection refused: %s", "this stops" if stopping else f"{connections_max} are open")
+    return True

@@ -1,0 +1,99 @@
+"""Which door answers which path of a listener, and the paths every listener has: /healthz, /readyz, /metrics.
+
+Who shows no certificate learns whether the node is ready, not why not, and no metrics: both name other nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ANONYMOUS
+from chelonia.hosting.metrics import CONTENT_TYPE, Metrics
+from chelonia.hosting.net.http_messages import Answer, Door, Request, text_answer
+
+log = logging.getLogger("chelonia.http.access")
+
+Check = Callable[[], Awaitable[None]]
+"""Returns when a part can serve. Raises: CheloniaError saying why not."""
+
+
+class Readiness:
+    """Whether the node can serve: every hosted part is asked."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, Check] = {}
+        self._asking: asyncio.Task[dict[str, str]] | None = None
+        self.stopping = False
+
+    def add(self, part: str, check: Check) -> None:
+        """Ask `check` about `part`."""
+        self._checks[part] = check
+
+    async def problems(self) -> dict[str, str]:
+        """Why the node is not ready, by part; empty when it is. However many ask, the parts are asked one at a time."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        found = await asyncio.shield(self._asking)
+        return {"node": "it is stopping", **found} if self.stopping else found
+
+    async def _ask(self) -> dict[str, str]:
+        found = {}
+        for part, check in self._checks.items():
+            try:
+                await check()
+            except CheloniaError as error:
+                found[part] = str(error)
+        return found
+
+
+class Routes:
+    """The door of one listener: the first part of the path chooses, upper or lower case alike."""
+
+    def __init__(self, doors: Mapping[str, Door], readiness: Readiness, metrics: Metrics | None) -> None:
+        self._doors = doors
+        self._readiness = readiness
+        self._metrics = metrics
+
+    async def serve(self, request: Request) -> Answer:
+        """Answer one request."""
+        first = request.path.strip("/").partition("/")[0].lower()
+        door = self._doors.get(first)
+        if door is not None:
+            return await door(request)
+        if request.method not in ("GET", "HEAD"):
+            return self._nothing()
+        match first:
+            case "healthz":
+                return text_answer(200, "ok\n")
+            case "readyz":
+                problems = await self._readiness.problems()
+                told = dict.fromkeys(problems, "not ready") if request.peer.dn == ANONYMOUS else problems
+                lines = "".join(f"{part}: {why}\n" for part, why in told.items())
+                return text_answer(503 if problems else 200, lines or "ready\n")
+            case "metrics" if self._metrics is not None and request.peer.dn == ANONYMOUS:
+                return text_answer(403, "metrics are for those who show a certificate\n")
+            case "metrics" if self._metrics is not None:
+                return Answer(200, (("Content-Type", CONTENT_TYPE),), await self._metrics.expose())
+            case _:
+                return self._nothing()
+
+    def _nothing(self) -> Answer:
+        here = " ".join(f"/{name}" for name in self._doors)
+        return text_answer(404, f"nothing is served here; this listener has: {here} /healthz /readyz\n")
+
+
+def observer(metrics: Metrics) -> Callable[[Request, int, int, int], None]:
+    """Count answers, and leave an access line at DEBUG; queries (they may hold tickets) are in neither."""
+
+    def observe(request: Request, status: int, sent: int, took_ms: int) -> None:
+        metrics.answered(status)
+        log.debug(
+            "%s %r status=%d sent=%d ms=%d request=%s who=%r from=%s",
+            request.method, request.path, status, sent, took_ms, request.request_id, request.peer.dn,
+            request.peer.address,
+        )  # fmt: skip
+
+    return observe

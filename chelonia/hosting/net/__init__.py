@@ -1,0 +1,1 @@
+"""TLS, HTTP, identity and RPC: what clients may import."""

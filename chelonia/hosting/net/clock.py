@@ -1,0 +1,53 @@
+"""Time and randomness as they really are: the only place, beside the simulator, that implements `core.clock`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+import uuid
+from collections.abc import Callable
+from time import CLOCK_BOOTTIME, clock_gettime_ns
+
+from chelonia.core.ids import Ms
+from chelonia.core.timing.clock import Timer
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> Ms:
+        """Wall-clock milliseconds since the Unix epoch."""
+        return Ms(time.time_ns() // 1_000_000)
+
+    def monotonic_ms(self) -> Ms:
+        """Milliseconds that never go back, and go on while the host sleeps: a lease does not outlive a suspension."""
+        return Ms(clock_gettime_ns(CLOCK_BOOTTIME) // 1_000_000)
+
+    async def sleep(self, duration_ms: int) -> None:
+        """Return after `duration_ms` milliseconds."""
+        await asyncio.sleep(duration_ms / 1000)
+
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> Timer:
+        """Call `callback` after `duration_ms` milliseconds."""
+        return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
+
+
+class SystemIds:
+    """Ids and random choices from the operating system's source."""
+
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+
+    def uuid(self) -> str:
+        """A fresh random UUID in lower case."""
+        return str(uuid.uuid4())
+
+    def token(self, n_bytes: int) -> bytes:
+        """`n_bytes` unpredictable bytes."""
+        return secrets.token_bytes(n_bytes)
+
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+        return self._random.random()

@@ -1,0 +1,272 @@
+"""Asks in the compact encoding (`wire.compact`): one connection to each target, many calls in flight on it.
+
+A connection is made when it is first needed and again after it broke; all calls on a connection that breaks, or that
+says nothing for as long as one of them may wait, fail together. Whether to ask again, and where, is the caller's
+(`rpc_client.Channel`). A target that does not speak it is remembered for `SOAP_MS`, so that nobody knocks each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+import itertools
+import ssl
+from typing import Final, cast
+
+import msgspec
+from yarl import URL
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.timing.clock import Clock
+from chelonia.hosting.net.http_client import explain
+from chelonia.wire import compact
+
+SOAP_MS: Final = 60_000
+"""How long a target that did not agree on this encoding is asked by SOAP: a daemon may be upgraded meanwhile."""
+CONNECT_MS: Final = 5_000
+"""TCP and TLS together."""
+
+
+class CompactClient:
+    """Connections to services of ours. Use inside one event loop; close when done."""
+
+    def __init__(self, tls: ssl.SSLContext, clock: Clock) -> None:
+        """Args: tls: offers `compact.PROTOCOL` and shows this node's certificate."""
+        self._tls = tls
+        self._clock = clock
+        self._open: dict[str, asyncio.Task[Connection]] = {}
+        self._stands: dict[str, Connection] = {}
+        self._soap_until: dict[str, int] = {}
+
+    def speaks(self, url: str) -> bool:
+        """Whether a target is worth asking in this encoding."""
+        return self._clock.monotonic_ms() >= self._soap_until.get(_target(url), 0)
+
+    async def ask(self, url: str, asking: Asking) -> compact.Answered:
+        """Make one call.
+
+        Raises: NOT_SUPPORTED (to be asked by SOAP), NETWORK, TIMEOUT, UNTRUSTED; `Silent` if that is to be told.
+        """
+        connection = self._standing(_target(url)) or await self._connected(_target(url))
+        return await connection.ask(asking)
+
+    def standing(self, url: str) -> Connection | None:
+        """The connection on which a call may be sent at once; None: there is none yet, or it is to be asked by SOAP."""
+        target = _target(url)
+        if self._soap_until and self._clock.monotonic_ms() < self._soap_until.get(target, 0):
+            return None
+        return self._standing(target)
+
+    def by_soap(self, url: str) -> None:
+        """Note that a target does not speak this, or not of that service."""
+        self._soap_until[_target(url)] = self._clock.monotonic_ms() + SOAP_MS
+
+    async def close(self) -> None:
+        """Close all connections."""
+        opening, self._open, self._stands = list(self._open.values()), {}, {}
+        for task in opening:
+            task.cancel()
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close()
+        await asyncio.gather(*opening, return_exceptions=True)
+
+    def _standing(self, target: str) -> Connection | None:
+        """The connection that stands; None: there is none yet, or it broke."""
+        connection = self._stands.get(target)
+        return None if connection is None or connection.broken else connection
+
+    async def _connected(self, target: str) -> Connection:
+        task = self._open.get(target)
+        if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().broken)):
+            task = self._open[target] = asyncio.create_task(self._connect(target))
+        try:
+            return await asyncio.shield(task)
+        except CheloniaError as error:  # a fresh one for each caller
+            raise CheloniaError(error.kind, error.op, error.subject, error.cause) from error
+
+    async def _connect(self, target: str) -> Connection:
+        where = URL(target)
+        host, port = where.host or "", where.port or 443
+        try:
+            async with asyncio.timeout(CONNECT_MS / 1000):
+                transport, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(target), host, port, ssl=self._tls, server_hostname=host
+                )
+        except (OSError, TimeoutError) as error:
+            raise explain(error, target) from error
+        if transport.get_extra_info("ssl_object").selected_alpn_protocol() != compact.PROTOCOL:
+            transport.abort()
+            self.by_soap(target)
+            raise CheloniaError(Kind.NOT_SUPPORTED, "compact", target, "it does not speak the compact encoding")
+        self._stands[target] = connection
+        return connection
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """What is asked, its number still to be given, and for how long an answer is waited for; `silent_ms`: after so long
+    without an answer `Silent` is raised (0: it is not)."""
+
+    words: compact.Asking
+    read_ms: int
+    silent_ms: int = 0
+
+
+class Silent(Exception):
+    """A call has no answer yet. It goes on: `rest` is to be awaited."""
+
+    def __init__(self, rest: asyncio.Future[compact.Answered]) -> None:
+        super().__init__()
+        self.rest = rest
+
+
+class Connection(asyncio.Protocol):
+    """One connection: numbers calls, and hands answers to whoever asked."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[compact.Answered]] = {}
+        self._due: list[tuple[float, int, float, float]] = []
+        """When who waits is told that it takes long, its number, since when he waits, and when next (0: never)."""
+        self._heard_s = 0.0
+        self._watch: asyncio.Handle | None = None
+        self._watch_s = 0.0
+        """When the watch looks next. (uvloop's handle of a time that is now does not know its time.)"""
+        self._splitter = compact.Splitter(compact.ANSWER_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._handed_out = 0
+        """How many answers came last together: as many may ask again in this turn."""
+        self.broken = False
+
+    def ask(self, asking: Asking) -> asyncio.Future[compact.Answered]:
+        """Send a call; its answer is to be awaited.
+
+        Raises: NETWORK, TOO_LARGE, BAD_REQUEST (text that is not UTF-8); when awaited NETWORK, TIMEOUT, `Silent`.
+        """
+        if self.broken:
+            raise self._failure("broke")
+        words = asking.words
+        words.number = number = next(self._numbers)
+        self._out.append(compact.encode_asked(words))
+        answer = self._waiting[number] = self._loop.create_future()
+        now_s = self._loop.time()
+        read_s = now_s + asking.read_ms / 1000
+        if 0 < asking.silent_ms < asking.read_ms:
+            self._expect(now_s + asking.silent_ms / 1000, number, now_s, read_s)
+        else:
+            self._expect(read_s, number, now_s, 0)
+        if len(self._waiting) == 1 and self._handed_out < 2:
+            self._flush()  # nobody else waits: hardly another call comes in this turn
+        elif len(self._out) == 1:
+            self._loop.call_soon(self._flush)
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Every call in flight fails."""
+        self._break(CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} broke: {exc or 'closed'}"))
+
+    def data_received(self, data: bytes) -> None:
+        """Hand out the answers that have arrived whole."""
+        self._heard_s = self._loop.time()
+        self._handed_out = 0
+        try:
+            for frame in self._splitter.feed(data):
+                self._handed_out += 1
+                answered = compact.decode_answered(frame)
+                waiting = self._waiting.pop(answered.number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answered)
+        except CheloniaError as error:
+            self._break(CheloniaError(Kind.NETWORK, cause=f"{self._target} answered what is no answer: {error.cause}"))
+
+    def _flush(self) -> None:
+        """Send what one turn of the event loop has asked in one write."""
+        out = self._out
+        if self._transport is not None and not self.broken and out:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+
+    def _expect(self, due_s: float, number: int, since_s: float, then_s: float) -> None:
+        """Watch one deadline, and another `then`; one timer, for the earliest."""
+        while self._due and self._is_over(self._due[0][1]):
+            self._waiting.pop(heapq.heappop(self._due)[1], None)
+        heapq.heappush(self._due, (due_s, number, since_s, then_s))
+        if self._watch is None or due_s < self._watch_s:
+            if self._watch is not None:
+                self._watch.cancel()
+            self._look_at(due_s)
+
+    def _look_at(self, when_s: float) -> None:
+        self._watch, self._watch_s = self._loop.call_at(when_s, self._overdue), when_s
+
+    def _overdue(self) -> None:
+        """Whoever has waited too long fails, and all others with him if nothing at all was heard meanwhile: then the
+        connection is of no use, its peer is frozen or gone."""
+        self._watch = None
+        while self._due:
+            due_s, number, since_s, then_s = self._due[0]
+            if self._is_over(number):
+                self._waiting.pop(heapq.heappop(self._due)[1], None)
+                continue
+            if due_s > self._loop.time():
+                self._look_at(due_s)
+                return
+            heapq.heappop(self._due)
+            waiting = self._waiting[number]
+            if then_s:
+                self._tell_silence(number, waiting)
+                heapq.heappush(self._due, (then_s, number, since_s, 0))
+                continue
+            error = CheloniaError(
+                Kind.TIMEOUT, cause=f"{self._target} did not answer in time; is it overloaded or cut off?"
+            )
+            if self._heard_s <= since_s:
+                self._break(error)
+                return
+            del self._waiting[number]
+            waiting.set_exception(error)
+
+    def _is_over(self, number: int) -> bool:
+        """Whether a call was answered, or whoever asked does not wait any more."""
+        waiting = self._waiting.get(number)
+        return waiting is None or waiting.done()
+
+    def _tell_silence(self, number: int, waiting: asyncio.Future[compact.Answered]) -> None:
+        """Whoever waits hears that it takes long; what answers him comes to another future."""
+        rest = self._waiting[number] = self._loop.create_future()
+        waiting.set_exception(Silent(rest))
+
+    def _break(self, error: CheloniaError) -> None:
+        if self.broken:
+            return
+        self.broken = True
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        failed, self._waiting = self._waiting, {}
+        self._due.clear()
+        for waiting in failed.values():
+            if not waiting.done():
+                waiting.set_exception(CheloniaError(error.kind, error.op, error.subject, error.cause))
+
+    def _failure(self, how: str) -> CheloniaError:
+        return CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} {how}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _target(url: str) -> str:
+    where = URL(url, encoded=True)
+    return f"{where.scheme}://{where.raw_authority}"

@@ -1,0 +1,341 @@
+"""The one HTTP client: pooled, bounded, mutual TLS, and every failure as a CheloniaError that names its cure.
+
+Used by the services' stubs, by Shepherds that push copies, and by the users' SDK. It knows nothing of SOAP or TURLs.
+A new TLS context (certificates reloaded) is used for every connection opened after it; old ones run out by themselves.
+Invariant: queries (they may hold tickets) never reach an error text or a log line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from yarl import URL
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
+from chelonia.hosting.net.tls import handshake_error
+from chelonia.wire.headers import ERROR_HEADER
+
+"""Names the kind of a refusal beside its status."""
+EXPECT_ABOVE_BYTES = 64 * 1024
+"""Bodies longer than this (or of unknown length) ask `Expect: 100-continue` first: a refusal then costs no upload."""
+ERROR_BODY_BYTES_MAX = 2048
+
+TlsSource = Callable[[], ssl.SSLContext | None]
+"""Gives the context for new connections, the same object while nothing changes (connections are pooled by it): hold
+on to one `TlsStore.client_context()`, which renews itself. None: plaintext and default trust (tests)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Patience and pool sizes."""
+
+    connect_ms: int = 10_000
+    read_idle_ms: int = 60_000
+    """How long an answer, or the next bytes of one, may take."""
+    connections_max: int = 256
+    connections_per_target_max: int = 32
+    keepalive_ms: int = 30_000
+    """How long an unused connection is kept: less than any server of ours keeps it."""
+    answer_bytes_max: int = 4 * bounds.SOAP_BODY_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A request. `body` of a stream with `length` -1 is sent chunked."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] | None = None
+    body: bytes | AsyncIterator[bytes] | None = None
+    length: int = -1
+    read_idle_ms: int = 0
+    """Overrides the client's patience when positive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A whole answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Streaming:
+    """An answer whose body is still to be read."""
+
+    def __init__(self, response: aiohttp.ClientResponse, target: str) -> None:
+        self._response = response
+        self._target = target
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+
+    @property
+    def length(self) -> int:
+        """Declared body length, -1 when not declared."""
+        return -1 if self._response.content_length is None else self._response.content_length
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes. Raises: NETWORK, TIMEOUT, INCOMPLETE when it ends early."""
+        while True:
+            try:
+                chunk = await self._response.content.readany()
+            except aiohttp.ClientPayloadError as error:
+                cause = f"{self._target} closed the connection in mid-body; ask again from where it broke off"
+                raise CheloniaError(Kind.INCOMPLETE, cause=cause) from error
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise explain(error, self._target) from error
+            if not chunk:
+                return
+            yield chunk
+
+    async def read(self, limit: int) -> bytes:
+        """Return the whole body. Raises: TOO_LARGE beyond `limit` bytes; NETWORK when it ends early, TIMEOUT."""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for chunk in self.chunks():
+                size += len(chunk)
+                if size > limit:
+                    raise CheloniaError(Kind.TOO_LARGE, cause=f"{self._target} answered with more than {limit} bytes")
+                parts.append(chunk)
+        except CheloniaError as error:
+            if error.kind is not Kind.INCOMPLETE:
+                raise
+            cause = f"the connection to {self._target} broke in the middle of its answer"
+            raise CheloniaError(Kind.NETWORK, cause=cause) from error
+        return b"".join(parts)
+
+
+class Unreachable(CheloniaError):
+    """A failure that passes only when somebody changes something, as an unknown host name: trying again is no use."""
+
+
+class HttpClient:
+    """Sends requests over pooled connections. Use inside one event loop; close when done."""
+
+    def __init__(self, tls: TlsSource, limits: ClientLimits | None = None) -> None:
+        self._tls = tls
+        self._limits = limits or ClientLimits()
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> HttpClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; what is asked from now on fails with NETWORK."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def request(self, sending: Sending) -> Received:
+        """Send and return the whole answer, whatever its status.
+
+        Raises: NETWORK, TIMEOUT, UNTRUSTED (TLS refused, with the reason), TOO_LARGE.
+        """
+        async with self.stream(sending) as answer:
+            body = await answer.read(self._limits.answer_bytes_max)
+            return Received(answer.status, answer.headers, body)
+
+    @asynccontextmanager
+    async def stream(self, sending: Sending) -> AsyncIterator[Streaming]:
+        """Send and give the answer with its body still to be read. Raises: as `request`; what the body raised."""
+        target = target_of(sending.url)
+        body = _Body(sending.body) if sending.body is not None and not isinstance(sending.body, bytes) else None
+        try:
+            response = await self._open(sending, body)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            if body is not None and body.failure is not None:
+                raise body.failure from error
+            raise explain(error, target) from error
+        try:
+            yield Streaming(response, target)
+        finally:
+            # Anything unread makes the connection useless for the next request.
+            if not response.content.is_eof():
+                response.close()
+            response.release()
+
+    async def _open(self, sending: Sending, body: _Body | None) -> aiohttp.ClientResponse:
+        headers = dict(sending.headers or {})
+        if body is not None and sending.length >= 0:
+            headers["Content-Length"] = str(sending.length)
+        options: dict[str, Any] = {}
+        context = self._tls()
+        if context is not None:
+            if not sending.url.startswith("https://"):
+                raise CheloniaError(Kind.BAD_REQUEST, cause=f"{target_of(sending.url)} is not https: nothing was sent")
+            options["ssl"] = context
+        if sending.read_idle_ms > 0:
+            options["timeout"] = self._timeout(sending.read_idle_ms)
+        expect = body is not None and not 0 <= sending.length <= EXPECT_ABOVE_BYTES
+        return await self._pool().request(
+            sending.method,
+            URL(sending.url, encoded=True),
+            headers=headers,
+            data=body.chunks() if body is not None else sending.body,
+            expect100=expect,
+            allow_redirects=False,
+            **options,
+        )
+
+    def _pool(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise CheloniaError(Kind.NETWORK, cause="this process closes its connections: it is ending")
+        if self._session is None:
+            limits = self._limits
+            connector = _Connector(
+                limit=limits.connections_max,
+                limit_per_host=limits.connections_per_target_max,
+                keepalive_timeout=limits.keepalive_ms / 1000,
+                enable_cleanup_closed=False,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=self._timeout(limits.read_idle_ms),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                read_bufsize=256 * 1024,
+                skip_auto_headers=("User-Agent", "Accept-Encoding"),
+            )
+        return self._session
+
+    def _timeout(self, read_idle_ms: int) -> aiohttp.ClientTimeout:
+        connect = self._limits.connect_ms / 1000
+        return aiohttp.ClientTimeout(total=None, connect=None, sock_connect=connect, sock_read=read_idle_ms / 1000)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """aiohttp's connector, with every connection read through one `Buffered`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._buffer = bytearray(SLICE_BYTES)
+
+    async def _wrap_create_connection(self, *args: Any, **options: Any) -> tuple[asyncio.Transport, ResponseHandler]:
+        factory, *rest = args
+        made: list[ResponseHandler] = []
+
+        def buffered() -> Buffered:
+            made.append(factory())
+            return Buffered(made[-1], self._buffer)
+
+        transport, _ = await super()._wrap_create_connection(buffered, *rest, **options)
+        return transport, made[-1]
+
+
+class _Body:
+    """A body being sent; keeps what its source raised, which aiohttp would turn into a connection error."""
+
+    def __init__(self, source: AsyncIterator[bytes]) -> None:
+        self._source = source
+        self.failure: Exception | None = None
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._source:
+                yield chunk
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+def target_of(url: str) -> str:
+    """The part of a URL that may be shown: scheme, host and port."""
+    parsed = URL(url, encoded=True)
+    return f"{parsed.scheme}://{parsed.raw_authority}"
+
+
+def raise_for_status(status: int, headers: Mapping[str, str], body: bytes, op: str = "") -> None:
+    """Raise what a refusal of a door of ours means. Raises: the kind it names, else by the status."""
+    if status < 400:
+        return
+    text = body[:ERROR_BODY_BYTES_MAX].decode("utf-8", "replace").strip()
+    name = headers.get(ERROR_HEADER, "")
+    if name:
+        raise CheloniaError(kind_from_wire(name), op, cause=text.removeprefix(f"{name}: "))
+    kind = _BY_STATUS.get(status, Kind.UNAVAILABLE if status >= 500 else Kind.BAD_REQUEST)
+    raise CheloniaError(kind, op, cause=f"HTTP {status}: {text[:200]}")
+
+
+_BY_STATUS = {
+    401: Kind.DENIED,
+    403: Kind.DENIED,
+    404: Kind.NOT_FOUND,
+    408: Kind.TIMEOUT,
+    409: Kind.CONFLICT,
+    413: Kind.TOO_LARGE,
+    416: Kind.BAD_RANGE,
+    500: Kind.INTERNAL,
+    501: Kind.NOT_SUPPORTED,
+    507: Kind.NO_SPACE,
+}
+
+
+def of_a_broken_connection(context: Mapping[str, Any]) -> bool:
+    """Whether what an event loop could not hand to anybody (`loop.call_exception_handler`) is only that a connection
+    broke: its peer left, or it was given up before its handshake ended. Whoever used it is told by what he awaits."""
+    error, text = context.get("exception"), str(context.get("message", ""))
+    if text.startswith("Fatal error on"):
+        return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "handler is closed" in str(error))
+    # aiohttp's task that sends an upload has nobody who waits for it when it fails before the first byte of the body
+    return text.startswith("Task exception was never") and isinstance(error, aiohttp.ClientConnectionError)
+
+
+def explain(error: BaseException, target: str) -> CheloniaError:
+    """Turn a failure of the transport into an error that names the target, the reason and the cure."""
+    if isinstance(error, CheloniaError):
+        return error
+    # aiohttp's wrapper of a refused certificate looks like one itself, without saying why.
+    refused = handshake_error(getattr(error, "certificate_error", error), target)
+    if refused.kind is not Kind.NETWORK:
+        return refused
+    if isinstance(error, aiohttp.ClientSSLError):
+        reason = getattr(getattr(error, "os_error", None), "reason", None) or "no common version or cipher"
+        cause = f"TLS with {target} failed: {reason}; is this the right port?"
+        return CheloniaError(Kind.UNTRUSTED, cause=cause)
+    if isinstance(error, aiohttp.InvalidURL | ValueError):
+        return CheloniaError(Kind.BAD_REQUEST, cause="not a URL that can be reached over https")
+    if isinstance(error, TimeoutError):
+        return CheloniaError(Kind.TIMEOUT, cause=f"{target} did not answer in time; is it overloaded or cut off?")
+    if _is_unknown_host(error):
+        cause = f"cannot connect to {target}: there is no host of that name; is it spelled right?"
+        return Unreachable(Kind.NETWORK, cause=cause)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return CheloniaError(Kind.NETWORK, cause=f"cannot connect to {target}: {_reason(error)}; is it running?")
+    return CheloniaError(Kind.NETWORK, cause=f"the connection to {target} broke: {_reason(error)}")
+
+
+def _is_unknown_host(error: BaseException) -> bool:
+    """Whether the name service knows for certain that there is no such host; that it cannot say passes."""
+    inner = getattr(error, "os_error", None)
+    return isinstance(inner, socket.gaierror) and inner.errno in (socket.EAI_NONAME, socket.EAI_NODATA)
+
+
+def _reason(error: BaseException) -> str:
+    inner = getattr(error, "os_error", None) or error
+    if isinstance(inner, ConnectionRefusedError):
+        return "connection refused"  # the event loops word it each in their way
+    if inner is error and isinstance(error, aiohttp.ClientOSError):  # its own text may quote the URL, with the ticket
+        return os.strerror(error.errno) if error.errno else "it was closed"
+    return getattr(inner, "strerror", None) or type(inner).__name__

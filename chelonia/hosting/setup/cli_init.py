@@ -1,0 +1,255 @@
+"""`cheloniad init`: makes a cluster of one host; `cheloniad admit` and `join` make it one of three.
+
+Each step is done only where it was not done before, so that an `init` that was killed, wherever, can be given again:
+a key without certificate is certified, a store that was founded and never used is taken, and the configuration of the
+core is the last thing written.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography import x509
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, Ms
+from chelonia.hosting.config import ReplicaEntry
+from chelonia.hosting.net.certificates import (
+    CERTIFICATE_LIFETIME_S,
+    CertificateAuthority,
+    KeyKind,
+    chain_pem,
+    key_at,
+    write_file,
+)
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.credentials import explain_file
+from chelonia.hosting.net.identity import is_for, name_from_dn, names_of, render_dn
+from chelonia.hosting.net.tls import TlsSettings, load_trust
+from chelonia.hosting.setup import host_files
+from chelonia.hosting.setup.cli_ca import base_of, host_subject
+from chelonia.hosting.setup.dev import dn_of
+from chelonia.hosting.setup.first_config import (
+    PORT_FIRST,
+    REPLICA,
+    ClusterFacts,
+    HostFacts,
+    Places,
+    check_host,
+    core_config,
+    url,
+)
+
+SECRET_BYTES: Final = 32
+CA_KEY: Final = KeyKind.P256
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the parser's subcommands."""
+    parser = verbs.add_parser(
+        "init",
+        help="set up the first host of a cluster: CA, certificates, configurations, A-Hash",
+        description="Makes what the first host needs, and says what to type next. Further hosts: `cheloniad admit` "
+        "here, `cheloniad join` there. Run as root; the daemons run as ACCOUNT.",
+    )
+    parser.add_argument("host", metavar="HOST", help="this host's name as others reach it: one.example.org")
+    parser.add_argument("--with", nargs="+", default=[], metavar="HOST", dest="others", help="hosts that will join")
+    parser.add_argument(
+        "--administrator", default="", metavar="WHO",
+        help="who administers and owns the root: a person's name, who gets a certificate in ~/.globus, or the DN of "
+        "one who has a certificate (default: the DN of ~/.globus/usercert.pem, else `Administrator`)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--organization", default="/O=Grid/O=Chelonia", metavar="DN",
+        help="what the subjects of all certificates begin with (default /O=Grid/O=Chelonia)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--site-certificate", action="store_true",
+        help="make no CA: use the host certificate and the CAs in the grid layout that are there",
+    )  # fmt: skip
+    parser.add_argument("--port", type=int, default=PORT_FIRST, help=f"first of 12 ports (default {PORT_FIRST})")
+    least, most = bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX
+    parser.add_argument(
+        "--round-trip-ms", type=int, default=least, metavar="MS",
+        help=f"the longest way between two hosts with metadata, there and back, from {least} (default) to {most}",
+    )  # fmt: skip
+    add_places(parser)
+    parser.set_defaults(act=_init)
+
+
+def add_places(parser: argparse.ArgumentParser, *, new: bool = True) -> None:
+    """Add the options that say where a host keeps things; `new`: one that is being set up."""
+    if new:
+        parser.add_argument("--domain", default="", metavar="SITE/RACK", help="failure domain of this host's Shepherd")
+        parser.add_argument("--account", default="chelonia", help="whom the daemons run as (default chelonia)")
+    parser.add_argument("--conf", type=Path, default=Path("/etc/chelonia"), help="default /etc/chelonia")
+    parser.add_argument("--grid", type=Path, default=Path("/etc/grid-security"), help="default /etc/grid-security")
+    parser.add_argument("--data", type=Path, default=Path("/var/lib/chelonia"), help="default /var/lib/chelonia")
+
+
+def places_of(options: argparse.Namespace) -> Places:
+    """Where this host keeps things."""
+    return Places(*(path.absolute() for path in (options.conf, options.grid, options.data)))
+
+
+def _init(options: argparse.Namespace) -> int:
+    places, name = places_of(options), check_host(options.host)
+    hosts = tuple(dict.fromkeys((name, *map(check_host, options.others))))
+    if host_files.is_set_up(places, name, "init"):
+        print(f"{name} is set up already; nothing was changed. Start it: systemctl enable --now chelonia@core")
+        return 0
+    _check_range("--port", options.port, 1, 65_535 - REPLICA)
+    _check_range("--round-trip-ms", options.round_trip_ms, bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX)
+    owner = host_files.account(options.account)
+    host_files.check_writable(places)
+    host_files.check_resolves(name)
+    host_files.check_ports(options.port)
+    dn = _site_certificate(places) if options.site_certificate else _own_certificates(places, name, options)
+    _check_certificate(places, name)
+    host_files.give(places.key, owner)
+    administrator = _administrator(options, places)
+    host_files.write_secret(places, owner, SystemIds().token(SECRET_BYTES).hex())
+    host_files.make_data(places, owner)
+    replicas = (ReplicaEntry(1, name, options.port + REPLICA, dn),)
+    begun = host_files.founded_before(places, owner)
+    known = begun or SystemIds().uuid()
+    cluster = ClusterFacts(known, options.port, (administrator,), hosts, replicas, options.round_trip_ms)
+    host = HostFacts(name, dn, 1, options.domain)
+    host_files.check_free_of_shepherd(host, cluster, places, "init")
+    if not begun:
+        _found(host, cluster, places, owner)
+    _write_client_settings(hosts, options.port)
+    host_files.write_configs(host, cluster, places, owner, "init")
+    _tell(hosts)
+    return 0
+
+
+def _check_range(option: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise CheloniaError(Kind.BAD_REQUEST, "init", str(value), f"{option} is from {least} to {most}")
+
+
+def _own_certificates(places: Places, name: str, options: argparse.Namespace) -> Dn:
+    """Make a CA and this host's certificate, where they are not there. Raises: EXISTS for another's certificate."""
+    if places.cert.exists() and not CertificateAuthority.is_in(places.grid):
+        cause = "there is a host certificate of another CA: use it with --site-certificate, or move it away"
+        raise CheloniaError(Kind.EXISTS, "init", str(places.cert), cause)
+    now = SystemClock().now_ms()
+    ca = _authority(places, f"{render_dn_of(options.organization)}/CN=Chelonia CA", now)
+    if not places.cert.exists():
+        issued = ca.issue_host(host_subject(ca, name), [name], now, key=key_at(places.key, CA_KEY))
+        write_file(places.cert, chain_pem(issued.chain), 0o444)
+    dn = dn_of(places.cert, places.key)
+    print(f"certificate   {dn}")
+    return dn
+
+
+def _authority(places: Places, subject: str, now: Ms) -> CertificateAuthority:
+    """The CA that is there, whole; a new one when there is none."""
+    # Nobody signs its CRL every month here: it lasts as long as the certificates that have to be renewed anyway.
+    lifetime = CERTIFICATE_LIFETIME_S
+    if CertificateAuthority.is_in(places.grid):
+        ca = CertificateAuthority.load(places.grid)
+        ca.finish(now, lifetime)
+    else:
+        ca = CertificateAuthority.create(places.grid, subject, now, kind=CA_KEY, crl_lifetime_s=lifetime)
+        print(f"CA            {ca.issued.dn}; its key is in {places.grid / 'ca'}: keep a copy of it elsewhere")
+    host_files.readers([places.grid, places.ca_dir, *places.ca_dir.iterdir()])
+    return ca
+
+
+def _check_certificate(places: Places, name: str) -> None:
+    """Raises: EXISTS when it is another host's, as after an `init` that was given another name; UNTRUSTED."""
+    cert = x509.load_pem_x509_certificates(places.cert.read_bytes())[0]
+    if not is_for(cert, name):
+        named = ", ".join(names_of(cert)) or "nobody"
+        cause = f"it names {named}, not {name}: move it away, or name the host that it is for"
+        raise CheloniaError(Kind.EXISTS, "init", str(places.cert), cause)
+    if reasons := _refused(places.cert, places):
+        cause = f"no other host would take it ({reasons}): put what its CA publishes into {places.ca_dir}"
+        raise CheloniaError(Kind.UNTRUSTED, "init", str(places.cert), cause)
+
+
+def _refused(cert: Path, places: Places) -> str:
+    """Why a certificate is not accepted by the CAs that are here; empty when it is."""
+    trust = load_trust(TlsSettings(ca_dir=places.ca_dir))
+    return "; ".join(explain_file(cert, trust, SystemClock().now_ms()))
+
+
+def _site_certificate(places: Places) -> Dn:
+    """The subject of the host certificate that is there. Raises: BAD_CONFIG."""
+    for path in (places.cert, places.key, places.ca_dir):
+        if not path.exists():
+            cause = "it is not there: put the site's files where grid software keeps them, or leave --site-certificate"
+            raise CheloniaError(Kind.BAD_CONFIG, "site certificate", str(path), cause)
+    dn = dn_of(places.cert, places.key)
+    print(f"certificate   {dn}")
+    return dn
+
+
+def _administrator(options: argparse.Namespace, places: Places) -> Dn:
+    """The administrator's DN; a certificate is made for a name. Raises: BAD_REQUEST, EXISTS, BAD_CONFIG."""
+    wanted, folder = options.administrator, Path.home() / ".globus"
+    cert, key = folder / "usercert.pem", folder / "userkey.pem"
+    if wanted.startswith("/"):
+        return render_dn_of(wanted)
+    if cert.exists():
+        dn = dn_of(cert, key)
+        if wanted and not dn.endswith(f"/CN={wanted}"):
+            cause = f"it is the certificate of {dn}: name that DN with --administrator, or move it away"
+            raise CheloniaError(Kind.EXISTS, "init", str(cert), cause)
+        print(f"administrator {dn}; {cert} was there")
+        if reasons := _refused(cert, places):
+            print(f"              it is not accepted yet ({reasons}): put what its CA publishes into {places.ca_dir}")
+        return dn
+    if options.site_certificate:
+        cause = "who administers? Give the DN of somebody who has a certificate: --administrator /DC=org/.../CN=Name"
+        raise CheloniaError(Kind.BAD_REQUEST, "init", cause=cause)
+    ca, now = CertificateAuthority.load(places.grid), SystemClock().now_ms()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    issued = ca.issue_user(f"{base_of(ca)}/CN={wanted or 'Administrator'}", now, key=key_at(key, ca.kind))
+    write_file(cert, chain_pem(issued.chain), 0o444)
+    print(f"administrator {issued.dn}; {cert} and userkey.pem were made")
+    return issued.dn
+
+
+def _found(host: HostFacts, cluster: ClusterFacts, places: Places, owner: host_files.Account) -> None:
+    """Begin the A-Hash."""
+    section = core_config(host, cluster, places).ahash
+    assert section is not None
+    host_files.found(section, owner)
+    print(f"A-Hash        founded in {places.ahash}, cluster {cluster.cluster}")
+
+
+def _write_client_settings(hosts: Sequence[str], port: int) -> None:
+    """Let `chelonia` find the cluster, unless it has settings already."""
+    path = Path.home() / ".config" / "chelonia" / "client.toml"
+    lines = []
+    for key, service in (("bartender", "Bartender"), ("librarian", "Librarian"), ("ahash", "AHash")):
+        listed = ", ".join(f'"{url(host, port, service)}"' for host in hosts)
+        lines.append(f"{key} = [{listed}]\n")
+    text = "".join(lines)
+    if not path.exists():
+        write_file(path, text.encode(), 0o644)
+    elif path.read_bytes() != text.encode():
+        print(f"client        {path} was there, and stays as it is; for this cluster it has to say\n\n{text}")
+        return
+    print(f"client        {path} tells `chelonia` where the cluster is")
+
+
+def _tell(hosts: Sequence[str]) -> None:
+    name, *others = hosts
+    print(f"\n{name} is set up. Next, on this host:\n")
+    print("    systemctl enable --now chelonia@core chelonia@shepherd")
+    print("    chelonia admin status")
+    for other in others or ["NAME-OF-ANOTHER-HOST"]:
+        print(f"    cheloniad admit {other}")
+
+
+def render_dn_of(text: str) -> Dn:
+    """A DN as somebody typed it, in the one form that is compared. Raises: BAD_REQUEST."""
+    return render_dn(name_from_dn(text))

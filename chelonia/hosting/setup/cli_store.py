@@ -1,0 +1,65 @@
+"""`cheloniad accept-store`: an administrator's word that what is in a Shepherd's directory is its store from now on.
+
+A Shepherd refuses an empty directory where the cluster knows a store, and a directory of another Shepherd or cluster:
+mostly a disk is not mounted, or is the wrong one. When it is meant, this command says so, once; the Shepherd must not
+run meanwhile. Replicas that are there stay; what only the earlier store held is reported lost at the next start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ServiceId
+from chelonia.core.shepherd import StoreIdentity
+from chelonia.hosting.config import load_config
+from chelonia.shepherd.store import blobs_notes
+from chelonia.shepherd.store.blobs_files import locked
+from chelonia.shepherd.store.store_state import read_identity, write_identity
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the parser's subcommands."""
+    parser = verbs.add_parser(
+        "accept-store",
+        help="say that a Shepherd's directory, as it is now, is its store (after a disk was replaced)",
+        description="The Shepherd must not run. Replicas in the directory stay; what only the Shepherd's earlier "
+        "store held is reported lost, and copied again from other Shepherds.",
+    )
+    parser.add_argument("--config", required=True, type=Path, help="the node's configuration")
+    parser.set_defaults(act=_accept)
+
+
+def _accept(options: argparse.Namespace) -> int:
+    section = load_config(options.config).shepherd
+    if section is None:
+        raise CheloniaError(Kind.BAD_CONFIG, "accept-store", str(options.config), "this node hosts no [shepherd]")
+    root, service = Path(section.data_dir), ServiceId(section.id)
+    root.mkdir(parents=True, exist_ok=True)
+    with locked(root):
+        (root / "replicas").mkdir(exist_ok=True)
+        held = sum(1 for _ in (root / "replicas").glob("??/*.record"))
+        accepted = accept(_known(root) if held else None, service)
+        (root / blobs_notes.NAME).unlink(missing_ok=True)  # nothing that was noted of it is believed, records are read
+        write_identity(root, accepted)
+    print(f"{root}: store {accepted.store} of {service}, {held} committed replicas; it is announced at the next start")
+    return 0
+
+
+def accept(found: StoreIdentity | None, service: ServiceId) -> StoreIdentity:
+    """The identity of a store that takes the place of whatever this Shepherd had before; an empty one is a new one."""
+    if found is None:
+        return StoreIdentity(str(uuid.uuid4()), service, replaces=True)
+    return replace(found, service=service, cluster="", replaces=True)
+
+
+def _known(root: Path) -> StoreIdentity | None:
+    """Whose store it says it is; None also when that cannot be read: this command is the cure for it."""
+    try:
+        return read_identity(root)
+    except CheloniaError:
+        return None

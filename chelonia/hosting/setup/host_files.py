@@ -1,0 +1,204 @@
+"""The files of a host that `cheloniad init` and `join` make: looked for before, written whole, owned as they must be.
+
+Nothing that is there is overwritten. The configuration of the core is written last: where it stands, all else does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import shutil
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chelonia.ahash.service import AHashSettings
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.ahash_replica import found_store, founded_only
+from chelonia.hosting.config import AHashSection, NodeConfig, load_config, read_secret, render_config
+from chelonia.hosting.net.certificates import write_file
+from chelonia.hosting.setup.first_config import LISTENING, ClusterFacts, HostFacts, Places, core_config, shepherd_config
+
+HEAD: Final = """# Made by `cheloniad {verb}`; yours to change. The files in conf/ of the distribution explain all keys;
+# `cheloniad print-config --config FILE` shows those that are not here, with their defaults.
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whom the daemons run as; also the owner of what they write."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+def account(name: str) -> Account:
+    """Find the account. Raises: BAD_CONFIG with the cure."""
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError as error:
+        cause = "no such account: install systemd/chelonia.sysusers.conf and run systemd-sysusers, or name another one"
+        raise CheloniaError(Kind.BAD_CONFIG, "account", name, f"{cause} with --account") from error
+    if found.pw_uid == 0:
+        raise CheloniaError(Kind.BAD_CONFIG, "account", name, "the daemons do not run as root: name another account")
+    if os.geteuid() not in (0, found.pw_uid):
+        cause = "only root can give it its files: run this command as root"
+        raise CheloniaError(Kind.BAD_CONFIG, "account", name, cause)
+    return Account(name, found.pw_uid, found.pw_gid)
+
+
+def is_set_up(places: Places, name: str, verb: str) -> bool:
+    """Whether this host is set up already, under this name. Raises: EXISTS when it is another's."""
+    if not places.core.exists():
+        return False
+    section = load_config(places.core).ahash
+    if section is not None and f"//{name}:" in section.id:
+        return True
+    had = section.id if section is not None else "it has no [ahash]"
+    cause = f"it configures another host ({had}): nothing is overwritten; move it, and what it names, away first"
+    raise CheloniaError(Kind.EXISTS, verb, str(places.core), cause)
+
+
+def check_writable(places: Places) -> None:
+    """Raises: BAD_CONFIG naming the first directory that cannot be written."""
+    for option, path in (("conf", places.conf), ("grid", places.grid), ("data", places.data)):
+        there = next(each for each in (path, *path.parents) if each.exists())
+        if not there.is_dir():
+            raise CheloniaError(Kind.BAD_CONFIG, "set up", str(there), f"it is no directory: --{option} names another")
+        if not os.access(there, os.W_OK | os.X_OK):
+            cause = f"cannot be written: run this command as root, or name another place with --{option}"
+            raise CheloniaError(Kind.BAD_CONFIG, "set up", str(there), cause)
+
+
+def check_free_of_data(places: Places) -> None:
+    """Raises: EXISTS when an A-Hash is there that nobody configures."""
+    if places.ahash.exists() and any(places.ahash.iterdir()):
+        cause = "there is a store of an A-Hash, but no configuration: move it away, or put the configuration back"
+        raise CheloniaError(Kind.EXISTS, "set up", str(places.ahash), cause)
+
+
+def founded_before(places: Places, owner: Account) -> str:
+    """The cluster whose store an `init` that was killed has founded, and nobody has used; empty when there is none.
+
+    Raises: EXISTS when there is any other.
+    """
+    cluster = founded_only(places.ahash)
+    if not cluster:
+        check_free_of_data(places)
+        return ""
+    give_all(places.ahash, owner)  # looked at by root: it may have got a new log
+    return cluster
+
+
+def check_ports(first: int) -> None:
+    """Raises: UNAVAILABLE when a port of the host's nodes is taken."""
+    taken = [port for port in (first + offset for offset in LISTENING) if not _is_free(port)]
+    if taken:
+        told = ", ".join(map(str, taken))
+        cause = f"port {told} is taken on this host: stop what listens there, or begin elsewhere with --port"
+        raise CheloniaError(Kind.UNAVAILABLE, "set up", cause=cause)
+
+
+def check_resolves(name: str) -> None:
+    """Raises: BAD_CONFIG when a name has no address: the others could not reach it either."""
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        cause = f"this name has no address ({error.strerror or error}): put it into DNS, or /etc/hosts of all hosts"
+        raise CheloniaError(Kind.BAD_CONFIG, "resolve", name, cause) from error
+
+
+def write_secret(places: Places, owner: Account, secret: str) -> None:
+    """Write the secret of the Bartenders, unless it is there."""
+    make_directory(places.conf, owner, 0o750, of_root=True)
+    if not places.secret.exists():
+        write_file(places.secret, f"{secret}\n".encode(), 0o400)
+    give(places.secret, owner)
+
+
+def check_secret(places: Places, secret: str) -> None:
+    """Raises: EXISTS when the Bartenders of another cluster have theirs here."""
+    if places.secret.exists() and read_secret(places.secret).decode() != secret:
+        cause = "it is not the secret of this cluster, but of another, or of one that it had: move it away"
+        raise CheloniaError(Kind.EXISTS, "join", str(places.secret), cause)
+
+
+def check_free_of_shepherd(host: HostFacts, cluster: ClusterFacts, places: Places, verb: str) -> None:
+    """Raises: EXISTS when a Shepherd is configured otherwise than it is going to be."""
+    if places.shepherd.exists() and load_config(places.shepherd) != shepherd_config(host, cluster, places):
+        cause = f"it is not what `{verb}` writes: move it away, or give `{verb}` again as it was given before"
+        raise CheloniaError(Kind.EXISTS, verb, str(places.shepherd), cause)
+
+
+def write_configs(host: HostFacts, cluster: ClusterFacts, places: Places, owner: Account, verb: str) -> None:
+    """Write both configurations, the core's last. Raises: EXISTS when another Shepherd is configured."""
+    make_directory(places.conf, owner, 0o750, of_root=True)
+    check_free_of_shepherd(host, cluster, places, verb)
+    _write_config(places.shepherd, shepherd_config(host, cluster, places), owner, verb)
+    _write_config(places.core, core_config(host, cluster, places), owner, verb)
+
+
+def _write_config(path: Path, config: NodeConfig, owner: Account, verb: str) -> None:
+    text = HEAD.format(verb=verb) + render_config(config, brief=True)
+    write_file(path, text.encode(), 0o640, (0, owner.gid) if os.geteuid() == 0 else None)
+
+
+def make_data(places: Places, owner: Account) -> None:
+    """Make the directories that the daemons write to."""
+    for path in (places.data, places.data / "core", places.backups, places.data / "shepherd"):
+        make_directory(path, owner, 0o750)
+
+
+def found(section: AHashSection, owner: Account) -> None:
+    """Make the first store of the group, whole or not at all. Raises: EXISTS."""
+    final = Path(section.data_dir)
+    partial = final.with_name(final.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    settings = AHashSettings(**section.tuning)
+    found_store(AHashSection(section.id, str(partial), replica_id=1, replicas=section.replicas), settings)
+    give_all(partial, owner)
+    partial.rename(final)
+
+
+def give(path: Path, owner: Account, *, of_root: bool = False) -> None:
+    """Make `owner` the owner of a file; `of_root`: he may only read it, through his group, where root writes it."""
+    if os.geteuid() == 0:
+        os.chown(path, 0 if of_root else owner.uid, owner.gid)
+
+
+def give_all(directory: Path, owner: Account) -> None:
+    """Make `owner` the owner of a directory and all that is in it."""
+    for path in (directory, *sorted(directory.rglob("*"))):
+        give(path, owner)
+
+
+def make_directory(path: Path, owner: Account, mode: int, *, of_root: bool = False) -> None:
+    """Make a directory, whole or not at all, and its parents with the usual mode; one that is there stays as it is."""
+    if path.exists():
+        return
+    partial = path.with_name(path.name + ".partial")
+    partial.mkdir(mode=0o700, parents=True, exist_ok=True)
+    give(partial, owner, of_root=of_root)
+    partial.chmod(mode)
+    partial.rename(path)
+
+
+def readers(paths: Iterable[Path]) -> None:
+    """Let everybody read what is public, whatever the umask: CAs and the directories above them."""
+    for path in paths:
+        path.chmod(0o755 if path.is_dir() else 0o444)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+        return True

@@ -1,0 +1,1 @@
+"""Drills: decided in `decide`, run in `act`."""

@@ -1,0 +1,279 @@
+"""Drills in one Librarian: the repair leader begins one, watches it, and calls it off when something else goes wrong.
+
+What may begin, and how far a drill is, stands in `drills`. The drill is stored with the lease as a condition, before
+the Shepherd is told anything: a leader that takes over finds it there and goes on watching. Nobody has to be alive for
+the harm to end: a silent Shepherd comes back by itself, and a damaged copy is found and replaced as any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call, Role
+from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus, ShepherdDrill
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import Exposed
+from chelonia.core.ids import REPAIR_OBJECT, BlobId, ReferenceId, ServiceId, blob_object, shepherd_object
+from chelonia.core.placement import NODE_OFFLINE
+from chelonia.core.replicas import Location, ReplicaState
+from chelonia.core.timing.clock import within
+from chelonia.librarian.context import Footing
+from chelonia.librarian.drills import decide as drills
+from chelonia.librarian.drills.decide import DRILL, Holding, Scene, Seen
+from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.metadata.blobs import facts_of
+from chelonia.librarian.metadata.elements import check, isnot
+from chelonia.librarian.repair.plan.read import Planning
+from chelonia.librarian.repair.progress.act import Progress
+from chelonia.librarian.repair.tally import Tally
+from chelonia.librarian.repair.trim import Trimming
+
+_LOG = logging.getLogger(__name__)
+
+SETTLE_MS = 3_000
+"""How long it may take until all is whole: on a busy cluster a file that was just stored has a copy under way."""
+OBEY_MS = 10_000
+"""How long a Shepherd may take to obey: its disk may be busy."""
+
+
+class Drilling:
+    """The drills of one Librarian. `step` every tick."""
+
+    def __init__(
+        self, footing: Footing, leading: Leading, planning: Planning, counts: tuple[Tally, Progress, Trimming]
+    ) -> None:
+        self._on = footing
+        self._leading = leading
+        self._planning = planning
+        self._tally, self._progress, self._trimming = counts
+        self._drill: Drill | None = None
+        self._watching = ""
+        self._stopped = ""
+        self._busy = asyncio.Lock()
+
+    # --- what is asked ----------------------------------------------------------------------------------------------
+
+    async def order(self, call: Call, order: DrillOrder) -> DrillStatus:
+        """Begin a drill, say whether one may begin, or call one off; by the leader, whoever is asked. An order that is
+        given again under its request key is answered with what came of it."""
+        if not call.has(Role.LIBRARIAN):
+            order = replace(order, by=call.dn)
+        drills.check_order(order, self._on.settings)
+        leader = self._leading.elsewhere
+        if not self._leading.now:
+            if call.has(Role.LIBRARIAN) or leader is None:
+                cause = "nobody leads repair at the moment; try again in a few seconds"
+                raise CheloniaError(Kind.UNAVAILABLE, "drill", cause=cause)
+            return await leader.drill(self._on.call.keyed(call.request_key), order)
+        async with self._busy:
+            asked = drills.order_id(order.by, call.request_key) or self._on.world.ids.uuid()
+            if asked in (self._current().id, self._stopped):
+                return self.own_status()
+            if order.action is not DrillAction.STOP:
+                return await self._begin(asked, order)
+            stopped = await self._stop(order)
+            self._stopped = asked
+            return stopped
+
+    def own_status(self) -> DrillStatus:
+        """The present or last drill, as this Librarian knows it."""
+        drill = self._current()
+        work = self._tally.watched if drill.running and self._watching == drill.id else {}
+        return DrillStatus(drill, self._on.wall, tuple(Exposed(live, blobs) for live, blobs in sorted(work.items())))
+
+    async def status(self) -> DrillStatus:
+        """The same, the leader's word if it can be had."""
+        leader = self._leading.elsewhere
+        if leader is None:
+            return self.own_status()
+        try:
+            return await leader.drill_status(self._on.call)
+        except CheloniaError as error:
+            _LOG.info("the leader does not say how far a drill is: %s", error)
+            return self.own_status()
+
+    def _current(self) -> Drill:
+        return self._drill or drills.stored_drill(self._leading.record)
+
+    # --- beginning --------------------------------------------------------------------------------------------------
+
+    async def _begin(self, asked: str, order: DrillOrder) -> DrillStatus:
+        scene = await self._settled()
+        if reasons := drills.unready(scene):
+            raise _refusal(order, reasons)
+        shepherd, held = await self._chosen(order, scene)
+        made = Drill(asked, shepherd=shepherd, files=len(held), began_ms=self._on.wall)
+        if order.action is DrillAction.CORRUPT:
+            spared = await self._spared(shepherd, drills.spare_copies(held, scene, shepherd))
+            made = replace(made, reference=spared.reference, blob=spared.blob, name=spared.name, files=1)
+            held = [spared]
+        drill = drills.begun(order, self._current(), made, self._on.settings)
+        if order.check_only:
+            return DrillStatus(replace(drill, stage=DrillStage.NONE), self._on.wall)
+        await self._store_first(drill)
+        self._watch(drill, held)
+        _LOG.warning(
+            "DRILL %s begins by order of %s: %s of %s, %d files; what is missing or damaged there meanwhile is meant",
+            drill.id, drill.by, drill.action.value, shepherd, drill.files,
+        )  # fmt: skip
+        try:
+            await self._tell(drill, drill.action)
+        except CheloniaError as error:
+            await self._store(replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=self._on.wall, why=str(error)))
+            cause = f"it is called off, the Shepherd does not obey: {error}"  # never a kind that is asked again unseen
+            raise CheloniaError(Kind.CONFLICT, "drill", drill.shepherd, cause) from error
+        return self.own_status()
+
+    async def _chosen(self, order: DrillOrder, scene: Scene) -> tuple[ServiceId, list[Holding]]:
+        """The first Shepherd that this drill may be done to, and what it holds. Raises: CONFLICT when there is none."""
+        refusals = []
+        for shepherd in drills.candidates(order, scene)[: bounds.DRILL_TRIES]:
+            held = await self._held(shepherd, order.files_max + 1)
+            reasons = drills.unsafe(order, shepherd, held, scene)
+            if not reasons:
+                return shepherd, held
+            refusals.append(_refusal(order, reasons))
+        raise refusals[0]
+
+    async def _settled(self) -> Scene:
+        """The cluster, once a drill may begin, or as it is after a while."""
+        until, scene = self._on.now + SETTLE_MS, self._scene()
+        while drills.unready(scene) and not scene.running and self._on.now < until:
+            await self._on.world.clock.sleep(self._on.settings.tick_ms)
+            scene = self._scene()
+        return scene
+
+    def _scene(self) -> Scene:
+        running = self._current()
+        return Scene(
+            nodes=self._planning.nodes().health,
+            control=self._progress.control,
+            exposed=self._tally.exposed,
+            held_back=self._trimming.held_back,
+            running=running.id if running.running else "",
+        )
+
+    async def _held(self, shepherd: ServiceId, limit: int) -> list[Holding]:
+        """What a Shepherd holds, as far as `limit` of it."""
+        call, nodes, held, after = self._on.call.strongly(), self._planning.nodes().health, list[Holding](), ""
+        while len(held) < limit:
+            size = min(limit - len(held), bounds.BULK_ELEMENTS_MAX)
+            page = await self._on.records.scan(call, shepherd_object(shepherd), "file", after, size)
+            blobs = await self._on.records.get(call, [blob_object(BlobId(blob)) for _, blob in page.items])
+            for (reference, _), blob in zip(page.items, blobs, strict=True):
+                if blob.exists:
+                    held.append(drills.holding(blob, ReferenceId(reference), shepherd, nodes))
+            if not (page.more and page.items):
+                break
+            after = page.items[-1][0]
+        return held
+
+    async def _spared(self, shepherd: ServiceId, spare: Sequence[Holding]) -> Holding:
+        """One copy to be damaged whose fellows have just answered for themselves. Raises: CONFLICT when none do."""
+        start = int(self._on.world.ids.uniform() * len(spare))
+        for item in (*spare[start:], *spare[:start])[: bounds.DRILL_TRIES]:
+            blob = await self._on.records.one(self._on.call.strongly(), blob_object(item.blob))
+            answered = await self._trimming.answering(blob)
+            if len({location.shepherd for location in answered} - {shepherd}) >= item.elsewhere:
+                return item
+        cause = f"the other copies of what {shepherd} holds do not answer: `chelonia admin scrub`, then try again"
+        raise CheloniaError(Kind.CONFLICT, "drill", shepherd, cause)
+
+    async def _tell(self, drill: Drill, action: DrillAction) -> None:
+        """Give the Shepherd its order. Raises: what it answers, NETWORK, TIMEOUT."""
+        position = await self._on.records.refresh_position(self._on.call.strongly())
+        order = ShepherdDrill(
+            action, drill.id, position, drill.until_ms - drill.began_ms, drill.reference, drill.blob
+        )  # fmt: skip
+        asked = self._on.world.directory.shepherd(drill.shepherd).drill(self._on.call, order)
+        await within(self._on.world.clock, max(self._on.settings.lease_ms, OBEY_MS), asked)
+
+    async def _store_first(self, drill: Drill) -> None:
+        """Store a drill that begins. Raises: CONFLICT when another runs, or somebody else leads."""
+        free = check(REPAIR_OBJECT, isnot(DRILL, "stage", DrillStage.RUNNING.value))
+        if not await self._leading.apply([free, *drills.storing(drill)]):
+            raise CheloniaError(Kind.CONFLICT, "drill", cause="another drill has just begun, or another leads repair")
+        self._drill = drill
+
+    async def _store(self, drill: Drill) -> None:
+        self._drill = drill
+        await self._leading.apply(drills.storing(drill))
+
+    # --- watching ---------------------------------------------------------------------------------------------------
+
+    async def _stop(self, order: DrillOrder) -> DrillStatus:
+        drill = self._current()
+        if not drill.running:
+            raise CheloniaError(Kind.CONFLICT, "drill", cause="no drill is running")
+        await self._changed(drill, drills.called_off(drill, f"stopped by {order.by}", self._on.wall))
+        return self.own_status()
+
+    async def step(self) -> None:
+        """Look at the drill that runs, if any."""
+        if not self._leading.now:
+            self._drill, self._watching = None, ""
+            return
+        async with self._busy:
+            drill = self._drill = self._current()
+            if not drill.running:
+                return
+            if self._watching != drill.id:
+                self._watch(drill, [] if drill.blob else await self._held(drill.shepherd, bounds.DRILL_FILES_MAX))
+            await self._changed(drill, drills.progressed(drill, await self._seen(drill), self._on.wall))
+
+    def _watch(self, drill: Drill, held: Sequence[Holding]) -> None:
+        self._tally.watch(frozenset([drill.blob] if drill.blob else [item.blob for item in held]))
+        self._watching = drill.id
+
+    async def _changed(self, before: Drill, after: Drill) -> None:
+        """Store what has changed, and tell the Shepherd when it is to answer again."""
+        if after == before:
+            return
+        await self._store(after)
+        if after.recalled_ms and not before.recalled_ms and after.action is DrillAction.SILENCE:
+            try:
+                await self._tell(after, DrillAction.STOP)
+            except CheloniaError as error:
+                _LOG.info("drill %s: %s is not reached, it comes back by itself: %s", after.id, after.shepherd, error)
+        if not after.running:
+            took = f"noticed after {_since(after, after.noticed_ms)}, whole after {_since(after, after.whole_ms)}"
+            _LOG.warning("DRILL %s is over: %s, %s; %s", after.id, after.stage.value, took, after.why or "all is well")
+
+    async def _seen(self, drill: Drill) -> Seen:
+        searching = any(cursor.shepherd == drill.shepherd and not cursor.read for cursor in self._progress.cursors)
+        present, tally = self._on.nodes.present(drill.shepherd), self._tally
+        seen = Seen(present, tally.watched, tally.touched, searching, self._others_away(drill))
+        if not drill.blob:
+            return seen
+        blob = await self._on.records.one(self._on.call, blob_object(drill.blob))
+        if not blob.exists:
+            return replace(seen, wanted=0)
+        location = str(Location(drill.shepherd, drill.reference))
+        state = blob.value("locations", location)
+        good = drills.holding(blob, drill.reference, drill.shepherd, self._planning.nodes().health).elsewhere
+        return replace(
+            seen, state=ReplicaState(state) if state else None, good=good, wanted=max(facts_of(blob).wanted, 1)
+        )  # fmt: skip
+
+    def _others_away(self, drill: Drill) -> tuple[ServiceId, ...]:
+        """Other Shepherds that are away, and not for a moment only."""
+        settings, table, away = self._on.settings, self._on.nodes.table, list[ServiceId]()
+        for shepherd in table.shepherds():
+            stored = table.stored(shepherd)
+            if shepherd == drill.shepherd or stored is None or self._on.nodes.present(shepherd):
+                continue
+            if stored.state == NODE_OFFLINE and self._on.wall - stored.since_ms >= settings.lease_ms:
+                away.append(shepherd)
+        return tuple(away)
+
+
+def _refusal(order: DrillOrder, reasons: Sequence[str]) -> CheloniaError:
+    return CheloniaError(Kind.CONFLICT, "drill", order.shepherd, "; ".join(reasons))
+
+
+def _since(drill: Drill, at_ms: int) -> str:
+    return f"{at_ms - drill.began_ms} ms" if at_ms else "-"

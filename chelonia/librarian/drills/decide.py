@@ -1,0 +1,351 @@
+"""Whether a drill may begin, what it is done to, and how far it is. Pure: what was read in, decisions out.
+
+Safety: a drill begins only while all is whole, every Shepherd is there, healing goes on, and what the harm takes away
+can be replaced; no file is ever left without a verified copy elsewhere, and a damaged copy leaves two. It is called
+off as soon as something else goes wrong. Every refusal names its cure.
+Reasoning: docs/design/016-drills-and-proofs.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import HealControl
+from chelonia.core.ids import REPAIR_OBJECT, BlobId, Guid, Ms, ReferenceId, RequestKey, ServiceId
+from chelonia.core.metadata import StoredObject
+from chelonia.core.placement import NODE_MAINTENANCE
+from chelonia.core.replicas import ReplicaState
+from chelonia.librarian.metadata.blobs import facts_of, locations_of
+from chelonia.librarian.metadata.elements import drop, put
+from chelonia.librarian.repair.plan.decide import NodeHealth
+from chelonia.librarian.settings import LibrarianSettings
+
+DRILL: Final = "drill"
+"""The section of the record of repair that holds the present or last drill."""
+MARGIN_MS: Final = 60_000
+"""What a silence of no particular length leaves for copies, after the delay of repair."""
+LEFT_MIN: Final = 2
+"""Verified copies that a damaged one leaves, at least; also the failure domains that a silent Shepherd leaves."""
+NAMES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A blob with a copy on the Shepherd. `elsewhere`: verified copies on other proven, steady Shepherds; `sound`: its
+    copy here is verified too; `spare`: all of its copies are, and there are no others."""
+
+    blob: BlobId
+    reference: ReferenceId
+    guid: Guid
+    name: str
+    size: int
+    wanted: int
+    elsewhere: int
+    sound: bool
+    spare: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The cluster before a drill. `exposed`, `held_back`: as healing counts; `running`: the id of a drill, or ""."""
+
+    nodes: Mapping[ServiceId, NodeHealth]
+    control: HealControl
+    exposed: int
+    held_back: int = 0
+    running: str = ""
+
+
+def duration_ms(order: DrillOrder, settings: LibrarianSettings) -> int:
+    """How long a Shepherd is to be silent; 0 for other drills."""
+    if order.action is not DrillAction.SILENCE:
+        return 0
+    usual = settings.repair_delay_ms + 2 * settings.lease_ms + MARGIN_MS
+    return order.duration_ms or min(usual, bounds.DRILL_MS_MAX)
+
+
+def order_id(by: str, key: RequestKey) -> str:
+    """The id of an order, and of the drill it begins: the same when the same person gives it once more, "" without a
+    request key."""
+    return hashlib.sha256(f"{by}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32] if key else ""
+
+
+# --- whether it may begin ---------------------------------------------------------------------------------------------
+
+
+def check_order(order: DrillOrder, settings: LibrarianSettings) -> None:
+    """Refuse an order that cannot be. Raises: BAD_REQUEST."""
+    shortest, silence = 2 * settings.lease_ms, duration_ms(order, settings)
+    cause = ""
+    if order.action is DrillAction.SILENCE and not shortest <= silence <= bounds.DRILL_MS_MAX:
+        cause = (
+            f"a silence lasts from {shortest} ms (two leases: a shorter one is not noticed) to {bounds.DRILL_MS_MAX} ms"
+        )
+    elif not 0 < order.within_ms <= bounds.DRILL_MS_MAX:
+        cause = f"all has to be whole within 1 to {bounds.DRILL_MS_MAX} ms"
+    elif not 0 < order.files_max <= bounds.DRILL_FILES_MAX or order.one_left_max < 0:
+        cause = f"a drill exposes 1 to {bounds.DRILL_FILES_MAX} files"
+    if cause:
+        raise CheloniaError(Kind.BAD_REQUEST, "drill", cause=cause)
+
+
+def unready(scene: Scene) -> list[str]:
+    """Why no drill may begin now, whichever; each reason with its cure."""
+    found = []
+    if scene.running:
+        found.append(f"drill {scene.running} is running: wait for it, or `chelonia admin drill stop`")
+    if scene.control.paused:
+        found.append(f"healing is paused by {scene.control.paused_by}: `chelonia admin heal resume`")
+    if scene.exposed:
+        cure = "wait until `chelonia admin heal status` shows none"
+        found.append(f"{scene.exposed} files have fewer verified copies than wanted: {cure}")
+    if scene.held_back:
+        found.append(f"erasures of {scene.held_back} files are held back: see `chelonia admin status`")
+    return found + [reason for shepherd, node in scene.nodes.items() if (reason := _unfit(shepherd, node))]
+
+
+def _unfit(shepherd: ServiceId, node: NodeHealth) -> str:
+    """Why a Shepherd is not as it should be, and the cure."""
+    if node.draining:
+        return f"{shepherd} is being drained: wait, then `chelonia admin node forget`, or `node undrain`"
+    if node.view.state == NODE_MAINTENANCE:
+        return f"{shepherd} is in maintenance: `chelonia admin node maintenance {shepherd} --end` when it is back"
+    if not node.present:
+        return f"{shepherd} is away: bring it back, or `chelonia admin node forget` it"
+    if not node.steady:
+        return f"{shepherd} comes and goes: find out why, and wait until it has been steady"
+    if not node.proven:
+        return f"{shepherd} has not compared its disk with the metadata since its start: wait a moment"
+    return f"{shepherd}: {node.view.trouble}" if node.view.trouble else ""
+
+
+def candidates(order: DrillOrder, scene: Scene) -> tuple[ServiceId, ...]:
+    """The Shepherds of a drill, to be tried in this order: the one that is named, else those with any replicas, the
+    fewest first.
+
+    Raises: NOT_FOUND when there is none.
+    """
+    if order.shepherd:
+        if order.shepherd in scene.nodes:
+            return (order.shepherd,)
+        cause = f"no such Shepherd is approved; known: {', '.join(scene.nodes) or 'none'}"
+        raise CheloniaError(Kind.NOT_FOUND, "drill", order.shepherd, cause)
+    holders = [(node.view.replicas, shepherd) for shepherd, node in scene.nodes.items() if node.view.replicas]
+    if not holders:
+        raise CheloniaError(Kind.NOT_FOUND, "drill", cause="no Shepherd holds anything: store some files first")
+    return tuple(shepherd for _, shepherd in sorted(holders))
+
+
+def unsafe(order: DrillOrder, shepherd: ServiceId, held: Sequence[Holding], scene: Scene) -> list[str]:
+    """Why this drill may not be done to this Shepherd; each reason with its cure.
+
+    Args:
+        held: what it holds, at most one more than `order.files_max`.
+    """
+    if order.action is DrillAction.CORRUPT:
+        if spare_copies(held, scene, shepherd):
+            return []
+        return [
+            f"{shepherd} holds no copy that can be spared: of a file with at least {LEFT_MIN + 1} verified copies, as "
+            "many as it should have, and room for another on a Shepherd that has none: name another Shepherd, or store "
+            "such a file (chelonia put --replicas 3)"
+        ]
+    return [*_too_exposed(order, shepherd, held), *_too_small(shepherd, held, scene)]
+
+
+def _too_exposed(order: DrillOrder, shepherd: ServiceId, held: Sequence[Holding]) -> list[str]:
+    if not held:
+        return [f"{shepherd} holds nothing, nothing would be shown: name another Shepherd"]
+    if len(held) > order.files_max:
+        return [
+            f"{shepherd} holds more than {order.files_max} files: name one that holds less, or allow more (--files)"
+        ]
+    found = []
+    none_left = [item for item in held if not item.elsewhere]
+    one_left = [item for item in held if item.elsewhere == 1]
+    if none_left:
+        cure = "give them more copies (chelonia modify <LN> set states neededReplicas 2), or name another Shepherd"
+        found.append(f"{len(none_left)} files could not be read meanwhile, {_names(none_left)}: {cure}")
+    if len(one_left) > order.one_left_max:
+        cure = f"allow it (--one-left {len(one_left)}), give them more copies, or name another Shepherd"
+        found.append(f"{len(one_left)} files would be left with one copy, {_names(one_left)}: {cure}")
+    return found
+
+
+def _too_small(shepherd: ServiceId, held: Sequence[Holding], scene: Scene) -> list[str]:
+    """Whether the others can take what has to be replaced."""
+    others = {s: node.view for s, node in scene.nodes.items() if s != shepherd and node.view.accepting}
+    found = []
+    needed = max((item.wanted for item in held), default=1)
+    if len(others) < needed:
+        found.append(f"{len(others)} other Shepherds take copies, files want up to {needed}: add one, or free space")
+    domains = {view.domain or s for s, view in others.items()}
+    if len(domains) < LEFT_MIN:
+        found.append(f"the others are in {len(domains)} failure domain: add a Shepherd in another")
+    size, free = sum(max(item.size, 0) for item in held), sum(view.free_bytes for view in others.values())
+    if free < 2 * size:
+        found.append(
+            f"{size} bytes would be copied, the others have {free} free, half of which may be used: free space"
+        )
+    return found
+
+
+def spare_copies(held: Iterable[Holding], scene: Scene, shepherd: ServiceId) -> list[Holding]:
+    """Copies here that may be damaged, in order of reference: of users' files with all copies they should have, all
+    verified, at least `LEFT_MIN` elsewhere, and with room for another on a Shepherd that has none."""
+    room = sorted(
+        (n.view.free_bytes for s, n in scene.nodes.items() if s != shepherd and n.view.accepting), reverse=True
+    )
+    spare = [
+        item
+        for item in held
+        if item.sound and item.spare and item.elsewhere >= max(LEFT_MIN, item.wanted - 1)
+        if 0 < item.size < 2**40 and not item.guid.startswith("sys:")
+        if len(room) > item.elsewhere and room[item.elsewhere] >= 2 * item.size
+    ]
+    return sorted(spare, key=lambda item: item.reference)
+
+
+def holding(
+    blob: StoredObject, reference: ReferenceId, shepherd: ServiceId, nodes: Mapping[ServiceId, NodeHealth]
+) -> Holding:
+    """What is to be known of a blob with a copy on a Shepherd."""
+
+    def sure(where: ServiceId) -> bool:
+        node = nodes.get(where)
+        return node is not None and node.present and node.proven and node.steady
+
+    facts, places = facts_of(blob), locations_of(blob)
+    good = [loc for loc, state in places if state is ReplicaState.ALIVE and sure(loc.shepherd)]
+    elsewhere = {loc.shepherd for loc in good if loc.shepherd != shepherd}
+    sound = any(loc.shepherd == shepherd and loc.reference == reference for loc in good)
+    return Holding(
+        facts.blob, reference, facts.guid, facts.name, facts.size, facts.wanted, len(elsewhere), sound,
+        spare=len(good) == len(places) >= facts.wanted,
+    )  # fmt: skip
+
+
+def _names(items: Sequence[Holding]) -> str:
+    shown = ", ".join(item.name or item.blob for item in items[:NAMES_SHOWN])
+    return shown + (", ..." if len(items) > NAMES_SHOWN else "")
+
+
+# --- how far it is ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the repair leader sees of a running drill.
+
+    `present`: its Shepherd is there; `exposed`: its files by copies left; `touched`: how many were found exposed, if
+    only for a moment; `searching`: what the Shepherd holds is still
+    being gone through, so that more may be exposed than is known; `others_away`: Shepherds that are away besides;
+    `state`: of the damaged copy as stored, None when it is gone; `good`: other verified copies of its file that can be
+    relied on; `wanted`: how many that should be, 0 when the file is gone.
+    """
+
+    present: bool
+    exposed: Mapping[int, int]
+    touched: int = 0
+    searching: bool = False
+    others_away: tuple[ServiceId, ...] = ()
+    state: ReplicaState | None = None
+    good: int = 0
+    wanted: int = 0
+
+
+def begun(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettings) -> Drill:
+    """The drill that begins at `made.began_ms`, after the `last` one."""
+    until = Ms(made.began_ms + duration_ms(order, settings))
+    return replace(
+        made, number=last.number + 1, action=order.action, stage=DrillStage.RUNNING, by=order.by,
+        until_ms=until, deadline_ms=Ms(until + order.within_ms),
+    )  # fmt: skip
+
+
+def progressed(drill: Drill, seen: Seen, now: Ms) -> Drill:
+    """The drill after a look at it. Where `recalled_ms` is newly set its Shepherd is to be told to answer."""
+    assert drill.running, "a drill that has ended does not go on"
+    drill = replace(drill, touched=max(drill.touched, seen.touched))
+    drill = _silence(drill, seen, now) if drill.action is DrillAction.SILENCE else _corruption(drill, seen, now)
+    if drill.running and now > drill.deadline_ms:
+        left = sum(seen.exposed.values())
+        why = drill.why or (f"{left} files are not whole yet" if left else "the Shepherd is not back yet")
+        return replace(drill, stage=DrillStage.LATE, ended_ms=now, why=why)
+    return drill
+
+
+def called_off(drill: Drill, why: str, now: Ms) -> Drill:
+    """The drill once it is called off: its Shepherd is told to answer, and it ends when all is whole."""
+    return replace(drill, recalled_ms=drill.recalled_ms or now, why=drill.why or why)
+
+
+def _silence(drill: Drill, seen: Seen, now: Ms) -> Drill:
+    whole = not (seen.exposed or seen.searching)
+    if not (drill.noticed_ms or seen.present):
+        drill = replace(drill, noticed_ms=now)
+    if drill.touched and whole and not drill.whole_ms:
+        drill = replace(drill, whole_ms=now)
+    if not drill.recalled_ms and now < drill.until_ms:
+        if seen.others_away:
+            return called_off(drill, f"{', '.join(seen.others_away)} went away meanwhile", now)
+        if drill.whole_ms:
+            return replace(drill, recalled_ms=now)
+        return drill
+    if not (seen.present and whole):
+        return drill
+    if not drill.noticed_ms:
+        drill = replace(drill, why=drill.why or "the Shepherd was never found silent")
+    stage = DrillStage.CALLED_OFF if drill.why else DrillStage.HEALED
+    return replace(drill, stage=stage, whole_ms=drill.whole_ms or now, ended_ms=now)
+
+
+def _corruption(drill: Drill, seen: Seen, now: Ms) -> Drill:
+    if not drill.noticed_ms and seen.state is not ReplicaState.ALIVE:
+        drill = replace(drill, noticed_ms=now)
+    if not seen.wanted:
+        return replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=now, why="the file was deleted meanwhile")
+    if drill.noticed_ms and seen.good >= seen.wanted:
+        stage = DrillStage.CALLED_OFF if drill.why else DrillStage.HEALED
+        return replace(drill, stage=stage, whole_ms=now, ended_ms=now)
+    return drill
+
+
+# --- as it is stored --------------------------------------------------------------------------------------------------
+
+_INTS: Final = frozenset(f.name for f in fields(Drill) if f.type in ("int", "Ms"))
+
+
+def stored_drill(record: StoredObject) -> Drill:
+    """The present or last drill, from the record of repair."""
+    found = record.sections.get(DRILL, {})
+    values: dict[str, object] = {}
+    for field in fields(Drill):
+        text = found.get(field.name, "")
+        if field.name in _INTS:
+            values[field.name] = int(text) if text.isdecimal() else 0
+        elif field.name == "action":
+            values[field.name] = DrillAction(text or DrillAction.SILENCE.value)
+        elif field.name == "stage":
+            values[field.name] = DrillStage(text or DrillStage.NONE.value)
+        else:
+            values[field.name] = text
+    return Drill(**values)  # type: ignore[arg-type]
+
+
+def storing(drill: Drill) -> list[Element]:
+    """The change that stores a drill in the place of the one before."""
+    elements = []
+    for field in fields(Drill):
+        value = getattr(drill, field.name)
+        text = str(value.value if isinstance(value, DrillAction | DrillStage) else value)
+        kept = text not in ("", "0")
+        elements.append(put(REPAIR_OBJECT, DRILL, field.name, text) if kept else drop(REPAIR_OBJECT, DRILL, field.name))
+    return elements

@@ -1,0 +1,150 @@
+"""Detection: a Shepherd whose process is gone is away at once, and one that only this Librarian cannot hear is not.
+
+When the connection that a Shepherd's heartbeats came over closes, its address is tried; if that refuses, the other
+Librarians are asked what they know, and so they are before a lease runs out. What follows is decided in
+`quorum_verdict`; only the repair leader writes it. Answering others, a Librarian tries the address itself, so that each
+vouches for what it has seen.
+
+Invariant: a Shepherd heard after its connection closed is not gone, whatever the knock at its door found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.healing import Word
+from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.timing.clock import within
+from chelonia.librarian.context import Footing
+from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.presence.quorum_verdict import Verdict, verdict
+
+_LOG = logging.getLogger(__name__)
+
+KNOCKS_MS = (0, 50, 200)
+"""Pauses before the tries at an address: a process that ends closes its connections before or after its listener."""
+ASK_MS_MAX = 1_000
+"""How long other Librarians' words are waited for, at most; half a lease if that is shorter."""
+
+
+class Detecting:
+    """One Librarian's detection. `suspect` and `run` for what closes, `look` for what is not heard."""
+
+    def __init__(self, footing: Footing, me: ServiceId, leading: Leading) -> None:
+        self._on = footing
+        self._table = footing.nodes.table
+        self._neighbours = footing.world.neighbours
+        self._me = me
+        self._leading = leading
+        self._suspects: dict[ServiceId, Ms] = {}
+        self._news = asyncio.Event()
+        self._asked_all_ms = Ms(0)
+        footing.nodes.listen(self._changed)
+
+    # --- what it is told --------------------------------------------------------------------------------------------
+
+    def suspect(self, shepherd: ServiceId) -> None:
+        """The connection that this Shepherd's heartbeats came over has closed."""
+        if self._neighbours is not None and shepherd in self._table.shepherds():
+            self._suspects[shepherd] = self._on.now
+            self._news.set()
+
+    def _changed(self, shepherd: ServiceId) -> None:
+        if self._table.doubts.is_away(shepherd, self._on.now):
+            self._news.set()
+
+    # --- what it does -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look into suspicions until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            suspects, self._suspects = self._suspects, {}
+            try:
+                await self._examine(suspects)
+            except CheloniaError as error:
+                _LOG.info("what was found of %s is written later: %s", ", ".join(suspects), error)
+
+    async def look(self, now: Ms) -> None:
+        """The leader's look at whom it has not heard: others are asked before their leases run out."""
+        settings = self._on.settings
+        missed = self._table.missed(now, settings.tick_ms)
+        if now - self._asked_all_ms >= settings.lease_ms:  # somebody may hear again who is away as far as is written
+            self._asked_all_ms = now
+            missed = tuple(dict.fromkeys((*missed, *self._table.unheard(now))))
+        await self._consult(missed)
+
+    async def words(self, shepherds: Sequence[ServiceId]) -> tuple[Word, ...]:
+        """What this Librarian knows of them, having tried the address of each now. For those who ask."""
+        now = self._on.now
+        await self._knock(dict.fromkeys(shepherds, now))
+        return tuple(self._table.word(shepherd, self._on.now) for shepherd in shepherds)
+
+    async def _examine(self, suspects: dict[ServiceId, Ms]) -> None:
+        left = suspects
+        for pause in KNOCKS_MS:
+            if left and pause:
+                await self._on.world.clock.sleep(pause)
+            found = await self._knock(left)
+            await self._consult(found)
+            left = {s: at for s, at in left.items() if s not in found and not self._heard_since(s, at)}
+        if self._leading.now:
+            await self._leading.write_transitions(self._on.now)
+
+    async def _knock(self, suspects: dict[ServiceId, Ms]) -> tuple[ServiceId, ...]:
+        """Try the addresses; returns those of which it is certain that nobody is there."""
+        if self._neighbours is None:
+            return ()
+        refused = await asyncio.gather(*map(self._neighbours.refused, suspects))
+        pairs = zip(suspects.items(), refused, strict=True)
+        gone = tuple(s for (s, at), refuses in pairs if refuses and not self._heard_since(s, at))
+        found = tuple(s for s in gone if not self._table.starting(s))  # then a lease decides
+        for shepherd in found:
+            if not self._table.doubts.is_gone(shepherd):
+                _LOG.info("shepherd %s: its connections have closed and its address refuses", shepherd)
+            self._table.doubts.refused(shepherd)
+        return found
+
+    def _heard_since(self, shepherd: ServiceId, at: Ms) -> bool:
+        heard = self._table.heard_ms(shepherd)
+        return heard is not None and heard > at
+
+    async def _consult(self, shepherds: Sequence[ServiceId]) -> None:
+        """Ask the others about them, and draw the conclusion."""
+        if not shepherds:
+            return
+        answers = await self._ask(shepherds)
+        now = self._on.now
+        for index, shepherd in enumerate(shepherds):
+            own, others = self._table.word(shepherd, now), [words[index] if words else None for words in answers]
+            found = verdict(own, others)
+            if Word.HEARD in others:
+                self._table.doubts.vouched(shepherd, now)
+                continue
+            if None not in others:
+                self._table.doubts.unvouched(shepherd)
+            if own is Word.GONE and found is Verdict.AWAY:
+                self._table.doubts.away(shepherd, now)
+
+    async def _ask(self, shepherds: Sequence[ServiceId]) -> list[tuple[Word, ...] | None]:
+        """The words of each other Librarian that runs; None of one that does not answer."""
+        others = [librarian for librarian in self._on.nodes.librarians() if librarian != self._me]
+        if self._neighbours is None or not others:
+            return []
+        answers = await asyncio.gather(*(self._answer(librarian, shepherds) for librarian in others))
+        return [words for words in answers if words != ()]
+
+    async def _answer(self, librarian: ServiceId, shepherds: Sequence[ServiceId]) -> tuple[Word, ...] | None:
+        """One Librarian's words; () when its process is not there, None when it does not say."""
+        assert self._neighbours is not None
+        limit = min(ASK_MS_MAX, self._on.settings.lease_ms // 2)
+        asked = self._neighbours.librarian(librarian).hearing(self._on.call, tuple(shepherds))
+        try:
+            words = await within(self._on.world.clock, limit, asked)
+        except CheloniaError:
+            return () if await self._neighbours.refused(librarian) else None
+        return words if len(words) == len(shepherds) else None

@@ -1,0 +1,1 @@
+"""The leader's lease: decided in `decide`, kept in `act`."""

@@ -1,0 +1,111 @@
+"""The sweep: what was kept only for a while goes when its time has come - deleted files, uploads never completed.
+
+Only the repair leader sweeps, each transact under its lease. What it finds stands in two indexes ordered by time, so a
+sweep costs what has expired and one look at each index, whatever the size of the namespace. Erasure goes through the
+outboxes, with a user's deletion behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import (
+    OVERWRITTEN_OBJECT,
+    PENDING_OBJECT,
+    REBUILD_OBJECT,
+    TRASH_OBJECT,
+    Guid,
+    ObjectId,
+    blob_object,
+    is_guid,
+)
+from chelonia.core.librarian import TYPE_PENDING, TYPE_TRASHED
+from chelonia.core.metadata import Needed
+from chelonia.librarian.context import Footing
+from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.metadata import rebuild_record
+from chelonia.librarian.metadata.elements import as_read, check, drop, erase, is_
+from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.tree import blobs_of, type_of
+
+_LOG = logging.getLogger(__name__)
+
+PAGE = 200
+"""What has expired and is swept together; each is a transact of its own."""
+
+
+class Expiring:
+    """The sweep of one Librarian."""
+
+    def __init__(self, footing: Footing, leading: Leading) -> None:
+        self._on = footing
+        self._leading = leading
+
+    async def sweep(self) -> None:
+        """Let go of everything whose time has come, while this Librarian leads."""
+        for index, decide in ((TRASH_OBJECT, self._trashed), (PENDING_OBJECT, self._pending)):
+            due = await self._due(index)
+            while due and self._leading.now:
+                gone = 0
+                for key in due:
+                    gone += await self._leading.apply(await decide(key))
+                due = await self._due(index) if gone == len(due) else ()
+        if (still := self._leading.litter) is not None:
+            await self._forget_deleted(still)
+
+    async def _forget_deleted(self, still: Element) -> None:
+        """What was deleted since a rebuild mattered to who was missing in it; all are back, or forgotten."""
+        obj = OVERWRITTEN_OBJECT
+        while (page := await self._on.records.scan(self._on.call, obj, "formerly", "", bounds.REFERENCES_PAGE)).items:
+            if not await self._leading.apply([still, *(drop(obj, "formerly", blob) for blob, _ in page.items)]):
+                return
+        await self._leading.apply([still, drop(REBUILD_OBJECT, "rebuild", rebuild_record.KEPT)])
+
+    async def _due(self, index: ObjectId) -> Sequence[str]:
+        """The next keys whose time has come."""
+        if not self._leading.now:
+            return ()
+        page = await self._on.records.scan(self._on.call, index, "due", "", PAGE)
+        now = trash.due_key(self._on.wall, "~")
+        return tuple(key for key, _ in page.items if key <= now)
+
+    async def _trashed(self, key: str) -> list[Element]:
+        """A deleted file goes for good; a key that leads to none is struck off."""
+        guid = _guid(key)
+        file = await self._on.records.one(self._on.call, ObjectId(guid)) if guid else None
+        if file is None or type_of(file) != TYPE_TRASHED:
+            still = [check(ObjectId(guid), as_read("entry", "type", type_of(file)))] if file else []
+            return [drop(TRASH_OBJECT, "due", key), *still]
+        blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in blobs_of(file)])
+        _LOG.info("deleted file %s is erased: its time in the trash is over", guid)
+        return [drop(TRASH_OBJECT, "due", key), *trash.expire(file, blobs, self._on.wall)]
+
+    async def _pending(self, key: str) -> list[Element]:
+        """An upload that was never completed is given up with its name; a key that leads to none is struck off."""
+        guid = _guid(key)
+        elements = [drop(PENDING_OBJECT, "due", key)]
+        needed = (Needed("entry"), Needed("put"))
+        found = await self._on.records.one(self._on.call, ObjectId(guid), needed) if guid else None
+        if found is None or type_of(found) != TYPE_PENDING:
+            return elements
+        parent, name = ObjectId(found.value("put", "parent")), found.value("put", "name")
+        reserved = await self._on.records.one(self._on.call, parent, (Needed("pending", name),)) if parent else None
+        reservation = reserved.value("pending", name) if reserved else ""
+        if reservation.partition(" ")[0] == guid and trash.reserved_key(reservation) != key:
+            return elements
+        if reservation.partition(" ")[0] == guid:
+            elements += trash.drop_reservation(parent, name, reservation)
+        return [*elements, erase(found.id, is_("entry", "type", TYPE_PENDING))]
+
+
+def _guid(key: str) -> Guid:
+    """What a key leads to, "" for what is no such key."""
+    try:
+        guid = trash.parse_due(key)[1]
+    except (ValueError, CheloniaError):
+        return Guid("")
+    return guid if is_guid(guid) else Guid("")

@@ -1,0 +1,1 @@
+"""The Librarian's hand on the A-Hash: stored layout, blobs, reads and transacts."""

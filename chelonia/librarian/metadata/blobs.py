@@ -1,0 +1,170 @@
+"""Blobs in the metadata: how one is born from receipts, named by a file, swapped for another, and discarded.
+
+Pure, like `tree`: from what was read to the elements of one transact. A receipt is one Shepherd's own word for its
+own copy; whether its signature is right was decided before (`receipts`).
+
+Invariants: a blob object is made once, in the transact that names it; its locations, the Shepherds' `file` records
+and the erasure outboxes change together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BLOB_PREFIX, BlobId, Dn, Guid, Ms, ObjectId, blob_object
+from chelonia.core.librarian import TYPE_FILE
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState, parse_location, state_of
+from chelonia.librarian.metadata.elements import (
+    check,
+    drop,
+    erase,
+    file_record,
+    is_,
+    outbox_record,
+    put,
+    put_all,
+    version,
+)
+
+FIRST_ORDINAL = "00000000"
+CHECKSUM_TYPES = ("sha256", "md5", "adler32")
+DEFAULT_CHECKSUM_TYPE = "md5"
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlob:
+    """Everything the metadata will say of a blob that has just become durable."""
+
+    facts: ReplicaFacts
+    locations: tuple[Location, ...]
+
+    @property
+    def object(self) -> ObjectId:
+        """Its A-Hash object."""
+        return blob_object(self.facts.blob)
+
+
+def agreed(receipts: Sequence[Receipt], blob: BlobId, size: int, checksums: Checksums) -> tuple[Receipt, ...]:
+    """The receipts for `blob`, one per Shepherd, when all of them agree with each other and with what was declared.
+
+    Args:
+        size, checksums: as declared before the bytes came (-1 and empty where not known).
+    Raises: INCOMPLETE without a receipt; CHECKSUM when size or checksum differ; BAD_REQUEST for another blob.
+    """
+    first: dict[str, Receipt] = {}
+    for receipt in receipts:
+        if receipt.blob != blob:
+            raise CheloniaError(Kind.BAD_REQUEST, subject=receipt.blob, cause=f"a receipt for another blob than {blob}")
+        first.setdefault(receipt.location.shepherd, receipt)
+    kept = tuple(first.values())
+    if not kept:
+        raise CheloniaError(Kind.INCOMPLETE, subject=blob, cause="no Shepherd has given a receipt for the bytes")
+    for receipt in kept:
+        if size not in (-1, receipt.size) or receipt.size != kept[0].size:
+            cause = f"{receipt.location.shepherd} has {receipt.size} bytes, not {kept[0].size if size < 0 else size}"
+            raise CheloniaError(Kind.CHECKSUM, subject=blob, cause=cause)
+        if receipt.checksums.conflicts(checksums) or receipt.checksums.conflicts(kept[0].checksums):
+            cause = f"the bytes on {receipt.location.shepherd} have another checksum than declared"
+            raise CheloniaError(Kind.CHECKSUM, subject=blob, cause=cause)
+    return kept
+
+
+def measured(receipts: Sequence[Receipt]) -> Checksums:
+    """All checksums that agreeing receipts know."""
+    known = {kind: next((c for r in receipts if (c := getattr(r.checksums, kind))), "") for kind in CHECKSUM_TYPES}
+    return Checksums(**known)
+
+
+def make_blob(new: NewBlob) -> list[Element]:
+    """Make the blob object, its locations (`alive`) and the Shepherds' `file` records."""
+    facts = new.facts
+    props = {
+        "size": str(facts.size),
+        "sha256": facts.checksums.sha256,
+        "md5": facts.checksums.md5,
+        "adler32": facts.checksums.adler32,
+        "wanted": str(facts.wanted),
+        "file": facts.guid,
+        "created_ms": str(facts.created_ms),
+        "name": facts.name,
+        "owner": facts.owner,
+        "seal": facts.seal,
+    }
+    alive = {str(location): ReplicaState.ALIVE.value for location in new.locations}
+    known = {prop: value for prop, value in props.items() if value}
+    elements = [check(new.object, version(0)), *put_all(new.object, {"blob": known, "locations": alive})]
+    return elements + [file_record(location, facts.blob) for location in new.locations]
+
+
+def swap_blobs(file: StoredObject, old: Sequence[StoredObject], new: NewBlob, now: Ms) -> list[Element]:
+    """Give a file another blob in place of those it has; the old replicas go to the outboxes."""
+    ordinals = file.sections.get("blobs", {})
+    elements = [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version)), *make_blob(new)]
+    elements += [drop(file.id, "blobs", ordinal) for ordinal in sorted(ordinals) if ordinal != FIRST_ORDINAL]
+    elements.append(put(file.id, "blobs", FIRST_ORDINAL, new.facts.blob))
+    for blob in old:
+        elements += discard_blob(blob, "replaced", now)
+    return elements
+
+
+def discard_blob(blob: StoredObject, reason: str, now: Ms) -> list[Element]:
+    """Remove a blob's object as it was read and order the erasure of every replica."""
+    if not blob.exists:
+        return []
+    elements = [erase(blob.id, version(blob.version))]
+    return elements + [outbox_record(loc, blob_of(blob), reason, now) for loc, _ in locations_of(blob)]
+
+
+def file_states(given: Mapping[str, str], new: NewBlob) -> dict[str, str]:
+    """A file's `states` once its bytes are known.
+
+    A checksum type nobody measured is kept as given. Raises: CHECKSUM when a given checksum is not the measured one.
+    """
+    kind = (given.get("checksumType") or DEFAULT_CHECKSUM_TYPE).lower()
+    declared = given.get("checksum", "")
+    value = getattr(new.facts.checksums, kind) if kind in CHECKSUM_TYPES else declared
+    if declared and value and declared.lower() != value:
+        cause = f"declared {kind} {declared[:80]}, measured {value}"
+        raise CheloniaError(Kind.CHECKSUM, subject=new.facts.name, cause=cause)
+    own = {"size": str(new.facts.size), "checksumType": kind, "neededReplicas": str(new.facts.wanted)}
+    return {**given, **own, "checksum": value or declared}
+
+
+def known_checksum_type(checksums: Checksums) -> str:
+    """The type of checksum to tell readers when nobody has asked for one: the original's if it was measured."""
+    order = (DEFAULT_CHECKSUM_TYPE, *CHECKSUM_TYPES)
+    return next((kind for kind in order if getattr(checksums, kind)), DEFAULT_CHECKSUM_TYPE)
+
+
+# --- reading blob objects -------------------------------------------------------------------------------------------
+
+
+def blob_of(blob: StoredObject) -> BlobId:
+    """The id of a blob object."""
+    return BlobId(blob.id.removeprefix(BLOB_PREFIX))
+
+
+def locations_of(blob: StoredObject) -> tuple[tuple[Location, ReplicaState], ...]:
+    """Where a blob's replicas are and their stored states, ordered."""
+    stored = blob.sections.get("locations", {})
+    return tuple([(parse_location(key), state_of(stored[key])) for key in sorted(stored)])
+
+
+def facts_of(blob: StoredObject) -> ReplicaFacts:
+    """The immutable facts of a blob as stored."""
+    checksums = Checksums(*(blob.value("blob", kind) for kind in CHECKSUM_TYPES))
+    return ReplicaFacts(
+        blob=blob_of(blob),
+        guid=Guid(blob.value("blob", "file")),
+        name=blob.value("blob", "name"),
+        owner=Dn(blob.value("blob", "owner")),
+        size=int(blob.value("blob", "size", "-1")),
+        checksums=checksums,
+        wanted=int(blob.value("blob", "wanted", "0")),
+        created_ms=Ms(int(blob.value("blob", "created_ms", "0"))),
+        seal=blob.value("blob", "seal"),
+    )

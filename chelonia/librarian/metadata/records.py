@@ -1,0 +1,230 @@
+"""The Librarian's hand on the A-Hash: reads in its own name, and the loop that turns a decision into a transact.
+
+A decision is built from what was read; when a condition fails because the world moved, it is read and built again, a
+few times. Only the caller's own expectations (`elements.EXPECT`) are never retried: they are a CONFLICT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+from chelonia.core import bounds
+from chelonia.core.ahash import AHash, Element, ObjectPage, Page, TransactOutcome, Walk, WalkOutcome
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
+from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.position import Position
+from chelonia.core.timing.clock import Clock, Ids
+from chelonia.librarian.metadata import rebuild_record
+from chelonia.librarian.metadata.elements import EXPECT
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+
+TRIES = 8
+"""Rounds of read-decide-transact: in each, somebody's transact has gone through."""
+
+_UNKNOWN = frozenset({Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE, Kind.NETWORK, Kind.TIMEOUT})
+"""Failures after which a transact may have applied, at an earlier one of its tries."""
+PATIENCE_MS: Final = 30_000
+"""How long an A-Hash that does not answer is asked again: an election, or a start of its process, is shorter."""
+PATIENCE_PAUSE_MS: Final = 1_000
+"""Before the first time; it doubles."""
+
+Applied = Callable[[tuple[Element, ...]], None]
+"""Told of every transact that applied here, or may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this Librarian is: the DN of its certificate and its service id."""
+
+    dn: Dn
+    service_id: ServiceId
+
+    def call(self, call: Call = Call()) -> Call:  # noqa: B008 - a frozen value
+        """A call in this Librarian's own name, carrying on `call`."""
+        return call.as_service(self.dn, Role.LIBRARIAN, self.service_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A decided transact, and the note that a retry of the request will be answered from."""
+
+    elements: Sequence[Element]
+    memo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What it takes to ask again: a clock, and keys under which a change that is asked for twice applies once."""
+
+    clock: Clock
+    ids: Ids
+
+
+class Records:
+    """Reads and transacts in the name of one Librarian. With `patience` an A-Hash that does not answer is asked again
+    for a while: for work that has no caller who would."""
+
+    def __init__(self, ahash: AHash, identity: Identity, patience: Patience | None = None) -> None:
+        self._ahash = ahash
+        self._patience = patience
+        self._identity = identity
+        self._listeners: list[Applied] = []
+        self._position = Position("", 0, 0)
+        self.remembers_deleted = False
+        """Whether a record is kept of each blob that is deleted: a Shepherd that a rebuild was made without may come
+        back with bytes of it."""
+        self.restored = asyncio.Event()
+        """Set when older metadata have been put back since the first answer."""
+
+    @property
+    def position(self) -> Position:
+        """The newest metadata position seen."""
+        return self._position
+
+    def listen(self, listener: Applied) -> None:
+        """Have `listener` told of every transact that applies here, and of those of which nobody knows."""
+        self._listeners.append(listener)
+
+    def patiently(self, patience: Patience) -> Records:
+        """The same A-Hash, asked again while it does not answer; who listens here hears of that, too. It keeps no
+        record of what is deleted: a rebuild, whose own it is, notes by itself what newer bytes have replaced."""
+        patient = Records(self._ahash, self._identity, patience)
+        patient._listeners = self._listeners
+        return patient
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask, and ask again as long as patience lasts. Raises: what the A-Hash raised last, with the cure."""
+        if self._patience is None:
+            return await ask()
+        clock, pause_ms = self._patience.clock, PATIENCE_PAUSE_MS
+        give_up = clock.monotonic_ms() + PATIENCE_MS
+        while True:
+            try:
+                return await ask()
+            except CheloniaError as error:
+                if error.kind not in _UNKNOWN and error.kind is not Kind.READ_ONLY:
+                    raise
+                if clock.monotonic_ms() >= give_up:
+                    cure = "begin again when `chelonia admin ahash status` shows that it serves"
+                    cause = f"the A-Hash has not answered for {PATIENCE_MS // 1000} s ({error.cause}): {cure}"
+                    raise CheloniaError(error.kind, error.op, error.subject, cause) from error
+                _LOG.info("the A-Hash is asked again: %s", error)
+            await clock.sleep(pause_ms)
+            pause_ms *= 2
+
+    async def get(self, call: Call, ids: Sequence[ObjectId], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        """Read objects in order of `ids`, as many calls as that takes."""
+        own, step = self._identity.call(call), bounds.BULK_ELEMENTS_MAX
+        found: tuple[StoredObject, ...] = ()
+        for start in range(0, len(ids), step):
+            some = tuple(ids[start : start + step])
+            found += await self._ask(partial(self._ahash.get, own, some, needed))
+        return found
+
+    async def one(self, call: Call, object_id: ObjectId, needed: Filter = ()) -> StoredObject:
+        """Read one object."""
+        return (await self.get(call, (object_id,), needed))[0]
+
+    async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
+        """Follow paths."""
+        own = self._identity.call(call)
+        return await self._ask(lambda: self._ahash.walk(own, walks, needed)) if walks else ()
+
+    async def scan(self, call: Call, object_id: ObjectId, section: str, after: str, limit: int) -> Page:
+        """Read a page of a wide section."""
+        own = self._identity.call(call)
+        return await self._ask(lambda: self._ahash.scan(own, object_id, section, after, limit))
+
+    async def objects(self, call: Call, after: str, limit: int) -> ObjectPage:
+        """A page of the ids of all objects."""
+        return await self._ask(lambda: self._ahash.objects(self._identity.call(call), after, limit))
+
+    async def count(self, call: Call) -> int:
+        """About how many objects there are."""
+        return (await self._ask(lambda: self._ahash.status(self._identity.call(call)))).objects_estimate
+
+    async def recall(self, call: Call) -> TransactOutcome | None:
+        """The stored outcome under the call's request key."""
+        key = _scoped(call)
+        return await self._ask(lambda: self._ahash.recall(self._identity.call(call), key)) if key else None
+
+    async def refresh_position(self, call: Call) -> Position:
+        """Ask the A-Hash where it stands."""
+        self._saw((await self._ask(lambda: self._ahash.status(self._identity.call(call)))).position)
+        return self._position
+
+    async def attempt(self, call: Call, draft: Draft) -> TransactOutcome:
+        """One transact under the call's request key; listeners hear of it when it applied, or may have."""
+        own, key, elements = self._identity.call(call), _scoped(call), tuple(draft.elements)
+        if self.remembers_deleted:
+            elements = (*elements, *rebuild_record.tombstones(elements))
+        if self._patience is not None and not key:
+            key = RequestKey(self._patience.ids.uuid())
+        try:
+            outcome = await self._ask(lambda: self._ahash.transact(own, key, elements, draft.memo))
+        except CheloniaError as error:
+            if error.kind in _UNKNOWN or self._patience is not None:  # then an earlier try may have applied
+                self._tell(elements)
+            raise
+        self._saw(outcome.position)
+        if outcome.applied:
+            self._tell(elements)
+        return outcome
+
+    def _tell(self, elements: tuple[Element, ...]) -> None:
+        for listener in self._listeners:
+            listener(elements)
+
+    async def apply(self, call: Call, build: Callable[[], Awaitable[Draft]]) -> TransactOutcome:
+        """Build, transact, and build again while others get in between.
+
+        Returns: the outcome that applied; its memo is the first try's when the request is a retry.
+        Raises: what `build` raises, unless the request has applied before (others may have changed things since);
+        CONFLICT when an expectation is unmet or the tries are used up.
+        """
+        for _ in range(TRIES):
+            try:
+                draft = await build()
+            except CheloniaError:
+                before = await self.recall(call)
+                if before is None or not before.applied:
+                    raise
+                return before
+            if not draft.elements:
+                return TransactOutcome(applied=True, position=self._position, memo=draft.memo)
+            outcome = await self.attempt(call, draft)
+            if outcome.applied:
+                return outcome
+            if outcome.unmet is not None and outcome.unmet.change_id == EXPECT:
+                cause = "what the decision was based on has changed; try again"
+                raise CheloniaError(Kind.CONFLICT, cause=cause)
+        raise CheloniaError(Kind.CONFLICT, cause="others keep changing the same entries; try again")
+
+    def _saw(self, position: Position) -> None:
+        known = self._position
+        if position.cluster == known.cluster and position.generation > known.generation:
+            self.restored.set()
+        self._position = max(known, position) if position.cluster == known.cluster else position
+
+
+def _scoped(call: Call) -> RequestKey:
+    """The request key as the A-Hash gets it: all Librarians share their keys there, their callers must not.
+
+    Bartenders share theirs too (each is bound to its user before it gets here), so that a retry finds its first try
+    whichever Bartender and Librarian it comes through; nobody can be answered by a key that a Shepherd chose.
+    """
+    if not call.request_key:
+        return RequestKey("")
+    text = f"{call.key_scope(Role.BARTENDER)}\0{call.request_key}"
+    return RequestKey(hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())

@@ -1,0 +1,1 @@
+"""The namespace: names walked, made, moved and removed; uploads that become names."""

@@ -1,0 +1,417 @@
+"""The namespace half of the Librarian: walks and views for readers, one transact for every change.
+
+What is decided stands in `tree`, `uploads.decide`, `blobs` and `view`; this shell reads what they need, hands it over
+and applies the result. Who may call is checked in `service` before anything here runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Walk, WalkOutcome
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import (
+    ROOT,
+    TRASH_OBJECT,
+    TREE_OBJECT,
+    BlobId,
+    Guid,
+    Ms,
+    ObjectId,
+    RequestKey,
+    blob_object,
+    is_guid,
+    parse_guid,
+)
+from chelonia.core.librarian import (
+    TYPE_COLLECTION,
+    TYPE_FILE,
+    TYPE_TRASHED,
+    Delete,
+    Entry,
+    EntryPage,
+    MakeEntry,
+    ModifyOutcome,
+    ModifyRequest,
+    Move,
+    NewOutcome,
+    NewRequest,
+    RemoveOutcome,
+    SetWanted,
+    TrashPage,
+    Traversal,
+    TraversedStep,
+    Undelete,
+    Unlink,
+    Unmake,
+)
+from chelonia.core.metadata import Filter, Needed, StoredObject, from_triples
+from chelonia.core.names import LogicalName, check_name, entry_name
+from chelonia.librarian.metadata.elements import drop, expectations, is_, put, unset
+from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.namespace import trash, tree, view
+from chelonia.librarian.namespace.tree import Doomed, MoveView, Slot
+from chelonia.librarian.world import World
+
+ANCESTORS_MAX = 10_000
+"""Collections above one collection that a cycle check will look at: far above any sane tree, and bounded."""
+SWEEP_PAGE = 500
+"""Expired reservations removed in one transact."""
+
+
+class Names:
+    """Readers and changers of the namespace."""
+
+    def __init__(self, records: Records, world: World, present: view.Present) -> None:
+        self._records = records
+        self._world = world
+        self._present = present
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def get(self, call: Call, guids: Sequence[Guid], needed: Filter) -> tuple[StoredObject, ...]:
+        """Entries as readers see them, in order of `guids`."""
+        entries = await self._records.get(call, [entry_id(guid) for guid in guids], view.stored_filter(needed))
+        return await self._shown(call, entries, needed)
+
+    async def traverse(self, call: Call, names: Sequence[LogicalName], needed: Filter = ()) -> tuple[Traversal, ...]:
+        """Follow Logical Names as far as they lead; `needed` filters where each ends."""
+        ends = await self._ends(call, names, view.stored_filter(needed))
+        last = await self._shown(call, [end.last for end in ends], needed)
+        out = []
+        for name, end, entry in zip(names, ends, last, strict=True):
+            if not end.taken and not entry.exists:
+                out.append(Traversal((), False, entry, name.parts))
+                continue
+            steps = [TraversedStep("" if name.start == ROOT else name.start, name.start)]
+            steps += [TraversedStep(entry_name(step.property), Guid(step.object)) for step in end.taken]
+            rest = name.parts[len(end.taken) :]
+            out.append(Traversal(tuple(steps), not rest, entry, rest))
+        return tuple(out)
+
+    async def _ends(self, call: Call, names: Sequence[LogicalName], needed: Filter) -> list[WalkOutcome]:
+        """Where walks end. What leads on is nearly always a collection: other entries are asked for only when not."""
+        ends = list(await self._records.walk(call, tuple(_walk(name, on=("/",)) for name in names), needed))
+        short = [
+            n for n, (name, end) in enumerate(zip(names, ends, strict=True)) if len(end.taken) < len(name.parts) - 1
+        ]
+        again = await self._records.walk(call, tuple(_walk(names[n], on=("/", "")) for n in short), needed)
+        for n, end in zip(short, again, strict=True):
+            ends[n] = end
+        return ends
+
+    async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter) -> EntryPage:
+        """A page of a collection's children, in byte order of their stored keys."""
+        limit = min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
+        page, parent = await asyncio.gather(
+            self._records.scan(call, entry_id(guid), "entries", after, limit),
+            self._records.one(call, entry_id(guid), tree.ENTRY),
+        )
+        if not tree.visible(parent):
+            raise CheloniaError(Kind.NOT_FOUND, "entries", guid, "no such collection")
+        children = await self.get(call, [Guid(child) for _, child in page.items], needed)
+        entries = [Entry(entry_name(key), child) for (key, _), child in zip(page.items, children, strict=True)]
+        return EntryPage(tuple(entries), page.items[-1][0] if page.more and page.items else "")
+
+    async def _shown(self, call: Call, entries: Sequence[StoredObject], needed: Filter) -> tuple[StoredObject, ...]:
+        """Views of entries; the blobs of all of them are read in one call, and only when locations are asked for."""
+        blobs: dict[BlobId, StoredObject] = {}
+        if view.asks_locations(needed):
+            ids = [blob for entry in entries if tree.type_of(entry) == TYPE_FILE for blob in tree.blobs_of(entry)]
+            found = await self._records.get(call, [blob_object(blob) for blob in ids], view.BLOB_FILTER)
+            blobs = dict(zip(ids, found, strict=True))
+        out = []
+        for entry in entries:
+            own = [blobs[blob] for blob in tree.blobs_of(entry) if blob in blobs]
+            out.append(view.shown(entry, needed, view.merged_locations(own, self._present)))
+        return tuple(out)
+
+    # --- making -----------------------------------------------------------------------------------------------------
+
+    async def make_entry(self, call: Call, request: MakeEntry) -> Guid:
+        """Make an entry and its name."""
+        guid = Guid(self._world.ids.uuid()) if request.parent else ROOT
+
+        async def build() -> Draft:
+            slot = await self.slot(call, request.parent, request.name) if request.parent else None
+            if slot is None:
+                await self._absent(call, ROOT)
+            return Draft(tree.make_entry(request, guid, slot, self._world.clock.now_ms()), memo=guid)
+
+        return Guid((await self._records.apply(call, build)).memo)
+
+    async def new(self, call: Call, request: NewRequest) -> NewOutcome:
+        """Make an entry object without a name (`new` of the original, in one transact)."""
+        sections = from_triples(request.metadata)
+        entry = sections.pop("entry", {})
+        if not entry.get("type"):
+            return NewOutcome(request.request_id, "", "failed: no type given")
+        guid = Guid(entry.get("GUID", "") or self._world.ids.uuid())
+        wanted = MakeEntry(Guid(""), "", entry["type"], self._world.owner(entry.get("owner", "")), sections)
+
+        async def build() -> Draft:
+            await self._absent(call, guid)
+            return Draft(tree.make_entry(wanted, guid, None, self._world.clock.now_ms()), memo=guid)
+
+        try:
+            made = (await self._records.apply(call, build)).memo
+        except CheloniaError as error:
+            if error.kind is Kind.EXISTS:
+                return NewOutcome(request.request_id, "", "failed: entry exists")
+            return NewOutcome(request.request_id, "", failed(error))
+        return NewOutcome(request.request_id, made, "success")
+
+    async def _absent(self, call: Call, guid: Guid) -> None:
+        if (await self._records.one(call, entry_id(guid), tree.ENTRY)).exists:
+            raise CheloniaError(Kind.EXISTS, subject=guid, cause="an entry with this GUID exists")
+
+    # --- removing ---------------------------------------------------------------------------------------------------
+
+    async def unlink(self, call: Call, request: Unlink) -> None:
+        """Drop one name; the last one takes the entry with it."""
+
+        async def build() -> Draft:
+            child = await self._records.one(call, entry_id(request.child))
+            doomed = await self._doomed(call, child, ((request.parent, request.name),))
+            draft = Draft(tree.unlink(request, doomed, self._now(), self._keep_ms), memo=request.child)
+            if tree.type_of(child) == TYPE_COLLECTION and len(tree.names_of(child)) <= 1:
+                await self._emptied(call, child)
+            return draft
+
+        await self._records.apply(call, build)
+
+    async def delete(self, call: Call, request: Delete) -> None:
+        """Remove a file or mount point with all names and replicas."""
+
+        async def build() -> Draft:
+            entry = await self._records.one(call, entry_id(request.guid))
+            tree.check_removable(entry, "delete")
+            doomed = await self._doomed(call, entry)
+            elements = expectations(request.expect) + tree.remove_entry(doomed, "deleted", self._now(), self._keep_ms)
+            return Draft(elements, memo=request.guid)
+
+        await self._records.apply(call, build)
+
+    async def undelete(self, call: Call, request: Undelete) -> None:
+        """Bring a file back from the trash."""
+
+        async def build() -> Draft:
+            trashed = await self._records.one(call, entry_id(request.guid))
+            slot = await self.slot(call, request.parent, request.name)
+            return Draft(tree.undelete(request, trashed, slot, self._now()), memo=request.guid)
+
+        await self._records.apply(call, build)
+
+    async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
+        """A page of the trash: all of it, what was in a collection or called so there, or one file."""
+        if is_guid(under):
+            file = await self._records.one(call, entry_id(Guid(under)))
+            names = tree.names_of(file)[:1] if tree.type_of(file) == TYPE_TRASHED else ()
+            return TrashPage(tuple(trash.described(file, parent, name) for parent, name in names), "")
+        limit = min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
+        page = await self._records.scan(call, TRASH_OBJECT, "formerly", max(after, under), limit)
+        keys = [key for key, _ in page.items if key.startswith(under)]
+        former = [trash.parse_former(key) for key in keys]
+        files = await self._records.get(call, [entry_id(guid) for _, _, guid in former])
+        pairs = zip(former, files, strict=True)
+        found = [trash.described(file, p, n) for (p, n, _), file in pairs if tree.type_of(file) == TYPE_TRASHED]
+        return TrashPage(tuple(found), keys[-1] if page.more and len(keys) == len(page.items) else "")
+
+    async def unmake(self, call: Call, request: Unmake) -> None:
+        """Remove an empty collection and its names."""
+
+        async def build() -> Draft:
+            entry = await self._records.one(call, entry_id(request.guid))
+            tree.check_unmakable(entry)
+            await self._emptied(call, entry)
+            doomed = await self._doomed(call, entry)
+            elements = expectations(request.expect) + tree.remove_entry(doomed, "unmade", self._now())
+            return Draft(elements, memo=request.guid)
+
+        await self._records.apply(call, build)
+
+    async def remove(self, call: Call, request_id: str, guid: Guid) -> RemoveOutcome:
+        """Remove an entry (`remove` of the original, with all its names and replicas)."""
+        try:
+            entry = await self._records.one(call, entry_id(guid), tree.ENTRY)
+            if tree.type_of(entry) == TYPE_COLLECTION:
+                await self.unmake(call, Unmake(guid))
+            else:
+                await self.delete(call, Delete(guid))
+        except CheloniaError as error:
+            return RemoveOutcome(request_id, failed(error))
+        return RemoveOutcome(request_id, "removed")
+
+    async def _emptied(self, call: Call, collection: StoredObject) -> None:
+        """Sweep expired reservations out of a collection. Raises: NOT_EMPTY when anything else is in it."""
+        inside = await self._records.scan(call, collection.id, "entries", "", 1)
+        if inside.items:
+            raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection.id, "the collection is not empty")
+        held = await self._records.scan(call, collection.id, "pending", "", SWEEP_PAGE)
+        elements = tree.sweep_reservations(collection.id, held.items, self._now())
+        if elements:
+            await self._records.attempt(call.keyed(RequestKey("")), Draft(elements))
+
+    async def _doomed(self, call: Call, entry: StoredObject, extra: Iterable[tuple[Guid, str]] = ()) -> Doomed:
+        """Read what removing an entry touches: its parents and its blobs."""
+        names = dict.fromkeys((*tree.names_of(entry), *extra))
+        ids = list(dict.fromkeys(entry_id(parent) for parent, _ in names))
+        parents, blobs = await asyncio.gather(
+            self._records.get(call, ids, tree.slot_filter(dict.fromkeys(name for _, name in names))),
+            self.blobs(call, entry),
+        )
+        return Doomed(entry, {Guid(parent.id): parent for parent in parents}, blobs)
+
+    # --- moving and changing ----------------------------------------------------------------------------------------
+
+    async def move(self, call: Call, request: Move) -> None:
+        """Rename, move or hard-link."""
+
+        async def build() -> Draft:
+            return Draft(tree.move(request, await self._move_view(call, request), self._now()), memo=request.child)
+
+        await self._records.apply(call, build)
+
+    async def _move_view(self, call: Call, request: Move) -> MoveView:
+        epoch, child = await self._records.get(
+            call, (TREE_OBJECT, entry_id(request.child)), (Needed("epoch"), Needed("entry"), Needed("parents"))
+        )
+        above: frozenset[Guid] = frozenset()
+        if tree.type_of(child) == TYPE_COLLECTION:
+            above = await self._ancestors(call, request.target_parent)
+        check_name(request.target_name)
+        names = tree.slot_filter(dict.fromkeys((request.source_name, request.target_name)))
+        ids = (entry_id(request.source_parent), entry_id(request.target_parent))
+        source, target = await self._records.get(call, ids, names)
+        return MoveView(
+            child=child,
+            source=Slot(source, request.source_name),
+            target=await self._with_pending(call, Slot(target, request.target_name)),
+            epoch=epoch.value("epoch", "tree"),
+            above=above,
+        )
+
+    async def _ancestors(self, call: Call, start: Guid) -> frozenset[Guid]:
+        """Every collection above `start`, itself included, through all parents."""
+        seen: dict[Guid, None] = {start: None}
+        level = [start]
+        while level:
+            if len(seen) > ANCESTORS_MAX:
+                raise CheloniaError(Kind.TOO_LARGE, "move", start, f"more than {ANCESTORS_MAX} collections above it")
+            found = await self._records.get(call, [entry_id(guid) for guid in level], (Needed("parents"),))
+            above = dict.fromkeys(parent for entry in found for parent, _ in tree.names_of(entry))
+            level = [guid for guid in above if guid not in seen]
+            seen.update(dict.fromkeys(level))
+        return frozenset(seen)
+
+    async def set_wanted(self, call: Call, request: SetWanted) -> None:
+        """Change how many replicas a file wants."""
+
+        async def build() -> Draft:
+            file = await self._records.one(call, entry_id(request.guid), (Needed("entry"), Needed("blobs")))
+            return Draft(tree.set_wanted(request, file, await self.blobs(call, file)), memo=request.guid)
+
+        await self._records.apply(call, build)
+
+    async def modify(self, call: Call, request: ModifyRequest) -> ModifyOutcome:
+        """Change one property of one entry."""
+        try:
+            success = await self._modify(call, request)
+        except CheloniaError as error:
+            if error.kind in (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.READ_ONLY):
+                raise
+            success = failed(error)
+        return ModifyOutcome(request.change_id, success)
+
+    async def _modify(self, call: Call, request: ModifyRequest) -> str:
+        tree.check_modifiable(request.section, request.property)
+        if (request.section, request.property) == ("states", "neededReplicas"):
+            return await self._modify_wanted(call, request)
+        obj, word, _, value = entry_id(request.guid), *request.change_type.partition("=")
+        exists = [is_("entry", "GUID", request.guid)]
+        match word:
+            case "set" | "unset":
+                pass
+            case "add":
+                exists.append(unset(request.section, request.property))
+            case "setifvalue":
+                exists.append(is_(request.section, request.property, value))
+            case _:
+                cause = "a change is set, unset, add or setifvalue=<value>"
+                raise CheloniaError(Kind.BAD_REQUEST, "modifyMetadata", request.change_type[:80], cause)
+        if word == "unset":
+            change, done = drop(obj, request.section, request.property, *exists), "unset"
+        else:
+            change, done = put(obj, request.section, request.property, request.value, *exists), "set"
+        elements = [*expectations(request.expect), change]
+
+        async def build() -> Draft:
+            entry = await self._records.one(call, obj, (*tree.ENTRY, Needed(request.section, request.property)))
+            if not tree.visible(entry):
+                raise CheloniaError(Kind.NOT_FOUND, "modifyMetadata", request.guid, "no such entry")
+            now = entry.value(request.section, request.property)
+            if (word == "add" and now) or (word == "setifvalue" and now != value):
+                return Draft((), memo="condition failed")
+            return Draft(elements, memo=done)
+
+        return (await self._records.apply(call, build)).memo
+
+    async def _modify_wanted(self, call: Call, request: ModifyRequest) -> str:
+        """The wanted count stands on the file and on its blobs: a plain set of it is `set_wanted`."""
+        if request.change_type != "set" or not request.value.isdecimal():
+            cause = "neededReplicas can only be set, to a number"
+            raise CheloniaError(Kind.BAD_REQUEST, "modifyMetadata", request.value[:80], cause)
+        await self.set_wanted(call, SetWanted(request.guid, int(request.value), request.expect))
+        return "set"
+
+    # --- what several operations read -------------------------------------------------------------------------------
+
+    async def slot(self, call: Call, parent: Guid, name: str) -> Slot:
+        """Read a name inside a collection, and who holds it as pending. Raises: BAD_NAME."""
+        check_name(name)
+        found = await self._records.one(call, entry_id(parent), tree.slot_filter((name,)))
+        return await self._with_pending(call, Slot(found, name))
+
+    async def _with_pending(self, call: Call, slot: Slot) -> Slot:
+        guid = slot.reservation.partition(" ")[0]
+        if not guid:
+            return slot
+        return Slot(slot.parent, slot.name, await self._records.one(call, entry_id(Guid(guid)), tree.ENTRY))
+
+    async def blobs(self, call: Call, file: StoredObject) -> tuple[StoredObject, ...]:
+        """The blob objects of a file, in order."""
+        return await self._records.get(call, [blob_object(blob) for blob in tree.blobs_of(file)])
+
+    @property
+    def _keep_ms(self) -> int:
+        return self._world.settings.trash_keep_ms
+
+    def _now(self) -> Ms:
+        return self._world.clock.now_ms()
+
+
+def entry_id(guid: Guid) -> ObjectId:
+    """The object of an entry. Raises: BAD_NAME when it is no GUID, so that no system object can be named."""
+    return ObjectId(parse_guid(guid))
+
+
+def failed(error: CheloniaError) -> str:
+    """An error as the original's operations tell it."""
+    return f"failed: {error.cause or error.kind.value}"
+
+
+def numbered(call: Call, index: int, total: int) -> Call:
+    """The call of one element of a bulk request: its key gets the element's index."""
+    if total == 1 or not call.request_key:
+        return call
+    return call.keyed(RequestKey(f"{call.request_key}/{index}"))
+
+
+def _walk(name: LogicalName, on: tuple[str, ...]) -> Walk:
+    """A walk along `name`: through keys that end as `on` says, to an entry of any kind."""
+    kinds = [on] * (len(name.parts) - 1) + [("/", "")]
+    steps = tuple(tuple(part + end for end in ends) for part, ends in zip(name.parts, kinds, strict=False))
+    return Walk(entry_id(name.start), steps)

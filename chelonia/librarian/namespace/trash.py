@@ -1,0 +1,110 @@
+"""The trash: deleted files that are kept for a while, and the expiry of what is kept only for a while.
+
+Pure. A deleted file stays the entry it was, with its blobs, of type `trashed`, which no reader sees; `parents` says
+what it was called. `sys:trash` finds it: in `due` by when it goes, in `formerly` by where it was. Its blob goes on
+being repaired like any other. At its time the entry goes, and the erasure of its replicas is ordered as by the deletion
+it was. Uploads that are not complete stand in `sys:pending` `due` in the same way. Reasoning: docs/design/012-trash.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from chelonia.core.ahash import Element
+from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId
+from chelonia.core.librarian import TYPE_FILE, TYPE_TRASHED, Trashed
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian.metadata.blobs import discard_blob
+from chelonia.librarian.metadata.elements import drop, erase, is_, put, version
+
+NAMES_FOUND: Final = 100
+"""Former names of one file under which it is found in the trash; by its GUID it always is."""
+_NOBODY: Final = "-"
+"""Stands for an owner that is not known: no value is empty."""
+
+
+def due_key(until: Ms | int, guid: str) -> str:
+    """The property of an index of expiry: ordered by time."""
+    return f"{until:013d} {guid}"
+
+
+def parse_due(key: str) -> tuple[Ms, Guid]:
+    """When what goes. Raises: ValueError for what is no such key."""
+    until, _, guid = key.partition(" ")
+    return Ms(int(until)), Guid(guid)
+
+
+def former_key(parent: str, name: str, deleted: int, guid: str) -> str:
+    """The property of the index of former names: a collection's together, a name's in the order of deletion."""
+    return f"{parent}/{name}/{deleted:013d} {guid}"
+
+
+def parse_former(key: str) -> tuple[Guid, str, Guid]:
+    """Parent, name and GUID of a former name. Raises: ValueError for what is no such key."""
+    parent, name, rest = key.split("/")
+    _, _, guid = rest.partition(" ")
+    return Guid(parent), name, Guid(guid)
+
+
+def keep(file: StoredObject, until: Ms, now: Ms) -> list[Element]:
+    """Put a file as read into the trash; its names are taken from its parents by the caller."""
+    facts = {"type": TYPE_FILE, "deleted_ms": str(now), "until_ms": str(until)}
+    elements = [put(file.id, "entry", "type", TYPE_TRASHED, version(file.version))]
+    elements += [put(file.id, "trashed", prop, value) for prop, value in facts.items()]
+    elements.append(put(TRASH_OBJECT, "due", due_key(until, file.id), file.value("entry", "owner") or _NOBODY))
+    return elements + [put(TRASH_OBJECT, "formerly", key, file.id) for key in _former_keys(file, now)]
+
+
+def forget(trashed: StoredObject) -> list[Element]:
+    """Take a file out of the indexes: it comes back, or goes for good."""
+    deleted, until = (int(trashed.value("trashed", prop, "0")) for prop in ("deleted_ms", "until_ms"))
+    elements = [drop(TRASH_OBJECT, "due", due_key(until, trashed.id))]
+    return elements + [drop(TRASH_OBJECT, "formerly", key) for key in _former_keys(trashed, Ms(deleted))]
+
+
+def expire(trashed: StoredObject, blobs: Sequence[StoredObject], now: Ms) -> list[Element]:
+    """Let a file go for good: the entry, its place in the trash, and (through the outboxes) every replica."""
+    elements = [erase(trashed.id, version(trashed.version), is_("entry", "type", TYPE_TRASHED)), *forget(trashed)]
+    for blob in blobs:
+        elements += discard_blob(blob, "deleted", now)
+    return elements
+
+
+def described(trashed: StoredObject, parent: Guid, name: str) -> Trashed:
+    """What is told of a file in the trash under one of its former names."""
+    size = trashed.value("states", "size")
+    return Trashed(
+        guid=Guid(trashed.id),
+        owner=Dn(trashed.value("entry", "owner")),
+        parent=parent,
+        name=name,
+        size=int(size) if size.isdecimal() else -1,
+        deleted_ms=Ms(int(trashed.value("trashed", "deleted_ms", "0"))),
+        until_ms=Ms(int(trashed.value("trashed", "until_ms", "0"))),
+    )
+
+
+def _former_keys(file: StoredObject, deleted: Ms) -> list[str]:
+    pairs = (key.partition("/") for key in sorted(file.sections.get("parents", {}))[:NAMES_FOUND])
+    return [former_key(parent, name, deleted, file.id) for parent, _, name in pairs]
+
+
+# --- uploads that are not complete ----------------------------------------------------------------------------------
+
+
+def expect_upload(reservation: str, parent: ObjectId, name: str) -> Element:
+    """Note when a reservation (`<GUID> <expires_ms>`) is to be swept."""
+    return put(PENDING_OBJECT, "due", reserved_key(reservation), f"{parent}/{name}")
+
+
+def drop_reservation(parent: ObjectId, name: str, reservation: str) -> list[Element]:
+    """Free a reserved name, if it is reserved as it was read."""
+    freed = drop(parent, "pending", name, is_("pending", name, reservation))
+    return [freed, drop(PENDING_OBJECT, "due", reserved_key(reservation))]
+
+
+def reserved_key(reservation: str) -> str:
+    """The property of the index of expiry for a reservation; one that cannot be read is overdue."""
+    guid, _, expires = reservation.partition(" ")
+    return due_key(int(expires) if expires.isdecimal() else 0, guid)

@@ -1,0 +1,402 @@
+"""The namespace as pure decisions: each operation, from what was read, becomes the elements of one transact.
+
+Nothing here reads or writes. A function raises the error that what was read already shows (EXISTS, NOT_FOUND,
+NOT_EMPTY ...); otherwise its elements carry, as conditions, every fact the decision rests on. When such a condition
+fails the caller reads again and decides again: either the new facts name the error, or the operation goes through.
+
+Invariants: an entry's `parents` and its parents' `entries` always change together; a location, its Shepherd's `file`
+record and the erasure outbox always change together; a changed collection that was closed is broken in the same
+transact; moving a collection bumps the tree epoch, so that crossing moves cannot make a cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Condition, Element
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ROOT, TREE_OBJECT, BlobId, Guid, Ms, ObjectId
+from chelonia.core.librarian import (
+    TYPE_COLLECTION,
+    TYPE_FILE,
+    TYPE_MOUNTPOINT,
+    TYPE_PENDING,
+    TYPE_TRASHED,
+    MakeEntry,
+    Move,
+    SetWanted,
+    Undelete,
+    Unlink,
+)
+from chelonia.core.metadata import Filter, Needed, Sections, StoredObject
+from chelonia.core.names import check_name, entry_key
+from chelonia.librarian.metadata.blobs import discard_blob
+from chelonia.librarian.metadata.elements import (
+    add,
+    as_read,
+    check,
+    drop,
+    empty,
+    erase,
+    expectations,
+    is_,
+    isnot,
+    put,
+    put_all,
+    seconds,
+    unset,
+    version,
+)
+from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.trash import drop_reservation
+
+CLOSED_YES: Final = "yes"
+CLOSED_BROKEN: Final = "broken"
+GIVEN_SECTIONS: Final = frozenset({"policy", "defaultPolicy", "metadata", "states", "mountpoint", "timestamps"})
+"""Sections a caller may give with a new entry; all others are the Librarian's own."""
+MODIFIABLE_SECTIONS: Final = GIVEN_SECTIONS
+MEASURED_STATES: Final = frozenset({"size", "checksum", "checksumType"})
+"""Facts about bytes: they change only with the bytes."""
+
+ENTRY: Final[Filter] = (Needed("entry"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A name inside a collection, as read: the parent (with `slot_filter`) and who holds the name as pending."""
+
+    parent: StoredObject
+    name: str
+    pending: StoredObject | None = None
+
+    @property
+    def child(self) -> Guid:
+        """The entry under this name, or "" when there is none."""
+        entries = self.parent.sections.get("entries", {})
+        return Guid(entries.get(self.name + "/", "") or entries.get(self.name, ""))
+
+    @property
+    def reservation(self) -> str:
+        """The raw pending value, `<GUID> <expires_ms>`, or ""."""
+        return self.parent.value("pending", self.name)
+
+
+def slot_filter(names: Iterable[str]) -> Filter:
+    """What must be read of a collection to decide about `names` in it."""
+    keys = [Needed(*key) for name in names for key in (("entries", name), ("entries", name + "/"), ("pending", name))]
+    return (Needed("entry"), Needed("states", "closed"), *keys)
+
+
+def type_of(entry: StoredObject) -> str:
+    """`entry/type`, empty when the object is no entry."""
+    return entry.value("entry", "type")
+
+
+def visible(entry: StoredObject) -> bool:
+    """Whether readers may see that this entry exists."""
+    return type_of(entry) not in ("", TYPE_PENDING, TYPE_TRASHED)
+
+
+def names_of(entry: StoredObject) -> tuple[tuple[Guid, str], ...]:
+    """The (parent, name) pairs of an entry, in order."""
+    pairs = (key.partition("/") for key in sorted(entry.sections.get("parents", {})))
+    return tuple((Guid(parent), name) for parent, _, name in pairs)
+
+
+def blobs_of(entry: StoredObject) -> tuple[BlobId, ...]:
+    """The blobs of a file, in order."""
+    blobs = entry.sections.get("blobs", {})
+    return tuple(BlobId(blobs[ordinal]) for ordinal in sorted(blobs))
+
+
+# --- making ---------------------------------------------------------------------------------------------------------
+
+
+def make_entry(request: MakeEntry, guid: Guid, slot: Slot | None, now: Ms) -> list[Element]:
+    """Make an entry and its name. `slot` None makes the root (or an entry without a name).
+
+    Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, BAD_REQUEST.
+    """
+    if request.type not in (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT):
+        raise CheloniaError(Kind.BAD_REQUEST, "makeEntry", request.name, f"{request.type!r} is no type of an entry")
+    obj = ObjectId(guid)
+    elements = expectations(request.expect)
+    parents: dict[str, str] = {}
+    if slot is not None:
+        elements += take_name(slot, request.owner, now)
+        elements.append(put(slot.parent.id, "entries", key_for(slot.name, request.type), guid))
+        parents = {f"{slot.parent.id}/{slot.name}": "parent"}
+    elements.append(check(obj, version(0)))
+    elements += put_all(obj, new_sections(request, guid, parents, now))
+    return elements
+
+
+def new_sections(request: MakeEntry, guid: Guid, parents: Mapping[str, str], now: Ms) -> dict[str, dict[str, str]]:
+    """All sections of a new entry: the given ones and the Librarian's own."""
+    given = given_sections(request.sections)
+    times = {"created": seconds(now), "modified": seconds(now), **given.pop("timestamps", {})}
+    if request.type == TYPE_COLLECTION:
+        given["states"] = {"closed": "no", **given.get("states", {})}
+    own = {"type": request.type, "GUID": guid, "owner": request.owner}
+    return {"entry": own, "timestamps": times, "parents": dict(parents), **given}
+
+
+def given_sections(sections: Sections) -> dict[str, dict[str, str]]:
+    """The sections a caller gave. Raises: BAD_REQUEST when one of them is the Librarian's own."""
+    for section in sections:
+        if section not in GIVEN_SECTIONS:
+            cause = f"section {section!r} is kept by the Librarian; give {', '.join(sorted(GIVEN_SECTIONS))}"
+            raise CheloniaError(Kind.BAD_REQUEST, subject=section, cause=cause)
+    return {section: dict(sections[section]) for section in sections if sections[section]}
+
+
+def key_for(name: str, entry_type: str) -> str:
+    """The property of `entries` for a name of an entry of this type."""
+    return entry_key(name, entry_type == TYPE_COLLECTION)
+
+
+def take_name(slot: Slot, owner: str, now: Ms) -> list[Element]:
+    """Condition a name to be free and the parent to be a collection, superseding a reservation that no longer counts.
+
+    A reservation is superseded by its own owner, and by anyone once it has expired.
+    Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME.
+    """
+    check_name(slot.name)
+    check_collection(slot.parent, slot.name)
+    if slot.child:
+        raise CheloniaError(Kind.EXISTS, subject=slot.name, cause="the name is taken")
+    free = (unset("entries", slot.name), unset("entries", slot.name + "/"))
+    elements = content_change(slot.parent)
+    if not slot.reservation:
+        return [*elements, check(slot.parent.id, *free, unset("pending", slot.name))]
+    return [*elements, check(slot.parent.id, *free), *supersede(slot, owner, now)]
+
+
+def supersede(slot: Slot, owner: str, now: Ms) -> list[Element]:
+    """Remove a reservation that no longer counts. Raises: EXISTS when it is another's and has not expired."""
+    guid, _, expires = slot.reservation.partition(" ")
+    mine = slot.pending is not None and bool(owner) and slot.pending.value("entry", "owner") == owner
+    if not mine and not expired(slot.reservation, now):
+        cause = f"an upload by somebody else holds the name until {expires} ms"
+        raise CheloniaError(Kind.EXISTS, subject=slot.name, cause=cause)
+    elements = drop_reservation(slot.parent.id, slot.name, slot.reservation)
+    if slot.pending is not None and type_of(slot.pending) == TYPE_PENDING:
+        elements.append(erase(ObjectId(guid), is_("entry", "type", TYPE_PENDING)))
+    return elements
+
+
+def expired(reservation: str, now: Ms) -> bool:
+    """Whether a pending value `<GUID> <expires_ms>` no longer holds its name; a malformed one does not."""
+    _, _, expires = reservation.partition(" ")
+    return not expires.isdecimal() or int(expires) <= now
+
+
+def check_collection(parent: StoredObject, name: str) -> None:
+    """Refuse a parent that is none. Raises: NO_PARENT, NOT_A_COLLECTION."""
+    if not visible(parent):
+        raise CheloniaError(Kind.NO_PARENT, subject=name, cause="the parent collection does not exist")
+    if type_of(parent) != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NOT_A_COLLECTION, subject=name, cause=f"the parent is a {type_of(parent)}")
+
+
+def content_change(parent: StoredObject) -> list[Element]:
+    """Note that a collection's content changes: it must be a collection still, and a closed one is broken by it."""
+    is_collection = is_("entry", "type", TYPE_COLLECTION)
+    if parent.value("states", "closed") == CLOSED_YES:
+        closed = is_("states", "closed", CLOSED_YES)
+        return [put(parent.id, "states", "closed", CLOSED_BROKEN, is_collection, closed)]
+    return [check(parent.id, is_collection, isnot("states", "closed", CLOSED_YES))]
+
+
+# --- removing -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """An entry that may go, as read: itself, its parents (with `slot_filter` of its names) and its blobs."""
+
+    entry: StoredObject
+    parents: Mapping[Guid, StoredObject]
+    blobs: tuple[StoredObject, ...] = ()
+
+
+def unlink(request: Unlink, doomed: Doomed, now: Ms, keep_ms: int = 0) -> list[Element]:
+    """Drop one name; the last name takes the entry with it (a collection only when it is empty).
+
+    Args: `keep_ms`: how long a file is kept in the trash.
+    Raises: NOT_FOUND.
+    """
+    slot = Slot(doomed.parents[request.parent], request.name)
+    if not visible(doomed.entry) or slot.child != request.child:
+        raise CheloniaError(Kind.NOT_FOUND, "unlink", request.name, "no such name for this entry")
+    elements = expectations(request.expect)
+    others = [pair for pair in names_of(doomed.entry) if pair != (request.parent, request.name)]
+    if not others:
+        return elements + remove_entry(doomed, "unlinked", now, keep_ms)
+    elements += drop_name(slot, type_of(doomed.entry), request.child)
+    parents_key = f"{request.parent}/{request.name}"
+    elements.append(drop(doomed.entry.id, "parents", parents_key, version(doomed.entry.version)))
+    return elements
+
+
+def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list[Element]:
+    """Remove an entry, every name that still leads to it, and (through the outboxes) every replica of its blobs.
+
+    A file is kept with its bytes in the trash for `keep_ms`, unless that is 0.
+    """
+    entry, kind = doomed.entry, type_of(doomed.entry)
+    kept = kind == TYPE_FILE and keep_ms > 0
+    conditions: list[Condition] = [version(entry.version)]
+    if kind == TYPE_COLLECTION:
+        conditions += [empty("entries"), empty("pending")]
+    elements = trash.keep(entry, Ms(now + keep_ms), now) if kept else [erase(entry.id, *conditions)]
+    for parent, name in names_of(entry):
+        slot = Slot(doomed.parents.get(parent, StoredObject(ObjectId(parent), 0)), name)
+        if slot.child == Guid(entry.id):
+            elements += drop_name(slot, kind, Guid(entry.id))
+    for blob in () if kept else doomed.blobs:
+        elements += discard_blob(blob, reason, now)
+    if len(elements) > bounds.TRANSACT_ELEMENTS_MAX:
+        cause = f"removing it takes {len(elements)} changes; unlink some of its names first"
+        raise CheloniaError(Kind.TOO_LARGE, subject=entry.id, cause=cause)
+    return elements
+
+
+def undelete(request: Undelete, trashed: StoredObject, slot: Slot, now: Ms) -> list[Element]:
+    """Bring a file back from the trash under one name. Raises: NOT_FOUND, EXISTS, NO_PARENT, NOT_A_COLLECTION."""
+    kind = trashed.value("trashed", "type")
+    if type_of(trashed) != TYPE_TRASHED or not kind:
+        raise CheloniaError(Kind.NOT_FOUND, "undelete", request.guid, "no such file is kept in the trash")
+    elements = [*expectations(request.expect), *take_name(slot, trashed.value("entry", "owner"), now)]
+    elements.append(put(slot.parent.id, "entries", key_for(slot.name, kind), trashed.id))
+    elements.append(put(trashed.id, "entry", "type", kind, version(trashed.version)))
+    elements += [drop(trashed.id, "trashed", prop) for prop in sorted(trashed.sections.get("trashed", {}))]
+    name = f"{slot.parent.id}/{slot.name}"
+    elements += [drop(trashed.id, "parents", pair) for pair in trashed.sections.get("parents", {}) if pair != name]
+    return [*elements, put(trashed.id, "parents", name, "parent"), *trash.forget(trashed)]
+
+
+def drop_name(slot: Slot, entry_type: str, child: Guid) -> list[Element]:
+    """Take a name out of a collection, conditional on its still leading to `child`."""
+    key = key_for(slot.name, entry_type)
+    return [*content_change(slot.parent), drop(slot.parent.id, "entries", key, is_("entries", key, child))]
+
+
+def check_removable(entry: StoredObject, op: str) -> None:
+    """Refuse to delete what is not a file or mount point. Raises: NOT_FOUND, NOT_A_FILE."""
+    if not visible(entry):
+        raise CheloniaError(Kind.NOT_FOUND, op, entry.id, "no such entry")
+    if type_of(entry) == TYPE_COLLECTION:
+        raise CheloniaError(Kind.NOT_A_FILE, op, entry.id, "it is a collection; unmake it")
+
+
+def check_unmakable(entry: StoredObject) -> None:
+    """Refuse to unmake what is not a collection. Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED for the root."""
+    if not visible(entry):
+        raise CheloniaError(Kind.NOT_FOUND, "unmake", entry.id, "no such entry")
+    if type_of(entry) != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NOT_A_COLLECTION, "unmake", entry.id, f"it is a {type_of(entry)}")
+    if Guid(entry.id) == ROOT:
+        raise CheloniaError(Kind.DENIED, "unmake", entry.id, "the root collection stays")
+
+
+def sweep_reservations(collection: ObjectId, reservations: Iterable[tuple[str, str]], now: Ms) -> list[Element]:
+    """Remove a collection's expired reservations, so that it can be empty. Raises: NOT_EMPTY when one still holds."""
+    elements: list[Element] = []
+    for name, value in reservations:
+        if not expired(value, now):
+            cause = f"an upload holds the name {name!r} in it"
+            raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection, cause)
+        guid = value.partition(" ")[0]
+        elements += drop_reservation(collection, name, value)
+        elements.append(erase(ObjectId(guid), isnot("entry", "type", TYPE_FILE)))
+    return elements
+
+
+# --- moving ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MoveView:
+    """What a move rests on, as read: the child, both names, and for a collection the tree epoch (read first) and
+    every collection above the target, the target's parent included."""
+
+    child: StoredObject
+    source: Slot
+    target: Slot
+    epoch: str = ""
+    above: frozenset[Guid] = frozenset()
+
+
+def move(request: Move, view: MoveView, now: Ms) -> list[Element]:
+    """Give an entry another name, or (`keep`) one more.
+
+    Raises: NOT_FOUND, EXISTS, NO_PARENT, NOT_A_COLLECTION, INVALID_TARGET (a cycle, or the root), TOO_LARGE.
+    """
+    child, kind = view.child, type_of(view.child)
+    if not visible(child) or (view.source.child != request.child and request.child != ROOT):
+        raise CheloniaError(Kind.NOT_FOUND, "move", request.source_name, "no such name for this entry")
+    if request.child == ROOT or (kind == TYPE_COLLECTION and request.child in view.above):
+        cause = "a collection cannot be put below itself" if request.child != ROOT else "the root stays"
+        raise CheloniaError(Kind.INVALID_TARGET, "move", request.target_name, cause)
+    elements = [*expectations(request.expect), *take_name(view.target, "", now)]
+    elements.append(put(view.target.parent.id, "entries", key_for(request.target_name, kind), child.id))
+    elements += _source_name(request, view.source, kind)
+    elements += _parents(request, child)
+    if kind == TYPE_COLLECTION:
+        elements.append(add(TREE_OBJECT, "epoch", "tree", 1, as_read("epoch", "tree", view.epoch)))
+    return elements
+
+
+def _source_name(request: Move, source: Slot, kind: str) -> list[Element]:
+    if not request.keep:
+        return drop_name(source, kind, request.child)
+    key = key_for(source.name, kind)
+    return [check(source.parent.id, is_("entries", key, request.child))]
+
+
+def _parents(request: Move, child: StoredObject) -> list[Element]:
+    if request.keep and len(child.sections.get("parents", {})) >= bounds.PARENTS_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "move", request.target_name, f"it has {bounds.PARENTS_MAX} names already")
+    same = is_("entry", "type", type_of(child))
+    elements = [put(child.id, "parents", f"{request.target_parent}/{request.target_name}", "parent", same)]
+    if not request.keep:
+        elements.append(drop(child.id, "parents", f"{request.source_parent}/{request.source_name}"))
+    return elements
+
+
+# --- changing -------------------------------------------------------------------------------------------------------
+
+
+def set_wanted(request: SetWanted, file: StoredObject, blobs: Iterable[StoredObject]) -> list[Element]:
+    """Change the number of wanted replicas on a file and all its blobs. Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST."""
+    if not visible(file):
+        raise CheloniaError(Kind.NOT_FOUND, "setWanted", request.guid, "no such entry")
+    if type_of(file) != TYPE_FILE:
+        raise CheloniaError(Kind.NOT_A_FILE, "setWanted", request.guid, f"it is a {type_of(file)}")
+    check_wanted(request.wanted)
+    elements = expectations(request.expect)
+    elements.append(put(file.id, "states", "neededReplicas", str(request.wanted), version(file.version)))
+    for blob in blobs:
+        elements.append(put(blob.id, "blob", "wanted", str(request.wanted), is_("blob", "file", request.guid)))
+    return elements
+
+
+def check_wanted(wanted: int) -> None:
+    """Refuse a number of copies out of bounds. Raises: BAD_REQUEST."""
+    if not 0 <= wanted <= bounds.REPLICAS_WANTED_MAX:
+        cause = f"wanted replicas: 0 to {bounds.REPLICAS_WANTED_MAX}, not {wanted}"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(wanted), cause=cause)
+
+
+def check_modifiable(section: str, prop: str) -> None:
+    """Refuse to modify what is not a caller's to change. Raises: BAD_REQUEST."""
+    if section not in MODIFIABLE_SECTIONS or not prop:
+        cause = f"only {', '.join(sorted(MODIFIABLE_SECTIONS))} can be modified, one property at a time"
+        raise CheloniaError(Kind.BAD_REQUEST, "modifyMetadata", f"{section}/{prop}", cause)
+    if section == "states" and prop in MEASURED_STATES:
+        cause = "size and checksum are measured; they change only with the bytes"
+        raise CheloniaError(Kind.BAD_REQUEST, "modifyMetadata", f"{section}/{prop}", cause)

@@ -1,0 +1,1 @@
+"""Uploads: decided in `decide`, carried out in `act`."""

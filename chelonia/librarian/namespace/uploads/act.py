@@ -1,0 +1,208 @@
+"""The upload half of the Librarian: names reserved, receipts checked, durable bytes turned into files.
+
+What is decided stands in `uploads.decide` and `blobs`. A receipt counts only with a right signature by the key its
+Shepherd announced: nobody vouches for another's copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object
+from chelonia.core.librarian import BeginPut, Begun, CommitFile, Committed
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.replicas import Receipt, ReplicaState
+from chelonia.librarian.metadata.blobs import NewBlob, facts_of, locations_of
+from chelonia.librarian.metadata.elements import expectations
+from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.metadata.seal import seal, sealed
+from chelonia.librarian.namespace import tree
+from chelonia.librarian.namespace.names import Names, entry_id
+from chelonia.librarian.namespace.uploads import decide as uploads
+from chelonia.librarian.namespace.uploads.decide import Overwritten, Pending
+from chelonia.librarian.presence.receipt_audit import Rechecking
+from chelonia.librarian.world import World
+from chelonia.wire.receipts import signed_bytes
+
+VerifyKey = Callable[[ServiceId], str]
+"""The key that a Shepherd announced, "" when it has none or is not approved."""
+
+
+class Uploads:
+    """Begins and commits uploads."""
+
+    def __init__(
+        self, records: Records, world: World, names: Names, verify_key: VerifyKey, rechecking: Rechecking
+    ) -> None:
+        self._records = records
+        self._world = world
+        self._names = names
+        self._verify_key = verify_key
+        self.rechecking = rechecking
+        self._record_key = ""
+
+    @property
+    def record_key(self) -> str:
+        """The cluster's key (hex) for seals, "" before the start."""
+        return self._record_key
+
+    def seal_with(self, record_key: str) -> None:
+        """Use the cluster's key (hex) for seals."""
+        self._record_key = record_key
+
+    async def begin_put(self, call: Call, request: BeginPut) -> Begun:
+        """Make the ids of an upload and, when it is named, reserve its name."""
+        tree.check_wanted(request.wanted)
+        if not request.named:
+            return self._begun(request, request.replaces or self._guid(), BlobId(self._world.ids.uuid()))
+        guid, blob = self._guid(), BlobId(self._world.ids.uuid())
+        begun = self._begun(request, guid, blob)
+
+        async def build() -> Draft:
+            slot = await self._names.slot(call, request.parent, request.name)
+            elements = uploads.begin_put(request, begun, slot, self._now())
+            return Draft(elements, memo=f"{guid} {blob}")
+
+        first = (await self._records.apply(call, build)).memo.split(" ")
+        return self._begun(request, Guid(first[0]), BlobId(first[-1]))
+
+    def _begun(self, request: BeginPut, guid: Guid, blob: BlobId) -> Begun:
+        name = str(request.ln)
+        return Begun(
+            guid, blob, seal(self._record_key, blob, guid, name=name, owner=request.owner, wanted=request.wanted)
+        )
+
+    def _sealed(self, new: NewBlob) -> NewBlob:
+        """The blob of an upload under a reserved name, sealed for the file that it belongs to: what its Shepherds wrote
+        down names the upload."""
+        f = new.facts
+        own = seal(self._record_key, f.blob, f.guid, name=f.name, owner=f.owner, wanted=f.wanted)
+        return replace(new, facts=replace(f, seal=own))
+
+    async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
+        """Turn a pending upload into a file; asked again, answer as the first time."""
+        self._check_receipts(call, receipts)
+        call = call.strongly()  # the Shepherd has not seen the answer that told of the name
+
+        async def build() -> Draft:
+            pending = Pending(await self._records.one(call, entry_id(guid)))
+            done = await self._already(call, pending, guid, receipts)
+            if done:
+                return Draft((), memo=done)
+            new = self._sealed(pending.new_blob(receipts, self._now()))
+            slot, over = await asyncio.gather(
+                self._names.slot(call, pending.parent, pending.name), self._overwritten(call, pending.replaces)
+            )
+            uploads.check_pending(pending, slot)
+            memo = f"{new.facts.guid} {new.facts.blob}"
+            if over is None:
+                return Draft(uploads.commit_new(pending, slot, new, self._now()), memo)
+            return Draft(uploads.commit_over(pending, slot, over, new, self._now()), memo)
+
+        memo = (await self._records.apply(call, build)).memo
+        await self.rechecking.written(receipts)
+        return await self._committed(call, memo)
+
+    async def _already(self, call: Call, pending: Pending, guid: Guid, receipts: tuple[Receipt, ...]) -> str:
+        """The memo of this very commit when it went through before.
+
+        Raises: NOT_FOUND when the upload is unknown; CHECKSUM when other bytes than these became the file: a name begun
+        twice under one key has one blob and two TURLs.
+        """
+        if tree.type_of(pending.entry) == "pending":
+            return ""
+        blob = receipts[0].blob if receipts else BlobId("")
+        found = await self._records.one(call, blob_object(blob), (Needed("blob"),))
+        if found.exists and not all(same_bytes(receipt, found) for receipt in receipts):
+            raise CheloniaError(Kind.CHECKSUM, "commitPut", guid, "other bytes were committed for this upload before")
+        if not found.exists:
+            cause = "the upload's name was given up, superseded or has expired; begin again"
+            raise CheloniaError(Kind.NOT_FOUND, "commitPut", guid, cause)
+        return f"{found.value('blob', 'file')} {blob}"
+
+    async def commit_file(self, call: Call, request: CommitFile) -> Committed:
+        """Make the file of a bytes-first upload, or swap the bytes of the one it replaces."""
+        begin, begun = request.begin, request.begun
+        tree.check_wanted(begin.wanted)
+        self._check_receipts(call, request.receipts)
+        name = str(begin.ln)
+        if begun.guid != (begin.replaces or begun.guid) or not sealed(
+            self._record_key, begun.seal, begun.blob, begun.guid, name=name, owner=begin.owner, wanted=begin.wanted
+        ):
+            cause = "these ids were not begun here for this name, owner and count; begin again"
+            raise CheloniaError(Kind.BAD_REQUEST, "commitFile", name, cause)
+        memo = f"{begun.guid} {begun.blob}"
+
+        async def build() -> Draft:
+            new = uploads.begun_blob(request, self._now())
+            over = await self._overwritten(call, begin.replaces)
+            if over is not None:
+                if begun.blob in tree.blobs_of(over.file):
+                    return Draft((), memo)  # a repeat without a request key
+                given = tree.given_sections(begin.sections)
+                elements = uploads.overwrite(over, new, given, self._now())
+                return Draft(expectations(begin.expect) + elements + await self._overtaken(call, begin), memo)
+            slot = await self._names.slot(call, begin.parent, begin.name)
+            return Draft(uploads.commit_file(request, slot, new, self._now()), memo)
+
+        first = (await self._records.apply(call, build)).memo
+        await self.rechecking.written(request.receipts)
+        return await self._committed(call, first)
+
+    async def _overtaken(self, call: Call, begin: BeginPut) -> list[Element]:
+        """Give up the owner's own earlier upload to the same name: it must not overwrite the newer bytes when it comes
+        through late."""
+        slot = await self._names.slot(call, begin.parent, begin.name) if begin.parent else None
+        if slot is None or slot.pending is None or slot.pending.value("entry", "owner") != begin.owner:
+            return []
+        return tree.supersede(slot, begin.owner, self._now())
+
+    async def _overwritten(self, call: Call, guid: Guid) -> Overwritten | None:
+        if not guid:
+            return None
+        file = await self._records.one(call, entry_id(guid))
+        return Overwritten(file, await self._names.blobs(call, file))
+
+    async def _committed(self, call: Call, memo: str) -> Committed:
+        """The answer told from the stored note: the same for the first try and for every retry."""
+        guid, _, blob = memo.partition(" ")
+        found: StoredObject = await self._records.one(call, blob_object(BlobId(blob)))
+        locations = tuple(location for location, state in locations_of(found) if state is ReplicaState.ALIVE)
+        return Committed(Guid(guid), BlobId(blob), locations)
+
+    def _check_receipts(self, call: Call, receipts: tuple[Receipt, ...]) -> None:
+        """Raises: INCOMPLETE, BAD_REQUEST (too many), UNTRUSTED (a wrong signature), DENIED (another's receipts)."""
+        if len(receipts) > bounds.RECEIPTS_MAX:
+            raise CheloniaError(Kind.BAD_REQUEST, subject="receipts", cause=f"at most {bounds.RECEIPTS_MAX}")
+        shepherds = [receipt.location.shepherd for receipt in receipts]
+        if call.has(Role.SHEPHERD) and receipts and call.service_id not in shepherds:
+            cause = f"{call.service_id} has given no receipt itself"
+            raise CheloniaError(Kind.DENIED, "commitPut", receipts[0].blob, cause)
+        for receipt in receipts:
+            self.check_receipt(receipt)
+
+    def check_receipt(self, receipt: Receipt) -> None:
+        """Raises: UNTRUSTED unless the receipt is signed by the Shepherd it names."""
+        shepherd = receipt.location.shepherd
+        key = self._verify_key(shepherd)
+        if not key or not self._world.verifier.verify(key, signed_bytes(receipt), receipt.signature):
+            cause = f"no approved Shepherd {shepherd} is known" if not key else f"not signed by {shepherd}"
+            raise CheloniaError(Kind.UNTRUSTED, "commitPut", receipt.blob, cause)
+
+    def _guid(self) -> Guid:
+        return Guid(self._world.ids.uuid())
+
+    def _now(self) -> Ms:
+        return self._world.clock.now_ms()
+
+
+def same_bytes(receipt: Receipt, blob: StoredObject) -> bool:
+    """Whether a receipt speaks of the bytes that a blob object describes."""
+    facts = facts_of(blob)
+    return receipt.blob == facts.blob and receipt.size == facts.size and receipt.checksums.agrees(facts.checksums)

@@ -1,0 +1,252 @@
+"""Uploads as pure decisions: a reserved name, and the one transact that turns durable bytes into a file.
+
+The original's way reserves the name first (`pending`, invisible, expiring) and commits it when the bytes are durable;
+bytes first makes entry, name and blob at once. Overwriting swaps the blob in place: GUID, links and policy stay.
+Conditions and errors work as in `tree`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, shepherd_object
+from chelonia.core.librarian import (
+    TYPE_FILE,
+    TYPE_PENDING,
+    BeginPut,
+    Begun,
+    CommitFile,
+    MakeEntry,
+)
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts
+from chelonia.librarian.metadata.blobs import (
+    FIRST_ORDINAL,
+    NewBlob,
+    agreed,
+    file_states,
+    make_blob,
+    measured,
+    swap_blobs,
+)
+from chelonia.librarian.metadata.elements import (
+    EXPECT,
+    check,
+    drop,
+    erase,
+    expectations,
+    is_,
+    isset,
+    put,
+    put_all,
+    seconds,
+    unset,
+    version,
+)
+from chelonia.librarian.namespace.trash import drop_reservation, expect_upload
+from chelonia.librarian.namespace.tree import (
+    Slot,
+    check_collection,
+    content_change,
+    given_sections,
+    new_sections,
+    supersede,
+    take_name,
+    type_of,
+    visible,
+)
+
+
+def begin_put(request: BeginPut, begun: Begun, slot: Slot, now: Ms) -> list[Element]:
+    """Reserve a name for an upload: a pending entry, and `pending/<name>` in its parent.
+
+    Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, NOT_FOUND (the file to overwrite is not there any more).
+    """
+    elements = expectations(request.expect)
+    elements += take_name(slot, request.owner, now) if not request.replaces else _hold_name(request, slot, now)
+    reservation = f"{begun.guid} {request.expires_ms}"
+    elements.append(put(slot.parent.id, "pending", slot.name, reservation))
+    elements.append(expect_upload(reservation, slot.parent.id, slot.name))
+    obj = ObjectId(begun.guid)
+    own = {"type": TYPE_PENDING, "GUID": begun.guid, "owner": request.owner}
+    sections = {"entry": own, "put": _put_section(request, begun), **given_sections(request.sections)}
+    return [*elements, check(obj, version(0)), *put_all(obj, sections)]
+
+
+def _hold_name(request: BeginPut, slot: Slot, now: Ms) -> list[Element]:
+    """Condition the name to lead to the file that is to be overwritten."""
+    check_collection(slot.parent, slot.name)
+    if slot.child != request.replaces:
+        raise CheloniaError(Kind.NOT_FOUND, "beginPut", slot.name, "the file to overwrite is not there any more")
+    still = is_("entries", slot.name, request.replaces)
+    if slot.reservation:
+        return [check(slot.parent.id, still), *supersede(slot, request.owner, now)]
+    return [check(slot.parent.id, still, unset("pending", slot.name))]
+
+
+def _put_section(request: BeginPut, begun: Begun) -> dict[str, str]:
+    props = {
+        "parent": request.parent,
+        "name": request.name,
+        "ln": str(request.ln),
+        "replaces": request.replaces,
+        "blob": begun.blob,
+        "wanted": str(request.wanted),
+        "expires_ms": str(request.expires_ms),
+        "seal": begun.seal,
+        "size": str(request.size),
+        "sha256": request.checksums.sha256,
+        "md5": request.checksums.md5,
+        "adler32": request.checksums.adler32,
+    }
+    return {prop: value for prop, value in props.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A pending upload, read back from its entry object."""
+
+    entry: StoredObject
+
+    @property
+    def parent(self) -> Guid:
+        """The collection that holds the reservation."""
+        return Guid(self.entry.value("put", "parent"))
+
+    @property
+    def name(self) -> str:
+        """The reserved name."""
+        return self.entry.value("put", "name")
+
+    @property
+    def replaces(self) -> Guid:
+        """The file to overwrite, or ""."""
+        return Guid(self.entry.value("put", "replaces"))
+
+    @property
+    def blob(self) -> BlobId:
+        """The blob whose bytes are awaited."""
+        return BlobId(self.entry.value("put", "blob"))
+
+    def new_blob(self, receipts: tuple[Receipt, ...], now: Ms) -> NewBlob:
+        """The blob as the receipts show it. Raises: CHECKSUM, INCOMPLETE, BAD_REQUEST."""
+        entry = self.entry
+        checksums = Checksums(*(entry.value("put", kind) for kind in ("sha256", "md5", "adler32")))
+        kept = agreed(receipts, self.blob, int(entry.value("put", "size", "-1")), checksums)
+        facts = ReplicaFacts(
+            blob=self.blob,
+            guid=self.replaces or Guid(entry.id),
+            name=entry.value("put", "ln"),
+            owner=Dn(entry.value("entry", "owner")),
+            size=kept[0].size,
+            checksums=measured(kept),
+            wanted=int(entry.value("put", "wanted", "0")),
+            created_ms=now,
+            seal=entry.value("put", "seal"),
+        )
+        return NewBlob(facts, tuple(receipt.location for receipt in kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """The file that an upload replaces, and its blobs, as read."""
+
+    file: StoredObject
+    blobs: tuple[StoredObject, ...]
+
+
+def check_pending(pending: Pending, slot: Slot) -> None:
+    """Refuse to commit an upload that has lost its name. Raises: NOT_FOUND."""
+    holds = slot.reservation.partition(" ")[0] == pending.entry.id
+    if type_of(pending.entry) != TYPE_PENDING or not holds:
+        cause = "the upload's name was given up, superseded or has expired; begin again"
+        raise CheloniaError(Kind.NOT_FOUND, "commitPut", pending.entry.id, cause)
+
+
+def commit_new(pending: Pending, slot: Slot, new: NewBlob, now: Ms) -> list[Element]:
+    """Turn a pending entry into a file under its reserved name."""
+    entry = pending.entry
+    elements = [check(entry.id, version(entry.version), is_("entry", "type", TYPE_PENDING))]
+    elements += [drop(entry.id, "put", prop) for prop in sorted(entry.sections.get("put", {}))]
+    given = entry.sections.get("timestamps", {})
+    sections: dict[str, Mapping[str, str]] = {
+        "entry": {"type": TYPE_FILE},
+        "timestamps": {"created": seconds(now), "modified": seconds(now), **given},
+        "parents": {f"{slot.parent.id}/{slot.name}": "parent"},
+        "states": file_states(entry.sections.get("states", {}), new),
+        "blobs": {FIRST_ORDINAL: new.facts.blob},
+    }
+    elements += put_all(entry.id, sections)
+    elements += [*content_change(slot.parent), *drop_reservation(slot.parent.id, slot.name, slot.reservation)]
+    free = (unset("entries", slot.name), unset("entries", slot.name + "/"))
+    elements.append(put(slot.parent.id, "entries", slot.name, entry.id, *free))
+    return elements + taken_blob(new)
+
+
+def taken_blob(new: NewBlob) -> list[Element]:
+    """Make the blob of an upload, where its receipts say that it is."""
+    return [*still_known(new), *make_blob(new)]
+
+
+def still_known(new: NewBlob) -> list[Element]:
+    """Nobody is told that bytes are safe for a copy on a Shepherd that another Librarian has forgotten meanwhile: with
+    that, the key went by which its receipt was checked."""
+    known = isset("node", "verify_key")
+    return [check(shepherd_object(location.shepherd), known, change_id=EXPECT) for location in new.locations]
+
+
+def commit_over(pending: Pending, slot: Slot, over: Overwritten, new: NewBlob, now: Ms) -> list[Element]:
+    """Give the file that a pending entry replaces its new blob, and remove the pending entry."""
+    entry = pending.entry
+    elements = [erase(entry.id, version(entry.version)), *drop_reservation(slot.parent.id, slot.name, slot.reservation)]
+    return elements + overwrite(over, new, entry.sections, now)
+
+
+def overwrite(over: Overwritten, new: NewBlob, given: Mapping[str, Mapping[str, str]], now: Ms) -> list[Element]:
+    """Swap a file's bytes in place; its states, modification time and given `metadata` follow. Raises: NOT_FOUND,
+    NOT_A_FILE, CHECKSUM."""
+    if type_of(over.file) != TYPE_FILE:
+        kind = Kind.NOT_A_FILE if visible(over.file) else Kind.NOT_FOUND
+        raise CheloniaError(kind, "commitPut", new.facts.name, "the file to overwrite is not there any more")
+    elements = [*still_known(new), *swap_blobs(over.file, over.blobs, new, now)]
+    times = {"modified": seconds(now), **given.get("timestamps", {})}
+    states = file_states(given.get("states", {}), new)
+    sections = {"states": states, "timestamps": times, "metadata": given.get("metadata", {})}
+    return elements + put_all(over.file.id, sections)
+
+
+def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[Element]:
+    """Make the file of a bytes-first upload: entry, name and blob at once.
+
+    Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, CHECKSUM.
+    """
+    begin, guid = request.begin, request.begun.guid
+    elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
+    elements.append(put(slot.parent.id, "entries", slot.name, guid))
+    obj = ObjectId(guid)
+    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections)
+    sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
+    sections["states"] = file_states(sections.get("states", {}), new)
+    sections["blobs"] = {FIRST_ORDINAL: new.facts.blob}
+    return [*elements, check(obj, version(0)), *put_all(obj, sections), *taken_blob(new)]
+
+
+def begun_blob(request: CommitFile, now: Ms) -> NewBlob:
+    """The blob of a bytes-first upload as its receipts show it. Raises: CHECKSUM, INCOMPLETE, BAD_REQUEST."""
+    begin, begun = request.begin, request.begun
+    kept = agreed(request.receipts, begun.blob, begin.size, begin.checksums)
+    facts = ReplicaFacts(
+        blob=begun.blob,
+        guid=begun.guid,
+        name=str(begin.ln),
+        owner=begin.owner,
+        size=kept[0].size,
+        checksums=measured(kept),
+        wanted=begin.wanted,
+        created_ms=now,
+        seal=begun.seal,
+    )
+    return NewBlob(facts, tuple(receipt.location for receipt in kept))

@@ -1,0 +1,73 @@
+"""What readers see of an entry: the stored layout's own records hidden, its replicas as they are now.
+
+Pure. `put` and `pending` are never shown, `blobs` only to a filter that names it; names in `entries` are bare, and a
+file's `locations` is that of its blobs with every state replaced by `offline` while its Shepherd is away. An upload
+that is not complete is nothing at all. Blobs are read only when somebody asks for `locations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from chelonia.core.ids import ServiceId
+from chelonia.core.metadata import Filter, Needed, StoredObject, selects
+from chelonia.core.names import entry_name
+from chelonia.core.replicas import ReplicaState, parse_location
+from chelonia.librarian.namespace.tree import visible
+
+Present = Callable[[ServiceId], bool]
+"""Whether a Shepherd can be reached now."""
+
+HIDDEN = frozenset({"put", "pending"})
+LOCATIONS = "locations"
+BLOBS = "blobs"
+BLOB_FILTER: Filter = (Needed(LOCATIONS),)
+
+
+def asks_locations(needed: Filter) -> bool:
+    """Whether a reader's filter asks for where the bytes are."""
+    return not needed or any(part.section == LOCATIONS for part in needed)
+
+
+def stored_filter(needed: Filter) -> Filter:
+    """What must be read of an entry to answer a reader's filter."""
+    if not needed:
+        return ()
+    parts = [Needed("entry", "type")]
+    if asks_locations(needed):
+        parts.append(Needed("blobs"))
+    for part in needed:
+        if part.section == "entries" and part.property:
+            parts += [part, Needed("entries", part.property + "/")]
+        elif part.section != LOCATIONS and part.section not in HIDDEN:
+            parts.append(part)
+    return tuple(parts)
+
+
+def shown(entry: StoredObject, needed: Filter, locations: Mapping[str, str]) -> StoredObject:
+    """The entry as readers see it; what is no complete entry comes back with version 0."""
+    if not visible(entry):
+        return StoredObject(entry.id, 0)
+    hidden = HIDDEN if any(part.section == BLOBS for part in needed) else HIDDEN | {BLOBS}
+    sections = {name: dict(props) for name, props in entry.sections.items() if name not in hidden}
+    if "entries" in sections:
+        sections["entries"] = {entry_name(key): guid for key, guid in sections["entries"].items()}
+    if locations:
+        sections[LOCATIONS] = dict(locations)
+    picked = {
+        name: kept
+        for name, props in sections.items()
+        if (kept := {prop: value for prop, value in props.items() if selects(needed, name, prop)})
+    }
+    counts = {name: count for name, count in entry.counts.items() if name not in HIDDEN}
+    return StoredObject(entry.id, entry.version, picked, counts)
+
+
+def merged_locations(blobs: Iterable[StoredObject], present: Present) -> dict[str, str]:
+    """The locations of all blobs of a file; `offline` where the Shepherd is away."""
+    merged: dict[str, str] = {}
+    for blob in blobs:
+        for key, state in sorted(blob.sections.get(LOCATIONS, {}).items()):
+            here = present(parse_location(key).shepherd)
+            merged[key] = state if here else ReplicaState.OFFLINE.value
+    return merged

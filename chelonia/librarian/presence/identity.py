@@ -1,0 +1,230 @@
+"""Whether a heartbeat is that of the Shepherd it names: by its store, and by its boot. Pure; time is passed in.
+
+Each Shepherd has one store on record. The first one heard is recorded; another is refused until an administrator, on
+the Shepherd's own node, says that it takes the first one's place. While a Shepherd is heard, nobody else speaks in its
+name: another process with another boot is its restart only if its disk remembers the boot that is heard. A store that
+was replaced comes back only by a later start of its own, for a message of the earlier ones may be late; one that
+seems older than the store on record has to say for a lease that it takes its place; and no two stores have a boot in
+common, for starts are told apart by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.ids import Ms, ServiceId, shepherd_object
+from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian.metadata.elements import as_read, drop, put
+
+BURNT: Final = (
+    "this Shepherd was declared lost for good (admin node forget) and is never accepted again under this name; "
+    "to use the machine again, start it with an empty disk and another id"
+)
+"""Why a forgotten identity is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is on record of a Shepherd's stores: the present one ("" for none), the boot it was recorded with, and the
+    latest boot known of each that was replaced, the newest first."""
+
+    store: str = ""
+    boot: int = 0
+    replaced: Mapping[str, int] = field(default_factory=dict)
+
+
+def read(shepherd: StoredObject) -> Recorded:
+    """What a Shepherd's object says of its stores."""
+    words = shepherd.value("node", "replaced").split()
+    replaced = {store: int(boot) for store, boot in zip(words[::2], words[1::2], strict=True)}
+    return Recorded(shepherd.value("node", "store"), int(shepherd.value("node", "store_boot", "0")), replaced)
+
+
+def recording(beat: Heartbeat, before: Recorded, last_boot: int) -> tuple[Recorded, list[Element]]:
+    """Have the store of a heartbeat recorded, if the record is as it was `before`; `last_boot`: the latest known of the
+    store it replaces. The reports of another store begin anew, whatever its boots were."""
+    replaced = {store: boot for store, boot in before.replaced.items() if store != beat.store}
+    if before.store:
+        replaced = {before.store: max(before.boot, last_boot), **replaced}
+    after = Recorded(beat.store, beat.boot, dict(islice(replaced.items(), bounds.STORES_REPLACED_KEPT)))
+    obj = shepherd_object(beat.shepherd)
+    elements = [
+        put(obj, "node", "store", after.store, as_read("node", "store", before.store)),
+        put(obj, "node", "store_boot", str(after.boot)),
+    ]
+    if before.store:
+        as_it_was = as_read("node", "replaced", _text(before.replaced))
+        elements += [drop(obj, "report", name) for name in ("boot", "number", "obeyed")]
+        elements.append(put(obj, "node", "replaced", _text(after.replaced), as_it_was))
+    return after, elements
+
+
+def _text(replaced: Mapping[str, int]) -> str:
+    return " ".join(f"{store} {boot}" for store, boot in replaced.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What to do with a heartbeat.
+
+    `refused`: a word of `HeartbeatAnswer.refused`, with its `cause`; `alarm`: a person should know; `record`: write its
+    store as this Shepherd's, if the record is still as it was judged by.
+    """
+
+    refused: str = ""
+    cause: str = ""
+    alarm: bool = False
+    record: bool = False
+
+
+def judge(
+    beat: Heartbeat, recorded: Recorded, living: Heartbeat | None, *, settled: bool, insists: bool = False
+) -> Judgement:
+    """Decide about a heartbeat.
+
+    Args:
+        recorded: the stores on record.
+        living: the last heartbeat taken, if within the lease, else None.
+        settled: its boot has been heard for a lease or longer, so an older one is no message that was late.
+        insists: this start has said for a lease, and was not silent for one, that its store replaces another, and
+            nobody else was taken meanwhile.
+    """
+    other = living is not None and (beat.boot != living.boot or living.store not in ("", beat.store))
+    if living is not None and other and beat.store:
+        twin = _twin(beat, living, settled)
+        if twin is not None:
+            return twin
+    if not beat.store or beat.store == recorded.store:
+        return Judgement()
+    if not recorded.store:
+        return Judgement(record=True)
+    if not beat.replaces:
+        cause = f"the cluster knows {beat.shepherd} with store {recorded.store}, this is store {beat.store}"
+        return Judgement(REFUSED_STORE, cause, alarm=True)
+    if beat.boot <= recorded.replaced.get(beat.store, -1):
+        cause = (
+            f"store {recorded.store} has taken the place of store {beat.store} since this start (boot {beat.boot}); "
+            "if its disk was put back, start it again, with the clock right"
+        )
+        return Judgement(REFUSED_STORE, cause)
+    if beat.boot in (recorded.boot, *recorded.replaced.values()):
+        cause = (
+            f"another store of {beat.shepherd} has had boot {beat.boot}; unless this message was late, start it again"
+        )
+        return Judgement(REFUSED_TWIN, cause)
+    if beat.boot < recorded.boot and not insists:
+        cause = (
+            f"store {recorded.store} was recorded with a later start (boot {recorded.boot}, this is boot {beat.boot}); "
+            "unless this message was late, it is taken when it has been said for a lease"
+        )
+        return Judgement(REFUSED_TWIN, cause)
+    return Judgement(record=True)
+
+
+def _twin(beat: Heartbeat, living: Heartbeat, settled: bool) -> Judgement | None:
+    if beat.boot < living.boot:
+        cause = f"a later start of {beat.shepherd} is alive (boot {living.boot}, this is boot {beat.boot})"
+        return Judgement(REFUSED_TWIN, cause, alarm=settled or beat.boot not in living.boots)
+    if living.boot in beat.boots and living.store in ("", beat.store):
+        return None
+    cause = (
+        f"another process is alive as {beat.shepherd} (boot {living.boot}, store {living.store or 'not known'}; "
+        f"this is boot {beat.boot}, store {beat.store}); stop one of them, or wait until the other is missed"
+    )
+    return Judgement(REFUSED_TWIN, cause, alarm=True)
+
+
+def older(beat: Heartbeat, known: Heartbeat) -> bool:
+    """Whether this is a message of an earlier start: on the same store, for another knows nothing of its boots, or of
+    software that names none."""
+    return beat.boot < known.boot and beat.store in ("", known.store)
+
+
+ALARM_KEEP_MS = 600_000
+"""How long a second process of the same name, or one with another store, is told after it was last heard, unless the
+Shepherd itself begins anew: longer than anybody takes to look."""
+
+
+_NOTHING: Final = Recorded()
+
+
+@dataclass(slots=True)
+class _Voice:
+    beat: Heartbeat
+    since: Ms
+    last: Ms
+
+
+class Voices:
+    """Who speaks for each Shepherd, as one Librarian hears it. `now` is monotonic."""
+
+    def __init__(self, lease_ms: int) -> None:
+        self._lease_ms = lease_ms
+        self._recorded: dict[ServiceId, Recorded] = {}
+        self._voices: dict[ServiceId, _Voice] = {}
+        self._claims: dict[ServiceId, tuple[str, int, Ms, Ms]] = {}
+        self._alarms: dict[ServiceId, tuple[str, Ms]] = {}
+        self._troubles: dict[ServiceId, str] = {}
+
+    def record(self, shepherd: ServiceId, recorded: Recorded) -> None:
+        """This is what is on record."""
+        self._recorded[shepherd] = recorded
+
+    def recorded(self, shepherd: ServiceId) -> Recorded:
+        """What is on record."""
+        return self._recorded.get(shepherd, _NOTHING)
+
+    def boot(self, shepherd: ServiceId, store: str) -> int:
+        """The last boot of this store that was taken here, 0 for none."""
+        voice = self._voices.get(shepherd)
+        return voice.beat.boot if voice is not None and voice.beat.store == store else 0
+
+    def judge(self, beat: Heartbeat, now: Ms) -> Judgement:
+        """Decide about a heartbeat."""
+        voice = self._voices.get(beat.shepherd)
+        living = voice.beat if voice is not None and now - voice.last < self._lease_ms else None
+        settled = voice is not None and now - voice.since >= self._lease_ms
+        insists = beat.replaces and now - self._claimed_since(beat, now) >= self._lease_ms
+        return judge(beat, self.recorded(beat.shepherd), living, settled=settled, insists=insists)
+
+    def _claimed_since(self, beat: Heartbeat, now: Ms) -> Ms:
+        """Since when this start says, without a lease of silence, that its store replaces another."""
+        store, boot, since, last = self._claims.get(beat.shepherd, ("", 0, now, now))
+        if (store, boot) != (beat.store, beat.boot) or now - last > self._lease_ms:
+            since = now
+        self._claims[beat.shepherd] = (beat.store, beat.boot, since, now)
+        return since
+
+    def taken(self, beat: Heartbeat, now: Ms) -> bool:
+        """It is the Shepherd's own; returns whether its trouble, or the end of it, is news."""
+        voice = self._voices.get(beat.shepherd)
+        if voice is not None and older(beat, voice.beat):
+            return False
+        since = voice.since if voice is not None and voice.beat.boot == beat.boot else now
+        if since == now:  # what was said of others before this start is settled; who is there yet is refused again
+            self._alarms.pop(beat.shepherd, None)
+        self._claims.pop(beat.shepherd, None)
+        self._voices[beat.shepherd] = _Voice(beat, since, now)
+        before = self._troubles.pop(beat.shepherd, "")
+        if beat.trouble:
+            self._troubles[beat.shepherd] = beat.trouble
+        return before != beat.trouble
+
+    def refused(self, beat: Heartbeat, judged: Judgement, now: Ms) -> bool:
+        """It is not; returns whether a person should be told now."""
+        if not judged.alarm:
+            return False
+        known = self.trouble(beat.shepherd, now)
+        self._alarms[beat.shepherd] = (judged.cause, Ms(now + ALARM_KEEP_MS))
+        return known != judged.cause
+
+    def trouble(self, shepherd: ServiceId, now: Ms) -> str:
+        """What a person should know of a Shepherd, "" when there is nothing."""
+        text, until = self._alarms.get(shepherd, ("", Ms(0)))
+        return text if now < until else self._troubles.get(shepherd, "")

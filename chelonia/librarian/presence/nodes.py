@@ -1,0 +1,431 @@
+"""The node half of the Librarian: heartbeats, numbered reports, inventories, the registry, maintenance.
+
+What is decided stands in `health`, `reports` and `registry`. Heartbeats stay in memory; only a Shepherd's domain and
+key are written, when they change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import (
+    ANONYMOUS,
+    REBUILD_OBJECT,
+    SERVICES_OBJECT,
+    BlobId,
+    Ms,
+    ReferenceId,
+    ServiceId,
+    blob_object,
+    shepherd_object,
+)
+from chelonia.core.librarian import (
+    REFUSED_FORGOTTEN,
+    REFUSED_STORE,
+    Heartbeat,
+    HeartbeatAnswer,
+    InventoryItem,
+    InventoryPage,
+    NodeView,
+    Report,
+    ReportAnswer,
+    ServiceRecord,
+)
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.replicas import Location, ReplicaState
+from chelonia.librarian.metadata.elements import put
+from chelonia.librarian.metadata.rebuild_record import REPORTED, may_have_named, still_named, under_way
+from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.presence import identity, registry, reports
+from chelonia.librarian.presence.health import FlapRule, HealthTable, StoredNode, Told, Transition
+from chelonia.librarian.presence.identity import BURNT, Recorded, Voices
+from chelonia.librarian.presence.registry import Registry
+from chelonia.librarian.presence.reports import Known, Reached
+from chelonia.librarian.world import World
+
+_LOG = logging.getLogger(__name__)
+
+SERVICE_ID_BYTES_MAX = 1000
+"""A service id is a URL; with a DN it must fit into one property name."""
+ASK_RECONCILIATION = -1
+"""`next_report_ms` that asks a Shepherd for its differences, as in the original."""
+
+Changed = Callable[[ServiceId], None]
+"""Told of a Shepherd whose replicas must be planned again."""
+
+
+class Nodes:
+    """What this Librarian knows of the Shepherds and of all registered services."""
+
+    def __init__(self, records: Records, world: World, started_ms: Ms) -> None:
+        self._records = records
+        self._world = world
+        rule = FlapRule(world.settings.flap_returns_max, world.settings.flap_window_ms)
+        grace_ms = world.settings.start_grace_ms
+        self.table = HealthTable(world.settings.lease_ms, started_ms, rule, start_grace_ms=grace_ms)
+        self._voices = Voices(world.settings.lease_ms)
+        self._registry = Registry()
+        self._reached: dict[ServiceId, Reached] = {}
+        self._listeners: list[Changed] = []
+
+    def listen(self, listener: Changed) -> None:
+        """Have `listener` told of Shepherds whose replicas must be planned again."""
+        self._listeners.append(listener)
+
+    def present(self, shepherd: ServiceId) -> bool:
+        """Whether a Shepherd can be expected to answer now."""
+        return self.table.present(shepherd, self._world.clock.monotonic_ms())
+
+    def proven(self, shepherd: ServiceId) -> bool:
+        """Whether what the metadata says of a Shepherd's replicas can be relied on when others are to be given up."""
+        generation = self._records.position.generation
+        return self.table.proven(shepherd, self._world.clock.monotonic_ms(), generation)
+
+    def views(self) -> tuple[NodeView, ...]:
+        """All Shepherds, ordered by service id."""
+        now, voices = self._world.clock.monotonic_ms(), self._voices
+
+        def told(shepherd: ServiceId) -> Told:
+            return Told(voices.recorded(shepherd).store, voices.trouble(shepherd, now))
+
+        return self.table.views(now, self._world.clock.now_ms(), told)
+
+    # --- the registry -----------------------------------------------------------------------------------------------
+
+    async def refresh(self, call: Call) -> None:
+        """Read the registry and the stored state of every Shepherd again."""
+        self._registry = registry.read(await self._records.one(call, SERVICES_OBJECT))
+        shepherds = self._registry.shepherds()
+        ids = [shepherd_object(shepherd) for shepherd in shepherds]
+        stored = await self._records.get(call, ids, (Needed("node"),))
+        for shepherd, obj in zip(shepherds, stored, strict=True):
+            self._voices.record(shepherd, identity.read(obj))
+        before = self.table.shepherds()
+        self.table.load(
+            {s: _stored_node(record, obj) for (s, record), obj in zip(shepherds.items(), stored, strict=True)}
+        )
+        for shepherd in self.table.shepherds():
+            if shepherd not in before:
+                self._changed(shepherd)
+
+    def services(self) -> tuple[ServiceRecord, ...]:
+        """All registered identities, ordered by role and id."""
+        return self._registry.records
+
+    def librarians(self) -> tuple[ServiceId, ...]:
+        """All approved Librarians."""
+        approved = (r.service_id for r in self._registry.records if r.role is Role.LIBRARIAN and r.approved)
+        return tuple(dict.fromkeys(approved))
+
+    @property
+    def registry(self) -> Registry:
+        """The registry as last read."""
+        return self._registry
+
+    async def approve(self, call: Call, record: ServiceRecord) -> None:
+        """Approve or withdraw an identity."""
+        _check_identity(record)
+
+        async def build() -> Draft:
+            await self.refresh(call)
+            known = self._registry.find(record.role, record.service_id, record.dn)
+            if known is not None and known.forgotten:
+                raise CheloniaError(Kind.DENIED, "approve", record.service_id, BURNT)
+            return Draft((registry.set_record(record),), memo=record.service_id)
+
+        await self._records.apply(call, build)
+        _LOG.info("service %s role=%s id=%s dn=%s", _word(record), record.role.value, record.service_id, record.dn)
+        await self.refresh(call)
+
+    async def bootstrap(self, call: Call, records: tuple[ServiceRecord, ...]) -> None:
+        """Register identities that the configuration names, each only if nothing is said of it yet."""
+        for record in records:
+            _check_identity(record)
+            await self._records.attempt(call, Draft((registry.add_record(record),)))
+
+    async def _wait_for_approval(self, call: Call, shepherd: ServiceId) -> None:
+        """Record an unknown identity as waiting, once."""
+        record = ServiceRecord(Role.SHEPHERD, call.dn, shepherd, approved=False)
+        if call.dn == ANONYMOUS or self._registry.find(Role.SHEPHERD, shepherd, call.dn):
+            return
+        _check_identity(record)
+        settings = self._world.settings
+        if self._registry.refused(call.dn) >= settings.waiting_per_dn_max:
+            cause = f"{settings.waiting_per_dn_max} services of {call.dn} wait or were withdrawn; approve them first"
+            raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
+        if self._registry.waiting >= settings.waiting_max:
+            cause = "too many services wait for approval; approve or withdraw some"
+            raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
+        if (await self._records.attempt(call, Draft((registry.add_record(record),)))).applied:
+            _LOG.info("service waiting role=shepherd id=%s dn=%s", shepherd, call.dn)
+        await self.refresh(call)
+
+    # --- heartbeats -------------------------------------------------------------------------------------------------
+
+    async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
+        """Note that a Shepherd lives; an identity that is not approved is recorded as waiting."""
+        found = self._registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
+        if found is None:
+            await self._wait_for_approval(call, beat.shepherd)
+        elif found.approved and self.table.comes_back(beat, self._world.clock.monotonic_ms()):
+            found = await self._still_approved(call, found)
+        if found is not None and found.forgotten:
+            lease_ms, position = self._world.settings.lease_ms, self._records.position
+            return HeartbeatAnswer(lease_ms, False, 0, position, REFUSED_FORGOTTEN, BURNT)
+        if found is None or not found.approved:
+            return HeartbeatAnswer(self._world.settings.lease_ms, False, 0, self._records.position)
+        turned_away = await self._identified(call, beat)
+        if turned_away is not None:
+            return turned_away
+        heard = self.table.beat(beat, self._world.clock.monotonic_ms()) if not beat.trouble else None
+        if heard is not None:
+            if beat.leaving:
+                _LOG.info("shepherd says goodbye id=%s boot=%d", beat.shepherd, beat.boot)
+                self.table.excuse(beat.shepherd, self.left_until_ms())
+                self._changed(beat.shepherd)
+            elif heard.returned or heard.new_boot or heard.compared:
+                _LOG.info("shepherd heard again id=%s boot=%d", beat.shepherd, beat.boot)
+                self._changed(beat.shepherd)
+            if heard.changed:
+                await self._announce(call, beat)
+        accepted = await self._accepted(call, beat)
+        return HeartbeatAnswer(self._world.settings.lease_ms, True, accepted, self._records.position)
+
+    async def _still_approved(self, call: Call, record: ServiceRecord) -> ServiceRecord | None:
+        """The record of an approved identity that comes back: another Librarian may have burnt it while it was away."""
+        stored = await self._records.one(call.strongly(), SERVICES_OBJECT, registry.needed(record))
+        if registry.stands(stored, record):
+            return record
+        await self.refresh(call.strongly())
+        return self._registry.find(record.role, record.service_id, record.dn)
+
+    async def _identified(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer | None:
+        """Whether it is this Shepherd that speaks: None, or the answer for somebody else."""
+        now = self._world.clock.monotonic_ms()
+        if beat.replaces:  # said once, until it is taken: older metadata may have been put back since we read
+            await self._read_stores(call.strongly(), beat.shepherd)
+        judged = self._voices.judge(beat, now)
+        if judged.refused == REFUSED_STORE and await self._store_of(call, beat.shepherd, beat.store) == beat.store:
+            judged = self._voices.judge(beat, now)
+        if judged.refused:
+            level = logging.WARNING if self._voices.refused(beat, judged, now) else logging.INFO
+            _LOG.log(level, "heartbeat refused dn=%s: %s", call.dn, judged.cause)
+            lease_ms, position = self._world.settings.lease_ms, self._records.position
+            return HeartbeatAnswer(lease_ms, True, 0, position, judged.refused, judged.cause)
+        if judged.record:
+            await self._record_store(call, beat, self._voices.recorded(beat.shepherd))
+        if self._voices.taken(beat, now) and beat.trouble:
+            _LOG.warning(
+                "shepherd %s cannot tell anything of its replicas, it counts as away: %s", beat.shepherd, beat.trouble
+            )
+        return None
+
+    async def _store_of(self, call: Call, shepherd: ServiceId, named: str) -> str:
+        """The store on record; read again when it is not the one `named`: another Librarian may have taken it."""
+        recorded = self._voices.recorded(shepherd)
+        if named and recorded.store and named != recorded.store:
+            recorded = await self._read_stores(call, shepherd)
+        return recorded.store
+
+    async def _read_stores(self, call: Call, shepherd: ServiceId) -> Recorded:
+        obj = await self._records.one(call, shepherd_object(shepherd), (Needed("node"),))
+        self._voices.record(shepherd, recorded := identity.read(obj))
+        return recorded
+
+    async def _record_store(self, call: Call, beat: Heartbeat, before: Recorded) -> None:
+        """Write which store is this Shepherd's, as was judged by what stood there `before`.
+
+        Raises: CONFLICT when somebody has just written another.
+        """
+        reported = await self._records.one(call.strongly(), shepherd_object(beat.shepherd), (Needed("report"),))
+        last_boot = max(reports.reached(reported).boot, self._voices.boot(beat.shepherd, before.store))
+        recorded, elements = identity.recording(beat, before, last_boot)
+        if not (await self._records.attempt(call, Draft(elements))).applied:
+            await self.refresh(call)
+            raise CheloniaError(Kind.CONFLICT, "heartbeat", beat.shepherd, "its store is being recorded; try again")
+        self._voices.record(beat.shepherd, recorded)
+        self._reached.pop(beat.shepherd, None)
+        if before.store:
+            _LOG.warning(
+                "shepherd %s has store %s in the place of %s, as an administrator said; what the old one held is lost",
+                beat.shepherd, beat.store, before.store,
+            )  # fmt: skip
+        else:
+            _LOG.info("shepherd %s has store %s", beat.shepherd, beat.store)
+
+    async def _announce(self, call: Call, beat: Heartbeat) -> None:
+        """Keep a Shepherd's domain and key, so that they outlive this process."""
+        stored = self.table.stored(beat.shepherd) or StoredNode()
+        obj = shepherd_object(beat.shepherd)
+        elements = [
+            put(obj, "node", "domain", beat.domain),
+            put(obj, "node", "verify_key", beat.verify_key),
+        ]
+        await self._records.attempt(call, Draft(elements))
+        self.table.store(beat.shepherd, replace(stored, domain=beat.domain, verify_key=beat.verify_key))
+
+    async def _accepted(self, call: Call, beat: Heartbeat) -> int:
+        """The last report applied for this boot; read again when the Shepherd has sent more than we know of."""
+        known = self._reached.get(beat.shepherd)
+        if known is None or known.boot < beat.boot or known.number < beat.reported:
+            obj = await self._records.one(call, shepherd_object(beat.shepherd), (Needed("report"),))
+            known = self._reached[beat.shepherd] = reports.reached(obj)
+        return known.number if known.boot == beat.boot else 0
+
+    def _changed(self, shepherd: ServiceId) -> None:
+        for listener in self._listeners:
+            listener(shepherd)
+
+    # --- transitions ------------------------------------------------------------------------------------------------
+
+    def left_until_ms(self) -> Ms:
+        """Until when a Shepherd is waited for that says goodbye now: a restart starts no copies."""
+        return Ms(self._world.clock.now_ms() + self._world.settings.repair_delay_ms)
+
+    def written(self, transition: Transition, since_ms: Ms, left_until_ms: Ms) -> None:
+        """A transition of this Librarian's was written."""
+        stored = self.table.stored(transition.shepherd)
+        if stored is not None:
+            fresh = replace(stored, state=transition.state, since_ms=since_ms, left_until_ms=left_until_ms)
+            self.table.store(transition.shepherd, fresh)
+        self._changed(transition.shepherd)
+
+    async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
+        """Announce or end planned absence."""
+        stored = self.table.stored(shepherd)
+        if stored is None:
+            raise CheloniaError(Kind.NOT_FOUND, "maintenance", shepherd, "no such Shepherd is registered")
+
+        async def build() -> Draft:
+            element = put(shepherd_object(shepherd), "node", "maintenance_until_ms", str(until_ms))
+            return Draft((element,), memo=shepherd)
+
+        await self._records.apply(call, build)
+        self.decided(shepherd, replace(stored, maintenance_until_ms=until_ms))
+
+    def decided(self, shepherd: ServiceId, stored: StoredNode) -> None:
+        """An administrator has decided about a Shepherd, and it is written."""
+        self.table.store(shepherd, stored)
+        self._changed(shepherd)
+
+    # --- reports ----------------------------------------------------------------------------------------------------
+
+    async def report(self, call: Call, report: Report) -> ReportAnswer:
+        """Apply a report if it is its turn; otherwise say which one is. Raises: UNAVAILABLE amid a rebuild."""
+        if len(report.replicas) > bounds.REPORT_ENTRIES_MAX:
+            cause = f"at most {bounds.REPORT_ENTRIES_MAX} replicas in one report"
+            raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
+        known = self._registry.find(Role.SHEPHERD, report.shepherd, call.dn)
+        if known is not None and known.forgotten:
+            raise CheloniaError(Kind.DENIED, "report", report.shepherd, BURNT)
+        if report.number == 0:
+            return await self._old_report(call, report)
+        recorded = await self._store_of(call, report.shepherd, report.store)
+        if report.store and recorded and report.store != recorded:
+            cause = f"the cluster knows it with store {recorded}, this report is of store {report.store}"
+            raise CheloniaError(Kind.DENIED, "report", report.shepherd, cause)
+        call = call.strongly()  # what is told to be unknown is set aside
+        obj, of_rebuild = shepherd_object(report.shepherd), (Needed("rebuild"), Needed(REPORTED, report.shepherd))
+        needed = (*reports.records_needed(report), *of_rebuild)
+        answer = ReportAnswer(0, self._world.settings.lease_ms)
+
+        async def build() -> Draft:
+            nonlocal answer
+            stored, marker = await self._records.get(call, (obj, REBUILD_OBJECT), needed)
+            _require_whole("report", report.shepherd, marker)
+            last = self._reached[report.shepherd] = reports.reached(stored)
+            earlier, obeyed = reports.before(report, stored, self._records.position.generation)
+            answer = replace(answer, before_boot=earlier.boot, before_number=earlier.number, obeyed=obeyed)
+            if report.number == 1 and may_have_named(marker, report.shepherd, earlier.boot):
+                answer = replace(answer, next_report_ms=ASK_RECONCILIATION)
+            if not reports.is_next(report, last):
+                answer = replace(answer, accepted=reports.accepted(report, last), unknown=())
+            if not reports.is_next(report, last) and last != Reached(report.boot, report.number):
+                return Draft(())
+            known = await self._known(call, report, stored)
+            judged = reports.judge(report, known, self._world.clock.now_ms())
+            if not reports.is_next(report, last):  # a repeat is told again what is unknown: silence would mean "known"
+                answer = replace(answer, unknown=(*judged.unknown, *judged.unlisted))
+                return Draft(())
+            for note in judged.notes:
+                _LOG.info("report %s", note)
+            answer = replace(answer, accepted=report.number, unknown=tuple(judged.unknown))
+            as_it_says = [still_named(marker, report.shepherd)] if report.number == 1 else []
+            return Draft([*judged.elements, *as_it_says])
+
+        await self._records.apply(call, build)
+        if answer.accepted == report.number:
+            self._reached[report.shepherd] = Reached(report.boot, report.number)
+        return answer
+
+    async def _known(self, call: Call, report: Report, stored: StoredObject) -> Known:
+        known = Known(stored, {})
+        ids = list(dict.fromkeys(blob for r in report.replicas if (blob := known.blob_of(r))))
+        found = await self._records.get(call, [blob_object(blob) for blob in ids])
+        return Known(stored, dict(zip(ids, found, strict=True)))
+
+    async def _old_report(self, call: Call, report: Report) -> ReportAnswer:
+        """A report of the original's form: a sign of life. It has no number, so nothing in it can be applied safely;
+        one that tells of replicas is asked for a reconciliation, with what is believed to be there."""
+        if not report.replicas and self.present(report.shepherd):
+            return ReportAnswer(0, self._world.settings.lease_ms)
+        page = await self._records.scan(call, shepherd_object(report.shepherd), "file", "", bounds.SECTION_WHOLE_MAX)
+        ids = dict.fromkeys(blob_object(BlobId(blob)) for _, blob in page.items)
+        found = await self._records.get(call, list(ids), (Needed("blob", "file"),))
+        files = dict.fromkeys(guid for blob in found if (guid := blob.value("blob", "file")))
+        return ReportAnswer(0, ASK_RECONCILIATION, all_files=tuple(files))
+
+    async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
+        """A page of what the namespace believes to be on a Shepherd. Raises: UNAVAILABLE amid a rebuild."""
+        limit = min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
+        call = call.strongly()  # what is not in it is set aside
+        _require_whole("inventory", shepherd, await self._records.one(call, REBUILD_OBJECT, (Needed("rebuild"),)))
+        page = await self._records.scan(call, shepherd_object(shepherd), "file", after, limit)
+        ids = list(dict.fromkeys(blob_object(BlobId(blob)) for _, blob in page.items))
+        found = {obj.id: obj for obj in await self._records.get(call, ids, (Needed("locations"),))}
+        items = []
+        for reference, blob in page.items:
+            location = Location(shepherd, ReferenceId(reference))
+            state = found[blob_object(BlobId(blob))].value("locations", str(location))
+            items.append(InventoryItem(location.reference, BlobId(blob), ReplicaState(state) if state else None))
+        return InventoryPage(tuple(items), page.items[-1][0] if page.more and page.items else "")
+
+
+def _stored_node(record: ServiceRecord, obj: StoredObject) -> StoredNode:
+    return StoredNode(
+        dn=record.dn,
+        state=obj.value("node", "state"),
+        since_ms=Ms(int(obj.value("node", "since_ms", "0"))),
+        maintenance_until_ms=Ms(int(obj.value("node", "maintenance_until_ms", "0"))),
+        left_until_ms=Ms(int(obj.value("node", "left_until_ms", "0"))),
+        drain_ms=Ms(int(obj.value("node", "drain_ms", "0"))),
+        domain=obj.value("node", "domain"),
+        verify_key=obj.value("node", "verify_key"),
+        approved=record.approved,
+    )
+
+
+def _require_whole(operation: str, shepherd: ServiceId, marker: StoredObject) -> None:
+    """Raises: UNAVAILABLE amid a rebuild: what it lists may give way to newer bytes again."""
+    if under_way(marker):
+        cause = "a rebuild of the namespace is not through: what it does not know yet is not unknown"
+        raise CheloniaError(Kind.UNAVAILABLE, operation, shepherd, cause)
+
+
+def _check_identity(record: ServiceRecord) -> None:
+    """Refuse an identity that could not be written as `<service id> <DN>`. Raises: BAD_REQUEST."""
+    service = record.service_id
+    if " " in service or len(service.encode()) > SERVICE_ID_BYTES_MAX or not record.dn.startswith("/"):
+        cause = f"a service id has no blanks and at most {SERVICE_ID_BYTES_MAX} bytes; a DN starts with /"
+        raise CheloniaError(Kind.BAD_REQUEST, "approve", service[:80], cause)
+    if not service and record.role is not Role.ADMINISTRATOR:
+        raise CheloniaError(Kind.BAD_REQUEST, "approve", record.dn[:80], "only administrators have no service id")
+
+
+def _word(record: ServiceRecord) -> str:
+    return "approved" if record.approved else "withdrawn"

@@ -1,0 +1,109 @@
+"""The registry of service identities (`sys:services`): who is approved, who waits, as one pure value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chelonia.core.ahash import Element
+from chelonia.core.caller import Role
+from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
+from chelonia.core.librarian import ServiceRecord
+from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.librarian.metadata.elements import isnot, put, unset
+
+APPROVED = "approved"
+WAITING = "waiting"
+WITHDRAWN = "withdrawn"
+"""An administrator said no: stays registered, so that neither the configuration nor a heartbeat brings it back."""
+FORGOTTEN = "forgotten"
+"""Declared lost for good: never accepted again, whatever an administrator or the configuration says."""
+NO_SERVICE = "-"
+"""Stands for the service id of an administrator, who is a person."""
+
+
+def property_of(record: ServiceRecord) -> str:
+    """The property under which an identity is registered: `<service id> <DN>`."""
+    return f"{record.service_id or NO_SERVICE} {record.dn}"
+
+
+def parse(stored: StoredObject) -> tuple[ServiceRecord, ...]:
+    """All registered identities, ordered by role and property; sections and lines of another form are skipped."""
+    out = []
+    for role in sorted(Role, key=lambda role: role.value):
+        for prop, value in sorted(stored.sections.get(role.value, {}).items()):
+            service, blank, dn = prop.partition(" ")
+            if blank:
+                service_id = ServiceId("" if service == NO_SERVICE else service)
+                out.append(ServiceRecord(role, Dn(dn), service_id, value == APPROVED, value == FORGOTTEN))
+    return tuple(out)
+
+
+def needed(record: ServiceRecord) -> Filter:
+    """What to read of the registry to see whether an identity still `stands`."""
+    return (Needed(record.role.value, property_of(record)),)
+
+
+def stands(stored: StoredObject, record: ServiceRecord) -> bool:
+    """Whether an identity that was approved still is, by what is stored now."""
+    return stored.value(record.role.value, property_of(record)) == APPROVED
+
+
+def set_record(record: ServiceRecord) -> Element:
+    """Write an identity as approved, or withdraw it; not one that was forgotten."""
+    role, prop = record.role.value, property_of(record)
+    return put(SERVICES_OBJECT, role, prop, APPROVED if record.approved else WITHDRAWN, isnot(role, prop, FORGOTTEN))
+
+
+def forget_record(record: ServiceRecord) -> Element:
+    """Burn an identity."""
+    return put(SERVICES_OBJECT, record.role.value, property_of(record), FORGOTTEN)
+
+
+def add_record(record: ServiceRecord) -> Element:
+    """Write an identity only if it is not registered yet, in whatever state."""
+    prop = property_of(record)
+    value = APPROVED if record.approved else WAITING
+    return put(SERVICES_OBJECT, record.role.value, prop, value, unset(record.role.value, prop))
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The identities as last read."""
+
+    records: tuple[ServiceRecord, ...] = ()
+    waiting: int = 0
+    """How many identities wait for an administrator's word."""
+
+    def find(self, role: Role, service_id: ServiceId, dn: Dn) -> ServiceRecord | None:
+        """The record of exactly this identity."""
+        for record in self.records:
+            if record.service_id == service_id and record.dn == dn and record.role is role:
+                return record
+        return None
+
+    def shepherds(self) -> Mapping[ServiceId, ServiceRecord]:
+        """Shepherds by service id, without those forgotten; an approved record counts before a waiting one."""
+        out: dict[ServiceId, ServiceRecord] = {}
+        for record in self.records:
+            if record.role is not Role.SHEPHERD or record.forgotten:
+                continue
+            if record.service_id not in out or record.approved:
+                out[record.service_id] = record
+        return dict(sorted(out.items()))
+
+    def forgotten(self) -> tuple[ServiceId, ...]:
+        """Shepherds declared lost for good whose service id nobody else has been registered under since."""
+        known = self.shepherds()
+        burnt = (r.service_id for r in self.records if r.role is Role.SHEPHERD and r.forgotten)
+        return tuple(dict.fromkeys(shepherd for shepherd in burnt if shepherd not in known))
+
+    def refused(self, dn: Dn) -> int:
+        """How many identities of this DN wait or were withdrawn."""
+        return sum(record.dn == dn and not record.approved and not record.forgotten for record in self.records)
+
+
+def read(stored: StoredObject) -> Registry:
+    """The registry as stored."""
+    waiting = sum(value == WAITING for role in Role for value in stored.sections.get(role.value, {}).values())
+    return Registry(parse(stored), waiting)

@@ -1,0 +1,206 @@
+"""A Shepherd's report as pure decisions: is it its turn, and what does each replica in it change.
+
+Reports are numbered within a boot. The transact that applies one conditions on the number before, so a lost, repeated
+or overtaken report changes nothing it should not (docs/design/002-protocols.md, Reports). A replica's state changes
+only along `replicas.TRANSITIONS`; what cannot happen is ignored.
+
+Invariants: nothing is erased for being unknown; a replica whose erasure is in the outbox (it has a `file` record but
+no location) does not come back; own records are found by exact id, never by prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chelonia.core.ahash import Element
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId, shepherd_object
+from chelonia.core.librarian import Report, ReportedReplica
+from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.position import Position
+from chelonia.core.replicas import Cause, Location, ReplicaState, next_state
+from chelonia.librarian.metadata.blobs import facts_of
+from chelonia.librarian.metadata.elements import as_read, check, drop, file_record, is_, isset, put, unset
+
+CAUSES = {
+    ReplicaState.ALIVE: Cause.VERIFIED,
+    ReplicaState.INVALID: Cause.DAMAGED,
+    ReplicaState.STALLED: Cause.LATE,
+    ReplicaState.DELETED: Cause.ERASED,
+}
+"""What a reported state says has happened; a report of another state changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The last report applied for a Shepherd (boot 0: none yet)."""
+
+    boot: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was read to judge a report: the Shepherd's `report` and `file` records, and the blobs named."""
+
+    shepherd: StoredObject
+    blobs: Mapping[BlobId, StoredObject]
+
+    def blob_of(self, replica: ReportedReplica) -> BlobId:
+        """Whose replica it is: by the record kept, else as reported."""
+        return BlobId(self.shepherd.value("file", replica.reference)) or replica.blob
+
+
+@dataclass(slots=True)
+class Judged:
+    """What a report comes to at `now`: elements of the transact, references nobody knows, those that are not listed yet
+    and would be by it, and notes for the log."""
+
+    now: Ms
+    elements: list[Element] = field(default_factory=list)
+    unknown: list[ReferenceId] = field(default_factory=list)
+    unlisted: list[ReferenceId] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def records_needed(report: Report) -> Filter:
+    """What to read of the Shepherd's object."""
+    return (Needed("report"), *(Needed("file", replica.reference) for replica in report.replicas))
+
+
+def reached(shepherd: StoredObject) -> Reached:
+    """The last report applied, as stored."""
+    return Reached(int(shepherd.value("report", "boot", "0")), int(shepherd.value("report", "number", "0")))
+
+
+def still_of(shepherd: ServiceId, boot: int) -> Element:
+    """The condition that no later start of a Shepherd has reported than the one that had (0: none)."""
+    return check(shepherd_object(shepherd), as_read("report", "boot", str(boot) if boot else ""))
+
+
+def is_next(report: Report, last: Reached) -> bool:
+    """Whether this report is the one to apply now: the next of its boot, or the first of a newer boot."""
+    if report.boot == last.boot:
+        return report.number == last.number + 1
+    return report.boot > last.boot and report.number == 1
+
+
+def accepted(report: Report, last: Reached) -> int:
+    """The number reached for the report's boot: the sender repeats from there."""
+    return last.number if report.boot == last.boot else 0
+
+
+def has_obeyed(shepherd: ServiceId, authority: Position) -> Element:
+    """Write down that a Shepherd has confirmed what it was ordered to erase with this authority."""
+    obeyed = f"{authority.generation} {authority.sequence}"
+    return put(shepherd_object(shepherd), "report", "obeyed", obeyed)
+
+
+def told(shepherd: StoredObject) -> Reached:
+    """The last report applied that was not the first of its boot, which tells nothing (boot 0: none yet, or nobody
+    knows). A first one keeps it in `before`, with its own boot: software that does not, leaves another boot there."""
+    last = reached(shepherd)
+    boot, number, kept_by = map(int, shepherd.value("report", "before", "0 0 0").split())
+    if last.number > 1:
+        return last
+    return Reached(boot, number) if kept_by == last.boot else Reached(0, 0)
+
+
+def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[Reached, int]:
+    """To the first report of a boot, also when it is repeated, what told something last before it, and the sequence of
+    the newest order of this generation that was confirmed: how far a Shepherd that starts again was believed. Zeros to
+    any other report."""
+    last = reached(shepherd)
+    if report.number != 1 or not (is_next(report, last) or last == Reached(report.boot, 1)):
+        return Reached(0, 0), 0
+    ordered, sequence = map(int, shepherd.value("report", "obeyed", "0 0").split())
+    return told(shepherd), sequence if ordered == generation else 0
+
+
+def judge(report: Report, known: Known, now: Ms) -> Judged:
+    """Decide everything a report in its turn changes at `now`, its number included."""
+    judged = Judged(now)
+    obj = shepherd_object(report.shepherd)
+    boot, number = known.shepherd.value("report", "boot"), known.shepherd.value("report", "number")
+    conditions = (as_read("report", "boot", boot), as_read("report", "number", number))
+    judged.elements.append(put(obj, "report", "boot", str(report.boot), *conditions))
+    judged.elements.append(put(obj, "report", "number", str(report.number)))
+    if report.number == 1:
+        last = told(known.shepherd)
+        so_far = as_read("report", "obeyed", known.shepherd.value("report", "obeyed"))  # as the answer says (`before`)
+        judged.elements.append(put(obj, "report", "before", f"{last.boot} {last.number} {report.boot}", so_far))
+    for replica in {replica.reference: replica for replica in report.replicas}.values():
+        _judge_one(Location(report.shepherd, replica.reference), replica, known, judged)
+    return judged
+
+
+def _judge_one(location: Location, replica: ReportedReplica, known: Known, judged: Judged) -> None:
+    record = known.shepherd.value("file", replica.reference)
+    blob_id = known.blob_of(replica)
+    blob = known.blobs.get(blob_id)
+    cause = CAUSES.get(replica.state)
+    if blob is None or not blob.exists:
+        if cause is Cause.ERASED and record:
+            judged.elements.append(_forget(location, record))
+        elif cause is not Cause.ERASED and not record:
+            judged.unknown.append(replica.reference)
+        return
+    if cause is Cause.VERIFIED and _contradicts(replica, blob):
+        judged.notes.append(f"{location}: reported alive, but not with the bytes of {blob_id}")
+        cause = Cause.DAMAGED
+    stored = blob.value("locations", str(location))
+    if not stored:
+        _judge_unlisted(location, cause, record, blob, judged, blob_id)
+    elif cause is not None:
+        _change(location, ReplicaState(stored), cause, blob, judged)
+
+
+def _judge_unlisted(
+    location: Location, cause: Cause | None, record: str, blob: StoredObject, judged: Judged, blob_id: BlobId
+) -> None:
+    """A replica of a known blob that is not among its locations: new, to be erased, or none of ours."""
+    if cause is Cause.ERASED and record:
+        judged.elements.append(_forget(location, record))
+    elif cause is Cause.VERIFIED and not record:
+        judged.unlisted.append(location.reference)
+        obj = shepherd_object(location.shepherd)
+        fresh = (unset("locations", str(location)), isset("blob", "file"))
+        judged.elements.append(put(blob.id, "locations", str(location), ReplicaState.ALIVE.value, *fresh))
+        record_it = file_record(location, blob_id)
+        judged.elements.append(
+            Element(obj, record_it.change, "file", location.reference, blob_id, (unset("file", location.reference),))
+        )
+    elif cause is not Cause.ERASED and not record:
+        judged.unknown.append(location.reference)
+
+
+def _change(location: Location, state: ReplicaState, cause: Cause, blob: StoredObject, judged: Judged) -> None:
+    after = next_state(state, cause)
+    key = str(location)
+    if after is None:
+        judged.notes.append(f"{location}: {cause.value} cannot happen to a replica that is {state.value}")
+        return
+    if after is state:
+        return
+    judged.notes.append(f"{location}: {state.value} -> {after.value}")
+    as_it_was = is_("locations", key, state.value)
+    if after is ReplicaState.DELETED:
+        judged.elements.append(drop(blob.id, "locations", key, as_it_was))
+        judged.elements.append(drop(shepherd_object(location.shepherd), "file", location.reference))
+    else:
+        judged.elements.append(put(blob.id, "locations", key, after.value, as_it_was))
+    if after is ReplicaState.INVALID:
+        judged.elements.append(put(blob.id, "claims", key, str(judged.now)))
+    elif blob.value("claims", key):
+        judged.elements.append(drop(blob.id, "claims", key))
+
+
+def _forget(location: Location, record: str) -> Element:
+    """Drop a `file` record whose replica is gone; the outbox record, if any, is confirmed on its own."""
+    return drop(shepherd_object(location.shepherd), "file", location.reference, is_("file", location.reference, record))
+
+
+def _contradicts(replica: ReportedReplica, blob: StoredObject) -> bool:
+    facts = facts_of(blob)
+    wrong_size = replica.size not in (-1, facts.size)
+    return wrong_size or replica.checksums.conflicts(facts.checksums)

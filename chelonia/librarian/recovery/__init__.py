@@ -1,0 +1,1 @@
+"""Recovery: invariants and fsck, snapshots, rebuild, and a Shepherd's removal."""

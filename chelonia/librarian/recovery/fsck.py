@@ -1,0 +1,414 @@
+"""fsck on a live cluster: the invariants, looked at piece by piece while everything goes on; and their repair.
+
+What holds and how it is mended is decided in `invariants` and `mends`; this shell reads. Memory is bounded by the
+piece, whatever the size of the namespace: nothing is remembered between pieces but the cursor, which the caller keeps.
+As several reads are several moments, whatever a first look finds is looked at again, all of it read anew, and reported
+only when it is still there; a repair looks once more, and applies only what its conditions still find.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Page, Walk
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import (
+    PENDING_OBJECT,
+    SHEPHERD_PREFIX,
+    TRASH_OBJECT,
+    Guid,
+    ObjectId,
+    ServiceId,
+    blob_object,
+    is_guid,
+)
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
+from chelonia.core.metadata import WIDE_SECTIONS, Filter, Needed, StoredObject
+from chelonia.librarian.metadata.elements import outbox_reference
+from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.namespace.names import entry_id
+from chelonia.librarian.namespace.tree import blobs_of, type_of
+from chelonia.librarian.recovery import invariants
+from chelonia.librarian.recovery.invariants import Item
+from chelonia.librarian.recovery.mends import Mend, mend
+from chelonia.librarian.world import World
+
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+
+NARROW: Final[Filter] = tuple(
+    Needed(section)
+    for section in ("entry", "parents", "blobs", "states", "put", "trashed", "blob", "locations", "claims")
+)
+"""What the rules read of an object itself."""
+OBJECTS_MIN: Final = 1000
+"""One piece looks at this many objects or names, then at no more than one further page."""
+PAGE: Final = 500
+"""Objects, names or records read at once."""
+RECORDS_PER_OUTBOX_PASS: Final = 20
+"""Pages of a Shepherd's records that are compared with its outbox together: the outbox cannot be asked by reference."""
+LOOKS: Final = 3
+"""How often something must be seen to be reported."""
+_NO_SECTION: Final[Filter] = (Needed("-"),)
+
+
+class LiveLook:
+    """A `Look` at a live cluster: what a rule asks for and is not here yet is fetched, and the rule asked again.
+
+    Rules are pure, so asking again costs nothing but time; each round gets everything one round could name.
+    """
+
+    def __init__(self, records: Records, call: Call) -> None:
+        self._records = records
+        self._call = call
+        self._sections: dict[tuple[ObjectId, str], Mapping[str, str]] = {}
+        self._values: dict[tuple[ObjectId, str, str], str] = {}
+        self._absent_sections: dict[tuple[ObjectId, str], None] = {}
+        self._absent_values: dict[tuple[ObjectId, str, str], None] = {}
+
+    def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
+        """See `Look`."""
+        key = (object_id, section)
+        if object_id and key not in self._sections:
+            self._absent_sections[key] = None
+        return self._sections.get(key, {})
+
+    def value(self, object_id: ObjectId, section: str, prop: str) -> str:
+        """See `Look`."""
+        key = (object_id, section, prop)
+        if object_id and prop and key not in self._values:
+            self._absent_values[key] = None
+        return self._values.get(key, "")
+
+    async def settle(self, rules: Callable[[], T]) -> T:
+        """What `rules` say when they have been shown everything they ask for."""
+        while True:
+            said = rules()
+            if not self._absent_sections and not self._absent_values:
+                return said
+            await self._fetch()
+
+    async def _fetch(self) -> None:
+        sections, self._absent_sections = list(self._absent_sections), {}
+        values, self._absent_values = list(self._absent_values), {}
+        for section in dict.fromkeys(section for _, section in sections):
+            ids = [object_id for object_id, other in sections if other == section]
+            for obj in await self._records.get(self._call, ids, (Needed(section),)):
+                self._sections[(obj.id, section)] = obj.sections.get(section, {})
+        for start in range(0, len(values), bounds.BULK_ELEMENTS_MAX):
+            asked = values[start : start + bounds.BULK_ELEMENTS_MAX]
+            walks = tuple(Walk(object_id, ((prop,),), section) for object_id, section, prop in asked)
+            for key, found in zip(asked, await self._records.walk(self._call, walks, _NO_SECTION), strict=True):
+                self._values[key] = found.taken[0].object if found.taken else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where fsck stands: after an object, and (with `section`) inside one of its wide sections, after `at`.
+
+    Below a collection: `stack` holds the collections gone into, each with the name after which it goes on.
+    """
+
+    after: str = ""
+    section: str = ""
+    at: str = ""
+    stack: tuple[tuple[str, str], ...] = ()
+
+    def text(self) -> str:
+        """As callers keep it."""
+        return json.dumps([self.after, self.section, self.at, self.stack])
+
+
+def parse_cursor(text: str) -> Cursor:
+    """Read a cursor that a caller has kept. Raises: BAD_REQUEST."""
+    try:
+        after, section, at, stack = json.loads(text)
+        pairs = tuple((str(guid), str(name)) for guid, name in stack)
+    except (ValueError, TypeError) as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "fsck", text[:80], "not a cursor of fsck: start again") from error
+    if section not in ("", *WIDE_SECTIONS) or len(pairs) > bounds.LN_DEPTH_MAX:
+        raise CheloniaError(Kind.BAD_REQUEST, "fsck", text[:80], "not a cursor of fsck: start again")
+    return Cursor(str(after), section, str(at), pairs)
+
+
+@dataclass(slots=True)
+class Piece:
+    """What has been found so far in one piece; `cursor` None at the end. `looked`: objects, names and records."""
+
+    cursor: Cursor | None
+    examined: int = 0
+    looked: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at a page of a wide section: where it goes on ("" at the end), how much there was, what was found."""
+
+    after: str
+    count: int
+    findings: tuple[Finding, ...]
+
+
+class Fsck:
+    """Checks and repairs on behalf of administrators."""
+
+    def __init__(self, records: Records, world: World) -> None:
+        self._records = records
+        self._world = world
+
+    # --- checking ---------------------------------------------------------------------------------------------------
+
+    async def check(self, call: Call, below: Guid, cursor: str) -> FsckPage:
+        """A piece of everything, or of what is below an entry."""
+        piece = Piece(parse_cursor(cursor) if cursor else Cursor())
+        if below and not cursor:
+            await self._entry(call, below, piece)
+        step = self._step_below if below else self._step
+        while piece.cursor is not None and piece.looked < OBJECTS_MIN:
+            await step(call, piece, piece.cursor)
+        findings = [await self._with_cure(call, finding) for finding in piece.findings]
+        objects = 0 if below else await self._records.count(call)
+        return FsckPage(tuple(findings), piece.cursor.text() if piece.cursor else "", piece.examined, objects)
+
+    async def of(self, call: Call, ids: Sequence[ObjectId]) -> list[Finding]:
+        """What is wrong with some objects themselves."""
+        return [await self._with_cure(call, each) for each in await self._confirmed(lambda: self._objects(call, ids))]
+
+    async def _with_cure(self, call: Call, finding: Finding) -> Finding:
+        look = LiveLook(self._records, call)
+        return replace(finding, mendable=await look.settle(lambda: self._mend(look, finding)) is not None)
+
+    def _mend(self, look: LiveLook, finding: Finding) -> Mend | None:
+        return mend(finding, look, self._world.clock.now_ms())
+
+    async def _confirmed(self, look: Callable[[], Awaitable[Iterable[Finding]]]) -> list[Finding]:
+        """What every one of several looks finds."""
+        found = list(await look())
+        for _ in range(LOOKS - 1):
+            if found:
+                again = {(finding.object, finding.rule, finding.subject) for finding in await look()}
+                found = [finding for finding in found if (finding.object, finding.rule, finding.subject) in again]
+        return found
+
+    # --- everything -------------------------------------------------------------------------------------------------
+
+    async def _step(self, call: Call, piece: Piece, cursor: Cursor) -> None:
+        if cursor.section:
+            await self._wide_page(call, piece, cursor)
+            return
+        page = await self._records.objects(call, cursor.after, PAGE)
+        wide, ids = "", list(page.ids)
+        kinds = await self._records.get(call, ids, (Needed("entry", "type"),))
+        for number, obj in enumerate(kinds):
+            wide = _first_section(obj)
+            if wide:
+                ids = ids[: number + 1]
+                break
+        piece.findings += await self._confirmed(lambda: self._objects(call, ids))
+        piece.examined += len(ids)
+        piece.looked += len(ids)
+        if wide:
+            piece.cursor = Cursor(ids[-1], wide)
+        else:
+            piece.cursor = Cursor(ids[-1]) if page.more else None
+
+    async def _objects(self, call: Call, ids: Sequence[ObjectId]) -> list[Finding]:
+        """What is wrong with objects themselves; those that are gone meanwhile are not."""
+        look = LiveLook(self._records, call)
+        found = [obj for obj in await self._records.get(call, ids, NARROW) if obj.exists]
+        return await look.settle(
+            lambda: [f for obj in found for f in (*invariants.object_rules(look, obj), *invariants.object_work(obj))]
+        )
+
+    async def _wide_page(self, call: Call, piece: Piece, cursor: Cursor) -> None:
+        """A page of one wide section; then its next page, the object's next section, or the next object."""
+        seen = Seen("", 0, ())
+
+        async def look() -> Iterable[Finding]:
+            nonlocal seen
+            seen = await self._wide_rules(call, ObjectId(cursor.after), cursor)
+            return seen.findings
+
+        piece.findings += await self._confirmed(look)
+        piece.looked += seen.count
+        section = cursor.section if seen.after else _NEXT_SECTION.get(cursor.section, "")
+        piece.cursor = replace(cursor, section=section, at=seen.after)
+
+    async def _wide_rules(self, call: Call, obj: ObjectId, cursor: Cursor) -> Seen:
+        if cursor.section == "file":
+            return await self._record_pages(call, obj, cursor.at)
+        page = await self._records.scan(call, obj, cursor.section, cursor.at, PAGE)
+        found = await self._item_rules(call, obj, cursor.section, page.items)
+        return Seen(_after(page), len(page.items), found)
+
+    async def _item_rules(self, call: Call, obj: ObjectId, section: str, items: Sequence[Item]) -> tuple[Finding, ...]:
+        look, now = LiveLook(self._records, call), self._world.clock.now_ms()
+        shepherd = ServiceId(obj.removeprefix(SHEPHERD_PREFIX))
+
+        def rules() -> Iterable[Finding]:
+            match section:
+                case "entries":
+                    return invariants.name_rules(look, obj, items)
+                case "pending":
+                    reserved = invariants.reservation_rules(look, obj, items)
+                    return (*reserved, *invariants.reservation_work(obj, items, now))
+                case "due" | "formerly":
+                    keys = [key for key, _ in items]
+                    return (*invariants.index_rules(look, obj, keys), *invariants.index_work(obj, keys, now))
+                case _:
+                    return (*invariants.order_rules(look, shepherd, items), *invariants.order_work(shepherd, items))
+
+        return await look.settle(lambda: invariants.guarded(obj, rules))
+
+    async def _record_pages(self, call: Call, obj: ObjectId, after: str) -> Seen:
+        """Some pages of a Shepherd's records: what no blob lists must be in the outbox, which is read through once."""
+        shepherd, left, count = ServiceId(obj.removeprefix(SHEPHERD_PREFIX)), list[Item](), 0
+        for _ in range(RECORDS_PER_OUTBOX_PASS):
+            page = await self._records.scan(call, obj, "file", after, PAGE)
+            left += await self._unlisted(call, shepherd, page.items)
+            count, after = count + len(page.items), _after(page)
+            if not after:
+                break
+        ordered = await self._ordered(call, obj, {reference for reference, _ in left})
+        return Seen(after, count, tuple(invariants.record_rules(shepherd, left, ordered)))
+
+    async def _unlisted(self, call: Call, shepherd: ServiceId, items: Sequence[Item]) -> tuple[Item, ...]:
+        look = LiveLook(self._records, call)
+        return await look.settle(lambda: invariants.unlisted(look, shepherd, items))
+
+    async def _ordered(self, call: Call, obj: ObjectId, references: set[str]) -> set[str]:
+        """Those of some references that a Shepherd's outbox names."""
+        ordered, after, more = set[str](), "", bool(references)
+        while more:
+            page = await self._records.scan(call, obj, "erase", after, bounds.PAGE_ENTRIES_MAX)
+            ordered |= {ref for key, _ in page.items if (ref := outbox_reference(key)) in references}
+            after = _after(page)
+            more = bool(after)
+        return ordered
+
+    # --- below a collection -----------------------------------------------------------------------------------------
+
+    async def _entry(self, call: Call, guid: Guid, piece: Piece) -> None:
+        """Begin with one entry. Raises: NOT_FOUND."""
+        entry = await self._records.one(call, entry_id(guid), (Needed("entry"), Needed("blobs")))
+        if not type_of(entry):
+            raise CheloniaError(Kind.NOT_FOUND, "fsck", guid, "no such entry")
+        await self._entries(call, (entry,), piece)
+        piece.cursor = Cursor(stack=((guid, ""),)) if type_of(entry) == TYPE_COLLECTION else None
+
+    async def _entries(self, call: Call, entries: Sequence[StoredObject], piece: Piece) -> None:
+        """Check entries and the blobs of files."""
+        files = (entry for entry in entries if type_of(entry) == TYPE_FILE)
+        ids = [*(entry.id for entry in entries), *(blob_object(blob) for file in files for blob in blobs_of(file))]
+        piece.findings += await self._confirmed(lambda: self._objects(call, ids))
+        piece.examined += len(ids)
+        piece.looked += len(ids)
+
+    async def _step_below(self, call: Call, piece: Piece, cursor: Cursor) -> None:
+        """A page of names up to the first collection, which is gone into before the rest."""
+        if not cursor.stack:
+            piece.cursor = None
+            return
+        *above, (guid, after) = cursor.stack
+        obj = entry_id(Guid(guid))
+        page = await self._records.scan(call, obj, "entries", after, PAGE)
+        first = next((n for n, (key, _) in enumerate(page.items) if key.endswith("/")), len(page.items) - 1)
+        items = page.items[: first + 1]
+        piece.findings += await self._confirmed(lambda: self._item_rules(call, obj, "entries", items))
+        await self._children(call, items, piece)
+        stack = list(above)
+        if len(items) < len(page.items) or page.more:
+            stack.append((guid, items[-1][0]))
+        inside = items[-1][1] if items and items[-1][0].endswith("/") else ""
+        if inside and is_guid(inside) and all(inside != other for other, _ in cursor.stack):
+            stack.append((inside, ""))
+        if not page.more and len(items) == len(page.items):
+            piece.findings += await self._confirmed(lambda: self._reservations(call, obj))
+        piece.cursor = Cursor(stack=tuple(stack))
+
+    async def _children(self, call: Call, items: Sequence[Item], piece: Piece) -> None:
+        ids = [ObjectId(guid) for _, guid in items if is_guid(guid)]
+        await self._entries(call, await self._records.get(call, ids, (Needed("entry"), Needed("blobs"))), piece)
+
+    async def _reservations(self, call: Call, obj: ObjectId) -> tuple[Finding, ...]:
+        page = await self._records.scan(call, obj, "pending", "", bounds.PAGE_ENTRIES_MAX)
+        return await self._item_rules(call, obj, "pending", page.items)
+
+    # --- repairing --------------------------------------------------------------------------------------------------
+
+    async def mend(self, call: Call, findings: Sequence[Finding]) -> tuple[Mended, ...]:
+        """Repair findings, one transact each."""
+        return tuple([await self._mend_one(call, finding) for finding in findings])
+
+    async def _mend_one(self, call: Call, finding: Finding) -> Mended:
+        if not await self._confirmed(lambda: self._again(call, finding)):
+            return Mended(done=False, what="it is not so any more")
+        look = LiveLook(self._records, call)
+        found = await look.settle(lambda: self._mend(look, finding))
+        if found is None:
+            return Mended(done=False, what="no safe repair is known; a person has to decide")
+        outcome = await self._records.attempt(call, Draft(found.elements))
+        if outcome.applied:
+            _LOG.info("mended %s: %s by=%s", finding, found.what, call.dn)
+        return Mended(outcome.applied, found.what if outcome.applied else "it has changed meanwhile")
+
+    async def _again(self, call: Call, finding: Finding) -> list[Finding]:
+        """The finding itself, if one more look still finds it."""
+        obj, section = finding.object, _section_of(finding)
+        found: Iterable[Finding]
+        if not section:
+            found = await self._objects(call, (obj,))
+        else:
+            look = LiveLook(self._records, call)
+            value = await look.settle(lambda: look.value(obj, section, finding.subject))
+            items = ((finding.subject, value),) if value else ()
+            found = await self._item_findings(call, obj, section, items)
+        return [other for other in found if (other.rule, other.subject) == (finding.rule, finding.subject)]
+
+    async def _item_findings(self, call: Call, obj: ObjectId, section: str, items: Sequence[Item]) -> Iterable[Finding]:
+        if section != "file":
+            return await self._item_rules(call, obj, section, items)
+        shepherd = ServiceId(obj.removeprefix(SHEPHERD_PREFIX))
+        left = await self._unlisted(call, shepherd, items)
+        return invariants.record_rules(shepherd, left, await self._ordered(call, obj, {ref for ref, _ in left}))
+
+
+def _after(page: Page) -> str:
+    """Where a section goes on after a page, "" at its end."""
+    return page.items[-1][0] if page.more and page.items else ""
+
+
+def _section_of(finding: Finding) -> str:
+    """The wide section of which the finding's subject is a property, "" for a finding about the object itself."""
+    if finding.object in _INDEXES:
+        return "formerly" if "/" in finding.subject else "due"
+    return _SECTION_OF.get(finding.rule, "")
+
+
+def _first_section(obj: StoredObject) -> str:
+    """The first wide section that an object of this kind has."""
+    if obj.id in _INDEXES:
+        return "due"
+    if obj.id.startswith(SHEPHERD_PREFIX):
+        return "file"
+    return "entries" if type_of(obj) == TYPE_COLLECTION else ""
+
+
+_INDEXES: Final = (TRASH_OBJECT, PENDING_OBJECT)
+_NEXT_SECTION: Final = {"entries": "pending", "file": "erase", "due": "formerly"}
+_SECTION_OF: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (invariants.NAME_DANGLING, invariants.NAME_FORM, invariants.NAME_TWICE, invariants.NAME_UNKNOWN), "entries"
+    ),
+    **dict.fromkeys((invariants.RESERVATION_DANGLING, invariants.EXPIRED), "pending"),
+    invariants.RECORD_ORPHAN: "file",
+    **dict.fromkeys((invariants.ERASE_LISTED, invariants.ERASE_OTHER), "erase"),
+}
+"""Rules whose subject is a property of a wide section, and of which."""

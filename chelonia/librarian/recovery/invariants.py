@@ -1,0 +1,399 @@
+"""The invariants of the metadata, stated once: what must hold after every transact, and what holds when all is quiet.
+
+Pure: from the objects as stored to what is wrong with them. Each rule looks at one object, or at one page of a wide
+section, and reads what it has to agree with through a `Look`; so the same rules serve a snapshot in memory (simulator,
+tests) and a live cluster read page by page (`fsck`). How a finding is repaired stands in `mends`.
+Layout of every object: `docs/formats/metadata.md`; every rule explained: `docs/operate/fsck.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import (
+    BLOB_PREFIX,
+    PENDING_OBJECT,
+    ROOT,
+    SHEPHERD_PREFIX,
+    TRASH_OBJECT,
+    BlobId,
+    Guid,
+    Ms,
+    ObjectId,
+    ReferenceId,
+    ServiceId,
+    blob_object,
+    is_guid,
+    shepherd_object,
+)
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding, Severity
+from chelonia.core.metadata import StoredObject
+from chelonia.core.names import entry_name
+from chelonia.core.replicas import Location, ReplicaState
+from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
+from chelonia.librarian.metadata.elements import outbox_reference
+from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.tree import blobs_of, expired, key_for, names_of, type_of
+
+_S, _D = Severity, Severity.DISAGREEMENT
+
+NAME_DANGLING: Final = "name-dangling"
+NAME_UNKNOWN: Final = "name-unknown"
+NAME_FORM: Final = "name-form"
+NAME_TWICE: Final = "name-twice"
+PARENT_DANGLING: Final = "parent-dangling"
+ORPHAN: Final = "orphan"
+UNREACHABLE: Final = "unreachable"
+TYPELESS: Final = "typeless"
+RESERVATION_DANGLING: Final = "reservation-dangling"
+UNRESERVED: Final = "unreserved"
+DUE_MISSING: Final = "due-missing"
+DUE_DANGLING: Final = "due-dangling"
+BLOB_MISSING: Final = "blob-missing"
+BLOB_UNOWNED: Final = "blob-unowned"
+BLOB_LOST: Final = "blob-lost"
+WANTED_DIFFERS: Final = "wanted-differs"
+LOCATION_UNRECORDED: Final = "location-unrecorded"
+CLAIM_MISSING: Final = "claim-missing"
+CLAIM_STRAY: Final = "claim-stray"
+RECORD_ORPHAN: Final = "record-orphan"
+ERASE_LISTED: Final = "erase-listed"
+ERASE_OTHER: Final = "erase-other"
+MALFORMED: Final = "malformed"
+STRANGE: Final = "strange"
+COPIES: Final = "copies"
+ERASURES: Final = "erasures"
+EXPIRED: Final = "expired"
+
+SEVERITY: Final[Mapping[str, Severity]] = {
+    **dict.fromkeys((BLOB_MISSING, BLOB_LOST), _S.DAMAGE),
+    **dict.fromkeys((COPIES, ERASURES, EXPIRED), _S.WORK),
+    **dict.fromkeys((NAME_DANGLING, NAME_UNKNOWN, NAME_FORM, NAME_TWICE, PARENT_DANGLING, ORPHAN, UNREACHABLE), _D),
+    **dict.fromkeys((TYPELESS, RESERVATION_DANGLING, UNRESERVED, BLOB_UNOWNED, WANTED_DIFFERS), _D),
+    **dict.fromkeys((LOCATION_UNRECORDED, CLAIM_MISSING, CLAIM_STRAY, RECORD_ORPHAN, ERASE_LISTED, ERASE_OTHER), _D),
+    **dict.fromkeys((DUE_MISSING, DUE_DANGLING, MALFORMED, STRANGE), _D),
+}
+"""Every rule and how bad it is to break it."""
+
+CLAIMED: Final = (ReplicaState.CREATING, ReplicaState.THIRDWHEEL)
+"""States that always have a claim; `invalid` may have one (since when), others have none."""
+GOOD: Final = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL, ReplicaState.CREATING, ReplicaState.STALLED)
+"""States of which one at least may be, or become, a whole copy."""
+ABOVE_MAX: Final = 10_000
+"""Collections above one collection that are looked at to see whether the root is among them."""
+
+Item = tuple[str, str]
+"""A property and its value, as a page of a wide section holds them."""
+
+
+class Look(Protocol):
+    """What a rule may read beside the object it is about. Unset is ""."""
+
+    def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
+        """A whole narrow section, empty when there is none."""
+        ...
+
+    def value(self, object_id: ObjectId, section: str, prop: str) -> str:
+        """One property of a wide section."""
+        ...
+
+
+# --- the namespace --------------------------------------------------------------------------------------------------
+
+
+def entry_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
+    """What is wrong with an entry's own sections (`entry parents blobs states put`)."""
+    kind = type_of(entry)
+    if kind in (TYPE_PENDING, TYPE_TRASHED):
+        yield from (_pending_rules if kind == TYPE_PENDING else _trashed_rules)(look, entry)
+        return
+    if not kind:
+        yield _finding(entry.id, TYPELESS, "", "no entry/type")
+    names = names_of(entry)
+    for parent, name in names:
+        if look.value(ObjectId(parent), "entries", key_for(name, kind)) != entry.id:
+            what = f"parents names {parent}/{name}, which does not lead here"
+            yield _finding(entry.id, PARENT_DANGLING, f"{parent}/{name}", what)
+    if Guid(entry.id) != ROOT and not names:
+        yield _finding(entry.id, ORPHAN, "", "no name leads to it")
+    elif kind == TYPE_COLLECTION and not reachable(look, Guid(entry.id)):
+        yield _finding(entry.id, UNREACHABLE, "", "its names do not lead up to the root")
+    if kind == TYPE_FILE:
+        yield from _file_rules(look, entry)
+
+
+def _pending_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
+    parent, name = entry.value("put", "parent"), entry.value("put", "name")
+    reserved = look.value(ObjectId(parent), "pending", name) if parent and name else ""
+    if reserved.partition(" ")[0] != entry.id:
+        yield _finding(entry.id, UNRESERVED, "", f"an upload without its reservation {parent}/{name}")
+    elif not look.value(PENDING_OBJECT, "due", trash.reserved_key(reserved)):
+        yield _finding(entry.id, DUE_MISSING, "", "no index says when its reservation expires")
+
+
+def _trashed_rules(look: Look, entry: StoredObject) -> Iterator[Finding]:
+    until = int(entry.value("trashed", "until_ms"))
+    if not look.value(TRASH_OBJECT, "due", trash.due_key(until, entry.id)):
+        yield _finding(entry.id, DUE_MISSING, "", "no index says when it leaves the trash")
+    yield from _file_rules(look, entry)
+
+
+def _file_rules(look: Look, file: StoredObject) -> Iterator[Finding]:
+    wanted = file.value("states", "neededReplicas")
+    for blob in blobs_of(file):
+        facts = look.section(blob_object(blob), "blob")
+        if not facts:
+            yield _finding(file.id, BLOB_MISSING, blob, f"its blob {blob} does not exist")
+        elif facts.get("wanted", "") != wanted:
+            what = f"wants {wanted} replicas, its blob {blob} {facts.get('wanted', '') or 'no number'}"
+            yield _finding(file.id, WANTED_DIFFERS, blob, what)
+
+
+def reachable(look: Look, guid: Guid) -> bool:
+    """Whether the names of a collection lead up to the root, by any way."""
+    seen, level = {guid: None}, [guid]
+    while level and ROOT not in seen and len(seen) <= ABOVE_MAX:
+        parents = (key.partition("/")[0] for each in level for key in look.section(ObjectId(each), "parents"))
+        level = [parent for parent in dict.fromkeys(map(Guid, parents)) if parent not in seen]
+        seen.update(dict.fromkeys(level))
+    return ROOT in seen or len(seen) > ABOVE_MAX
+
+
+def name_rules(look: Look, collection: ObjectId, names: Iterable[Item]) -> Iterator[Finding]:
+    """What is wrong with a page of a collection's `entries`."""
+    for key, guid in names:
+        child, name = ObjectId(guid), entry_name(key)
+        kind = look.section(child, "entry").get("type", "")
+        if look.value(collection, "entries", name if key.endswith("/") else name + "/"):
+            yield _finding(collection, NAME_TWICE, key, f"two entries are called {name!r}")
+        if kind in ("", TYPE_PENDING, TYPE_TRASHED):
+            yield _finding(collection, NAME_DANGLING, key, f"{name!r} leads to {guid}, which is no entry")
+        elif key != key_for(name, kind):
+            yield _finding(collection, NAME_FORM, key, f"{name!r} is stored as {key!r}, but is a {kind}")
+        elif not look.section(child, "parents").get(f"{collection}/{name}"):
+            yield _finding(collection, NAME_UNKNOWN, key, f"{name!r} leads to {guid}, which does not know it")
+
+
+def reservation_rules(look: Look, collection: ObjectId, reservations: Iterable[Item]) -> Iterator[Finding]:
+    """What is wrong with a page of a collection's `pending`."""
+    for name, value in reservations:
+        held = value.partition(" ")[0]
+        if look.section(ObjectId(held), "entry").get("type", "") != TYPE_PENDING:
+            what = f"{name!r} is reserved by {held}, which is no upload"
+            yield _finding(collection, RESERVATION_DANGLING, name, what)
+
+
+def reservation_work(collection: ObjectId, reservations: Iterable[Item], now: Ms) -> Iterator[Finding]:
+    """Reservations that have expired and are still there."""
+    for name, value in reservations:
+        if expired(value, now):
+            yield _finding(collection, EXPIRED, name, f"the reservation of {name!r} has expired")
+
+
+def index_rules(look: Look, index: ObjectId, keys: Iterable[str]) -> Iterator[Finding]:
+    """What is wrong with a page of an index of what is kept for a while (`due`, `formerly`)."""
+    for key in keys:
+        guid = ObjectId(trash.parse_former(key)[2] if "/" in key else trash.parse_due(key)[1])
+        kind = look.section(guid, "entry").get("type", "")
+        if kind != (TYPE_TRASHED if index == TRASH_OBJECT else TYPE_PENDING):
+            yield _finding(index, DUE_DANGLING, key, f"leads to {guid}, which is not kept here")
+
+
+def index_work(index: ObjectId, keys: Iterable[str], now: Ms) -> Iterator[Finding]:
+    """What is kept although its time is over."""
+    for key in keys:
+        if "/" not in key and trash.parse_due(key)[0] <= now:
+            yield _finding(index, EXPIRED, key, f"the time of {trash.parse_due(key)[1]} is over")
+
+
+# --- the bytes ------------------------------------------------------------------------------------------------------
+
+
+def blob_rules(look: Look, blob: StoredObject) -> Iterator[Finding]:
+    """What is wrong with a blob's own sections (`blob locations claims`)."""
+    file = ObjectId(blob.value("blob", "file"))
+    if blob_of(blob) not in look.section(file, "blobs").values():
+        yield _finding(blob.id, BLOB_UNOWNED, file, f"its file {file} does not name it")
+    locations = locations_of(blob)
+    if not any(state in GOOD for _, state in locations):
+        states = ", ".join(state.value for _, state in locations) or "none at all"
+        whose = f"file {file}, written as {blob.value('blob', 'name')}"
+        yield _finding(blob.id, BLOB_LOST, "", f"no copy that could be good: {states}; {whose}")
+    claims = blob.sections.get("claims", {})
+    for location, state in locations:
+        yield from _location_rules(look, blob, location, state)
+    for key in claims:
+        if key not in blob.sections.get("locations", {}):
+            yield _finding(blob.id, CLAIM_STRAY, key, f"a claim for {key}, which is no location")
+
+
+def _location_rules(look: Look, blob: StoredObject, location: Location, state: ReplicaState) -> Iterator[Finding]:
+    record = look.value(shepherd_object(location.shepherd), "file", location.reference)
+    key = str(location)
+    if record != blob_of(blob):
+        what = f"{location} is {state.value}, but its Shepherd's record says {record or 'nothing'}"
+        yield _finding(blob.id, LOCATION_UNRECORDED, key, what)
+    claim = blob.value("claims", key)
+    if state in CLAIMED and not claim:
+        yield _finding(blob.id, CLAIM_MISSING, key, f"{location} is {state.value}, claims say nothing")
+    elif claim and state not in (*CLAIMED, ReplicaState.INVALID):
+        yield _finding(blob.id, CLAIM_STRAY, key, f"{location} is {state.value}, claims say {claim}")
+
+
+def blob_work(blob: StoredObject) -> Iterator[Finding]:
+    """What healing has still to do about a blob: nothing where nothing is left."""
+    states = [state.value for _, state in locations_of(blob)]
+    nodes = {location.shepherd for location, _ in locations_of(blob)}
+    wanted = max(facts_of(blob).wanted, 1)
+    if states and (states != ["alive"] * wanted or len(nodes) != wanted):
+        yield _finding(blob.id, COPIES, "", f"{states} on {len(nodes)} Shepherds, wanted {wanted}")
+
+
+# --- Shepherds ------------------------------------------------------------------------------------------------------
+
+
+def unlisted(look: Look, shepherd: ServiceId, records: Iterable[Item]) -> tuple[Item, ...]:
+    """Of a page of a Shepherd's `file`, what its blob does not list as a location: it must be in the outbox."""
+    return tuple(
+        (reference, blob)
+        for reference, blob in records
+        if not _lists(look, BlobId(blob), Location(shepherd, ReferenceId(reference)))
+    )
+
+
+def record_rules(shepherd: ServiceId, left: Iterable[Item], ordered: Collection[str]) -> Iterator[Finding]:
+    """What is wrong with records that are `unlisted`, given the references that the outbox names."""
+    for reference, blob in left:
+        if reference not in ordered:
+            what = f"{reference} of {blob} is neither a location nor to be erased"
+            yield _finding(shepherd_object(shepherd), RECORD_ORPHAN, reference, what)
+
+
+def order_rules(look: Look, shepherd: ServiceId, orders: Iterable[Item]) -> Iterator[Finding]:
+    """What is wrong with a page of a Shepherd's `erase`."""
+    obj = shepherd_object(shepherd)
+    for key, value in orders:
+        reference, blob = outbox_reference(key), value.partition(" ")[0]
+        record = look.value(obj, "file", reference)
+        location = Location(shepherd, reference)
+        for listed in dict.fromkeys((blob, record)):
+            if listed and _lists(look, BlobId(listed), location):
+                what = f"{reference} is to be erased, and still a location of {listed}"
+                yield _finding(obj, ERASE_LISTED, key, what)
+        if record not in ("", blob):
+            yield _finding(obj, ERASE_OTHER, key, f"{reference} is to be erased as {blob}, but recorded as {record}")
+
+
+def order_work(shepherd: ServiceId, orders: Sequence[Item]) -> Iterator[Finding]:
+    """Erasures that are not confirmed, of one page."""
+    if orders:
+        what = f"{len(orders)} erasures are not confirmed"
+        yield _finding(shepherd_object(shepherd), ERASURES, orders[0][0], what)
+
+
+def _lists(look: Look, blob: BlobId, location: Location) -> bool:
+    return str(location) in look.section(blob_object(blob), "locations")
+
+
+# --- any object -----------------------------------------------------------------------------------------------------
+
+
+def object_rules(look: Look, obj: StoredObject) -> tuple[Finding, ...]:
+    """What is wrong with an object's narrow sections, whatever it is."""
+    if is_guid(obj.id):
+        return guarded(obj.id, lambda: entry_rules(look, obj))
+    if obj.id.startswith(BLOB_PREFIX):
+        return guarded(obj.id, lambda: blob_rules(look, obj))
+    if not obj.id.startswith("sys:"):
+        return (_finding(obj.id, STRANGE, "", "neither an entry nor a blob nor the system's"),)
+    return ()
+
+
+def object_work(obj: StoredObject) -> tuple[Finding, ...]:
+    """What healing has still to do about an object; nothing can be said of one that cannot be read."""
+    found = guarded(obj.id, lambda: blob_work(obj)) if obj.id.startswith(BLOB_PREFIX) else ()
+    return tuple(finding for finding in found if finding.rule != MALFORMED)
+
+
+def guarded(object_id: ObjectId, rules: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
+    """The findings of `rules`; when a value cannot be read, that is the finding."""
+    try:
+        return tuple(rules())
+    except (CheloniaError, ValueError) as error:
+        return (_finding(object_id, MALFORMED, "", f"cannot be read: {error}"),)
+
+
+def _finding(object_id: ObjectId, rule: str, subject: str, text: str) -> Finding:
+    return Finding(object_id, rule, subject, SEVERITY[rule], text)
+
+
+# --- a whole snapshot -----------------------------------------------------------------------------------------------
+
+
+class Snapshot:
+    """All objects of one moment, whole (wide sections included). A `Look` at itself."""
+
+    def __init__(self, objects: Iterable[StoredObject]) -> None:
+        found = {obj.id: obj for obj in objects}
+        self.objects: Mapping[ObjectId, StoredObject] = {key: found[key] for key in sorted(found)}
+        """In order of id."""
+
+    def get(self, object_id: ObjectId) -> StoredObject:
+        """An object; version 0 when there is none."""
+        found = self.objects.get(object_id)
+        return found if found is not None else StoredObject(object_id, 0)
+
+    def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
+        """See `Look`."""
+        return self.get(object_id).sections.get(section, {})
+
+    def value(self, object_id: ObjectId, section: str, prop: str) -> str:
+        """See `Look`."""
+        return self.get(object_id).value(section, prop)
+
+    def entries(self) -> list[StoredObject]:
+        """Files, collections, mount points and pending uploads."""
+        return [obj for key, obj in self.objects.items() if is_guid(key)]
+
+    def blobs(self) -> list[StoredObject]:
+        """Blob objects."""
+        return [obj for key, obj in self.objects.items() if key.startswith(BLOB_PREFIX)]
+
+    def shepherds(self) -> list[StoredObject]:
+        """Objects of Shepherds."""
+        return [obj for key, obj in self.objects.items() if key.startswith(SHEPHERD_PREFIX)]
+
+
+def broken(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """What no moment may show, whatever crashed. A blob may lose its last copy with the disks: that is not here."""
+    found: list[Finding] = []
+    for obj in snapshot.objects.values():
+        found += [finding for finding in object_rules(snapshot, obj) if finding.rule != BLOB_LOST]
+    for entry in snapshot.entries():
+        found += name_rules(snapshot, entry.id, entry.sections.get("entries", {}).items())
+        found += reservation_rules(snapshot, entry.id, entry.sections.get("pending", {}).items())
+    for shepherd in snapshot.shepherds():
+        found += _shepherd_rules(snapshot, shepherd)
+    for index in (TRASH_OBJECT, PENDING_OBJECT):
+        for section in ("due", "formerly"):
+            found += index_rules(snapshot, index, snapshot.section(index, section))
+    return tuple(found)
+
+
+def _shepherd_rules(snapshot: Snapshot, shepherd: StoredObject) -> Iterator[Finding]:
+    name = ServiceId(shepherd.id.removeprefix(SHEPHERD_PREFIX))
+    orders = shepherd.sections.get("erase", {})
+    left = unlisted(snapshot, name, shepherd.sections.get("file", {}).items())
+    yield from record_rules(name, left, {outbox_reference(key) for key in orders})
+    yield from order_rules(snapshot, name, orders.items())
+
+
+def unsettled(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """What healing has still to do: copies missing or surplus, claims running, erasures not confirmed."""
+    found = [finding for blob in snapshot.blobs() for finding in object_work(blob)]
+    for shepherd in snapshot.shepherds():
+        name = ServiceId(shepherd.id.removeprefix(SHEPHERD_PREFIX))
+        found += order_work(name, tuple(shepherd.sections.get("erase", {}).items()))
+    return tuple(found)

@@ -1,0 +1,440 @@
+"""What repairs a broken invariant: a finding becomes the elements of one conditional transact, or nothing.
+
+Pure. Only what is safe is known here: every element rests on conditions that state the finding, so that a repair of
+what has changed meanwhile applies nothing. No location is taken from a blob, no order to erase is ever written; an
+entry that no name leads to, and bytes that no file names, get a name in `/lost+found`, which belongs to the owner of
+the root and to nobody else. What loses something, or needs a choice, is left to a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.ahash import Element
+from chelonia.core.ids import (
+    BLOB_PREFIX,
+    PENDING_OBJECT,
+    ROOT,
+    SHEPHERD_PREFIX,
+    TRASH_OBJECT,
+    TREE_OBJECT,
+    BlobId,
+    Guid,
+    Ms,
+    ObjectId,
+    ReferenceId,
+    ServiceId,
+    blob_object,
+    shepherd_object,
+)
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding
+from chelonia.core.names import entry_name
+from chelonia.core.replicas import Checksums, Location, ReplicaState, parse_location
+from chelonia.librarian.metadata.blobs import CHECKSUM_TYPES, FIRST_ORDINAL, known_checksum_type
+from chelonia.librarian.metadata.elements import (
+    add,
+    as_read,
+    check,
+    drop,
+    empty,
+    erase,
+    is_,
+    isnot,
+    isset,
+    put,
+    put_all,
+    seconds,
+    unset,
+    version,
+)
+from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.tree import key_for, sweep_reservations
+from chelonia.librarian.recovery import invariants
+from chelonia.librarian.recovery.invariants import Look
+
+LOST_FOUND: Final = Guid("6c6f7374-2b66-4f75-8e64-000000000000")
+"""The collection of what has lost its name. A GUID of its own, so that nobody can make one in its place."""
+LOST_FOUND_NAME: Final = "lost+found"
+NAMES_TRIED: Final = 100
+"""`lost+found`, `lost+found.1` ... are tried in the root when somebody has taken the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """A repair: the transact, and what it does in a few words."""
+
+    elements: tuple[Element, ...]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a repair is made with: what may be read, and when it is."""
+
+    look: Look
+    now: Ms
+
+    def entry(self, object_id: ObjectId) -> Mapping[str, str]:
+        """The `entry` section of an object."""
+        return self.look.section(object_id, "entry")
+
+    def leads(self, parent: str, name: str, child: ObjectId) -> bool:
+        """Whether a name leads to an entry."""
+        key = key_for(name, self.entry(child).get("type", ""))
+        return self.look.value(ObjectId(parent), "entries", key) == child
+
+    def sound_name(self, child: ObjectId) -> tuple[str, str] | None:
+        """A (parent, name) of an entry that both sides agree on."""
+        pairs = (key.partition("/") for key in sorted(self.look.section(child, "parents")))
+        return next(((parent, name) for parent, _, name in pairs if self.leads(parent, name, child)), None)
+
+
+def mend(finding: Finding, look: Look, now: Ms) -> Mend | None:
+    """The safe repair of a finding as things stand, or None when there is none."""
+    known = _MENDS.get(finding.rule)
+    return known(finding, Bench(look, now)) if known else None
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def _name_dangling(finding: Finding, bench: Bench) -> Mend | None:
+    key = finding.subject
+    guid = bench.look.value(finding.object, "entries", key)
+    kind = bench.entry(ObjectId(guid)).get("type", "")
+    if not guid or kind not in ("", TYPE_PENDING, TYPE_TRASHED):
+        return None
+    still = check(ObjectId(guid), as_read("entry", "type", kind))
+    dropped = drop(finding.object, "entries", key, is_("entries", key, guid))
+    return Mend((dropped, still), f"the name {entry_name(key)!r} was dropped")
+
+
+def _name_form(finding: Finding, bench: Bench) -> Mend | None:
+    key, name = finding.subject, entry_name(finding.subject)
+    guid = bench.look.value(finding.object, "entries", key)
+    kind = bench.entry(ObjectId(guid)).get("type", "")
+    right = key_for(name, kind)
+    if not kind or right == key or bench.look.value(finding.object, "entries", right):
+        return None
+    elements = (
+        drop(finding.object, "entries", key, is_("entries", key, guid)),
+        put(finding.object, "entries", right, guid, unset("entries", right)),
+        check(ObjectId(guid), is_("entry", "type", kind)),
+    )
+    return Mend(elements, f"{name!r} is stored as a {kind}")
+
+
+def _name_twice(finding: Finding, bench: Bench) -> Mend | None:
+    """The file steps aside for the collection: it gets a name of its own in the same place."""
+    name = finding.subject
+    guid = ObjectId(bench.look.value(finding.object, "entries", name))
+    fresh, old = f"{name}.{guid[:8]}", f"{finding.object}/{name}"
+    known = bench.look.section(guid, "parents").get(old)
+    if name.endswith("/") or not known or bench.entry(guid).get("type") in (TYPE_COLLECTION, TYPE_PENDING, None):
+        return None
+    elements = (
+        drop(finding.object, "entries", name, is_("entries", name, guid), isset("entries", name + "/")),
+        put(finding.object, "entries", fresh, guid, unset("entries", fresh), unset("entries", fresh + "/")),
+        drop(guid, "parents", old, isset("parents", old)),
+        put(guid, "parents", f"{finding.object}/{fresh}", "parent"),
+    )
+    return Mend(elements, f"the file is called {fresh!r} now")
+
+
+def _name_unknown(finding: Finding, bench: Bench) -> Mend | None:
+    key, name = finding.subject, entry_name(finding.subject)
+    child = ObjectId(bench.look.value(finding.object, "entries", key))
+    kind = bench.entry(child).get("type", "")
+    if kind != TYPE_COLLECTION:
+        parent = put(child, "parents", f"{finding.object}/{name}", "parent", is_("entry", "type", kind))
+        return Mend((parent, check(finding.object, is_("entries", key, child))), f"it knows its name {name!r} now")
+    sound = bench.sound_name(child)
+    if sound is not None:
+        still = check(ObjectId(sound[0]), is_("entries", key_for(sound[1], kind), child))
+        dropped = drop(finding.object, "entries", key, is_("entries", key, child))
+        return Mend((dropped, still), f"the name {name!r} was dropped: the collection has another")
+    if Guid(child) in _above(bench.look, Guid(finding.object)):
+        return None
+    parent = put(child, "parents", f"{finding.object}/{name}", "parent", is_("entry", "type", kind))
+    still = check(finding.object, is_("entries", key, child))
+    return Mend((parent, still, _epoch(bench)), f"it knows its name {name!r} now")
+
+
+def _parent_dangling(finding: Finding, bench: Bench) -> Mend | None:
+    entry, (parent, _, name) = finding.object, finding.subject.partition("/")
+    kind = bench.entry(entry).get("type", "")
+    known = isset("parents", finding.subject)
+    sound = bench.sound_name(entry)
+    if sound is not None:
+        still = check(ObjectId(sound[0]), is_("entries", key_for(sound[1], kind), entry))
+        return Mend((drop(entry, "parents", finding.subject, known), still), "it has another name; this one is gone")
+    holder, key = ObjectId(parent), key_for(name, kind)
+    taken = bench.look.value(holder, "entries", name) or bench.look.value(holder, "entries", name + "/")
+    if not kind:
+        return None
+    if bench.entry(holder).get("type") == TYPE_COLLECTION and not taken and kind != TYPE_COLLECTION:
+        free = (unset("entries", name), unset("entries", name + "/"), is_("entry", "type", TYPE_COLLECTION))
+        return Mend((put(holder, "entries", key, entry, *free), check(entry, known)), f"the name {name!r} leads to it")
+    elements = (drop(entry, "parents", finding.subject, known), *_shelter(bench, entry, kind))
+    return Mend(elements, f"moved to /{LOST_FOUND_NAME}")
+
+
+def _orphan(finding: Finding, bench: Bench) -> Mend | None:
+    kind = bench.entry(finding.object).get("type", "")
+    if kind in ("", TYPE_PENDING):
+        return None
+    return Mend(tuple(_shelter(bench, finding.object, kind)), f"moved to /{LOST_FOUND_NAME}")
+
+
+def _typeless(finding: Finding, bench: Bench) -> Mend | None:
+    """Names without their collection: it was lost from a snapshot. It is made anew, for the root's owner."""
+    obj, sections = finding.object, ("entry", "blobs", "states", "put", "mountpoint")
+    if any(bench.look.section(obj, section) for section in sections):
+        return None
+    now, owner = seconds(bench.now), bench.entry(ObjectId(ROOT)).get("owner", "")
+    made = {
+        "entry": {"type": TYPE_COLLECTION, "GUID": str(obj), "owner": owner},
+        "timestamps": {"created": now, "modified": now},
+        "states": {"closed": "no"},
+    }
+    shelter = _name_in_shelter(bench, obj, TYPE_COLLECTION)
+    parent = put(obj, "parents", f"{LOST_FOUND}/{obj}", "parent")
+    elements = (check(obj, unset("entry", "type")), *shelter, *put_all(obj, made), parent)
+    return Mend(elements, f"made a collection again in /{LOST_FOUND_NAME}")
+
+
+def _unreachable(finding: Finding, bench: Bench) -> Mend | None:
+    """A collection that is above itself is taken out of the circle; what is below another lost one waits for that."""
+    entry = finding.object
+    if Guid(entry) not in _above(bench.look, Guid(entry)):
+        return None
+    elements: list[Element] = []
+    for pair in sorted(bench.look.section(entry, "parents")):
+        parent, _, name = pair.partition("/")
+        elements.append(drop(entry, "parents", pair))
+        if bench.leads(parent, name, entry):
+            elements.append(drop(ObjectId(parent), "entries", name + "/", is_("entries", name + "/", entry)))
+    elements += [*_shelter(bench, entry, TYPE_COLLECTION), _epoch(bench)]
+    return Mend(tuple(elements), f"taken out of its circle, moved to /{LOST_FOUND_NAME}")
+
+
+def _reservation_dangling(finding: Finding, bench: Bench) -> Mend | None:
+    value = bench.look.value(finding.object, "pending", finding.subject)
+    dropped = drop(finding.object, "pending", finding.subject, is_("pending", finding.subject, value))
+    held = ObjectId(value.partition(" ")[0])
+    still = (check(held, isnot("entry", "type", TYPE_PENDING)),) if held else ()
+    return Mend((dropped, *still), "the reservation was dropped")
+
+
+def _unreserved(finding: Finding, bench: Bench) -> Mend | None:
+    facts = bench.look.section(finding.object, "put")
+    parent, name = ObjectId(facts.get("parent", "")), facts.get("name", "")
+    elements = [erase(finding.object, is_("entry", "type", TYPE_PENDING))]
+    if parent and name:
+        elements.append(check(parent, as_read("pending", name, bench.look.value(parent, "pending", name))))
+    return Mend(tuple(elements), "the upload, which could not be completed, was given up")
+
+
+def _due_missing(finding: Finding, bench: Bench) -> Mend | None:
+    """Put what is kept for a while where the sweep will find it."""
+    kind, entry = bench.entry(finding.object).get("type", ""), finding.object
+    still = check(entry, is_("entry", "type", kind))
+    if kind == TYPE_TRASHED:
+        until = bench.look.section(entry, "trashed").get("until_ms", "0")
+        indexed = put(TRASH_OBJECT, "due", trash.due_key(int(until), entry), "-")
+        return Mend((indexed, still), "its time is known again")
+    facts = bench.look.section(entry, "put")
+    parent, name = ObjectId(facts.get("parent", "")), facts.get("name", "")
+    reservation = bench.look.value(parent, "pending", name)
+    return Mend((trash.expect_upload(reservation, parent, name), still), "its time is known again")
+
+
+def _due_dangling(finding: Finding, bench: Bench) -> Mend | None:
+    key = finding.subject
+    former = "/" in key
+    guid = ObjectId(trash.parse_former(key)[2] if former else trash.parse_due(key)[1])
+    still = check(guid, as_read("entry", "type", bench.entry(guid).get("type", "")))
+    return Mend((drop(finding.object, "formerly" if former else "due", key), still), "struck off")
+
+
+def _expired(finding: Finding, bench: Bench) -> Mend | None:
+    if finding.object in (TRASH_OBJECT, PENDING_OBJECT):
+        return None
+    value = bench.look.value(finding.object, "pending", finding.subject)
+    swept = sweep_reservations(finding.object, ((finding.subject, value),), bench.now)
+    return Mend(tuple(swept), "the reservation was dropped")
+
+
+def _shelter(bench: Bench, entry: ObjectId, kind: str) -> list[Element]:
+    """Give an entry a name in `/lost+found`: its GUID."""
+    parent = put(entry, "parents", f"{LOST_FOUND}/{entry}", "parent", is_("entry", "type", kind))
+    return [*_name_in_shelter(bench, entry, kind), parent]
+
+
+def _name_in_shelter(bench: Bench, entry: ObjectId, kind: str) -> list[Element]:
+    """The name alone, for an entry that is made with it."""
+    key, shelter = key_for(entry, kind), ObjectId(LOST_FOUND)
+    named = put(shelter, "entries", key, entry, unset("entries", entry), unset("entries", entry + "/"))
+    return [*_lost_found(bench), named]
+
+
+def _lost_found(bench: Bench) -> list[Element]:
+    """Make `/lost+found`, unless it is there."""
+    shelter, root = ObjectId(LOST_FOUND), ObjectId(ROOT)
+    if bench.entry(shelter).get("type") == TYPE_COLLECTION:
+        return [check(shelter, is_("entry", "type", TYPE_COLLECTION))]
+    names = [LOST_FOUND_NAME, *(f"{LOST_FOUND_NAME}.{n}" for n in range(1, NAMES_TRIED))]
+    taken = (bench.look.value(root, "entries", n) or bench.look.value(root, "entries", n + "/") for n in names)
+    name = next(name for name, held in zip(names, taken, strict=True) if not held)
+    now, owner = seconds(bench.now), bench.entry(root).get("owner", "")
+    sections = {
+        "entry": {"type": TYPE_COLLECTION, "GUID": LOST_FOUND, "owner": owner},
+        "timestamps": {"created": now, "modified": now},
+        "parents": {f"{ROOT}/{name}": "parent"},
+        "states": {"closed": "no"},
+    }
+    free = (unset("entries", name), unset("entries", name + "/"))
+    named = put(root, "entries", name + "/", LOST_FOUND, *free)
+    return [check(shelter, version(0)), *put_all(shelter, sections), named]
+
+
+def _above(look: Look, guid: Guid) -> dict[Guid, None]:
+    """Every collection above one, itself only when it is above itself."""
+    seen: dict[Guid, None] = {}
+    level = [guid]
+    while level and len(seen) <= invariants.ABOVE_MAX:
+        parents = (Guid(key.partition("/")[0]) for each in level for key in look.section(ObjectId(each), "parents"))
+        level = [parent for parent in dict.fromkeys(parents) if parent not in seen]
+        seen.update(dict.fromkeys(level))
+    return seen
+
+
+def _epoch(bench: Bench) -> Element:
+    """The tree of collections changes: no move that was decided before may be applied after."""
+    epoch = bench.look.section(TREE_OBJECT, "epoch").get("tree", "")
+    return add(TREE_OBJECT, "epoch", "tree", 1, as_read("epoch", "tree", epoch))
+
+
+# --- bytes ----------------------------------------------------------------------------------------------------------
+
+
+def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
+    """The larger number counts: too many copies are given up later, too few are lost at once."""
+    file, blob = finding.object, blob_object(BlobId(finding.subject))
+    ours = bench.look.section(file, "states").get("neededReplicas", "")
+    theirs = bench.look.section(blob, "blob").get("wanted", "")
+    numbers = [int(number) for number in (ours, theirs) if number.isdecimal()]
+    if not numbers:
+        return None
+    wanted = str(max(numbers))
+    elements = (
+        put(file, "states", "neededReplicas", wanted, as_read("states", "neededReplicas", ours)),
+        put(blob, "blob", "wanted", wanted, as_read("blob", "wanted", theirs), is_("blob", "file", file)),
+    )
+    return Mend(elements, f"{wanted} replicas are wanted")
+
+
+def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
+    """A file in `/lost+found` takes the bytes, or has them already; a blob that has none is forgotten."""
+    blob = finding.object
+    facts, locations = bench.look.section(blob, "blob"), bench.look.section(blob, "locations")
+    owned = as_read("blob", "file", facts.get("file", ""))
+    if not locations:
+        return Mend((erase(blob, owned, empty("locations")),), "it has no bytes: forgotten")
+    guid = ObjectId(blob.removeprefix(BLOB_PREFIX))
+    if bench.entry(guid):
+        return _named_already(bench, guid, put(blob, "blob", "file", guid, owned))
+    now = seconds(bench.now)
+    checksums = Checksums(*(facts.get(kind, "") for kind in CHECKSUM_TYPES))
+    kind = known_checksum_type(checksums)
+    sections: dict[str, dict[str, str]] = {
+        "entry": {"type": TYPE_FILE, "GUID": guid, "owner": bench.entry(ObjectId(ROOT)).get("owner", "")},
+        "timestamps": {"created": now, "modified": now},
+        "states": {
+            "size": facts.get("size", ""),
+            "checksum": facts.get(kind, ""),
+            "checksumType": kind,
+            "neededReplicas": facts.get("wanted", "1"),
+        },
+        "blobs": {FIRST_ORDINAL: guid},
+        "metadata": {"was": facts.get("name", "") or "-", "wasOwnedBy": facts.get("owner", "") or "-"},
+    }
+    made = [check(guid, version(0)), *put_all(guid, sections), put(blob, "blob", "file", guid, owned)]
+    shelter = _name_in_shelter(bench, guid, TYPE_FILE)
+    made.append(put(guid, "parents", f"{LOST_FOUND}/{guid}", "parent"))
+    return Mend((*shelter, *made), f"a file in /{LOST_FOUND_NAME} has the bytes")
+
+
+def _named_already(bench: Bench, file: ObjectId, takes: Element) -> Mend | None:
+    """The file that an earlier repair made for a blob takes it again, if it still names it."""
+    named = [ordinal for ordinal, blob in bench.look.section(file, "blobs").items() if blob == file]
+    still = [check(file, is_("blobs", ordinal, file)) for ordinal in named]
+    return Mend((takes, *still), f"the file made for it in /{LOST_FOUND_NAME} has the bytes") if named else None
+
+
+def _location_unrecorded(finding: Finding, bench: Bench) -> Mend | None:
+    location = parse_location(finding.subject)
+    obj, blob = shepherd_object(location.shepherd), BlobId(finding.object.removeprefix(BLOB_PREFIX))
+    if bench.look.value(obj, "file", location.reference):
+        return None
+    record = put(obj, "file", location.reference, blob, unset("file", location.reference))
+    return Mend((record, check(finding.object, isset("locations", finding.subject))), "recorded with its Shepherd")
+
+
+def _claim_missing(finding: Finding, bench: Bench) -> Mend | None:
+    state = bench.look.section(finding.object, "locations").get(finding.subject, "")
+    claim = "0" if state == ReplicaState.CREATING.value else str(bench.now)
+    conditions = (unset("claims", finding.subject), is_("locations", finding.subject, state))
+    return Mend((put(finding.object, "claims", finding.subject, claim, *conditions),), "repair decides about it anew")
+
+
+def _claim_stray(finding: Finding, bench: Bench) -> Mend | None:
+    state = bench.look.section(finding.object, "locations").get(finding.subject, "")
+    condition = as_read("locations", finding.subject, state)
+    return Mend((drop(finding.object, "claims", finding.subject, condition),), "the claim was dropped")
+
+
+def _record_orphan(finding: Finding, bench: Bench) -> Mend | None:
+    """A blob that exists gets the location back, to be proven; without one, the bytes are set aside as unknown."""
+    shepherd, reference = ServiceId(finding.object.removeprefix(SHEPHERD_PREFIX)), ReferenceId(finding.subject)
+    blob = BlobId(bench.look.value(finding.object, "file", reference))
+    location, recorded = Location(shepherd, reference), is_("file", reference, blob)
+    if bench.look.section(blob_object(blob), "blob"):
+        fresh = (unset("locations", str(location)), isset("blob", "file"))
+        stalled = put(blob_object(blob), "locations", str(location), ReplicaState.STALLED.value, *fresh)
+        return Mend((stalled, check(finding.object, recorded)), "listed again, to be proven by its Shepherd")
+    gone = check(blob_object(blob), unset("blob", "file"))
+    return Mend((drop(finding.object, "file", reference, recorded), gone), "its Shepherd sets the bytes aside")
+
+
+def _order_doubtful(finding: Finding, bench: Bench) -> Mend | None:
+    value = bench.look.value(finding.object, "erase", finding.subject)
+    return Mend((drop(finding.object, "erase", finding.subject, is_("erase", finding.subject, value)),), "not erased")
+
+
+_MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
+    invariants.NAME_DANGLING: _name_dangling,
+    invariants.NAME_FORM: _name_form,
+    invariants.NAME_TWICE: _name_twice,
+    invariants.NAME_UNKNOWN: _name_unknown,
+    invariants.PARENT_DANGLING: _parent_dangling,
+    invariants.ORPHAN: _orphan,
+    invariants.UNREACHABLE: _unreachable,
+    invariants.TYPELESS: _typeless,
+    invariants.RESERVATION_DANGLING: _reservation_dangling,
+    invariants.UNRESERVED: _unreserved,
+    invariants.EXPIRED: _expired,
+    invariants.DUE_MISSING: _due_missing,
+    invariants.DUE_DANGLING: _due_dangling,
+    invariants.WANTED_DIFFERS: _wanted_differs,
+    invariants.BLOB_UNOWNED: _blob_unowned,
+    invariants.LOCATION_UNRECORDED: _location_unrecorded,
+    invariants.CLAIM_MISSING: _claim_missing,
+    invariants.CLAIM_STRAY: _claim_stray,
+    invariants.RECORD_ORPHAN: _record_orphan,
+    invariants.ERASE_LISTED: _order_doubtful,
+    invariants.ERASE_OTHER: _order_doubtful,
+}
+"""Rules with a safe repair. Nothing mends `blob-missing`, `blob-lost`, `malformed`, `strange`."""

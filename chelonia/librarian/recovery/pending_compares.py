@@ -1,0 +1,53 @@
+"""What a Shepherd was not asked because a Librarian ended in the middle of a late rebuild (`rebuild --late`).
+
+That lists also what the Shepherd has set aside, and asks it in the end to compare, so that it brings that back. From
+its first page to its last the record of the rebuild says so (`rebuild.decide.half_told`). Whoever finds such a word
+when it starts, or when it begins to lead, asks: it may be that of a Librarian that is no more. Where the late rebuild
+still runs, at another Librarian, the Shepherd compares once too often, no more.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import ReferenceId, ServiceId
+from chelonia.core.timing.clock import within
+from chelonia.librarian.context import Footing
+from chelonia.librarian.leadership.lease.act import Leading
+
+_LOG = logging.getLogger(__name__)
+
+
+class OpenQuestions:
+    """The questions that one Librarian found open. `look_again`: those that are open now may be nobody's."""
+
+    def __init__(self, footing: Footing, leading: Leading) -> None:
+        self._on = footing
+        self._leading = leading
+        self._found: set[ServiceId] | None = None
+
+    def look_again(self) -> None:
+        """Whoever led before may be no more."""
+        self._found = None
+
+    async def step(self) -> None:
+        """Ask those that are there; of one that is not its next start is told to compare
+        (`rebuild.decide.may_have_named`)."""
+        still = self._leading.half_told
+        self._found = set(still) if self._found is None else self._found & set(still)
+        for shepherd in sorted(self._found):
+            if self._on.nodes.present(shepherd) and await self._has_heard(shepherd):
+                self._found.discard(shepherd)
+
+    async def _has_heard(self, shepherd: ServiceId) -> bool:
+        """Ask for a replica that nobody has: a Shepherd that lacks what it is asked for compares its inventory."""
+        nobodys = ReferenceId(self._on.world.ids.uuid())
+        asked = self._on.world.directory.shepherd(shepherd).stat(self._on.call, ((nobodys, nobodys),))
+        try:
+            await within(self._on.world.clock, self._on.settings.lease_ms, asked)
+        except CheloniaError as error:
+            _LOG.info("%s compares later what a late rebuild that broke off has listed: %s", shepherd, error)
+            return False
+        _LOG.info("%s is asked to compare: a late rebuild of what it knows has broken off", shepherd)
+        return True

@@ -1,0 +1,1 @@
+"""The rebuild of a namespace from bytes: decided in `decide`, carried out in `act`."""

@@ -1,0 +1,778 @@
+"""A rebuild at work: the newest snapshot that can be read, then every record on every Shepherd, then the invariants.
+
+What each thing becomes is decided in `rebuild`; this shell goes through them in pieces, so its memory does not grow
+with the namespace (only with the number of pages of the snapshots), and applies. It may be begun again at any time:
+what is there already is left as it is. While it runs repair waits, for what is not found yet is not lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import (
+    BLOB_PREFIX,
+    CLUSTER_OBJECT,
+    OVERWRITTEN_OBJECT,
+    REBUILD_OBJECT,
+    ROOT,
+    SERVICES_OBJECT,
+    BlobId,
+    Dn,
+    Guid,
+    Ms,
+    ObjectId,
+    ReferenceId,
+    ServiceId,
+    blob_object,
+    shepherd_object,
+)
+from chelonia.core.librarian import NOBODY, TYPE_COLLECTION, Finding, MakeEntry, RebuildStatus, Severity
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.replicas import Location, ReplicaFacts
+from chelonia.core.shepherd import ReplicaRecord
+from chelonia.core.timing.clock import stamp
+from chelonia.librarian.context import Footing
+from chelonia.librarian.metadata import rebuild_record
+from chelonia.librarian.metadata.elements import drop, erase, is_, put
+from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.namespace.names import Names
+from chelonia.librarian.namespace.tree import type_of
+from chelonia.librarian.presence.identity import BURNT
+from chelonia.librarian.presence.reports import reached
+from chelonia.librarian.recovery import invariants
+from chelonia.librarian.recovery.fsck import Fsck
+from chelonia.librarian.recovery.internal_blobs import Keeping
+from chelonia.librarian.recovery.rebuild import decide as rebuild
+from chelonia.librarian.recovery.rebuild.decide import Basis, Known, Verdict
+from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, Recounts
+from chelonia.wire.snapshots import Manifest, Place, decode_manifest, decode_page, parse_snapshot_name, same_pages
+
+_LOG = logging.getLogger(__name__)
+
+ELEMENTS_TOGETHER: Final = 1000
+"""Changes applied in one transact, about."""
+LISTED_TOGETHER: Final = ELEMENTS_TOGETHER // 2
+"""Replicas listed in one transact: two changes each."""
+NOTES_MAX: Final = 1000
+"""Notes kept; counts go on beyond."""
+CHECKS_MAX: Final = 6
+"""Passes over the invariants at the end: each mends what the one before brought to light."""
+CONCERNING: Final = (Verdict.CONFLICT, Verdict.SHELTERED, Verdict.DAMAGED)
+Manifests = dict[BlobId, Manifest | None]
+"""Manifests that have been asked for; None: it could not be read."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A blob of a snapshot as its records tell: what it is, where it is, and who has set it aside."""
+
+    facts: ReplicaFacts
+    locations: list[Location] = field(default_factory=list)
+    aside: list[ServiceId] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far it is, and what has been found."""
+
+    stage: str = "idle"
+    done: int = 0
+    total: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    cause: str = ""
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Count something."""
+        self.counts[what] = self.counts.get(what, 0) + number
+
+    def note(self, text: str) -> None:
+        """Tell a person."""
+        if len(self.notes) < NOTES_MAX and text not in self.notes[-10:]:
+            self.notes.append(text)
+        _LOG.info("rebuild: %s", text)
+
+    def enter(self, stage: str, total: int = 0) -> None:
+        """Begin a stage."""
+        self.stage, self.done, self.total = stage, 0, total
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a rebuild works with. `heed`: have healing see that it waits from now on; `prompt`: for who waits for an
+    answer, where the rebuild itself is patient with the A-Hash."""
+
+    names: Names
+    fsck: Fsck
+    keeping: Keeping
+    heed: Callable[[], Awaitable[None]]
+    prompt: Records
+
+
+class Rebuilding:
+    """The rebuild of one Librarian."""
+
+    def __init__(self, footing: Footing, tools: Tools) -> None:
+        self._on = footing
+        self._tools = tools
+        self._progress = Progress()
+        self._task: asyncio.Task[None] | None = None
+        self._beginning = asyncio.Lock()
+        self._total = 0
+        self._again = False
+        self._holes = False
+        self._late = NOBODY
+        self._recounts = Recounts(footing, self._note)
+        self._readmitted: set[ServiceId] = set()
+        self._aside: dict[ServiceId, ReferenceId] = {}
+
+    def _note(self, text: str) -> None:
+        self._progress.note(text)
+
+    async def status(self) -> RebuildStatus:
+        """How far it is; of one that another start of a Librarian has begun, why it has stopped."""
+        p = self._progress
+        if self._task is None:
+            cause = rebuild_record.failure(await self._tools.prompt.one(self._on.call, REBUILD_OBJECT))
+            p = Progress("failed", cause=cause) if cause else p
+        return RebuildStatus(p.stage, p.done, p.total, dict(p.counts), tuple(p.notes), p.cause)
+
+    async def begin(self, dn: Dn, late: ServiceId = NOBODY) -> None:
+        """Start in somebody's name, unless it runs; of one Shepherd that came too late for it. Raises: NOT_EMPTY, of a
+        late one NOT_FOUND, DENIED (declared lost for good), CONFLICT."""
+        async with self._beginning:
+            await (self._begin_late(dn, late) if late else self._begin(dn))
+
+    async def _begin_late(self, dn: Dn, shepherd: ServiceId) -> None:
+        marker = await self._tools.prompt.one(self._on.call.strongly(), REBUILD_OBJECT)
+        busy = self._task is not None and not self._task.done()
+        if busy and self._late == shepherd:
+            return
+        if busy or marker.value("rebuild", "state") != rebuild_record.DONE:
+            cause = (
+                "one is under way"
+                if busy or rebuild_record.under_way(marker)
+                else "this namespace is none that was rebuilt"
+            )
+            raise CheloniaError(Kind.CONFLICT, "rebuild", shepherd, cause)
+        if rebuild_record.has_told(marker, shepherd):
+            raise CheloniaError(Kind.CONFLICT, "rebuild", shepherd, "it has told all it knows already")
+        if shepherd in self._on.nodes.registry.forgotten():
+            raise CheloniaError(Kind.DENIED, "rebuild", shepherd, BURNT)
+        if shepherd not in self._on.nodes.table.shepherds():
+            cause = (
+                "no such Shepherd is approved; `chelonia admin service list` shows all that are known, and "
+                "`chelonia admin service approve` takes one in"
+            )
+            raise CheloniaError(Kind.NOT_FOUND, "rebuild", shepherd, cause)
+        self._late = shepherd
+        self._aside.clear()
+        self._progress = Progress("beginning")
+        _LOG.info("what only %s knows is brought in by=%s", shepherd, dn)
+        self._task = asyncio.create_task(self._run_late(rebuild.late_basis(marker, shepherd, self._record_key)))
+
+    async def _begin(self, dn: Dn) -> None:
+        if self._task is not None and not self._task.done():
+            return
+        prompt = self._tools.prompt
+        marker = await prompt.one(self._on.call, REBUILD_OBJECT)
+        inside = await prompt.scan(self._on.call, ObjectId(ROOT), "entries", "", 1)
+        if inside.items and not rebuild_record.under_way(marker):
+            cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
+            raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
+        self._again, self._holes = rebuild_record.under_way(marker), False
+        self._recounts.begin()
+        self._readmitted.clear()
+        self._aside.clear()
+        self._late = NOBODY
+        await self._mark(prompt, rebuild_record.RUNNING)
+        await self._tools.heed()
+        _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
+        self._progress = Progress("beginning")
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the work; it can be begun again."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _mark(self, records: Records, state: str, noted: Sequence[Element] = ()) -> None:
+        elements = [
+            put(REBUILD_OBJECT, "rebuild", "state", state),
+            put(REBUILD_OBJECT, "rebuild", "begun_ms", str(self._on.wall)),
+            put(REBUILD_OBJECT, "rebuild", rebuild_record.KEPT, "1"),
+            drop(REBUILD_OBJECT, "rebuild", "cause"),
+        ]
+        await records.attempt(self._on.call, Draft([*elements, *noted]))
+
+    async def _run(self) -> None:
+        try:
+            basis = await self._work()
+            noted = [*self._noted(basis), *await self._reported(self._on.nodes.table.shepherds())]
+            await self._mark(self._on.records, rebuild_record.DONE, noted)
+            self._progress.stage = "done"
+        except CheloniaError as error:
+            _LOG.error("the rebuild has stopped, begin it again; nothing is repaired until it is through: %s", error)
+            await self._tell(str(error))
+            self._progress.stage, self._progress.cause = "failed", str(error)
+        except BaseException as error:
+            self._progress.stage, self._progress.cause = "failed", f"it broke off: {error!r}"
+            raise
+
+    def _noted(self, basis: Basis) -> list[Element]:
+        """Who has told all it knows and who has not; a person is told what to do about it."""
+        shepherds, told = self._on.nodes.table.shepherds(), self._recounts.answering
+        away = [shepherd for shepherd in shepherds if shepherd not in told]
+        for shepherd in away:
+            self._progress.note(
+                f"what only {shepherd} knows comes when it is back: `{rebuild_record.late_command(shepherd)}`"
+            )
+        return rebuild.through(basis, [shepherd for shepherd in shepherds if shepherd in told], away)
+
+    async def _reported(self, shepherds: Sequence[ServiceId]) -> list[Element]:
+        """With which boot these have reported: when they start again, differences say nothing of what they had set
+        aside, and what of it is listed now."""
+        objects = [shepherd_object(shepherd) for shepherd in shepherds]
+        found = await self._on.records.get(self._on.call.strongly(), objects, (Needed("report", "boot"),))
+        boots = zip(shepherds, map(reached, found), strict=True)
+        return [put(REBUILD_OBJECT, rebuild_record.REPORTED, shepherd, str(last.boot)) for shepherd, last in boots]
+
+    async def _run_late(self, basis: Basis) -> None:
+        """Bring in what one Shepherd alone knows, while the namespace is in use."""
+        shepherd = self._late
+        if not basis.sure:
+            self._progress.note(
+                f"{shepherd} was not missed by the rebuild: what of its was deleted since is not known, so what only "
+                "it knows is in /lost+found"
+            )
+        try:
+            every = put(REBUILD_OBJECT, rebuild_record.REPORTED, shepherd, rebuild_record.EVERY_BOOT)
+            await self._on.records.attempt(self._on.call, Draft([every]))
+            for late in (False, True):
+                await self._read_late(shepherd, replace(basis, late=late))
+            await self._have_compared()
+            told = put(REBUILD_OBJECT, rebuild_record.SHEPHERDS, shepherd, rebuild_record.TOLD)
+            await self._on.records.attempt(self._on.call, Draft([told, *await self._reported([shepherd])]))
+            self._progress.stage = rebuild_record.DONE
+        except CheloniaError as error:
+            _LOG.info("what only %s knows is not all brought in: %s", shepherd, error)
+            await self._have_compared()
+            self._progress.stage, self._progress.cause = "failed", str(error)
+        except BaseException as error:
+            self._progress.stage, self._progress.cause = "failed", f"it broke off: {error!r}"
+            raise
+
+    async def _read_late(self, shepherd: ServiceId, basis: Basis) -> None:
+        self._progress.enter("reading records again" if basis.late else "reading records", self._total)
+        why = await self._recounts.of(shepherd, self._counted(partial(self._take, basis)))
+        if why:
+            cause = f"it {why}; give the command again when it is there"
+            raise CheloniaError(Kind.UNAVAILABLE, "rebuild", shepherd, cause)
+        self._total = self._progress.done
+
+    async def _tell(self, cause: str) -> None:
+        """Have every Librarian, and a later start of this one, know why it has stopped."""
+        try:
+            await self._tools.prompt.attempt(self._on.call, Draft([put(REBUILD_OBJECT, "rebuild", "cause", cause)]))
+            await self._tools.heed()
+        except CheloniaError as error:
+            _LOG.info("that the rebuild has stopped is known to this Librarian alone: %s", error)
+
+    @property
+    def _record_key(self) -> str:
+        return self._tools.keeping.record_key
+
+    async def _work(self) -> Basis:
+        """Everything there is; returns by what the records were judged."""
+        found = await self._find_snapshots()
+        known: Manifests = {}
+        manifest = await self._choose(found, known)
+        begun = Ms(manifest.begun_ms) if manifest is not None else None
+        if manifest is not None:
+            await self._restore(manifest, found, known)
+        basis = Basis(self._record_key, begun, holes=self._holes)
+        for late in (False, True):
+            await self._read_records(replace(basis, late=late))
+        await self._have_compared()
+        await self._check()
+        return basis
+
+    # --- the snapshot -----------------------------------------------------------------------------------------------
+
+    async def _find_snapshots(self) -> dict[BlobId, Snapshot]:
+        """Where snapshots are, by going through all records; also counts them."""
+        self._progress.enter("looking for snapshots")
+        found: dict[BlobId, Snapshot] = {}
+        key = self._record_key
+
+        async def look(shepherd: ServiceId, items: Sequence[ReplicaRecord]) -> None:
+            for item in items:
+                facts = item.facts
+                if facts is not None and rebuild.of_snapshot(facts) and rebuild.genuine(facts, key):
+                    at = Location(shepherd, item.reference)
+                    found.setdefault(facts.blob, Snapshot(facts)).locations.append(at)
+                    if item.aside:
+                        found[facts.blob].aside.append(shepherd)
+
+        await self._each_page(look)
+        self._total = self._progress.done
+        return found
+
+    async def _each_page(self, look: Look) -> None:
+        """Go through the records of every Shepherd that is there; say which are not."""
+
+        await self._recounts.each_page(self._counted(look))
+
+    def _counted(self, look: Look) -> Look:
+        async def counted(shepherd: ServiceId, items: Sequence[ReplicaRecord]) -> None:
+            await look(shepherd, items)
+            self._progress.done += len(items)
+
+        return counted
+
+    async def _choose(self, found: dict[BlobId, Snapshot], known: Manifests) -> Manifest | None:
+        """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere.
+        `known`: takes in the manifests that were asked for."""
+        cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
+        generation, born = self._tools.prompt.position.generation, Ms(int(cluster.value("cluster", "created_ms")))
+        for number, each in _newest_first(found):
+            try:
+                manifest = await self._read_manifest(each)
+            except CheloniaError as error:
+                known[each.facts.blob] = None
+                self._pass_over(f"the snapshot of {stamp(number)} cannot be read: {error.cause}")
+                continue
+            known[each.facts.blob] = manifest
+            if rebuild.of_this_namespace(manifest, generation, born):
+                self._progress.note(f"the snapshot of {stamp(number)} was taken after the loss: it is passed over")
+                continue
+            missing = sum(segment not in found for segment in manifest.segments)
+            if missing:
+                self._pass_over(f"the snapshot of {stamp(number)} lacks {missing} of {len(manifest.segments)} segments")
+                continue
+            self._progress.note(
+                f"the snapshot used was begun at {stamp(manifest.begun_ms)}: {manifest.objects} objects"
+            )
+            await self._keep(each, number, manifest, found)
+            return manifest
+        self._pass_over("no snapshot was found: policies, moves and deletions are not known")
+        return None
+
+    def _pass_over(self, what: str) -> None:
+        """Note what of the snapshots is not to be had. Raises: UNAVAILABLE while a Shepherd that may have it is away or
+        still starting, perhaps since it has told its records: what comes back without it has other names, owners and
+        policies, and nothing corrects that later."""
+        self._progress.note(what)
+        away = [each for each in self._on.nodes.table.shepherds() if not self._tells(each)]
+        if away:
+            cure = (
+                "start them and give the command again when they have started, or `chelonia admin service withdraw` "
+                "what is lost for good"
+            )
+            cause = f"{what}; {', '.join(away)} are away, starting, or do not tell their records: {cure}"
+            raise CheloniaError(Kind.UNAVAILABLE, "rebuild", cause=cause)
+
+    def _tells(self, shepherd: ServiceId) -> bool:
+        """Whether a Shepherd has told its records, and is there since; one that is starting refuses what it is asked,
+        though it is heard of."""
+        nodes = self._on.nodes
+        here = nodes.present(shepherd) and not nodes.table.starting(shepherd)
+        return here and shepherd in self._recounts.answering
+
+    async def _read_manifest(self, each: Snapshot) -> Manifest:
+        return decode_manifest(await self._read(each), self._record_key)
+
+    async def _read(self, each: Snapshot) -> bytes:
+        """The bytes of a snapshot's blob, having waited for those who have them. Raises: NO_REPLICA."""
+        for pause_ms in PAUSES_MS:
+            await self._readmit([shepherd for shepherd in each.aside if shepherd not in self._readmitted])
+            try:
+                return await self._tools.keeping.read(each.locations, each.facts)
+            except CheloniaError as error:
+                _LOG.info("%s is asked for again: %s", each.facts.name, error)
+            await self._on.world.clock.sleep(pause_ms)
+        return await self._tools.keeping.read(each.locations, each.facts)
+
+    async def _readmit(self, shepherds: Sequence[ServiceId]) -> None:
+        """Have Shepherds bring back what they have set aside while the namespace did not know it; who does not, as long
+        as that takes, counts as away."""
+        for shepherd in shepherds:
+            try:
+                await self._readmit_all(shepherd)
+                self._readmitted.add(shepherd)
+                self._recounts.answering.add(shepherd)
+            except CheloniaError as error:
+                self._recounts.answering.discard(shepherd)
+                _LOG.info("what %s has set aside is not back: %s", shepherd, error)
+
+    async def _readmit_all(self, shepherd: ServiceId) -> None:
+        for _ in range(self._recounts.readmissions_max(shepherd)):
+            if await self._on.world.directory.shepherd(shepherd).readmit(self._on.call) < bounds.READMITTED_MAX:
+                return
+        raise CheloniaError(Kind.CONFLICT, "readmit", shepherd, "it brings back more than it says it has set aside")
+
+    async def _keep(self, chosen: Snapshot, number: Ms, manifest: Manifest, found: dict[BlobId, Snapshot]) -> None:
+        uses = " ".join((chosen.facts.blob, *manifest.segments))
+        for blob in dict.fromkeys((*manifest.segments, chosen.facts.blob)):
+            each = found[blob]
+            named = uses if each is chosen else ""
+            await self._attempt(rebuild.snapshot_blob(each.facts, each.locations, named, number))
+
+    async def _restore(self, manifest: Manifest, found: dict[BlobId, Snapshot], known: Manifests) -> None:
+        self._progress.enter("restoring names", manifest.objects)
+        pages, over = _Pages(self._read_manifest, self._read, found, manifest, known), list[StoredObject]()
+        left: Sequence[Place] = manifest.pages
+        for last in (False, True):
+            left = await self._restore_pages(pages, left, over, last=last)
+            pages.ask_again()
+        for file in over:
+            for blob in rebuild.blobs_known(file):  # one that broke off may have given it to a file in `/lost+found`
+                await self._attempt([erase(blob, is_("blob", "file", file.id))])
+
+    async def _restore_pages(
+        self, pages: _Pages, places: Sequence[Place], over: list[StoredObject], *, last: bool
+    ) -> Sequence[Place]:
+        """Restore what can be read, segment by segment: in order of id, as they come, each would be fetched again and
+        again. Returns the others; the `last` time they are lost. `over`: is told what is not to come back."""
+        left = list[Place]()
+        for place in sorted(places, key=lambda page: (page.segment, page.offset)):
+            try:
+                objects = await pages.objects(place)
+            except CheloniaError as error:
+                left.append(place)
+                if last:
+                    self._lose_page(error)
+                continue
+            over += [obj for obj in objects if rebuild.is_over(obj, self._on.wall)]
+            kept = [obj for obj in objects if not rebuild.is_over(obj, self._on.wall)]
+            await self._restore_page(await self._due(kept))
+            self._progress.done += len(objects)
+        return left
+
+    def _lose_page(self, error: CheloniaError) -> None:
+        """Raises: as `_pass_over`."""
+        self._holes = True
+        self._progress.count("pages of the snapshot lost")
+        self._pass_over(f"a page of the snapshot is lost, and all names in it: {error.cause}")
+
+    async def _due(self, objects: Sequence[StoredObject]) -> Sequence[StoredObject]:
+        """What of a page is to come back: when the rebuild was begun before, not what has given way since."""
+        if not self._again:
+            return objects
+        ids = [ObjectId(obj.value("blob", "file") or "-") for obj in objects]
+        files = await self._on.records.get(self._on.call, ids, (Needed("entry", "type"), Needed("blobs")))
+        return [obj for obj, file in zip(objects, files, strict=True) if not rebuild.gave_way(obj, file)]
+
+    async def _restore_page(self, objects: Sequence[StoredObject]) -> None:
+        batch: list[tuple[list[Element], list[Element]]] = []
+        size = 0
+        for obj in objects:
+            if obj.id in (ObjectId(ROOT), SERVICES_OBJECT):
+                await self._restore_special(obj)
+                continue
+            one = rebuild.restore(obj)
+            batch.append(one)
+            size += len(one[0]) + len(one[1])
+            if size >= ELEMENTS_TOGETHER:
+                await self._restore_batch(batch)
+                batch, size = [], 0
+        await self._restore_batch(batch)
+
+    async def _restore_special(self, obj: StoredObject) -> None:
+        now = await self._on.records.one(self._on.call, obj.id)
+        decide = rebuild.restore_services if obj.id == SERVICES_OBJECT else rebuild.restore_root
+        await self._attempt(decide(obj, now))
+
+    async def _restore_batch(self, batch: Sequence[tuple[list[Element], list[Element]]]) -> None:
+        """All at once; one by one when something is there already, and without its name when that is taken."""
+        whole = [element for objects, names in batch for element in (*objects, *names)]
+        if await self._attempt(whole):
+            self._progress.count("objects restored", len(batch))
+            return
+        for objects, names in batch:
+            restored = await self._attempt([*objects, *names]) or await self._attempt(objects)
+            self._progress.count("objects restored" if restored else "objects there already")
+
+    async def _attempt(self, elements: Sequence[Element]) -> bool:
+        """Apply; False when it does not apply. What cannot be stored at all is told and passed over."""
+        if not elements:
+            return True
+        try:
+            return (await self._on.records.attempt(self._on.call, Draft(elements))).applied
+        except CheloniaError as error:
+            if error.kind not in (Kind.BAD_REQUEST, Kind.TOO_LARGE, Kind.BAD_NAME):
+                raise
+            self._progress.note(f"{elements[0].object} cannot be stored: {error.cause}")
+            return False
+
+    # --- the records ------------------------------------------------------------------------------------------------
+
+    async def _read_records(self, basis: Basis) -> None:
+        """Take in all records; those that are `rebuild.decide.is_late` when all others are."""
+        self._progress.enter("reading records again" if basis.late else "reading records", self._total)
+        await self._each_page(partial(self._take, basis))
+
+    async def _take(self, basis: Basis, shepherd: ServiceId, every: Sequence[ReplicaRecord]) -> None:
+        """Take in a page of records. What is known and in its place is not listed in a namespace that is in use: its
+        Shepherd reports it, unless it has been ordered to erase it."""
+        items = [item for item in every if rebuild.is_late(item, basis) is basis.late]
+        ids = [blob_object(item.facts.blob) for item in items if item.facts]
+        blobs = {obj.id: obj for obj in await self._on.records.get(self._on.call, list(dict.fromkeys(ids)))}
+        listed: list[tuple[ReplicaRecord, Location, list[Element]]] = []
+        for item in items:
+            at = Location(shepherd, item.reference)
+            if item.aside:
+                self._aside[shepherd] = item.reference
+            blob = blobs.get(blob_object(item.facts.blob)) if item.facts else None
+            known = Known(blob or _NOTHING, _NOTHING)
+            exists = known.blob.exists and item.facts and rebuild.judge(item, known, basis) is Verdict.LISTED
+            if exists and item.facts and not (basis.in_use and item.aside):
+                listed.append((item, at, [] if basis.in_use else rebuild.list_location(blob, item.facts, at)))
+            else:
+                await self._take_one(item, at, basis)
+        for start in range(0, len(listed), LISTED_TOGETHER):
+            await self._list(listed[start : start + LISTED_TOGETHER], basis)
+
+    async def _list(self, some: Sequence[tuple[ReplicaRecord, Location, list[Element]]], basis: Basis) -> None:
+        """List replicas of blobs that were known when their page was read, all at once; one by one when one of these
+        blobs has given way since, to newer bytes that the same page told."""
+        if await self._attempt([element for _, _, elements in some for element in elements]):
+            self._progress.count(Verdict.LISTED.value, len(some))
+            return
+        for item, at, _ in some:
+            await self._take_one(item, at, basis)
+
+    async def _take_one(self, item: ReplicaRecord, at: Location, basis: Basis) -> None:
+        known = await self._known(item, at if basis.in_use else None)
+        verdict = rebuild.judge(item, known, basis)
+        facts = item.facts
+        if facts is not None:
+            match verdict:
+                case Verdict.LISTED if not known.deleted:
+                    await self._attempt(rebuild.list_location(known.blob, facts, at))
+                case Verdict.FILE:
+                    verdict = await self._file(facts, at)
+                case Verdict.VERSION:
+                    verdict = await self._version(facts, at, known, basis)
+                case Verdict.SNAPSHOT:
+                    await self._attempt(rebuild.snapshot_blob(facts, (at,)))
+                case Verdict.SHELTERED:
+                    await self._attempt(rebuild.unowned(facts, at))
+                case _:
+                    pass
+            if basis.in_use and verdict in (Verdict.VERSION, Verdict.SHELTERED):
+                await self._shelter([blob_object(facts.blob), *(blob.id for blob in known.current)])
+        self._progress.count(verdict.value)
+        if verdict in CONCERNING:
+            name = facts.name if facts else "no readable record"
+            self._progress.note(f"{verdict.value}: {name!r} at {at}")
+
+    async def _have_compared(self) -> None:
+        """Have Shepherds look at once what of all they have set aside is listed now: asked about what is not among
+        their replicas, they compare their inventory."""
+        for shepherd, reference in self._aside.items():
+            try:
+                port = self._on.world.directory.shepherd(shepherd)
+                await port.stat(self._on.call, ((reference, reference),))
+            except CheloniaError as error:
+                _LOG.info("%s compares later what it has set aside: %s", shepherd, error)
+
+    async def _known(self, item: ReplicaRecord, at: Location | None) -> Known:
+        """What is known of a record's blob; and whether its erasure is ordered, of what is `at` a Shepherd."""
+        if item.facts is None:
+            return Known(_NOTHING, _NOTHING)
+        blob = await self._on.records.one(self._on.call, blob_object(item.facts.blob))
+        file = await self._on.records.one(self._on.call, ObjectId(item.facts.guid or "-"))
+        current = await self._on.records.get(self._on.call, rebuild.blobs_known(file))
+        formerly = (Needed("formerly", item.facts.blob), Needed("formerly", item.facts.guid or "-"))
+        passed = await self._on.records.one(self._on.call, OVERWRITTEN_OBJECT, formerly)
+        gone = rebuild_record.DELETED_FOR_GOOD in passed.sections.get("formerly", {}).values()
+        overwritten = bool(passed.value("formerly", item.facts.blob)) and not gone
+        deleted = gone or (at is not None and await self._has_record(at))
+        return Known(blob, file, current, overwritten=overwritten, deleted=deleted)
+
+    async def _has_record(self, at: Location) -> bool:
+        """Whether it is written down that a Shepherd has a replica: until it has confirmed its erasure."""
+        obj, needed = shepherd_object(at.shepherd), (Needed("file", at.reference),)
+        return bool((await self._on.records.one(self._on.call, obj, needed)).value("file", at.reference))
+
+    async def _file(self, facts: ReplicaFacts, at: Location) -> Verdict:
+        """A file since the snapshot, under its name; what has lost its name to another goes to `/lost+found`."""
+        parent, name = await self._place(facts.name)
+        if parent is not None and await self._attempt(rebuild.new_file(facts, at, parent, name)):
+            return Verdict.FILE
+        await self._attempt(rebuild.unowned(facts, at))
+        return Verdict.SHELTERED
+
+    async def _version(self, facts: ReplicaFacts, at: Location, known: Known, basis: Basis) -> Verdict:
+        """Newer bytes of a file. In a namespace that is in use those it has go to `/lost+found`, and where the file
+        changes meanwhile it keeps them."""
+        if await self._attempt(rebuild.new_version(facts, at, known, keep=basis.in_use)):
+            return Verdict.VERSION
+        await self._attempt(rebuild.unowned(facts, at))
+        return Verdict.SHELTERED
+
+    async def _shelter(self, blobs: Sequence[ObjectId]) -> None:
+        """Give blobs that no file names one in `/lost+found`, which has their ids for GUIDs."""
+        ids = [*blobs, *(ObjectId(blob.removeprefix(BLOB_PREFIX)) for blob in blobs)]
+        for _ in range(CHECKS_MAX):
+            found = await self._tools.fsck.of(self._on.call, ids)
+            if not await self._mend([each for each in found if each.mendable and each.severity is not Severity.WORK]):
+                return
+
+    async def _place(self, text: str) -> tuple[StoredObject | None, str]:
+        """The collection in which a name was made; what is missing above it is made, for administrators alone."""
+        try:
+            ln = parse_ln(text)
+        except CheloniaError:
+            return None, ""
+        if not ln.parts:
+            return None, ""
+        [walk] = await self._tools.names.traverse(
+            self._on.call, (ln.parent,), (Needed("entry"), Needed("defaultPolicy"))
+        )
+        if walk.complete and type_of(walk.last) == TYPE_COLLECTION:
+            return walk.last, ln.name
+        if not walk.steps or type_of(walk.last) != TYPE_COLLECTION:
+            return None, ""
+        guid = walk.guid
+        for part in walk.rest:
+            guid = await self._collection(guid, part, ln)
+        return StoredObject(ObjectId(guid), 1), ln.name
+
+    async def _collection(self, parent: Guid, name: str, ln: LogicalName) -> Guid:
+        owner = self._on.settings.root_owner
+        made = await self._tools.names.make_entry(self._on.call, MakeEntry(parent, name, TYPE_COLLECTION, owner, {}))
+        self._progress.count("collections made")
+        self._progress.note(f"the collection {name!r} above {ln} was made anew: its owner and policy are not known")
+        return made
+
+    # --- the invariants ---------------------------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        """Look at everything until nothing is left to mend; tell what is lost."""
+        mended, left = await self._check_all()
+        passes = 1
+        while mended and passes < CHECKS_MAX:
+            mended, left = await self._check_all()
+            passes += 1
+        for finding in left:
+            await self._tell_lost(finding)
+
+    async def _check_all(self) -> tuple[int, list[Finding]]:
+        """One pass: how much was mended, and what cannot be."""
+        self._progress.enter("checking")
+        mended, left, cursor = 0, list[Finding](), ""
+        while True:
+            page = await self._tools.fsck.check(self._on.call, Guid(""), cursor)
+            faults = [finding for finding in page.findings if finding.severity is not Severity.WORK]
+            mended += await self._mend([finding for finding in faults if finding.mendable])
+            left += [finding for finding in faults if not finding.mendable][: NOTES_MAX - len(left)]
+            self._progress.done, self._progress.total = self._progress.done + page.examined, page.objects
+            cursor = page.cursor
+            if not cursor:
+                return mended, left
+
+    async def _mend(self, findings: Sequence[Finding]) -> int:
+        answers = await self._tools.fsck.mend(self._on.call, findings)
+        for finding, answer in zip(findings, answers, strict=True):
+            if answer.done:
+                self._progress.count(f"mended: {finding.rule}")
+                self._progress.note(f"{finding}: {answer.what}")
+        return sum(answer.done for answer in answers)
+
+    async def _tell_lost(self, finding: Finding) -> None:
+        if finding.rule != invariants.BLOB_LOST:
+            self._progress.count(f"left: {finding.rule}")
+            self._progress.note(str(finding))
+            return
+        name = (await self._on.records.one(self._on.call, finding.object)).value("blob", "name")
+        self._progress.count("files without bytes")
+        self._progress.note(f"no replica was found of {name!r} ({finding.object})")
+
+
+def _newest_first(found: Mapping[BlobId, Snapshot]) -> list[tuple[Ms, Snapshot]]:
+    """The manifests among what was found, with their numbers."""
+    parsed = ((parse_snapshot_name(each.facts.name), each) for each in found.values())
+    manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
+    return sorted(manifests, key=lambda pair: pair[0], reverse=True)
+
+
+class _Pages:
+    """The pages of one snapshot; one that cannot be read is looked for where other snapshots have the very same."""
+
+    def __init__(
+        self,
+        manifests: Callable[[Snapshot], Awaitable[Manifest]],
+        read: Callable[[Snapshot], Awaitable[bytes]],
+        found: Mapping[BlobId, Snapshot],
+        manifest: Manifest,
+        known: Manifests,
+    ) -> None:
+        self._manifests, self._read, self._known = manifests, read, known
+        self._found, self._manifest = found, manifest
+        self._elsewhere: Mapping[str, Sequence[tuple[BlobId, Place]]] | None = None
+        self._last = BlobId(""), b""
+        self._lost: set[BlobId] = set()
+
+    async def objects(self, place: Place) -> list[StoredObject]:
+        """What is in a page. Raises: CHECKSUM when it is nowhere to be read; NOT_SUPPORTED."""
+        try:
+            return await self._at(self._manifest.segments[place.segment], place)
+        except CheloniaError as error:
+            for segment, other in await self._others(place):
+                with contextlib.suppress(CheloniaError):
+                    return await self._at(segment, other)
+            raise error
+
+    async def _at(self, segment: BlobId, place: Place) -> list[StoredObject]:
+        body = await self._body(segment)
+        return list(decode_page(body[place.offset : place.offset + place.length], place.digest))
+
+    def ask_again(self) -> None:
+        """What could not be read may be there by now: its Shepherds may only have been starting."""
+        self._lost.clear()
+        self._known = {blob: manifest for blob, manifest in self._known.items() if manifest is not None}
+        self._elsewhere = None
+
+    async def _body(self, segment: BlobId) -> bytes:
+        """The bytes of a segment, b"" when it cannot be read: that takes long, and is tried once until `ask_again`."""
+        if segment in self._lost or segment not in self._found:
+            return b""
+        if self._last[0] != segment:
+            try:
+                self._last = segment, await self._read(self._found[segment])
+            except CheloniaError:
+                self._lost.add(segment)
+                return b""
+        return self._last[1]
+
+    async def _others(self, place: Place) -> Sequence[tuple[BlobId, Place]]:
+        if self._elsewhere is None:
+            every = [await self._manifest_of(each) for _, each in _newest_first(self._found)]
+            self._elsewhere = same_pages(self._manifest, [each for each in every if each is not None])
+        return self._elsewhere.get(place.digest, ())
+
+    async def _manifest_of(self, each: Snapshot) -> Manifest | None:
+        """None when it cannot be read: that takes long, and is tried once until `ask_again`."""
+        blob = each.facts.blob
+        if blob not in self._known:
+            try:
+                self._known[blob] = await self._manifests(each)
+            except CheloniaError:
+                self._known[blob] = None
+        return self._known[blob]
+
+
+_NOTHING: Final = StoredObject(ObjectId("-"), 0)

@@ -1,0 +1,360 @@
+"""A namespace from bytes alone: what each object of a snapshot and each record beside a replica becomes. Pure.
+
+A snapshot says what the names were at its time; records say what has been written since. A record is believed when the
+cluster's seal on it is right, or when the snapshot knows its blob and they agree. What is neither, or has lost its
+name to another, becomes a blob that no file names: `mends` gives it one in `/lost+found`. Nothing is ever ordered to
+be erased. Reasoning: docs/design/013-rebuild.md.
+
+Invariants: a blob that the snapshot should know and does not was deleted, and stays so; what is applied twice changes
+nothing the second time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.ahash import Element
+from chelonia.core.ids import (
+    BLOB_PREFIX,
+    OVERWRITTEN_OBJECT,
+    REBUILD_OBJECT,
+    SERVICES_OBJECT,
+    SNAPSHOTS_OBJECT,
+    TRASH_OBJECT,
+    Ms,
+    ObjectId,
+    ServiceId,
+    blob_object,
+    is_guid,
+    shepherd_object,
+)
+from chelonia.core.librarian import TYPE_FILE, TYPE_TRASHED
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import Location, ReplicaFacts, ReplicaState
+from chelonia.core.shepherd import ReplicaRecord
+from chelonia.librarian.metadata.blobs import (
+    FIRST_ORDINAL,
+    NewBlob,
+    blob_of,
+    facts_of,
+    file_states,
+    known_checksum_type,
+    locations_of,
+    make_blob,
+)
+from chelonia.librarian.metadata.elements import (
+    check,
+    drop,
+    erase,
+    file_record,
+    isset,
+    put,
+    put_all,
+    seconds,
+    unset,
+    version,
+)
+from chelonia.librarian.metadata.rebuild_record import AWAY, SHEPHERDS, TOLD, awaited
+from chelonia.librarian.metadata.seal import sealed
+from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
+from chelonia.librarian.presence import registry
+from chelonia.wire.snapshots import Manifest
+
+UPLOAD_MS: Final = 24 * 60 * 60 * 1000
+"""The longest ticket there is (`ticket_lifetime_max_ms` of a Shepherd). A record is dated by its ticket, so an upload
+may begin so long before its file is named: a younger blob that a snapshot lacks need not have been deleted."""
+
+
+def through(basis: Basis, told: Sequence[ServiceId], away: Sequence[ServiceId]) -> list[Element]:
+    """What is noted at the end of a rebuild for those it was made without: by what records were judged, and who told
+    them."""
+    noted = {"snapshot_ms": str(basis.begun_ms)} if basis.begun_ms is not None else {}
+    holes = {"holes": "1"} if basis.holes else {}
+    words: dict[str, str] = {**dict.fromkeys(told, TOLD), **dict.fromkeys(away, AWAY)}
+    return put_all(REBUILD_OBJECT, {"rebuild": {**noted, **holes}, SHEPHERDS: words})
+
+
+def late_basis(stored: StoredObject, shepherd: ServiceId, record_key: str) -> Basis:
+    """By what the records of a Shepherd are judged that tells them after a rebuild, by the record of that."""
+    begun, sure = stored.value("rebuild", "snapshot_ms"), shepherd in awaited(stored)
+    return Basis(
+        record_key,
+        Ms(int(begun)) if begun else None,
+        holes=bool(stored.value("rebuild", "holes")),
+        rebuilt_ms=Ms(int(stored.value("rebuild", "begun_ms", "0"))),
+        sure=sure,
+    )
+
+
+def of_this_namespace(manifest: Manifest, generation: int, born_ms: Ms) -> bool:
+    """Whether a snapshot is of the very namespace that is being rebuilt, and so knows only what came back so far.
+
+    Args: `generation`, `born_ms`: of the A-Hash that is filled, and when it was first started.
+    """
+    return manifest.generation >= generation and manifest.begun_ms >= born_ms
+
+
+# --- objects of a snapshot ------------------------------------------------------------------------------------------
+
+
+def restore(obj: StoredObject) -> tuple[list[Element], list[Element]]:
+    """What brings back an entry or a blob: the object, and the names (or indexes) that lead to it.
+
+    The first list applies only while the object is not there; the second may fail alone, when a name is taken.
+    """
+    if obj.id.startswith(BLOB_PREFIX):
+        return [check(obj.id, version(0)), *put_all(obj.id, obj.sections)], []
+    if not is_guid(obj.id) or not type_of(obj):
+        return [], []
+    elements = [check(obj.id, unset("entry", "type")), *put_all(obj.id, obj.sections)]
+    return elements, list(_index(obj) if type_of(obj) == TYPE_TRASHED else _names(obj))
+
+
+def is_over(obj: StoredObject, wall: Ms) -> bool:
+    """Whether this is a deleted file whose time in the trash is over: the sweep erases its bytes, or has."""
+    return type_of(obj) == TYPE_TRASHED and int(obj.value("trashed", "until_ms", "0")) <= wall
+
+
+def _names(entry: StoredObject) -> Iterator[Element]:
+    for parent, name in names_of(entry):
+        free = (unset("entries", name), unset("entries", name + "/"))
+        yield put(ObjectId(parent), "entries", key_for(name, type_of(entry)), entry.id, *free)
+
+
+def _index(trashed: StoredObject) -> Iterator[Element]:
+    for element in trash.forget(trashed):  # the very keys under which it was found
+        yield put(TRASH_OBJECT, element.section, element.property, trashed.id)
+
+
+def gave_way(blob: StoredObject, file: StoredObject) -> bool:
+    """Whether a blob of the snapshot is the bytes of a file no more: a rebuild that broke off has found newer ones."""
+    return bool(type_of(file)) and blob.id not in blobs_known(file)
+
+
+def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
+    """What makes the root what it was: it exists from the first start, with the policy of the configuration."""
+    gone = [
+        drop(now.id, section, prop)
+        for section in ("policy", "defaultPolicy", "metadata", "states")
+        for prop in now.sections.get(section, {})
+        if prop not in stored.sections.get(section, {})
+    ]
+    return [*gone, *put_all(now.id, {name: props for name, props in stored.sections.items() if name != "parents"})]
+
+
+def restore_services(stored: StoredObject, now: StoredObject) -> list[Element]:
+    """Who was registered. What is said today counts, but for a no: that stays in force."""
+    elements = []
+    for role, identities in stored.sections.items():
+        for identity, word in identities.items():
+            today = now.value(role, identity)
+            refused = word not in (registry.APPROVED, registry.WAITING)
+            if not today or (refused and today != word):
+                elements.append(put(SERVICES_OBJECT, role, identity, word))
+    return elements
+
+
+# --- records beside replicas ----------------------------------------------------------------------------------------
+
+
+class Verdict(enum.Enum):
+    """What a record beside a replica is worth."""
+
+    LISTED = "replicas found"
+    """Of a blob that is known: a location of it."""
+    FILE = "files written since the snapshot"
+    VERSION = "files overwritten since the snapshot"
+    SHELTERED = "blobs in /lost+found"
+    DELETED = "replicas of deleted files"
+    """Older than the snapshot, which does not know the blob."""
+    OVERWRITTEN = "replicas of overwritten files"
+    SNAPSHOT = "replicas of snapshots"
+    UNCOMMITTED = "replicas never committed"
+    DAMAGED = "damaged replicas or records"
+    CONFLICT = "replicas that contradict another record"
+
+
+TAKEN_IN: Final = (Verdict.FILE, Verdict.VERSION, Verdict.SHELTERED, Verdict.SNAPSHOT)
+"""What becomes part of the namespace with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What records are judged by: the cluster's key, and when the snapshot was begun (None: there is none).
+
+    `late`: all that can be believed has been taken in. A Shepherd learns that a transact has named a blob a
+    moment after its user does, so what is not committed in its eyes may be acknowledged; it gives way to what is.
+    `holes`: pages of the snapshot are lost, so what it does not know need not have been deleted.
+    `rebuilt_ms`: the rebuild is through since then, and the namespace in use (None: it is at work). `sure`: what has
+    been deleted since is known.
+    """
+
+    record_key: str
+    begun_ms: Ms | None
+    late: bool = False
+    holes: bool = False
+    rebuilt_ms: Ms | None = None
+    sure: bool = True
+
+    @property
+    def in_use(self) -> bool:
+        """Whether users are at work in the namespace."""
+        return self.rebuilt_ms is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a record's blob (it exists or not), of its file, and of the blobs that this file has.
+
+    `overwritten`: the blob was the bytes of a file until newer ones were found, of whatever file its record tells.
+    `deleted`: it or its file has been deleted since the rebuild was begun, or its erasure on this Shepherd is ordered.
+    """
+
+    blob: StoredObject
+    file: StoredObject
+    current: Sequence[StoredObject] = ()
+    overwritten: bool = False
+    deleted: bool = False
+
+
+def is_late(record: ReplicaRecord, basis: Basis) -> bool:
+    """Whether a replica is taken in when all that can be believed has been: it is not known to be committed, or its
+    record bears no right seal, while another of the same blob may."""
+    return not record.committed or (record.facts is not None and not genuine(record.facts, basis.record_key))
+
+
+def judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
+    """Decide what becomes of one replica. In a namespace that is in use again, what is dated since then was made in it:
+    what it does not know of that has been deleted. The date is somebody's clock, so it decides only where nothing tells
+    what has been deleted: of all that a transact has named that is known one by one, but for snapshots."""
+    verdict = _judge(record, known, basis)
+    if basis.rebuilt_ms is None or verdict not in TAKEN_IN:
+        return verdict
+    assert record.facts is not None
+    told = record.committed and basis.sure and verdict is not Verdict.SNAPSHOT
+    if (record.facts.created_ms >= basis.rebuilt_ms and not told) or type_of(known.file) == TYPE_TRASHED:
+        return Verdict.DELETED
+    return verdict if basis.sure or verdict is Verdict.SNAPSHOT else Verdict.SHELTERED
+
+
+def _judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
+    facts = record.facts
+    if facts is None or record.state is not ReplicaState.ALIVE:
+        return Verdict.DAMAGED
+    if known.blob.exists:
+        return Verdict.LISTED if _agree(facts, known.blob) else Verdict.CONFLICT
+    if known.overwritten:
+        return Verdict.OVERWRITTEN
+    if known.deleted and not of_snapshot(facts):
+        return Verdict.DELETED
+    true = genuine(facts, basis.record_key)
+    if not record.committed:
+        recent = basis.begun_ms is None or facts.created_ms >= basis.begun_ms - UPLOAD_MS
+        verdict = _judge_genuine(facts, known, basis)
+        return _uncommitted(verdict, recent=recent) if true and basis.late else Verdict.UNCOMMITTED
+    if not true:
+        return Verdict.SHELTERED
+    return Verdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, known, basis)
+
+
+def _uncommitted(verdict: Verdict, *, recent: bool) -> Verdict:
+    """What may never have been acknowledged becomes a file where none is, and displaces nothing. It is dated by its
+    ticket, what the file has by its commit: what looks overwritten may have been committed last, if it is recent."""
+    if verdict is Verdict.FILE:
+        return verdict
+    sheltered = verdict in (Verdict.VERSION, Verdict.SHELTERED) or (verdict is Verdict.OVERWRITTEN and recent)
+    return Verdict.SHELTERED if sheltered else Verdict.UNCOMMITTED
+
+
+def _judge_genuine(facts: ReplicaFacts, known: Known, basis: Basis) -> Verdict:
+    newest = max((facts_of(blob).created_ms for blob in known.current if blob.exists), default=Ms(-1))
+    if type_of(known.file) == TYPE_FILE and facts.created_ms < newest:
+        return Verdict.OVERWRITTEN
+    if basis.begun_ms is not None and facts.created_ms < basis.begun_ms - UPLOAD_MS and not basis.holes:
+        return Verdict.DELETED
+    if basis.begun_ms is not None and facts.created_ms < basis.begun_ms:
+        return Verdict.SHELTERED
+    if type_of(known.file) == TYPE_FILE:
+        return Verdict.VERSION
+    return Verdict.SHELTERED if type_of(known.file) else Verdict.FILE
+
+
+def of_snapshot(facts: ReplicaFacts) -> bool:
+    """Whether these are bytes of a snapshot."""
+    return ObjectId(facts.guid) == SNAPSHOTS_OBJECT
+
+
+def genuine(facts: ReplicaFacts, record_key: str) -> bool:
+    """Whether the cluster has sealed these facts."""
+    name, owner, wanted = facts.name, facts.owner, facts.wanted
+    return sealed(record_key, facts.seal, facts.blob, facts.guid, name=name, owner=owner, wanted=wanted)
+
+
+def _agree(facts: ReplicaFacts, blob: StoredObject) -> bool:
+    stored = facts_of(blob)
+    return facts.size == stored.size and not facts.checksums.conflicts(stored.checksums)
+
+
+def list_location(blob: StoredObject | None, facts: ReplicaFacts, location: Location) -> list[Element]:
+    """One more location of a blob that is there."""
+    obj = blob.id if blob is not None else blob_object(facts.blob)
+    alive = put(obj, "locations", str(location), ReplicaState.ALIVE.value, isset("blob", "file"))
+    return [alive, file_record(location, facts.blob)]
+
+
+def unowned(facts: ReplicaFacts, location: Location) -> list[Element]:
+    """A blob that no file names."""
+    return make_blob(NewBlob(facts, (location,)))
+
+
+def new_file(facts: ReplicaFacts, location: Location, parent: StoredObject, name: str) -> list[Element]:
+    """A file that was written after the snapshot, under the name it was given then; the policy is its collection's
+    default, for its own is not known."""
+    new = NewBlob(facts, (location,))
+    sections: dict[str, Mapping[str, str]] = {
+        "entry": {"type": TYPE_FILE, "GUID": facts.guid, "owner": facts.owner},
+        "timestamps": {"created": seconds(facts.created_ms), "modified": seconds(facts.created_ms)},
+        "parents": {f"{parent.id}/{name}": "parent"},
+        "policy": parent.sections.get("defaultPolicy", {}),
+        "states": file_states({"checksumType": known_checksum_type(facts.checksums)}, new),
+        "blobs": {FIRST_ORDINAL: facts.blob},
+    }
+    obj = ObjectId(facts.guid)
+    free = (unset("entries", name), unset("entries", name + "/"))
+    named = put(parent.id, "entries", name, facts.guid, *free)
+    return [check(obj, unset("entry", "type")), *put_all(obj, sections), named, *make_blob(new)]
+
+
+def new_version(facts: ReplicaFacts, location: Location, known: Known, *, keep: bool = False) -> list[Element]:
+    """A file of the snapshot has other bytes since. The old blob is forgotten, its replicas are nobody's: their
+    Shepherds set them aside. To `keep` it (somebody may have used it meanwhile) is to leave it as one that no file
+    names."""
+    file, new = known.file, NewBlob(facts, (location,))
+    elements = [check(file.id, version(file.version)), *make_blob(new)]
+    elements += [drop(file.id, "blobs", ordinal) for ordinal in file.sections.get("blobs", {})]
+    elements.append(put(file.id, "blobs", FIRST_ORDINAL, facts.blob))
+    states = file_states({"checksumType": known_checksum_type(facts.checksums)}, new)
+    elements += put_all(file.id, {"states": states, "timestamps": {"modified": seconds(facts.created_ms)}})
+    for blob in known.current:
+        if blob.exists and not keep:
+            elements.append(erase(blob.id, version(blob.version)))
+            elements.append(put(OVERWRITTEN_OBJECT, "formerly", blob_of(blob), file.id))
+            elements += [drop(shepherd_object(at.shepherd), "file", at.reference) for at, _ in locations_of(blob)]
+    return elements
+
+
+def snapshot_blob(facts: ReplicaFacts, locations: Sequence[Location], uses: str = "", number: int = 0) -> list[Element]:
+    """Name a blob of a snapshot again. Those that are used (`uses`: by the manifest) spare the next one from beginning
+    with nothing; it lets go of the others."""
+    named = put(SNAPSHOTS_OBJECT, "blobs", facts.blob, facts.blob)
+    elements = [*make_blob(NewBlob(facts, tuple(locations))), named]
+    return [*elements, put(SNAPSHOTS_OBJECT, "snapshot", f"{number:013d}", uses)] if uses else elements
+
+
+def blobs_known(file: StoredObject) -> list[ObjectId]:
+    """The blobs of a file, as objects."""
+    return [blob_object(blob) for blob in blobs_of(file)]

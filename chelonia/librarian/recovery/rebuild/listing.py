@@ -1,0 +1,145 @@
+"""What Shepherds tell of their records, page by page: who is waited for, and who is passed over.
+
+A Shepherd that does not answer is asked again for half a minute, one that keeps silent for a minute, and one that says
+that it is starting is waited for before that, for a quarter of an hour in all. One that tells more pages than the
+inventory fills that it says it has, or the same page again, would go on for ever: it is passed over, as if it were
+away. So each holds up a rebuild for that and a minute for each page of the inventory it names at most, and one that
+names too much for as long as it is not withdrawn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.shepherd import RecordPage, ReplicaRecord, Shepherd, ShepherdStatus
+from chelonia.core.timing.clock import within
+from chelonia.librarian.context import Footing
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PAUSES_MS: Final = (1_000, 2_000, 4_000, 8_000, 16_000)
+"""How long a Shepherd that does not tell its records, or those that have a snapshot, are waited for between tries: a
+restart is no reason to lose it."""
+ANSWER_MS: Final = 60_000
+"""How long one answer may take (a page is read from a disk that may be busy), and all tries for it, about."""
+START_MS: Final = 15 * 60_000
+"""How long one that says that it is starting is waited for beside that, in all: after a night without power it may read
+a record for each of a million replicas."""
+PAGES_SPARE: Final = 8
+"""Pages that a Shepherd may tell beyond twice its inventory: the last ones may be empty, and bytes may still arrive."""
+
+Look = Callable[[ServiceId, Sequence[ReplicaRecord]], Awaitable[None]]
+"""Told of each page of a Shepherd's records."""
+
+
+class Recounts:
+    """The records of all Shepherds. `note`: tells a person. `answering`: who has told all there is, or is at it."""
+
+    def __init__(self, footing: Footing, note: Callable[[str], None]) -> None:
+        self._on = footing
+        self._note = note
+        self.answering: set[ServiceId] = set()
+        self._endless: set[ServiceId] = set()
+        self._told: dict[ServiceId, ShepherdStatus] = {}
+        self._starting_ms: dict[ServiceId, int] = {}
+
+    def begin(self) -> None:
+        """Whoever was passed over is asked again."""
+        self._endless.clear()
+        self._starting_ms.clear()
+
+    async def each_page(self, look: Look) -> None:
+        """Go through the records of every Shepherd that is there; say which are not."""
+        for shepherd in self._on.nodes.table.shepherds():
+            if shepherd in self._endless:
+                continue
+            if not self._on.nodes.present(shepherd) and shepherd not in self.answering:
+                self._note(f"{shepherd} is away: what only it holds is not found")
+                continue
+            why = await self._pages(shepherd, look)
+            if why:
+                self.answering.discard(shepherd)
+                self._note(f"{shepherd} {why}: what only it holds is not found")
+
+    async def of(self, shepherd: ServiceId, look: Look) -> str:
+        """Go through the records of one that was away before; returns why it could not be done, "" when it was."""
+        self.begin()
+        return await self._pages(shepherd, look) if self._on.nodes.present(shepherd) else "is away"
+
+    def readmissions_max(self, shepherd: ServiceId) -> int:
+        """How often a Shepherd may be asked to bring back what it says it has set aside."""
+        told = self._told.get(shepherd)
+        return (told.quarantined if told is not None else 0) // bounds.READMITTED_MAX + 2
+
+    async def _pages(self, shepherd: ServiceId, look: Look) -> str:
+        """Go through the records of one; returns why it was given up, "" when it told all."""
+        call, after = self._on.call, ""
+        try:
+            told = self._told[shepherd] = await self._answer(shepherd, lambda port: port.status(call))
+            for _ in range(_pages_max(told)):
+                ask = partial(_records, call=call, after=after)
+                page = await self._answer(shepherd, ask)
+                self.answering.add(shepherd)
+                await look(shepherd, page.items)
+                if not page.after:
+                    return ""
+                if shepherd not in self._on.nodes.table.shepherds():
+                    return "was withdrawn while it told its records"
+                if page.after == after:
+                    break
+                after = page.after
+        except _SilentError as silent:
+            return f"stopped answering ({silent.cause})"
+        self._endless.add(shepherd)
+        return f"does not come to the end of the {told.replicas + told.quarantined} records it says it has"
+
+    async def _answer(self, shepherd: ServiceId, ask: Callable[[Shepherd], Coroutine[Any, Any, T]]) -> T:
+        """An answer of a Shepherd, having waited for it. Raises: _SilentError."""
+        cause, world, begun = "", self._on.world, self._on.now
+        for pause_ms in (*PAUSES_MS, 0):
+            begun = Ms(begun + await self._started(shepherd))
+            try:
+                return await within(world.clock, ANSWER_MS, ask(world.directory.shepherd(shepherd)))
+            except CheloniaError as error:
+                _LOG.info("the records of %s are not told: %s", shepherd, error)
+                cause = error.cause
+            if self._on.now - begun >= ANSWER_MS:
+                break
+            await world.clock.sleep(pause_ms)
+        raise _SilentError(cause)
+
+    async def _started(self, shepherd: ServiceId) -> int:
+        """Wait for one that says that it is starting, within its time; returns how long that took, in milliseconds."""
+        nodes, begun, before_ms = self._on.nodes, self._on.now, self._starting_ms.get(shepherd, 0)
+        while nodes.present(shepherd) and nodes.table.starting(shepherd):
+            waited_ms = self._starting_ms[shepherd] = before_ms + self._on.now - begun
+            if waited_ms >= START_MS:
+                break
+            if not waited_ms:
+                self._note(f"{shepherd} is starting: it is waited for")
+            await self._on.world.clock.sleep(PAUSES_MS[0])
+        return self._on.now - begun
+
+
+class _SilentError(Exception):
+    """A Shepherd does not answer."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+def _records(port: Shepherd, *, call: Call, after: str) -> Coroutine[Any, Any, RecordPage]:
+    return port.records(call, after, bounds.REFERENCES_PAGE)
+
+
+def _pages_max(told: ShepherdStatus) -> int:
+    return 2 * (told.replicas + told.quarantined) // bounds.REFERENCES_PAGE + PAGES_SPARE

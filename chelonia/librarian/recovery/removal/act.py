@@ -1,0 +1,296 @@
+"""The end of a Shepherd, decided by an administrator: emptied first (`drain`), or declared lost for good (`forget`).
+
+Forgetting goes page by page, each in bounded transacts on what was read, so it can be interrupted and begun again; the
+identity is burnt last, when nothing in the metadata names the Shepherd any more. What would be lost by it stays,
+and the Shepherd with it, unless that was accepted. A Librarian that has not heard of it may still write of the
+Shepherd, so the repair leader looks again, and `sweep`s. That gives nothing up either: what only the forgotten Shepherd
+has is told, and goes when forgetting is asked for once more and the loss accepted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import ForgetPage, Loss
+from chelonia.core.ids import (
+    REBUILD_OBJECT,
+    SERVICES_OBJECT,
+    BlobId,
+    Dn,
+    Ms,
+    ReferenceId,
+    RequestKey,
+    ServiceId,
+    blob_object,
+    shepherd_object,
+)
+from chelonia.core.librarian import NodeView
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.placement import DRAINED
+from chelonia.core.replicas import Location
+from chelonia.librarian.metadata import rebuild_record
+from chelonia.librarian.metadata.blobs import blob_of, locations_of
+from chelonia.librarian.metadata.elements import check, drop, empty, erase, outbox_reference, put, unset, version
+from chelonia.librarian.metadata.records import Draft, Records
+from chelonia.librarian.presence import registry
+from chelonia.librarian.presence.health import StoredNode
+from chelonia.librarian.presence.nodes import Nodes
+from chelonia.librarian.recovery.removal.decide import part, records_dropped
+from chelonia.librarian.world import World
+
+_LOG = logging.getLogger(__name__)
+
+PART = 100
+"""Blobs whose locations go in one transact: few enough that others seldom get in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leave:
+    """How a Shepherd leaves: whether anything is changed, losses are accepted, and what must `still` hold then."""
+
+    shepherd: ServiceId
+    change: bool
+    accept_loss: bool
+    still: tuple[Element, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What sweeps have to leave of a forgotten Shepherd: so many files; looked at again when (monotonic), and the pause
+    until then."""
+
+    files: int = 0
+    due_ms: Ms = Ms(0)
+    pause_ms: int = 0
+
+
+class NodeLife:
+    """Drains and forgets Shepherds."""
+
+    def __init__(self, records: Records, nodes: Nodes, world: World) -> None:
+        self._records = records
+        self._nodes = nodes
+        self._world = world
+        self._left: dict[ServiceId, _Left] = {}
+
+    # --- draining ---------------------------------------------------------------------------------------------------
+
+    async def drain(self, call: Call, shepherd: ServiceId, *, on: bool) -> None:
+        """Have a Shepherd emptied, or no longer. Raises: NOT_FOUND."""
+        stored = self._known("drain", shepherd)
+        since = (stored.drain_ms or self._world.clock.now_ms()) if on else Ms(0)
+
+        async def build() -> Draft:
+            return Draft((put(shepherd_object(shepherd), "node", "drain_ms", str(since)),), memo=shepherd)
+
+        await self._records.apply(call, build)
+        _LOG.info("shepherd %s: %s", shepherd, "is drained from now on" if on else "is no longer drained")
+        self._nodes.decided(shepherd, replace(stored, drain_ms=since))
+
+    async def told(self, call: Call, views: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
+        """The same, those that are drained and empty called so."""
+        empty = {view.shepherd for view in views if view.drain and await self._empty(call, view.shepherd)}
+        return tuple(replace(view, drain=DRAINED) if view.shepherd in empty else view for view in views)
+
+    async def _empty(self, call: Call, shepherd: ServiceId) -> bool:
+        """Whether the metadata names nothing on a Shepherd any more, nor anything it has still to erase."""
+        obj = shepherd_object(shepherd)
+        pages = [await self._records.scan(call, obj, section, "", 1) for section in ("file", "erase")]
+        return not any(page.items for page in pages)
+
+    # --- forgetting -------------------------------------------------------------------------------------------------
+
+    async def forget(
+        self, call: Call, shepherd: ServiceId, after: str, *, check_only: bool, accept_loss: bool
+    ) -> ForgetPage:
+        """One page of forgetting a Shepherd, or what was written of it since. Raises: NOT_FOUND; CONFLICT while it is
+        alive."""
+        call = call.keyed(RequestKey(""))  # several transacts; a repeated step does no harm
+        still = await self._gone(call.strongly(), shepherd) if self._nodes.table.stored(shepherd) is None else ()
+        if still:
+            leave = _Leave(shepherd, change=not check_only, accept_loss=accept_loss, still=still)
+            page = await self._page(call.strongly(), leave, after)
+            forgotten = not page.after and not check_only and await self._end(call, shepherd, still, ())
+            return replace(page, forgotten=forgotten)
+        known = self._known("forget", shepherd)
+        if self._nodes.present(shepherd):
+            cause = "it is alive; stop it first, and to lose nothing drain it before (admin node drain)"
+            raise CheloniaError(Kind.CONFLICT, "forget", shepherd, cause)
+        leave = _Leave(shepherd, change=not check_only, accept_loss=accept_loss)
+        page = await self._page(call, leave, after)
+        forgotten = not page.after and not check_only and await self._burn(call, shepherd, known.dn)
+        return replace(page, forgotten=forgotten)
+
+    async def sweep(self, call: Call, lease: Element) -> None:
+        """Take away what was written of forgotten Shepherds by Librarians that had not heard of it yet.
+
+        Nothing is swept for an identity that older metadata, put back meanwhile, know as approved.
+        """
+        now, nothing = self._world.clock.monotonic_ms(), _Left()
+        gone = [s for s in self._nodes.registry.forgotten() if self._left.get(s, nothing).due_ms <= now]
+        stored = await self._records.get(call, [shepherd_object(shepherd) for shepherd in gone], (Needed("node"),))
+        for shepherd in (shepherd for shepherd, obj in zip(gone, stored, strict=True) if obj.exists):
+            await self._sweep_one(call.strongly(), shepherd, lease)
+
+    def look_again(self) -> None:
+        """A Shepherd came, went or changed: what sweeps had to leave may have another copy by now."""
+        self._left = {shepherd: replace(left, due_ms=Ms(0)) for shepherd, left in self._left.items()}
+
+    async def _gone(self, call: Call, shepherd: ServiceId) -> tuple[Element, ...]:
+        """What must hold while anything is taken away of a forgotten Shepherd; empty when it is not forgotten."""
+        services = await self._records.one(call, SERVICES_OBJECT)
+        if shepherd not in registry.read(services).forgotten():
+            return ()
+        return (check(SERVICES_OBJECT, version(services.version)),)
+
+    async def _sweep_one(self, call: Call, shepherd: ServiceId, lease: Element) -> None:
+        gone = await self._gone(call, shepherd)
+        if not gone:
+            return
+        leave = _Leave(shepherd, change=True, accept_loss=False, still=(lease, *gone))
+        page = await self._page(call, leave, "")
+        files, example = len(page.losses), page.losses[:1]
+        while page.after:
+            page = await self._page(call, leave, page.after)
+            files, example = files + len(page.losses), example or page.losses[:1]
+        self._leave(shepherd, files, example)
+        if await self._end(call, shepherd, leave.still, ()):
+            _LOG.info("shepherd %s: what was written of it after it was forgotten is gone", shepherd)
+
+    def _leave(self, shepherd: ServiceId, files: int, example: Sequence[Loss]) -> None:
+        """Warn of what a sweep must leave, whenever there is more or less of it; else look at all of it ever later."""
+        before, settings = self._left.pop(shepherd, _Left()), self._world.settings
+        if not files:
+            return
+        pause_ms = settings.services_interval_ms
+        if files == before.files:
+            pause_ms = min(2 * before.pause_ms, settings.survey_interval_ms)
+        else:
+            _LOG.warning(
+                "shepherd %s is forgotten, and there is no other verified copy within reach of %d files that were "
+                "listed there since, such as %s: bring others back that have one, or give them up: "
+                "chelonia admin node forget %s --accept-loss",
+                shepherd, files, example[0].name, shepherd,
+            )  # fmt: skip
+        self._left[shepherd] = _Left(files, Ms(self._world.clock.monotonic_ms() + pause_ms), pause_ms)
+
+    async def _page(self, call: Call, leave: _Leave, after: str) -> ForgetPage:
+        """Part the Shepherd from a page of its blobs; a shorter one where names of lost files fill an answer."""
+        page = await self._records.scan(call, shepherd_object(leave.shepherd), "file", after, bounds.REFERENCES_PAGE)
+        losses: list[Loss] = []
+        done = 0
+        while done < len(page.items) and _name_bytes(losses) < bounds.LOSS_NAMES_BYTES_MAX:
+            items = page.items[done : done + PART]
+            losses += await self._part(call, leave, items)
+            done += len(items)
+        last = page.items[done - 1][0] if done < len(page.items) or (page.more and page.items) else ""
+        return ForgetPage(done, tuple(losses), last, forgotten=False)
+
+    async def _part(self, call: Call, leave: _Leave, items: Sequence[tuple[str, str]]) -> list[Loss]:
+        """Part the Shepherd from some of its blobs. Returns what is or would be lost.
+
+        Until it is burnt, what is to be erased there keeps its record: should the Shepherd come back, its report must
+        not list it again.
+        """
+        shepherd = leave.shepherd
+        losses: list[Loss] = []
+
+        async def build() -> Draft:
+            losses.clear()
+            elements: list[Element] = []
+            kept: set[BlobId] = set()
+            listed: set[str] = set()
+            ids = dict.fromkeys(blob_object(BlobId(blob)) for _, blob in items)
+            for blob in await self._records.get(call, list(ids)):
+                parting = part(blob, shepherd, self._nodes.proven)
+                listed.update(location.reference for location in _listed(blob, shepherd))
+                if parting.loss is not None:
+                    losses.append(parting.loss)
+                if parting.loss is not None and not leave.accept_loss:
+                    kept.add(blob_of(blob))
+                else:
+                    elements += parting.elements
+            gone = [
+                ReferenceId(reference)
+                for reference, blob in items
+                if BlobId(blob) not in kept and (leave.still or reference in listed)
+            ]
+            elements += records_dropped(shepherd, gone)
+            return Draft([*elements, *leave.still] if leave.change and elements else ())
+
+        await self._records.apply(call, build)
+        for loss in losses if leave.change and leave.accept_loss else ():
+            _LOG.warning("file %s (%s) is lost with %s", loss.name, loss.guid, shepherd)
+        return losses
+
+    async def _burn(self, call: Call, shepherd: ServiceId, dn: Dn) -> bool:
+        """The Shepherd is no more, if nothing is listed there. Returns whether it is.
+
+        It keeps its outbox as long as anything stays: it may come back, and is to erase then what was deleted.
+        """
+        if await self._stays(call, shepherd):
+            return False
+        burnt = [
+            registry.forget_record(record)
+            for record in self._nodes.registry.records
+            if record.role is Role.SHEPHERD and record.service_id == shepherd and (record.approved or record.dn == dn)
+        ]
+        burnt.append(drop(REBUILD_OBJECT, rebuild_record.SHEPHERDS, shepherd))
+        if not await self._end(call, shepherd, (), burnt):
+            return False
+        _LOG.info("shepherd %s is forgotten; its identity is never accepted again", shepherd)
+        await self._nodes.refresh(call)
+        return True
+
+    async def _stays(self, call: Call, shepherd: ServiceId) -> bool:
+        """Whether any blob is listed on a Shepherd."""
+        obj, after = shepherd_object(shepherd), ""
+        while True:
+            page = await self._records.scan(call, obj, "file", after, bounds.REFERENCES_PAGE)
+            ids = dict.fromkeys(blob_object(BlobId(blob)) for _, blob in page.items)
+            found = await self._records.get(call, list(ids), (Needed("locations"),))
+            if any(_listed(blob, shepherd) for blob in found):
+                return True
+            if not page.more:
+                return False
+            after = page.items[-1][0]
+
+    async def _end(self, call: Call, shepherd: ServiceId, still: Sequence[Element], burnt: Sequence[Element]) -> bool:
+        """Empty the Shepherd's outbox, then take its object away with what is `burnt`, if nothing names it. With what
+        is to be burnt go its records of what is not listed there; of others they have gone before."""
+        obj = shepherd_object(shepherd)
+        while (page := await self._records.scan(call, obj, "erase", "", bounds.REFERENCES_PAGE)).items:
+            dropped = [drop(obj, "erase", key) for key, _ in page.items]
+            dropped += [drop(obj, "file", outbox_reference(key)) for key, _ in page.items]
+            if not (await self._records.attempt(call, Draft([*dropped, *still]))).applied:
+                return False
+        while burnt and (page := await self._records.scan(call, obj, "file", "", bounds.REFERENCES_PAGE)).items:
+            places = {Location(shepherd, ReferenceId(reference)): BlobId(blob) for reference, blob in page.items}
+            unlisted = [check(blob_object(blob), unset("locations", str(place))) for place, blob in places.items()]
+            dropped = records_dropped(shepherd, [place.reference for place in places])
+            if not (await self._records.attempt(call, Draft([*unlisted, *dropped, *still]))).applied:
+                return False
+        draft = Draft([check(obj, empty("file"), empty("erase")), erase(obj), *burnt, *still])
+        return (await self._records.attempt(call, draft)).applied
+
+    def _known(self, op: str, shepherd: ServiceId) -> StoredNode:
+        stored = self._nodes.table.stored(shepherd)
+        if stored is None:
+            raise CheloniaError(Kind.NOT_FOUND, op, shepherd, "no such Shepherd is registered")
+        return stored
+
+
+def _name_bytes(losses: Sequence[Loss]) -> int:
+    """What the names of these take in an answer."""
+    return sum(len(loss.name.encode("utf-8", "surrogatepass")) for loss in losses)
+
+
+def _listed(blob: StoredObject, shepherd: ServiceId) -> list[Location]:
+    """The locations of a blob on a Shepherd."""
+    return [location for location, _ in locations_of(blob) if location.shepherd == shepherd]

@@ -1,0 +1,55 @@
+"""What is lost when a Shepherd is declared lost for good, and what goes with it. Pure, one blob at a time.
+
+A copy elsewhere counts only if it is verified and its Shepherd proven: one that is away may never come back either, and
+one that has just come back may have lost its disk. What would be lost is named, and goes only when an administrator has
+accepted that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from chelonia.core.ahash import Element
+from chelonia.core.healing import Loss
+from chelonia.core.ids import ReferenceId, ServiceId, shepherd_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import PROVEN, ReplicaState
+from chelonia.librarian.metadata.blobs import facts_of, locations_of
+from chelonia.librarian.metadata.elements import drop, on_version
+
+CLAIMED = (ReplicaState.CREATING, ReplicaState.STALLED)
+"""Nobody has told that these are there: nothing to lose, as long as there are others that they were to be made of."""
+
+Proven = Callable[[ServiceId], bool]
+"""Whether a Shepherd is heard now, and its disk was compared with the metadata: others are given up for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """One blob of the Shepherd: the change that takes its locations there away, and what would be lost by it."""
+
+    elements: tuple[Element, ...]
+    loss: Loss | None
+
+
+def part(blob: StoredObject, shepherd: ServiceId, proven: Proven) -> Parting:
+    """Decide about a blob as it was read."""
+    found = [(location, state) for location, state in locations_of(blob) if location.shepherd == shepherd]
+    own = [location for location, _ in found]
+    if not own:
+        return Parting((), None)
+    told = any(state not in CLAIMED for _, state in found)
+    good = [loc.shepherd for loc, state in locations_of(blob) if state in PROVEN and loc.shepherd != shepherd]
+    facts = facts_of(blob)
+    is_lost = (told or not good) and not any(map(proven, good))
+    loss = Loss(facts.guid, facts.name, facts.blob, tuple(dict.fromkeys(good))) if is_lost else None
+    elements: list[Element] = []
+    for location in own:
+        elements += [drop(blob.id, "locations", str(location)), drop(blob.id, "claims", str(location))]
+    return Parting(tuple(on_version(elements, blob)), loss)
+
+
+def records_dropped(shepherd: ServiceId, references: Iterable[ReferenceId]) -> list[Element]:
+    """Take a Shepherd's own records of replicas away."""
+    return [drop(shepherd_object(shepherd), "file", reference) for reference in references]

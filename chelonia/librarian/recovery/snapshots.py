@@ -1,0 +1,289 @@
+"""Snapshots of the namespace, written by the repair leader: what is left of the names when every A-Hash is gone.
+
+Every `snapshot_interval_ms` all objects are read once, slowly, and cut into pages (`wire.snapshots`); pages that an
+earlier snapshot has are referred to, the others go into new segments. Segments and manifest are ordinary replicated
+blobs of the object `sys:snapshots`. What is not in them: locations (Shepherds know), names in collections (entries know
+their parents), uploads under way, the record key. Reasoning: docs/design/013-rebuild.md.
+
+A snapshot is no instant: entries are read one after the other while changes go on. Each entry is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import (
+    BLOB_PREFIX,
+    ROOT,
+    SERVICES_OBJECT,
+    SNAPSHOTS_OBJECT,
+    BlobId,
+    Ms,
+    ObjectId,
+    blob_object,
+    is_guid,
+)
+from chelonia.core.librarian import TYPE_PENDING
+from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.core.replicas import PROVEN, ReplicaState
+from chelonia.librarian.context import Footing
+from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.metadata.blobs import NewBlob, discard_blob, facts_of, locations_of, make_blob
+from chelonia.librarian.metadata.elements import drop, put
+from chelonia.librarian.namespace.tree import type_of
+from chelonia.librarian.recovery.internal_blobs import Keeping
+from chelonia.librarian.recovery.invariants import GOOD
+from chelonia.wire.snapshots import (
+    Manifest,
+    Page,
+    Pager,
+    Place,
+    Segments,
+    decode_manifest,
+    encode_manifest,
+    kept_places,
+    live_share,
+    snapshot_name,
+)
+
+_LOG = logging.getLogger(__name__)
+
+ENTRY_KEPT: Final = (
+    "entry", "timestamps", "parents", "policy", "defaultPolicy", "metadata", "states", "blobs", "mountpoint", "trashed",
+)  # fmt: skip
+"""Sections of an entry that a snapshot keeps."""
+_ROLES: Final = tuple(role.value for role in Role)
+_READ: Final[Filter] = tuple(Needed(section) for section in (*ENTRY_KEPT, "blob", *_ROLES))
+PAGE: Final = 500
+"""Objects read at once."""
+
+
+def kept(obj: StoredObject) -> StoredObject | None:
+    """What a snapshot keeps of an object, None for nothing."""
+    sections: tuple[str, ...]
+    if is_guid(obj.id):
+        sections = ENTRY_KEPT if type_of(obj) not in ("", TYPE_PENDING) else ()
+    elif obj.id.startswith(BLOB_PREFIX):
+        sections = ("blob",) if obj.value("blob", "file") not in ("", SNAPSHOTS_OBJECT) else ()
+    else:
+        sections = _ROLES if obj.id == SERVICES_OBJECT else ()
+    found = {section: obj.sections[section] for section in sections if section in obj.sections}
+    return StoredObject(obj.id, obj.version, found) if found else None
+
+
+class Snapshotting:
+    """The snapshots of one Librarian, while it leads."""
+
+    def __init__(self, footing: Footing, leading: Leading, keeping: Keeping) -> None:
+        self._on = footing
+        self._leading = leading
+        self._keeping = keeping
+        self._checked_ms = Ms(0)
+        self._failed = 0
+
+    async def step(self) -> None:
+        """Take a snapshot if one is due. The next is due after the interval also when this one fails: it reads all."""
+        every = self._on.settings.snapshot_interval_ms
+        if not every or not self._leading.now or (self._checked_ms and self._on.now - self._checked_ms < every):
+            return
+        stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
+        last = _last(stored)
+        if not self._keeping.ready or (not last and await self._empty()):
+            return
+        try:
+            if self._checked_ms or not 0 <= self._on.wall - last < every:
+                await self.take(stored)
+            self._failed = 0
+        except CheloniaError as error:
+            self._failed += 1
+            level = logging.WARNING if self._failed > 1 else logging.INFO
+            _LOG.log(level, "no snapshot of the namespace for %d s: %s", self._failed * every // 1000, error)
+        finally:
+            self._checked_ms = self._on.now
+
+    async def _empty(self) -> bool:
+        """Whether there is no name at all: in a fresh A-Hash, which may stand in for one that was lost."""
+        return not (await self._on.records.scan(self._on.call, ObjectId(ROOT), "entries", "", 1)).items
+
+    async def take(self, stored: StoredObject) -> None:
+        """Take a snapshot; nothing is written when nothing has changed. Raises: NO_SHEPHERD, NO_REPLICA, CONFLICT."""
+        begun, number = self._on.wall, Ms(max(self._on.wall, _last(stored) + 1))
+        writing = _Writing(self, await self._newest(stored))
+        try:
+            manifest = await self._write(writing, begun)
+            if manifest is None:
+                return
+            raw = encode_manifest(manifest, self._keeping.record_key)
+            new = await self._keeping.store(raw, snapshot_name("manifest", number))
+        except CheloniaError:
+            await self._let_go(writing.written)
+            raise
+        await self._register(new, number, manifest)
+
+    async def _write(self, writing: _Writing, begun: Ms) -> Manifest | None:
+        """Read everything and store what is new of it; None when nothing is, or when it is not to go on."""
+        await writing.start()
+        after, more = "", True
+        while more and self._goes_on:
+            page = await self._on.records.objects(self._on.call, after, PAGE)
+            for obj in await self._on.records.get(self._on.call, page.ids, _READ):
+                await writing.take(obj)
+            after, more = page.ids[-1] if page.ids else "", page.more
+            await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
+        if not self._goes_on:
+            return None
+        position = self._on.records.position
+        return await writing.finish(position.cluster, position.generation, begun)
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._leading.now and not self._leading.rebuilding
+
+    async def _newest(self, stored: StoredObject) -> Manifest | None:
+        """The newest snapshot that can be read; None when there is none: everything is written anew."""
+        snapshots = stored.sections.get("snapshot", {})
+        for begun in sorted(snapshots, reverse=True):
+            blob = await self._on.records.one(self._on.call, blob_object(BlobId(snapshots[begun].split(" ")[0])))
+            try:
+                places = [location for location, _ in locations_of(blob)]
+                return decode_manifest(await self._keeping.read(places, facts_of(blob)), self._keeping.record_key)
+            except (CheloniaError, ValueError) as error:
+                _LOG.warning("snapshot %s cannot be read: %s", begun, error)
+        return None
+
+    async def usable(self, manifest: Manifest) -> dict[int, BlobId]:
+        """The segments of a snapshot that the next may refer to: they may be whole somewhere, and enough of their bytes
+        is used."""
+        blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in manifest.segments])
+        sizes = {n: facts_of(blob).size for n, blob in enumerate(blobs) if _copies(blob, GOOD)}
+        share = live_share(manifest, sizes)
+        return {n: manifest.segments[n] for n in sizes if share[n] >= bounds.SNAPSHOT_LIVE_SHARE_MIN}
+
+    async def keep_segment(self, body: bytes, number: int) -> BlobId:
+        """Store a segment and name it at once, so that it is nobody's orphan."""
+        new = await self._keeping.store(body, snapshot_name("segment", self._on.wall))
+        if not await self._leading.apply([*make_blob(new), _named(new)]):
+            raise CheloniaError(Kind.CONFLICT, "snapshot", str(number), "repair is led elsewhere now")
+        return new.facts.blob
+
+    async def _register(self, new: NewBlob, number: Ms, manifest: Manifest) -> None:
+        """Name the new snapshot, and let go of those that are too old with what only they used."""
+        stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
+        uses = " ".join((new.facts.blob, *manifest.segments))
+        snapshots = {**stored.sections.get("snapshot", {}), f"{number:013d}": uses}
+        newest = await self._staying(snapshots, new)
+        elements = [*make_blob(new), _named(new), put(SNAPSHOTS_OBJECT, "snapshot", f"{number:013d}", uses)]
+        elements += [drop(SNAPSHOTS_OBJECT, "snapshot", old) for old in snapshots if old not in newest]
+        used = dict.fromkeys(blob for each in newest for blob in snapshots[each].split(" "))
+        stale = [BlobId(blob) for blob in stored.sections.get("blobs", {}) if blob not in used]
+        if await self._leading.apply(elements):
+            _LOG.info("namespace snapshot taken objects=%d pages=%d", manifest.objects, len(manifest.pages))
+            await self._let_go(stale)
+
+    async def _staying(self, snapshots: Mapping[str, str], new: NewBlob) -> Sequence[str]:
+        """The newest snapshots; while none of these has all its copies, also the newest before them that has."""
+        order = sorted(snapshots, reverse=True)
+        newest, older = order[: bounds.SNAPSHOTS_KEPT], order[bounds.SNAPSHOTS_KEPT :]
+        for each in order if older else ():
+            if await self._has_copies(snapshots[each].split(" "), new):
+                return newest if each in newest else (*newest, each)
+        return newest
+
+    async def _has_copies(self, uses: Sequence[str], new: NewBlob) -> bool:
+        """Whether every blob that a snapshot uses has as many good copies as it wants; of a new one, when stored."""
+        stored = [blob_object(BlobId(blob)) for blob in uses if blob != new.facts.blob]
+        blobs = await self._on.records.get(self._on.call, stored)
+        enough = all(blob.exists and _copies(blob, PROVEN) >= facts_of(blob).wanted for blob in blobs)
+        return enough and (new.facts.blob not in uses or len(new.locations) >= new.facts.wanted)
+
+    async def _let_go(self, stale: Sequence[BlobId]) -> None:
+        """Forget blobs that no snapshot uses and have them erased; what has changed meanwhile waits for the next."""
+        for start in range(0, len(stale), DISCARDED_MAX):
+            ids = stale[start : start + DISCARDED_MAX]
+            elements = [drop(SNAPSHOTS_OBJECT, "blobs", blob) for blob in ids]
+            for blob in await self._on.records.get(self._on.call, [blob_object(blob) for blob in ids]):
+                elements += discard_blob(blob, "snapshot", self._on.wall)
+            await self._leading.apply(elements)
+
+
+DISCARDED_MAX: Final = 50
+"""Blobs let go of in one transact."""
+
+
+def _last(stored: StoredObject) -> int:
+    """What the newest snapshot is called: when it was begun, but later than the one before; 0 when there is none."""
+    return int(max(stored.sections.get("snapshot", {}), default="0"))
+
+
+def _copies(blob: StoredObject, states: Collection[ReplicaState]) -> int:
+    return sum(state in states for _, state in locations_of(blob))
+
+
+def _named(new: NewBlob) -> Element:
+    return put(SNAPSHOTS_OBJECT, "blobs", new.facts.blob, new.facts.blob)
+
+
+class _Writing:
+    """One snapshot on its way: pages known before are referred to, others gathered into segments."""
+
+    def __init__(self, owner: Snapshotting, before: Manifest | None) -> None:
+        self._owner = owner
+        self._before = before
+        self._known: Mapping[str, Place] = {}
+        self._segments: dict[BlobId, int] = {}
+        self._gathered = Segments.empty()
+        self._pager = Pager()
+        self._pages: list[str] = []
+        self._new: dict[str, Place] = {}
+        self.written: list[BlobId] = []
+
+    async def start(self) -> None:
+        """See what of the snapshot before can be used again."""
+        if self._before is None:
+            return
+        usable = await self._owner.usable(self._before)
+        self._segments = {blob: number for number, blob in enumerate(usable.values())}
+        renumbered = {old: self._segments[blob] for old, blob in usable.items()}
+        self._known = {
+            digest: Place(digest, renumbered[place.segment], place.offset, place.length)
+            for digest, place in kept_places(self._before, usable).items()
+        }
+
+    async def take(self, obj: StoredObject) -> None:
+        """Add an object."""
+        found = kept(obj)
+        page = self._pager.take(found) if found is not None else None
+        if page is not None:
+            await self._add(page)
+
+    async def _add(self, page: Page) -> None:
+        self._pages.append(page.digest)
+        if page.digest not in self._known and page.digest not in self._new and self._gathered.add(page):
+            await self._flush()
+
+    async def _flush(self) -> None:
+        number = len(self._segments)
+        body, places = self._gathered.seal(number)
+        self._new.update((place.digest, place) for place in places)
+        blob = await self._owner.keep_segment(body, number)
+        self.written.append(blob)
+        self._segments[blob] = number
+
+    async def finish(self, cluster: str, generation: int, begun: Ms) -> Manifest | None:
+        """The manifest; None when nothing has changed since the snapshot before."""
+        rest = self._pager.rest()
+        if rest is not None:
+            await self._add(rest)
+        if self._gathered.places:
+            await self._flush()
+        pages = tuple(self._known.get(digest) or self._new[digest] for digest in self._pages)
+        before = self._before
+        if before is not None and [p.digest for p in pages] == [p.digest for p in before.pages] and not self._new:
+            return None
+        return Manifest(cluster, generation, begun, self._pager.objects, tuple(self._segments), pages)

@@ -1,0 +1,1 @@
+"""Balance between Shepherds: decided in `decide`, carried out in `act`."""

@@ -1,0 +1,206 @@
+"""Balancing: go through the Shepherds that copies should leave, and have one more copy made where that lets one go.
+
+What should move is decided in `balance.decide`; the copy is claimed and made as any other, and trimming takes the old
+one away once the new one is verified. Only the repair leader moves, at a bounded rate, and only while repair has
+nothing to do: it ends when a whole pass has found nothing, and looks again when the Shepherds have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from chelonia.core import bounds
+from chelonia.core.healing import HeldDrain
+from chelonia.core.ids import BlobId, Ms, ServiceId, blob_object, shepherd_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.placement import Place, takes
+from chelonia.core.timing.pacing import Pace
+from chelonia.librarian.context import Footing
+from chelonia.librarian.repair.balance import decide as balance
+from chelonia.librarian.repair.balance.decide import Balance, Move
+from chelonia.librarian.repair.guard import Relief
+from chelonia.librarian.repair.plan import decide as repair
+from chelonia.librarian.repair.plan.act import Parts, endangered
+from chelonia.librarian.repair.plan.decide import BlobPlan, Nodes
+
+MOVES_SHARE = 2
+"""Evening out may cause one in so many of the erasures that nobody asked for: the rest is for repair."""
+
+Act = Callable[[BlobPlan, StoredObject], Awaitable[None]]
+"""Carries out a plan."""
+Places = tuple[tuple[ServiceId, Place], ...]
+"""The Shepherds that are there, and where they stand."""
+Shape = tuple[tuple[object, ...], ...]
+"""What decides whether anything should move, coarse enough that it does not change with every file."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """What a look at some blobs found: the moves to be made, those that hold a drain up, and how many are not quiet."""
+
+    moves: list[tuple[BlobId, Move]]
+    held: list[tuple[BlobPlan, StoredObject]]
+    unquiet: int = 0
+
+
+class Balancing:
+    """One Librarian's balancing."""
+
+    def __init__(self, footing: Footing, parts: Parts, act: Act) -> None:
+        settings = footing.settings
+        self._on = footing
+        self._parts = parts
+        self._act = act
+        self._hysteresis = settings.balance_hysteresis_percent / 100
+        self._even_pace = Pace(settings.balance_bytes_per_s_max)
+        self._drain_pace = Pace(settings.drain_bytes_per_s_max)
+        self._count = Pace(bounds.ERASURES_UNASKED_PER_MIN_MAX / MOVES_SHARE / 60)
+        self._relief = Relief(2 * (settings.trim_grace_ms + settings.tick_ms))
+        self._settled: Shape | None = None
+        self._apart: Places | None = None
+        self._look_ms = Ms(0)
+        self._held: dict[ServiceId, HeldDrain] = {}
+
+    @property
+    def held(self) -> tuple[HeldDrain, ...]:
+        """What the last whole look found that cannot leave Shepherds that are drained, ordered by service id."""
+        return tuple(held for _, held in sorted(self._held.items()))
+
+    async def step(self) -> None:
+        """One pass over what should be left, if there is any."""
+        if not self._parts.leading.now:
+            self._settled = self._apart = None
+            self._held.clear()
+            return
+        nodes, balanced = self._parts.planning.nodes(), self._balance()
+        shape, places = self._shape(nodes), _places(nodes)
+        if shape == self._settled and self._on.now < self._look_ms:
+            return
+        found = balance.sources(nodes, balanced)
+        if balanced.even_out and places != self._apart:
+            found = tuple(dict.fromkeys((*found, *(shepherd for shepherd, _ in places))))
+        moved = waiting = 0
+        self._held = {shepherd: held for shepherd, held in self._held.items() if shepherd in found}
+        for shepherd in found:
+            here, unquiet = await self._leave(shepherd)
+            moved, waiting = moved + here, waiting + unquiet
+        if not moved and not waiting:
+            self._apart = places
+        soon = moved or waiting or any(node.draining for node in nodes.health.values())
+        pause = self._on.settings.backoff_max_ms if soon else self._on.settings.survey_interval_ms
+        self._settled, self._look_ms = shape, Ms(self._on.now + pause)
+
+    async def _leave(self, shepherd: ServiceId) -> tuple[int, int]:
+        """Move what should leave a Shepherd. Returns how many copies were begun, and how many files were not quiet."""
+        moved, waiting, after, held = 0, 0, "", HeldDrain(shepherd, 0)
+        while self._parts.leading.now:
+            obj = shepherd_object(shepherd)
+            page = await self._on.records.scan(self._on.call, obj, "file", after, bounds.REFERENCES_PAGE)
+            blobs = list(dict.fromkeys(BlobId(blob) for _, blob in page.items))
+            look = self._look(shepherd, await self._read(blobs))
+            for blob, move in look.moves:
+                moved += await self._turn(blob, move)
+            waiting += look.unquiet
+            held = _more(held, look.held)
+            if not page.more:
+                self._hold(held)
+                break
+            after = page.items[-1][0]
+            await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
+        return moved, waiting
+
+    async def _turn(self, blob: BlobId, planned: Move) -> bool:
+        """Wait for this move's turn, look again, and begin it."""
+        node = self._parts.planning.nodes().health.get(planned.leaving)
+        if node is None:
+            return False
+        paces = (self._drain_pace,) if node.draining else (self._even_pace, self._count)
+        while (pause := max(pace.wait_ms(self._on.now) for pace in paces)) or self._busy():
+            await self._on.world.clock.sleep(max(pause, self._on.settings.tick_ms))
+        for stored in await self._read((blob,)):
+            fresh = self._parts.planning.planned(stored)
+            if fresh is None:
+                continue
+            view, plan = fresh
+            move = balance.move(view, plan, self._parts.planning.nodes(), self._balance())
+            if move is not None and self._parts.leading.now:
+                self._spend(plan.size, move, draining=node.draining)
+                await self._act(replace(plan, copies=(move.copy,)), stored)
+                return True
+        return False
+
+    def _spend(self, size: int, move: Move, *, draining: bool) -> None:
+        now = self._on.now
+        if draining:
+            self._drain_pace.spend(size, now)
+        else:
+            self._even_pace.spend(size, now)
+            self._count.spend(1, now)
+        self._relief.add(move.leaving, size, now)
+
+    def _busy(self) -> bool:
+        """Whether repair needs what balancing would take, or an administrator has paused both."""
+        return (
+            self._parts.copies.paused
+            or bool(self._parts.work.dirty)
+            or len(self._parts.copies) >= max(self._on.settings.copies_max // 2, 1)
+        )
+
+    def _look(self, shepherd: ServiceId, stored: Sequence[StoredObject]) -> _Look:
+        """What should be done about some of the blobs on a Shepherd."""
+        nodes, balanced, look = self._parts.planning.nodes(), self._balance(), _Look([], [])
+        for blob in stored:
+            planned = self._parts.planning.planned(blob)
+            if planned is None:
+                continue
+            view, plan = planned
+            move = balance.move(view, plan, nodes, balanced)
+            look.unquiet += not plan.quiet
+            if move is not None:
+                look.moves.append((plan.blob, move))
+            elif balance.held(view, plan, nodes, shepherd):
+                look.held.append((plan, blob))
+        return look
+
+    def _hold(self, held: HeldDrain) -> None:
+        """All on a Shepherd has been looked at, and this was found."""
+        self._held.pop(held.shepherd, None)
+        if held.blobs:
+            self._held[held.shepherd] = held
+
+    async def _read(self, blobs: Sequence[BlobId]) -> list[StoredObject]:
+        objects = [blob_object(blob) for blob in blobs]
+        return [blob for blob in await self._on.records.get(self._on.call, objects) if blob.exists]
+
+    def _balance(self) -> Balance:
+        """The rules now. What was moved off a Shepherd weighs on its disk until trimming has had its time."""
+        even_out = bool(self._on.settings.balance_bytes_per_s_max)
+        return Balance(self._hysteresis, even_out, self._relief.bytes(self._on.now))
+
+    def _shape(self, nodes: Nodes) -> Shape:
+        step = self._hysteresis / 2 or 1.0
+        return tuple(
+            (
+                shepherd,
+                nodes.fleet.place(shepherd),
+                node.draining,
+                takes(node.view, 0),
+                repair.fullness(node.view) // step,
+            )
+            for shepherd, node in sorted(nodes.health.items())
+            if node.present
+        )
+
+
+def _more(held: HeldDrain, found: Sequence[tuple[BlobPlan, StoredObject]]) -> HeldDrain:
+    """The same with more blobs, the first of which are named."""
+    room = bounds.DRAIN_EXAMPLES_SHOWN - len(held.examples)
+    named = tuple(endangered(plan, blob) for plan, blob in found[:room])
+    return HeldDrain(held.shepherd, held.blobs + len(found), held.examples + named)
+
+
+def _places(nodes: Nodes) -> Places:
+    return tuple(
+        (shepherd, nodes.fleet.place(shepherd)) for shepherd, node in sorted(nodes.health.items()) if node.present
+    )

@@ -1,0 +1,130 @@
+"""Which copies should live elsewhere though none is missing: drains, uneven disks, and domains that share. Pure.
+
+A move is a copy too many: once it is verified, ordinary trimming takes away the copy that can best be spared
+(`plan.decide.weariness`), with all of trimming's safety. So a move never lowers what a file has, and what is decided
+here is only where one more copy would let a worse one go.
+
+Invariants: a file is moved only when it is whole and nothing else is being done about it; away from a draining node to
+any that takes it, else only to a place that shares less with the other copies, or, where it shares as much, to a node
+that is emptier by more than the hysteresis: a move and its reverse are never both wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.fleet import Fleet
+from chelonia.core.ids import ServiceId
+from chelonia.core.placement import Demand, crowding, takes
+from chelonia.core.replicas import ReplicaState
+from chelonia.librarian.repair.plan.decide import (
+    BlobPlan,
+    BlobView,
+    Chance,
+    Copy,
+    NodeHealth,
+    Nodes,
+    fullness,
+    nodes_of,
+    weariness,
+)
+
+_BAD: Final = frozenset({ReplicaState.INVALID, ReplicaState.STALLED})
+"""States of copies of which no other is made, and which no Shepherd that comes back makes good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One copy more, so that the one on `leaving` can go."""
+
+    copy: Copy
+    leaving: ServiceId
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """When disks count as uneven: their used shares differ by more than `hysteresis` (0 to 1).
+
+    `even_out` False: only draining nodes are emptied. `relieved`: bytes that are on their way off a Shepherd already,
+    because a copy of theirs was moved and the old one is not erased yet.
+    """
+
+    hysteresis: float
+    even_out: bool
+    relieved: Mapping[ServiceId, int]
+
+    def fullness(self, node: NodeHealth) -> float:
+        """The used share of a node's space once all that was moved is off it."""
+        total = node.view.total_bytes
+        return fullness(node.view) - (self.relieved.get(node.view.shepherd, 0) / total if total else 0.0)
+
+
+def sources(nodes: Nodes, balance: Balance) -> tuple[ServiceId, ...]:
+    """The Shepherds that copies should leave: those being drained, then those fuller than another by more than the
+    hysteresis, fullest first."""
+    present = [(balance.fullness(node), shepherd, node) for shepherd, node in nodes.health.items() if node.present]
+    draining = [shepherd for _, shepherd, node in sorted(present, key=_fullest) if node.draining]
+    free = [full for full, _, node in present if takes(node.view, 0)]
+    if not free or not balance.even_out:
+        return tuple(draining)
+    bar = min(free) + balance.hysteresis
+    full = [shepherd for full, shepherd, node in sorted(present, key=_fullest) if full > bar and not node.draining]
+    return (*draining, *full)
+
+
+def move(blob: BlobView, plan: BlobPlan, nodes: Nodes, balance: Balance) -> Move | None:
+    """The copy to be made so that a worse one can go, None when all are well where they are.
+
+    Args:
+        plan: what repair would do about the blob: a move waits until that is nothing.
+    """
+    homes = nodes_of(plan.homes)
+    if not _movable(blob, plan, nodes):
+        return None
+    worst = max(plan.homes, key=lambda location: weariness(location, homes, nodes))
+    own = nodes.health[worst.shepherd]
+    if not (own.draining or balance.even_out):
+        return None
+    others = tuple(home for home in homes if home != worst.shepherd)
+    held = tuple(dict.fromkeys(replica.location.shepherd for replica in blob.replicas))
+    demand = Demand(1, blob.size, holders=others, exclude=held)
+    for target in nodes.fleet.choose(demand, Chance(blob).uniform):
+        if own.draining or _better(worst.shepherd, target, others, nodes, balance):
+            return Move(Copy(plan.homes, target), worst.shepherd)
+    return None
+
+
+def held(blob: BlobView, plan: BlobPlan, nodes: Nodes, shepherd: ServiceId) -> bool:
+    """Whether a copy stays on a Shepherd that is drained because too few others can take one, or there is no good one
+    to make another of. Asked of a blob for which there is no `move`: a new Shepherd, room on another, or a lower
+    `wanted` would let it go, or whoever deletes what is lost."""
+    own = nodes.health.get(shepherd)
+    if own is None or not (own.draining and own.present):
+        return False
+    here = {replica.state for replica in blob.replicas if replica.location.shepherd == shepherd}
+    if ReplicaState.ALIVE in here:
+        return plan.short > 0 or _movable(blob, plan, nodes)
+    return bool(here) and all(replica.state in _BAD for replica in blob.replicas)
+
+
+def _movable(blob: BlobView, plan: BlobPlan, nodes: Nodes) -> bool:
+    """Whether a blob is whole, has no copy too many, and nothing else is being done about it."""
+    homes = nodes_of(plan.homes)
+    return plan.quiet and len(homes) == max(blob.wanted, 1) and all(home in nodes.health for home in homes)
+
+
+def _better(own: ServiceId, target: ServiceId, others: tuple[ServiceId, ...], nodes: Nodes, balance: Balance) -> bool:
+    here, there = (_crowding(nodes.fleet, shepherd, others) for shepherd in (own, target))
+    if there != here:
+        return there < here
+    return balance.fullness(nodes.health[own]) > balance.fullness(nodes.health[target]) + balance.hysteresis
+
+
+def _crowding(fleet: Fleet, shepherd: ServiceId, others: tuple[ServiceId, ...]) -> tuple[int, ...]:
+    return crowding(fleet.place(shepherd), [fleet.place(other) for other in others])
+
+
+def _fullest(entry: tuple[float, ServiceId, NodeHealth]) -> tuple[float, ServiceId]:
+    return -entry[0], entry[1]

@@ -1,0 +1,61 @@
+"""Renewing: the claims of copies whose bytes arrive are kept up. What is decided stands in `claims.decide`.
+
+Every Librarian does it that hears the Shepherd which takes a copy: so a copy outlives whoever ordered it, and the
+repair leader. Where their clocks differ the leader's counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms, blob_object
+from chelonia.core.librarian import Arriving
+from chelonia.core.replicas import Location
+from chelonia.librarian.context import Footing
+from chelonia.librarian.leadership import operator_controls as steering
+from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.metadata.records import Draft
+from chelonia.librarian.repair.claims import decide as claims
+
+_AWAY: Final = (Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT, Kind.OUTCOME_UNKNOWN, Kind.READ_ONLY)
+"""Failures that say that the metadata are out of reach, and of nothing else."""
+
+
+class Renewing:
+    """One Librarian's renewing of claims. `behind`: the metadata have been out of reach since claims were last renewed
+    that had earned it, so what they say of claims is not planned on."""
+
+    def __init__(self, footing: Footing, leading: Leading) -> None:
+        self._on = footing
+        self._leading = leading
+        self._arrivals = claims.Arrivals(footing.settings.claim_ms)
+        self._late = False
+        self.behind = False
+
+    async def step(self) -> None:
+        """Count what has arrived, and renew what that has earned. What cannot be written stays due."""
+        settings = self._on.settings
+        ordered = steering.control_of(self._leading.record, settings).bytes_per_s
+        rate = claims.rate_min(settings.claim_bytes_per_s_min, ordered)
+        due = self._arrivals.due(self._on.nodes.table.arriving(), rate, self._on.now)
+        try:
+            if due:
+                await self._renew(due)
+        except CheloniaError as error:
+            self.behind = error.kind in _AWAY
+            raise
+        self.behind = False
+
+    async def _renew(self, due: Mapping[Location, Arriving]) -> None:
+        anyhow, self._late = self._leading.now or self._late, True
+        ids = [blob_object(copy.blob) for copy in due.values()]
+        blobs = await self._on.records.get(self._on.call.strongly(), ids)
+        span = self._on.wall, Ms(self._on.wall + self._on.settings.claim_ms)
+        for blob, (place, copy) in zip(blobs, due.items(), strict=True):
+            element = claims.renewal(blob, place, copy.here, span, anyhow=anyhow)
+            if element is not None:
+                await self._on.records.attempt(self._on.call, Draft((element,)))
+            self._arrivals.written(place)
+        self._late = False

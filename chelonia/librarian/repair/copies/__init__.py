@@ -1,0 +1,1 @@
+"""Repair copies: which may begin is decided in `decide`, one is made in `act`."""

@@ -1,0 +1,168 @@
+"""One repair copy, from its claim to its receipt: ask the target for a place, order a holder to push, write it down.
+
+The claim (location `creating`) is in the metadata before this begins, and is renewed while bytes arrive
+(`claims.decide`): a copy is waited for as long as that goes on. When anything fails the claim is let expire at once,
+and the planner decides anew from what is stored: a copy that came through all the same is never lost for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.replicas import Location, Receipt, ReplicaState
+from chelonia.core.shepherd import PROTOCOL_HTTP, CopyOrder, Purpose, PutRequest
+from chelonia.core.timing.clock import done_within, within
+from chelonia.librarian.metadata.blobs import blob_of, facts_of
+from chelonia.librarian.metadata.elements import drop, file_record, is_, put
+from chelonia.librarian.metadata.records import Draft, Identity, Records
+from chelonia.librarian.namespace.uploads.act import Uploads, same_bytes
+from chelonia.librarian.repair.claims.decide import GIVEN_UP
+from chelonia.librarian.world import World
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """A copy to be made: the blob as read, the holder that pushes, the new location, and when its claim expires."""
+
+    blob: StoredObject
+    source: Location
+    target: Location
+    until_ms: Ms
+
+    @property
+    def shepherds(self) -> tuple[ServiceId, ServiceId]:
+        """Both ends."""
+        return self.source.shepherd, self.target.shepherd
+
+    def claim(self) -> list[Element]:
+        """The claim: location, expiry and the target's record, before any byte moves."""
+        key, obj = str(self.target), self.blob.id
+        return [
+            put(obj, "locations", key, ReplicaState.CREATING.value),
+            put(obj, "claims", key, str(self.until_ms)),
+            file_record(self.target, blob_of(self.blob)),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """Where a copy did not come about: that Shepherd has failed and is to be spared, or was only busy with others."""
+
+    shepherd: ServiceId
+    busy: bool
+
+
+class Copier:
+    """Makes repair copies."""
+
+    def __init__(self, records: Records, uploads: Uploads, identity: Identity, world: World) -> None:
+        self._records = records
+        self._uploads = uploads
+        self._call = identity.call()
+        self._world = world
+
+    async def copy(self, job: CopyJob) -> HeldUp | None:
+        """Make the copy. Returns None, or who is to be left alone for a while."""
+        try:
+            turl = await within(self._world.clock, self._world.settings.claim_ms, self._place(job))
+        except CheloniaError as error:
+            return await self._give_up(job, job.target.shepherd, error)
+        try:
+            receipt = await self._while_claimed(job, self._push(job, turl))
+        except CheloniaError as error:
+            return await self._give_up(job, _blamed(job, error), error)
+        if receipt is not None:
+            await self._done(job, receipt)
+        return None
+
+    async def _while_claimed(self, job: CopyJob, push: Coroutine[Any, Any, Receipt]) -> Receipt | None:
+        """Await the push while its claim is kept up; None when the target's own report comes before the answer.
+
+        Raises: TIMEOUT when the claim is over, and what the push raises.
+        """
+        pushing, claim = asyncio.create_task(push), str(job.until_ms)
+        try:
+            while not await done_within(self._world.clock, pushing, self._world.settings.claim_ms):
+                before, (state, claim) = claim, await self._claimed(job)
+                if state == ReplicaState.ALIVE.value:
+                    return None
+                # not renewed in all the time that it lasts: whatever any clock says, it is over
+                if state != ReplicaState.CREATING.value or (claim and claim == before):
+                    raise CheloniaError(Kind.TIMEOUT, "copy", job.target.shepherd, "its bytes have stopped arriving")
+            return pushing.result()
+        finally:
+            if not pushing.cancel() and not pushing.cancelled():
+                pushing.exception()  # looked at, so that nobody warns about it
+
+    async def _claimed(self, job: CopyJob) -> tuple[str, str]:
+        """What the metadata say of the copy now, its state and its claim; "" for a claim while they cannot be asked."""
+        key = str(job.target)
+        needed = (Needed("locations", key), Needed("claims", key))
+        try:
+            blob = await self._records.one(self._call.strongly(), job.blob.id, needed)
+        except CheloniaError as error:
+            _LOG.info("whether the copy to %s is still claimed is not known, it goes on: %s", job.target, error)
+            return ReplicaState.CREATING.value, ""
+        return blob.value("locations", key), blob.value("claims", key)
+
+    async def _place(self, job: CopyJob) -> str:
+        """A ticket to write the new replica."""
+        request = PutRequest(
+            request_id=job.target.reference,
+            facts=facts_of(job.blob),
+            purpose=Purpose.REPLICA,
+            protocols=(PROTOCOL_HTTP,),
+            reference=job.target.reference,
+            lifetime_ms=self._world.settings.claim_ms,
+        )
+        shepherd = self._world.directory.shepherd(job.target.shepherd)
+        answer = (await shepherd.put(self._call, (request,)))[0]
+        if not answer.turl:
+            raise CheloniaError(kind_from_wire(answer.kind), "put", job.target.shepherd, answer.error or "no TURL")
+        return answer.turl
+
+    async def _push(self, job: CopyJob, turl: str) -> Receipt:
+        """Have the holder push its replica; the target's own receipt comes back."""
+        shepherd = self._world.directory.shepherd(job.source.shepherd)
+        receipt = await shepherd.copy(self._call, CopyOrder(job.source.reference, turl))
+        self._uploads.check_receipt(receipt)
+        if receipt.location != job.target or not same_bytes(receipt, job.blob):
+            cause = f"the receipt is not for this copy at {job.target}"
+            raise CheloniaError(Kind.CHECKSUM, "copy", blob_of(job.blob), cause)
+        return receipt
+
+    async def _done(self, job: CopyJob, receipt: Receipt) -> None:
+        """The target has vouched for its copy (its own report may have come first)."""
+        key, obj = str(receipt.location), job.blob.id
+        creating = is_("locations", key, ReplicaState.CREATING.value)
+        elements = [put(obj, "locations", key, ReplicaState.ALIVE.value, creating), drop(obj, "claims", key)]
+        if (await self._records.attempt(self._call, Draft(elements))).applied:
+            _LOG.info("blob %s at %s: creating -> alive", blob_of(job.blob), key)
+            await self._uploads.rechecking.written((receipt,))
+
+    async def _give_up(self, job: CopyJob, blame: ServiceId, error: CheloniaError) -> HeldUp:
+        """Let the claim expire now; the planner decides what becomes of it."""
+        _LOG.info("copy of %s from %s to %s is given up: %s", blob_of(job.blob), job.source, job.target, error)
+        key = str(job.target)
+        creating = is_("locations", key, ReplicaState.CREATING.value)
+        expired = put(job.blob.id, "claims", key, GIVEN_UP, creating)
+        await self._records.attempt(self._call, Draft((expired,)))
+        return HeldUp(blame, error.kind is Kind.BUSY)
+
+
+def _blamed(job: CopyJob, error: CheloniaError) -> ServiceId:
+    """Whose failure it is that a push did not come about."""
+    if error.kind is Kind.BUSY:
+        return job.source.shepherd if error.subject == job.source.shepherd else job.target.shepherd
+    of_target = error.kind in (Kind.NO_SPACE, Kind.BAD_TICKET, Kind.CHECKSUM)
+    return job.target.shepherd if of_target else job.source.shepherd

@@ -1,0 +1,172 @@
+"""The copies under way: which of those planned can begin now, who is free, who is spared, what runs.
+
+Every copy holds a slot of both its ends from the moment it is chosen; a Shepherd that failed is left alone for a while.
+One that is busy with what others have ordered is none that failed: it is asked again soon, and goes on being chosen.
+How one copy is made stands in `copies.act`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.healing import HealControl, NodeCopies
+from chelonia.core.ids import Ms, ReferenceId, ServiceId
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import Location
+from chelonia.librarian.context import Footing
+from chelonia.librarian.metadata.blobs import blob_of, facts_of
+from chelonia.librarian.repair.copies.act import Copier, CopyJob
+from chelonia.librarian.repair.forecast import Rate
+from chelonia.librarian.repair.guard import Backoff, Flow, Slots, Throttle
+from chelonia.librarian.repair.plan.decide import BlobPlan, Copy
+from chelonia.librarian.repair.worklist import Waiting
+
+_LOG = logging.getLogger(__name__)
+
+COPIES_MIN: Final = 2
+"""Copies in flight however late the process runs."""
+BUSY_DOUBLINGS: Final = 3
+"""How often the pause before a busy Shepherd is asked again is doubled: it may be so for hours with large copies, and
+each question costs some changes of the metadata."""
+
+
+class Copies:
+    """The copies of one Librarian. `ended` is called when one has ended, told how many bytes were copied, -1 when a
+    Shepherd failed at it or nobody knows; `rate` learns what each of them takes."""
+
+    def __init__(self, footing: Footing, copier: Copier, ended: Callable[[int], None], rate: Rate) -> None:
+        settings = footing.settings
+        self._on = footing
+        self._copier = copier
+        self._ended = ended
+        self._rate = rate
+        self._slots = Slots(settings.copies_per_node_max, settings.copies_max, footing.nodes.table.copies_at_once_max)
+        self._throttle = Throttle(COPIES_MIN, settings.copies_max)
+        self._sent, self._taken = Flow(), Flow()
+        self.paused = False
+        self._backoff = Backoff(settings.backoff_ms, settings.backoff_max_ms)
+        self._busy = Backoff(settings.backoff_ms, settings.backoff_ms << BUSY_DOUBLINGS)
+        self._running: dict[ReferenceId, tuple[CopyJob, asyncio.Task[None]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def at_once(self) -> int:
+        """How many can run at once between these Shepherds, each with two of them: 1 at least."""
+        bear = sum(self._slots.most(shepherd) for shepherd in self.ends)
+        return max(min(self._slots.total_max, bear // 2), 1)
+
+    @property
+    def ends(self) -> tuple[ServiceId, ...]:
+        """The Shepherds that copies can come from and go to."""
+        return tuple(shepherd for shepherd in self._on.nodes.table.shepherds() if self._on.nodes.present(shepherd))
+
+    def spared(self, shepherd: ServiceId) -> bool:
+        """Whether a Shepherd has just failed and is left alone."""
+        return self._backoff.spared(shepherd, self._on.now)
+
+    def steer(self, control: HealControl) -> None:
+        """Put limits in force; what runs goes on (Shepherds slow down what they send by themselves)."""
+        self.paused = control.paused
+        self._slots.per_node_max = control.copies_per_node
+        self._sent.bytes_per_s_max = self._taken.bytes_per_s_max = control.bytes_per_s
+
+    def heard(self, shepherd: ServiceId) -> None:
+        """A Shepherd has been heard of anew: it is tried again."""
+        self._worked(shepherd)
+
+    def loads(self) -> tuple[NodeCopies, ...]:
+        """What each Shepherd has of these copies, and those that bear fewer than others; ordered by service id."""
+        used, table = self._slots.used(), self._on.nodes.table
+        loads = (NodeCopies(s, used.get(s, 0), self._slots.most(s)) for s in sorted({*table.shepherds(), *used}))
+        return tuple(load for load in loads if load.copies or load.copies_max < self._slots.per_node_max)
+
+    def take(self, plan: BlobPlan, blob: StoredObject) -> list[CopyJob]:
+        """The copies of a plan that can begin now, with their slots taken: each is to be started or dropped."""
+        jobs = []
+        size = facts_of(blob).size
+        until = Ms(self._on.wall + self._on.settings.claim_ms)
+        for copy in plan.copies:
+            source = self._source(copy)
+            if source is None or not self._takes(copy.target):
+                continue
+            target = Location(copy.target, ReferenceId(self._on.world.ids.uuid()))
+            job = CopyJob(blob, source, target, until)
+            self._slots.take(job.shepherds)
+            self._rate.began(target.reference, size, self._on.now)
+            self._sent.spend(source.shepherd, size, self._on.now)
+            self._taken.spend(copy.target, size, self._on.now)
+            jobs.append(job)
+        return jobs
+
+    def start(self, job: CopyJob) -> None:
+        """Let a claimed copy run."""
+        self._running[job.target.reference] = job, asyncio.create_task(self._run(job))
+
+    def drop(self, job: CopyJob) -> None:
+        """A copy that could not be claimed does not run."""
+        self._slots.release(job.shepherds)
+        self._rate.ended(job.target.reference, self._on.now, copied=False)
+
+    async def stop(self) -> None:
+        """Wait no longer for what runs; whatever arrives all the same keeps its claim up, and is reported."""
+        running = [task for _, task in self._running.values()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def room(self) -> Callable[[Waiting], bool]:
+        """What says of one blob after the other whether a copy of it could begin now, beside those before it."""
+        if self._on.world.strain is not None:
+            self._throttle.look(self._on.world.strain(), self._on.now)
+            self._slots.total_max = self._throttle.allowed
+        left = self._slots.copy()
+
+        def fits(waiting: Waiting) -> bool:
+            for target, sources in waiting.ways:
+                source = next((s for s in sources if left.free(s) and self._gives(s)), None)
+                if source is not None and left.free(target) and self._takes(target):
+                    left.take((source, target))
+                    return True
+            return False
+
+        return fits
+
+    def _source(self, copy: Copy) -> Location | None:
+        return next((s for s in copy.sources if self._gives(s.shepherd)), None)
+
+    def _gives(self, shepherd: ServiceId) -> bool:
+        return self._free(shepherd) and self._sent.free(shepherd, self._on.now) and not self.spared(shepherd)
+
+    def _takes(self, shepherd: ServiceId) -> bool:
+        return self._free(shepherd) and self._taken.free(shepherd, self._on.now)
+
+    def _free(self, shepherd: ServiceId) -> bool:
+        return self._slots.free(shepherd) and not self.paused and not self._busy.spared(shepherd, self._on.now)
+
+    def _worked(self, *shepherds: ServiceId) -> None:
+        for shepherd in shepherds:
+            self._backoff.worked(shepherd)
+            self._busy.worked(shepherd)
+
+    async def _run(self, job: CopyJob) -> None:
+        copied = -1
+        try:
+            held_up = await self._copier.copy(job)
+            if held_up is None:
+                copied = facts_of(job.blob).size
+                self._worked(*job.shepherds)
+            else:
+                (self._busy if held_up.busy else self._backoff).failed(held_up.shepherd, self._on.now)
+        except CheloniaError as error:
+            _LOG.info("copy of %s to %s is left to its claim: %s", blob_of(job.blob), job.target, error)
+        finally:
+            self._slots.release(job.shepherds)
+            self._rate.ended(job.target.reference, self._on.now, copied=copied >= 0)
+            del self._running[job.target.reference]
+            self._ended(copied)

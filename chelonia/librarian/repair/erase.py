@@ -1,0 +1,192 @@
+"""The erasure outboxes: hand each Shepherd what it is to erase, and strike off what it has confirmed.
+
+Only what stands in an outbox is ever erased. The record is the tombstone: it goes, with the Shepherd's `file` record,
+in one transact, when the Shepherd has confirmed. Only the repair leader dispatches. A surplus copy is given up for
+others; when these turn out to be gone - older metadata were put back, and newer ones had had them erased - its order is
+taken back (`sorted_out`).
+
+Invariants: an order is of the same generation of the metadata as the outbox it was read from: a backup that was put
+back since may name again what was to go. What is struck off still stands, and is gone from the disk of the start that
+reports, or that start has not compared its inventory yet: a disk may have been put back from an old image since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from chelonia.core import bounds
+from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import SHEPHERD_PREFIX, BlobId, Ms, ServiceId, blob_object, shepherd_object
+from chelonia.core.metadata import Needed, StoredObject
+from chelonia.core.position import Position
+from chelonia.core.replicas import Location, ReplicaState
+from chelonia.core.shepherd import Authority
+from chelonia.core.timing.clock import within
+from chelonia.librarian.metadata.blobs import blob_of, locations_of
+from chelonia.librarian.metadata.elements import drop, isset, on_version, outbox_reference, put
+from chelonia.librarian.metadata.records import Draft, Identity, Records
+from chelonia.librarian.presence import reports
+from chelonia.librarian.presence.nodes import Nodes
+from chelonia.librarian.repair.guard import Backoff
+from chelonia.librarian.repair.plan.decide import SURPLUS
+from chelonia.librarian.world import World
+
+_LOG = logging.getLogger(__name__)
+
+DELETED = "deleted"
+"""The status of a confirmed erasure."""
+
+
+class Erasers:
+    """Dispatches the outboxes of all Shepherds."""
+
+    def __init__(self, records: Records, nodes: Nodes, identity: Identity, world: World) -> None:
+        self._records = records
+        self._nodes = nodes
+        self._call = identity.call().strongly()  # an order of the past would be obeyed like one of today
+        self._world = world
+        self._due: dict[ServiceId, Ms] = {}
+        self._after: dict[ServiceId, str] = {}
+        self._found: dict[ServiceId, int] = {}
+        self._backoff = Backoff(world.settings.backoff_ms, world.settings.backoff_max_ms)
+
+    @property
+    def waiting(self) -> int:
+        """Erasures found in the outboxes of registered Shepherds when they were last looked at."""
+        return sum(self._found.get(shepherd, 0) for shepherd in self._nodes.table.shepherds())
+
+    def flag(self, elements: Iterable[Element]) -> None:
+        """A transact has applied: look soon at the outboxes it filled."""
+        for element in elements:
+            if element.section == "erase" and element.change is ChangeType.SET:
+                self.wake(ServiceId(element.object.removeprefix(SHEPHERD_PREFIX)))
+
+    def wake(self, shepherd: ServiceId) -> None:
+        """Look at this Shepherd's outbox soon."""
+        self._due[shepherd] = Ms(0)
+        self._backoff.worked(shepherd)
+
+    async def dispatch(self, now: Ms, lease: Element) -> None:
+        """Hand over one batch to each Shepherd that is there and due."""
+        due = [
+            shepherd
+            for shepherd in self._nodes.table.shepherds()
+            if self._nodes.present(shepherd)
+            and now >= self._due.get(shepherd, Ms(0))
+            and not self._backoff.spared(shepherd, now)
+        ]
+        await asyncio.gather(*(self._dispatch_one(shepherd, now, lease) for shepherd in due))
+
+    async def _dispatch_one(self, shepherd: ServiceId, now: Ms, lease: Element) -> None:
+        self._due[shepherd] = Ms(now + self._world.settings.outbox_interval_ms)
+        after, generation = self._after.get(shepherd, ""), self._records.position.generation
+        obj = shepherd_object(shepherd)
+        page = await self._records.scan(self._call, obj, "erase", after, bounds.ERASURES_PER_CALL_MAX)
+        self._found[shepherd] = len(page.items)
+        self._after[shepherd] = page.items[-1][0] if page.more else ""
+        if page.more:
+            self._due[shepherd] = Ms(0)
+        if not page.items:
+            return
+        blobs = await self._records.get(self._call, [blob_object(blob) for blob in given_up(page.items)])
+        keys, spared = sorted_out(page.items, {blob_of(blob): blob for blob in blobs}, self._nodes.proven)
+        boot = reports.reached(await self._records.one(self._call, obj, (Needed("report", "boot"),))).boot
+        position = await self._records.refresh_position(self._call)
+        if position.generation != generation:
+            self._after[shepherd] = ""
+            return
+        try:
+            absent = await self._take_back(shepherd, spared, lease)
+            confirmed = await self._erase(shepherd, keys, position) if keys else []
+        except CheloniaError as error:
+            _LOG.info("shepherd %s erases nothing now: %s", shepherd, error)
+            self._backoff.failed(shepherd, now)
+            self._after[shepherd] = ""
+            return
+        elements = [lease, *struck_off(shepherd, boot, [*confirmed, *absent])]
+        if confirmed:
+            elements.append(reports.has_obeyed(shepherd, position))
+        if (confirmed or absent) and (await self._records.attempt(self._call, Draft(elements))).applied:
+            self._found[shepherd] -= len(confirmed) + len(absent)
+
+    async def _take_back(self, shepherd: ServiceId, spared: Mapping[str, StoredObject], lease: Element) -> list[str]:
+        """List copies again whose Shepherd has them still; returns the keys of those that it does not have: they were
+        erased before older metadata were put back. Nothing is ordered then, for they may lie in quarantine."""
+        if not spared:
+            return []
+        asked = tuple((key, outbox_reference(key)) for key in spared)
+        told = self._world.directory.shepherd(shepherd).stat(self._call, asked)
+        outcomes = await within(self._world.clock, self._world.settings.claim_ms, told)
+        for outcome in outcomes:
+            blob = spared.get(outcome.request_id)
+            if blob is not None and outcome.found and outcome.state == ReplicaState.ALIVE.value:
+                elements = [lease, *listed_again(shepherd, outcome.request_id, blob)]
+                if (await self._records.attempt(self._call, Draft(elements))).applied:
+                    _LOG.warning("the last copy of %s stays, on %s: its erasure is called off", blob.id, shepherd)
+        return [o.request_id for o in outcomes if o.request_id in spared and not o.found]
+
+    async def _erase(self, shepherd: ServiceId, keys: list[str], position: Position) -> list[str]:
+        """Order the erasures; returns the outbox keys that the Shepherd confirmed."""
+        wanted = tuple((key, outbox_reference(key)) for key in keys)
+        order = self._world.directory.shepherd(shepherd).delete(self._call, wanted, Authority(position))
+        outcomes = await within(self._world.clock, self._world.settings.claim_ms, order)
+        asked = dict.fromkeys(keys)
+        confirmed = [o.request_id for o in outcomes if o.status == DELETED and o.request_id in asked]
+        for outcome in outcomes:
+            if outcome.status != DELETED:
+                _LOG.info("shepherd %s did not erase %s: %s", shepherd, outcome.request_id, outcome.status)
+        return confirmed
+
+
+def given_up(orders: Iterable[tuple[str, str]]) -> tuple[BlobId, ...]:
+    """The blobs of which surplus copies are to be erased. Args: `orders`: keys and values of an outbox."""
+    parted = (value.split(" ") for _, value in orders)
+    return tuple(dict.fromkeys(BlobId(blob) for blob, *reason in parted if reason == [SURPLUS]))
+
+
+def sorted_out(
+    orders: Iterable[tuple[str, str]], blobs: Mapping[BlobId, StoredObject], proven: Callable[[ServiceId], bool]
+) -> tuple[list[str], dict[str, StoredObject]]:
+    """Which orders of an outbox go out now, and which are to be taken back, with their blobs.
+
+    A surplus copy goes when another is listed on a Shepherd that can be relied on, waits while others are only listed,
+    and stays when none is.
+    """
+    out: list[str] = []
+    back: dict[str, StoredObject] = {}
+    for key, value in orders:
+        blob = next((blobs[given] for given in given_up([(key, value)]) if given in blobs), None)
+        if blob is None or not blob.exists:
+            out.append(key)
+            continue
+        homes = [place.shepherd for place, state in locations_of(blob) if state is ReplicaState.ALIVE]
+        if any(map(proven, homes)):
+            out.append(key)
+        elif not homes:
+            back[key] = blob
+    return out, back
+
+
+def listed_again(shepherd: ServiceId, key: str, blob: StoredObject) -> list[Element]:
+    """Take an order back, if it still stands and the blob is as it was read."""
+    still = isset("erase", key)
+    place = Location(shepherd, outbox_reference(key))
+    alive = put(blob.id, "locations", str(place), ReplicaState.ALIVE.value)
+    return [drop(shepherd_object(shepherd), "erase", key, still), *on_version([alive], blob)]
+
+
+def struck_off(shepherd: ServiceId, boot: int, keys: Iterable[str]) -> list[Element]:
+    """Take orders that were carried out, or are void, from a Shepherd's outbox, if all of them still stand there.
+
+    Args:
+        boot: the start that reported when they went out.
+        keys: of the outbox, as confirmed.
+    """
+    obj = shepherd_object(shepherd)
+    elements = [reports.still_of(shepherd, boot)]
+    for key in keys:
+        elements += [drop(obj, "erase", key, isset("erase", key)), drop(obj, "file", outbox_reference(key))]
+    return elements

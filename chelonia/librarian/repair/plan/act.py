@@ -1,0 +1,189 @@
+"""Plan and act: read the blobs on the worklist, plan them, and carry the plans out.
+
+Every Librarian claims and makes the copies its own events ask for; marking is the leader's, and so are removals, which
+`trim` looks at again. One transact on the blob's version carries a whole plan: what was decided on is what is
+changed. Whatever fails is planned again from what is stored, never from memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError
+from chelonia.core.healing import Endangered
+from chelonia.core.ids import BlobId, Ms, blob_object, shepherd_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import ReplicaState
+from chelonia.librarian.context import Footing
+from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.metadata.blobs import blob_of, facts_of
+from chelonia.librarian.metadata.elements import drop, on_version, put
+from chelonia.librarian.metadata.records import Draft
+from chelonia.librarian.repair.copies.decide import Copies
+from chelonia.librarian.repair.notify_leader import Telling
+from chelonia.librarian.repair.plan.decide import BlobPlan
+from chelonia.librarian.repair.plan.read import Planning
+from chelonia.librarian.repair.tally import Tally
+from chelonia.librarian.repair.trim import Trimming
+from chelonia.librarian.repair.worklist import Waiting, Worklist
+
+_LOG = logging.getLogger(__name__)
+
+PLANS_AT_ONCE = 10
+"""Blobs planned without a pause: about a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What repairing works with."""
+
+    work: Worklist
+    tally: Tally
+    planning: Planning
+    leading: Leading
+    copies: Copies
+    trimming: Trimming
+    telling: Telling
+
+
+class Repairing:
+    """Plan and act, a batch at a time."""
+
+    def __init__(self, footing: Footing, parts: Parts) -> None:
+        self._on = footing
+        self._work = parts.work
+        self._tally = parts.tally
+        self._planning = parts.planning
+        self._leading = parts.leading
+        self._copies = parts.copies
+        self._trimming = parts.trimming
+        self._telling = parts.telling
+        self._looked = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to plan, or to read and then plan. While enough waits a round is only looked
+        through, a page a tick."""
+        return bool(self._work.dirty or (self._work.next_page() and not (self._work.ample and self._looked)))
+
+    def tick(self) -> None:
+        """A tick has passed."""
+        self._looked = False
+
+    async def step(self) -> None:
+        """Plan one batch of blobs and act on it."""
+        if not self._work.dirty:
+            await self._read_page()
+            self._looked = True
+        batch = self._work.take(self._on.settings.plan_batch)
+        try:
+            await self._plan(batch)
+        except CheloniaError:
+            self._work.mark(batch)
+            raise
+
+    async def _read_page(self) -> None:
+        page = self._work.next_page()
+        if page is None:
+            return
+        shepherd, after = page
+        found = await self._on.records.scan(
+            self._on.call, shepherd_object(shepherd), "file", after, bounds.REFERENCES_PAGE
+        )
+        blobs = dict.fromkeys(BlobId(blob) for _, blob in found.items)
+        self._work.paged(shepherd, after, blobs, found.items[-1][0] if found.more and found.items else "")
+
+    async def _plan(self, batch: Sequence[BlobId]) -> None:
+        # The leader trims on what it reads here.
+        call = self._on.call.strongly() if self._leading.now else self._on.call
+        stored = await self._on.records.get(call, [blob_object(blob) for blob in batch])
+        found = {blob_of(blob): blob for blob in stored if blob.exists}
+        plans = await self._plans(list(found.values()))
+        for blob in set(batch).difference(plan.blob for plan in plans):  # gone, or not to be read
+            self._tally.gone(blob)
+            self._telling.gone(blob)
+            self._work.planned(blob)
+            self._work.settle(blob)
+        for plan in plans:
+            self._work.planned(plan.blob)
+            self._look_again(plan)
+            if not self._leading.now:
+                self._telling.planned(plan)
+            if not plan.idle:
+                await self.act(plan, found[plan.blob])
+
+    async def _plans(self, blobs: Sequence[StoredObject]) -> list[BlobPlan]:
+        """The plans, most endangered blob first. Others get their turn in between: users do not wait for a batch."""
+        plans: list[BlobPlan] = []
+        for start in range(0, len(blobs), PLANS_AT_ONCE):
+            plans += self._planning.plans(blobs[start : start + PLANS_AT_ONCE])
+            await self._on.world.clock.sleep(0)
+        return sorted(plans, key=lambda plan: plan.danger)
+
+    def _look_again(self, plan: BlobPlan) -> None:
+        """When a blob is planned next though nothing has happened to it."""
+        if not plan.copies and not plan.short and plan.live + plan.waited >= plan.wanted:
+            self._work.settle(plan.blob)
+        if plan.short and self._work.stick(plan.blob):
+            self._work.blob_at(Ms(self._on.now + self._on.settings.backoff_max_ms), plan.blob)
+        if plan.revisit_ms:
+            self._work.blob_at(Ms(self._on.now + plan.revisit_ms - self._on.wall), plan.blob)
+
+    # --- acting -----------------------------------------------------------------------------------------------------
+
+    async def act(self, plan: BlobPlan, blob: StoredObject) -> None:
+        """Claim and mark in one transact on the blob's version; then let the copies run. Removals are trimming's."""
+        jobs = self._copies.take(plan, blob)
+        if len(jobs) < len(plan.copies):
+            self._work.park(_waiting(plan, blob))
+        if self._copies.paused:
+            return  # all is planned again when healing goes on
+        elements = [element for job in jobs for element in job.claim()]
+        if self._leading.now and plan.removals:
+            self._trimming.offer(plan.blob)
+        if self._leading.now and plan.marks:
+            elements += self._marks(plan)
+        if not elements:
+            return
+        elements = on_version(elements, blob)
+        applied = False
+        try:
+            applied = self._leading.heed(await self._on.records.attempt(self._on.call, Draft(elements)))
+        finally:
+            for job in jobs:
+                if applied:
+                    self._work.unmark(plan.blob)  # by this very claim; the end of the copy marks it again
+                    self._copies.start(job)
+                else:
+                    self._copies.drop(job)
+            if not applied:
+                self._work.mark((plan.blob,))
+
+    def _marks(self, plan: BlobPlan) -> list[Element]:
+        """The leader's part of a plan that erases nothing."""
+        obj = blob_object(plan.blob)
+        elements: list[Element] = []
+        for mark in plan.marks:
+            key = str(mark.location)
+            elements.append(put(obj, "locations", key, mark.state.value))
+            if mark.state is ReplicaState.THIRDWHEEL:
+                elements.append(put(obj, "claims", key, str(self._on.wall)))
+            else:
+                elements.append(drop(obj, "claims", key))
+            _LOG.info("blob %s at %s: %s", plan.blob, key, mark.state.value)
+        return [*elements, self._leading.check()]
+
+
+def endangered(plan: BlobPlan, blob: StoredObject) -> Endangered:
+    """A blob that waits for a copy, as people are told of it."""
+    facts = facts_of(blob)
+    return Endangered(plan.blob, facts.name, plan.live, plan.wanted, facts.size, facts.created_ms)
+
+
+def _waiting(plan: BlobPlan, blob: StoredObject) -> Waiting:
+    ways = tuple((copy.target, tuple(source.shepherd for source in copy.sources)) for copy in plan.copies)
+    return Waiting(endangered(plan, blob), ways)

@@ -1,0 +1,455 @@
+"""What should be done about a blob's replicas: current + wanted -> plan. Pure, one blob at a time, any order.
+
+Decides copies, claims given up, surplus marked and removed, damaged replicas removed. It never reads, calls or waits.
+Reasoning: docs/design/002-protocols.md, Healing.
+
+Invariants: the last verified copy is never removed; nothing is removed while verified copies on proven Shepherds are
+fewer than wanted; one `thirdwheel` at a time, removed only after its grace and a fresh count; never two copies on one
+node; a node in maintenance, or away for less than the delay, is waited for - but not when one live copy is all there
+is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from chelonia.core.fleet import Fleet
+from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
+from chelonia.core.librarian import NodeView
+from chelonia.core.metadata import StoredObject
+from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
+from chelonia.core.replicas import PROVEN, Location, ReplicaState
+from chelonia.librarian.metadata.blobs import blob_of, locations_of
+
+_S = ReplicaState
+
+EXPIRED = "expired"
+"""Why a location goes whose copy never came: one good copy elsewhere is enough."""
+SURPLUS = "surplus"
+"""Why a good copy goes: there are more than wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica as stored. `claimed_until_ms`: when the claim of `creating` expires; `since_ms`: since when it is
+    `thirdwheel` or `invalid`; 0 where it has no meaning."""
+
+    location: Location
+    state: ReplicaState
+    claimed_until_ms: Ms = Ms(0)
+    since_ms: Ms = Ms(0)
+
+
+@dataclass(frozen=True, slots=True)
+class BlobView:
+    """A blob as read, with the version that every change of it is conditional on."""
+
+    blob: BlobId
+    version: int
+    wanted: int
+    size: int
+    created_ms: Ms
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """A Shepherd: as everybody sees it, and whether it can be reached (it may be while in maintenance).
+
+    `proven`: heard within its lease, and all that the metadata says of its replicas has been compared with its disk in
+    this boot. A Shepherd that was not heard since this Librarian started, or came back with another disk, is not: its
+    replicas are read and copied from, but nothing is given up for them.
+    `steady`: not coming and going all the time. The copies of one that is not are replaced as if it were away, though
+    they are read and copied from while it is there.
+    `draining`: it is being emptied: of surplus copies its own go first.
+    `starting`: it may be starting just now as this Librarian is, whatever is stored of it: it is waited for.
+    """
+
+    view: NodeView
+    present: bool
+    proven: bool = True
+    steady: bool = True
+    draining: bool = False
+    starting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Every approved Shepherd at the moment of planning; one that is missing here is away for good.
+
+    `fleet`: the same, made ready for the choice of targets.
+    """
+
+    health: Mapping[ServiceId, NodeHealth]
+    fleet: Fleet
+
+    @classmethod
+    def of(cls, health: Mapping[ServiceId, NodeHealth]) -> Nodes:
+        """These Shepherds."""
+        return cls(health, Fleet(node.view for node in health.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPolicy:
+    """How patient repair is, in milliseconds.
+
+    What is stored are instants of some wall clock, perhaps of another Librarian's, and clocks step. So nothing is
+    waited for more than twice as long as meant: an instant farther in the future was written by a wrong clock.
+    `claim_ms`: how long a claim lasts that is not renewed (`claims.decide`).
+    """
+
+    repair_delay_ms: int
+    trim_grace_ms: int
+    claim_ms: int
+
+    def ripe(self, since: Ms, now: Ms) -> bool:
+        """Whether what is kept for the trim grace has been kept long enough."""
+        return not -self.trim_grace_ms <= now - since < self.trim_grace_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Make a copy on `target` from any of `sources` (verified and reachable, best first)."""
+
+    sources: tuple[Location, ...]
+    target: ServiceId
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Take a location away and order its bytes erased. `reason`: `invalid`, `stalled`, `expired`, `surplus`."""
+
+    location: Location
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Give a replica another stored state."""
+
+    location: Location
+    state: ReplicaState
+
+
+@dataclass(frozen=True, slots=True)
+class BlobPlan:
+    """What to do about one blob, all in one transact on `version`.
+
+    `live`: verified copies within reach; `short`: copies that still lack after this plan (no source or no target);
+    `witnesses`: the copies that removals rest on, none of them removed; each must be asked before anything is removed
+    (`vouched`); `homes`: all copies, if every one of them is verified and its Shepherd proven; `revisit_ms`: when it
+    should be looked at again even if nothing happens, 0 for never; `waited`: copies on Shepherds expected back;
+    `ripening`: whether the repair leader has something to mark or remove, now or when its time has come, or knows
+    better who is worth waiting for: a Librarian that has just started has heard nobody.
+    """
+
+    blob: BlobId
+    version: int
+    live: int
+    wanted: int
+    created_ms: Ms
+    copies: tuple[Copy, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    witnesses: tuple[Location, ...] = ()
+    homes: tuple[Location, ...] = ()
+    short: int = 0
+    revisit_ms: Ms = Ms(0)
+    size: int = 0
+    waited: int = 0
+    ripening: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do now."""
+        return not (self.copies or self.removals or self.marks)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is to be done, and nothing is under way or waited for."""
+        return self.idle and bool(self.homes)
+
+    @property
+    def danger(self) -> tuple[int, Ms, BlobId]:
+        """Sort key: fewest verified copies first, then oldest."""
+        return self.live, self.created_ms, self.blob
+
+
+def plan(blobs: Iterable[BlobView], nodes: Nodes, policy: RepairPolicy, now: Ms) -> tuple[BlobPlan, ...]:
+    """Plan repair, most endangered blob first.
+
+    Args:
+        now: wall-clock milliseconds.
+    Returns: a plan for each blob; what is planned for one does not depend on the others, nor on any order.
+    """
+    plans = (plan_blob(blob, nodes, policy, now) for blob in blobs)
+    return tuple(sorted(plans, key=lambda plan: plan.danger))
+
+
+def vouched(plan: BlobPlan, answered: Container[Location]) -> BlobPlan:
+    """The removals of a plan that stand, and nothing else of it, after its witnesses were asked.
+
+    Args:
+        answered: the copies whose Shepherds have just said that they have them whole; one that died a moment ago,
+            within its lease, does not.
+    """
+    sure = {location.shepherd for location in plan.witnesses if location in answered}
+    enough = len(sure) >= max(plan.wanted, 1)
+    stand = tuple(r for r in plan.removals if enough or (sure and r.reason == EXPIRED))
+    return replace(plan, copies=(), marks=(), removals=stand)
+
+
+def view_of(stored: StoredObject) -> BlobView:
+    """A blob object as the planner reads it."""
+    facts, claims = stored.sections.get("blob", {}), stored.sections.get("claims", {})
+    noted = [(loc, state, claims.get(str(loc), "0") if claims else "0") for loc, state in locations_of(stored)]
+    replicas = tuple([_replica(loc, state, Ms(int(text))) for loc, state, text in noted])
+    return BlobView(
+        blob=blob_of(stored),
+        version=stored.version,
+        wanted=int(facts.get("wanted", "0")),
+        size=int(facts.get("size", "-1")),
+        created_ms=Ms(int(facts.get("created_ms", "0"))),
+        replicas=replicas,
+    )
+
+
+def _replica(location: Location, state: ReplicaState, noted: Ms) -> Replica:
+    """`noted`: what `claims.decide` says; the end of the claim for `creating`, the beginning of the state for
+    others."""
+    if state is _S.CREATING:
+        return Replica(location, state, claimed_until_ms=noted)
+    return Replica(location, state, since_ms=noted)
+
+
+def plan_blob(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> BlobPlan:
+    """Plan for one blob."""
+    count = _count(blob, nodes, policy, now)
+    missing = blob.wanted - count.promised
+    recalled = _recalled(blob, count, nodes, missing)
+    missing -= len(recalled)
+    copies = _copies(blob, count, nodes, missing) if missing > 0 else ()
+    removals, stalled = _given_up(count)
+    marks = [Mark(replica.location, _S.ALIVE) for replica in recalled] + stalled
+    if len(_nodes(count.sure)) >= max(blob.wanted, 1):
+        removals += [Removal(r.location, r.state.value) for r in count.broken if policy.ripe(r.since_ms, now)]
+        removals += [Removal(r.location, SURPLUS) for r in count.wheels if policy.ripe(r.since_ms, now)]
+        marks += _surplus(blob, count, nodes)
+    starting = any(nodes.health[replica.location.shepherd].starting for replica in count.waited_for)
+    return BlobPlan(
+        blob=blob.blob,
+        version=blob.version,
+        live=len(count.live),
+        wanted=blob.wanted,
+        created_ms=blob.created_ms,
+        copies=copies,
+        removals=tuple(removals),
+        marks=tuple(marks),
+        witnesses=tuple(replica.location for replica in count.sure or count.sure_wheels) if removals else (),
+        homes=tuple(replica.location for replica in count.sure) if len(count.sure) == len(blob.replicas) else (),
+        short=max(missing, 0) - len(copies),
+        revisit_ms=_revisit(count, policy, now),
+        size=blob.size,
+        waited=len(_nodes(count.waited_for)),
+        ripening=bool(removals or marks or count.wheels or count.broken or starting),
+    )
+
+
+@dataclass(slots=True)
+class _Count:
+    """A blob's replicas sorted by what they are worth now, each list in order of location."""
+
+    verified: list[Replica]
+    """`alive` on a Shepherd within reach."""
+    steady: list[Replica]
+    """Those of `verified` whose Shepherd does not come and go."""
+    sure: list[Replica]
+    """Those of `steady` whose Shepherd is proven: what a removal may rest on."""
+    wheels: list[Replica]
+    """`thirdwheel` on a Shepherd within reach."""
+    sure_wheels: list[Replica]
+    """Those of `wheels` whose Shepherd is steady and proven."""
+    coming: list[Replica]
+    """`creating`, the claim still running, the Shepherd within reach."""
+    waited_for: list[Replica]
+    """`alive` on a Shepherd that is away but expected back."""
+    expired: list[Replica]
+    """`creating`, the claim over."""
+    broken: list[Replica]
+    """`invalid` and `stalled`."""
+
+    @property
+    def secure(self) -> bool:
+        """Whether a copy, perhaps a surplus one, is certainly there."""
+        return bool(self.sure or self.sure_wheels)
+
+    @property
+    def homes(self) -> tuple[ServiceId, ...]:
+        """Shepherds with a verified copy that counts."""
+        return _nodes(self.steady)
+
+    @property
+    def live(self) -> tuple[ServiceId, ...]:
+        """Shepherds that a copy can be read from."""
+        return _nodes((*self.verified, *self.wheels))
+
+    @property
+    def promised(self) -> int:
+        """Copies there are or will be, counted by Shepherd."""
+        return len(_nodes((*self.steady, *self.coming, *self.waited_for)))
+
+
+_NOBODY = NodeHealth(NodeView(ServiceId(""), Dn(""), "", Ms(0)), present=False, proven=False)
+
+
+def _count(blob: BlobView, nodes: Nodes, policy: RepairPolicy, now: Ms) -> _Count:
+    count = _Count([], [], [], [], [], [], [], [], [])
+    away: list[tuple[Replica, NodeHealth]] = []
+    last = now + 2 * policy.claim_ms
+    for replica in sorted(blob.replicas, key=_by_location):
+        node = nodes.health.get(replica.location.shepherd, _NOBODY)
+        match replica.state:
+            case _S.ALIVE if node.present:
+                _count_alive(count, replica, node)
+            case _S.ALIVE:
+                away.append((replica, node))
+            case _S.CREATING if not now < replica.claimed_until_ms <= last:
+                count.expired.append(replica)
+            case _S.CREATING if node.present:
+                count.coming.append(replica)
+            case _S.THIRDWHEEL if node.present:
+                count.wheels.append(replica)
+                if node.proven and node.steady:
+                    count.sure_wheels.append(replica)
+            case _S.INVALID | _S.STALLED:
+                count.broken.append(replica)
+            case _:
+                pass  # coming to, or surplus on, a Shepherd out of reach: neither there nor to be given up
+    if away:
+        alone = len(count.homes) <= 1
+        count.waited_for = [replica for replica, node in away if _expected(node, policy, now, alone)]
+    return count
+
+
+def _count_alive(count: _Count, replica: Replica, node: NodeHealth) -> None:
+    count.verified.append(replica)
+    if node.steady:
+        count.steady.append(replica)
+        if node.proven:
+            count.sure.append(replica)
+
+
+def _by_location(replica: Replica) -> tuple[ServiceId, ReferenceId]:
+    return replica.location.shepherd, replica.location.reference
+
+
+def _expected(node: NodeHealth, policy: RepairPolicy, now: Ms, alone: bool) -> bool:
+    """Whether an absent Shepherd is worth waiting for: in maintenance, perhaps starting, or not away for long - unless
+    one live copy is all there is, or it comes and goes all the time."""
+    if node is _NOBODY:
+        return False
+    if node.starting or node.view.state == NODE_MAINTENANCE:
+        return True
+    return not alone and node.steady and abs(now - node.view.since_ms) < policy.repair_delay_ms
+
+
+def nodes_of(locations: Iterable[Location]) -> tuple[ServiceId, ...]:
+    """The Shepherds of these, each once, in order."""
+    return tuple(dict.fromkeys([location.shepherd for location in locations]))
+
+
+def _nodes(replicas: Iterable[Replica]) -> tuple[ServiceId, ...]:
+    return nodes_of([replica.location for replica in replicas])
+
+
+def _recalled(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> list[Replica]:
+    """Surplus copies that are needed again: as many as lack, or all when verified ones have become too few."""
+    homes = count.homes
+    short = max(missing, blob.wanted - len(homes))
+    if short <= 0 or not count.wheels:
+        return []
+    steady = [r for r in count.wheels if nodes.health[r.location.shepherd].steady]
+    return [r for r in steady if r.location.shepherd not in homes][:short]
+
+
+def _copies(blob: BlobView, count: _Count, nodes: Nodes, missing: int) -> tuple[Copy, ...]:
+    sources = tuple(replica.location for replica in (*count.verified, *count.wheels))
+    if not sources:
+        return ()
+    demand = Demand(
+        count=missing,
+        size=blob.size,
+        holders=_nodes((*count.verified, *count.wheels, *count.coming, *count.waited_for)),
+        avoid=_nodes((*count.broken, *count.expired)),
+        exclude=_nodes(r for r in blob.replicas if r.state in PROVEN),
+    )
+    chance = Chance(blob)
+    start = int(chance.uniform() * len(sources))
+    turned = sources[start:] + sources[:start]
+    return tuple(Copy(turned, target) for target in nodes.fleet.choose(demand, chance.uniform))
+
+
+def _given_up(count: _Count) -> tuple[list[Removal], list[Mark]]:
+    """Claims that have expired: removed while a verified copy is certainly there; kept as `stalled` when there is
+    none, for those bytes may be the last; left as they are while that cannot be told."""
+    if count.secure:
+        return [Removal(r.location, EXPIRED) for r in count.expired], []
+    if count.live:
+        return [], []
+    return [], [Mark(r.location, _S.STALLED) for r in count.expired]
+
+
+def _surplus(blob: BlobView, count: _Count, nodes: Nodes) -> list[Mark]:
+    """The one replica to mark as surplus: a second copy on one node, else the one that can best be spared."""
+    if any(replica.state is _S.THIRDWHEEL for replica in blob.replicas):
+        return []
+    homes = _nodes(count.sure)
+    if len(count.sure) > len(homes):
+        seen: list[ServiceId] = []
+        for replica in count.sure:
+            if replica.location.shepherd in seen:
+                return [Mark(replica.location, _S.THIRDWHEEL)]
+            seen.append(replica.location.shepherd)
+    if len(homes) <= max(blob.wanted, 1):
+        return []
+    return [Mark(max(count.sure, key=lambda r: weariness(r.location, homes, nodes)).location, _S.THIRDWHEEL)]
+
+
+def weariness(
+    location: Location, homes: Sequence[ServiceId], nodes: Nodes
+) -> tuple[bool, Crowding, float, ReferenceId]:
+    """How well a copy can be spared: first one on a node that is being emptied; then where copies are closest, so that
+    those left are in as many domains as can be; then on the fuller node (to the percent: Shepherds may share a disk);
+    then by reference, which is random: many blobs planned on one stale count must not all empty one node."""
+    own, fleet = location.shepherd, nodes.fleet
+    node = nodes.health[own]
+    others = [fleet.place(home) for home in homes if home != own]
+    return node.draining, crowding(fleet.place(own), others), round(fullness(node.view), 2), location.reference
+
+
+def fullness(view: NodeView) -> float:
+    """The used share of a node's space, 0 when it is not known."""
+    return 1 - view.free_bytes / view.total_bytes if view.total_bytes else 0.0
+
+
+def _revisit(count: _Count, policy: RepairPolicy, now: Ms) -> Ms:
+    ripening = (*count.wheels, *count.broken)
+    if not (ripening or count.coming):
+        return Ms(0)
+    times = [r.claimed_until_ms for r in count.coming] + [r.since_ms + policy.trim_grace_ms for r in ripening]
+    return Ms(min((time for time in times if time > now), default=0))
+
+
+class Chance:
+    """Numbers in [0, 1) that depend on the blob alone, so that a plan does not depend on the order of planning."""
+
+    def __init__(self, blob: BlobView) -> None:
+        seed = f"{blob.blob} {blob.version}".encode()
+        self._state = hashlib.sha256(seed).digest()
+
+    def uniform(self) -> float:
+        """The next one."""
+        self._state = hashlib.sha256(self._state).digest()
+        return int.from_bytes(self._state[:6], "big") / (1 << 48)

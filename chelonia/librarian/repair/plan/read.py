@@ -1,0 +1,97 @@
+"""Plans of blobs as read: `plan.decide.plan` with the Shepherds as they are now and the rules of this Librarian.
+
+The Shepherds are looked at once a tick, and again as soon as one of them comes, goes or fails: making them ready for a
+thousand choices costs more than one choice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Ms, ObjectId, ServiceId
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian.context import Footing
+from chelonia.librarian.repair.plan import decide as repair
+from chelonia.librarian.repair.plan.decide import BlobPlan, BlobView, NodeHealth, Nodes, RepairPolicy
+from chelonia.librarian.repair.tally import Tally
+
+_LOG = logging.getLogger(__name__)
+
+UNREADABLE_TOLD_MAX: Final = 1000
+"""Unreadable records that are told, each once: fsck finds them all."""
+
+Spared = Callable[[ServiceId], bool]
+"""Whether a Shepherd has just failed: it takes no copies for a while."""
+
+
+class Planning:
+    """Makes plans and keeps the tally of what they found."""
+
+    def __init__(self, footing: Footing, spared: Spared, tally: Tally) -> None:
+        settings = footing.settings
+        self._on = footing
+        self._spared = spared
+        self._tally = tally
+        self._policy = RepairPolicy(settings.repair_delay_ms, settings.trim_grace_ms, settings.claim_ms)
+        self._nodes = Nodes.of({})
+        self._fresh_until = Ms(0)
+        self._unreadable: dict[ObjectId, int] = {}
+
+    def plans(self, blobs: Iterable[StoredObject]) -> tuple[BlobPlan, ...]:
+        """Plan these blobs, most endangered first.
+
+        One whose record makes no sense is told, and left out; so is one of which no copy is left anywhere: only a
+        report, or a person, can change that, and fsck tells of it.
+        """
+        plans = repair.plan(self._views(blobs), self.nodes(), self._policy, self._on.wall)
+        for plan in plans:
+            self._tally.note(plan)
+        return plans
+
+    def planned(self, blob: StoredObject) -> tuple[BlobView, BlobPlan] | None:
+        """One blob as it was read, and its plan; None where `plans` leaves it out."""
+        for view in self._views((blob,)):
+            plan = repair.plan_blob(view, self.nodes(), self._policy, self._on.wall)
+            self._tally.note(plan)
+            return view, plan
+        return None
+
+    def _views(self, blobs: Iterable[StoredObject]) -> Iterator[BlobView]:
+        for stored in blobs:
+            try:
+                view = repair.view_of(stored)
+                if view.replicas:
+                    yield view
+            except (CheloniaError, ValueError) as error:
+                if stored.version != self._unreadable.get(stored.id) and len(self._unreadable) < UNREADABLE_TOLD_MAX:
+                    self._unreadable[stored.id] = stored.version
+                    _LOG.error("%s is not healed, it cannot be read (see `chelonia admin fsck`): %s", stored.id, error)
+
+    def nodes(self) -> Nodes:
+        """The Shepherds as the planner sees them."""
+        if self._on.now >= self._fresh_until:
+            health = self._node_health()
+            if health != self._nodes.health:  # else what was made ready of them is good for another tick
+                self._nodes = Nodes.of(health)
+            self._fresh_until = Ms(self._on.now + self._on.settings.tick_ms)
+        return self._nodes
+
+    def changed(self) -> None:
+        """A Shepherd came, went or failed: what was known of them is out of date."""
+        self._fresh_until = Ms(0)
+
+    def _node_health(self) -> dict[ServiceId, NodeHealth]:
+        nodes, out = self._on.nodes, {}
+        unsteady = nodes.table.unsteady(self._on.now)
+        for view in nodes.views():
+            fit = view.accepting and not self._spared(view.shepherd)
+            present, proven = nodes.present(view.shepherd), nodes.proven(view.shepherd)
+            steady = view.shepherd not in unsteady
+            seen = view if fit == view.accepting else replace(view, accepting=fit)
+            starting = self._on.now < nodes.table.awaited_ms(view.shepherd)
+            out[view.shepherd] = NodeHealth(seen, present, proven, steady, bool(view.drain), starting)
+        return out

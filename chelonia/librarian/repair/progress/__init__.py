@@ -1,0 +1,1 @@
+"""Progress of healing: rounds in `decide`, kept and shown in `act`."""

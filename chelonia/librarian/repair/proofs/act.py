@@ -1,0 +1,80 @@
+"""Asking the holders of blobs to prove, before a good copy is given up, that those that stay have the bytes.
+
+What is asked, and who is believed, stands in `proofs.decide`. One call to each Shepherd for all blobs of a batch; who
+is silent proves nothing. A copy that is not as the others are is checked at once by its Shepherd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import BlobId, ReferenceId, ServiceId
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import Location
+from chelonia.core.shepherd import Challenge, Question
+from chelonia.core.timing.clock import within
+from chelonia.librarian.context import Footing
+from chelonia.librarian.metadata.blobs import facts_of
+from chelonia.librarian.repair.plan.decide import BlobPlan
+from chelonia.librarian.repair.proofs import decide as proofs
+
+_LOG = logging.getLogger(__name__)
+
+NONCE_BYTES = 32
+PROVE_MS = 10_000
+"""How long one Shepherd may take: some hundreds of disk reads."""
+
+
+class Proving:
+    """One Librarian's challenges."""
+
+    def __init__(self, footing: Footing) -> None:
+        self._on = footing
+
+    async def proven(self, plans: Sequence[BlobPlan], blobs: Mapping[BlobId, StoredObject]) -> frozenset[Location]:
+        """The copies of these plans that have proven themselves."""
+        nonce = self._on.world.ids.token(NONCE_BYTES).hex()
+        held: dict[ServiceId, list[Question]] = {}
+        for plan in plans:
+            spans = proofs.spans(facts_of(blobs[plan.blob]).size, self._on.world.ids.uniform)
+            for location in proofs.asked(plan):
+                held.setdefault(location.shepherd, []).append(Question(location.reference, spans))
+        answers = await asyncio.gather(*(self._ask(shepherd, nonce, asked) for shepherd, asked in held.items()))
+        said = {location: digest for answer in answers for location, digest in answer.items()}
+        sure: set[Location] = set()
+        odd: dict[ServiceId, list[ReferenceId]] = {}
+        for plan in plans:
+            own = {location: said.get(location, "") for location in proofs.asked(plan)}
+            agreed = proofs.agreed(own)
+            sure |= agreed
+            for location in (location for location, digest in own.items() if digest and location not in agreed):
+                odd.setdefault(location.shepherd, []).append(location.reference)
+        await asyncio.gather(*(self._doubt(shepherd, references) for shepherd, references in odd.items()))
+        return frozenset(sure)
+
+    async def _ask(self, shepherd: ServiceId, nonce: str, asked: Sequence[Question]) -> dict[Location, str]:
+        """What one Shepherd answers, {} when it does not."""
+        port, found = self._on.world.directory.shepherd(shepherd), dict[Location, str]()
+        try:
+            for start in range(0, len(asked), bounds.PROOF_QUESTIONS_MAX):
+                part = tuple(asked[start : start + bounds.PROOF_QUESTIONS_MAX])
+                answer = await within(self._on.world.clock, PROVE_MS, port.prove(self._on.call, Challenge(nonce, part)))
+                for question, digest in zip(part, answer, strict=False):
+                    found[Location(shepherd, question.reference)] = digest
+        except CheloniaError as error:
+            _LOG.info("shepherd %s proves nothing of its copies: %s", shepherd, error)
+            return {}
+        return found
+
+    async def _doubt(self, shepherd: ServiceId, references: Sequence[ReferenceId]) -> None:
+        """Have copies checked that are not as others of the same blob are."""
+        _LOG.info("shepherd %s: %d copies are not as others are, or nobody confirms them", shepherd, len(references))
+        port = self._on.world.directory.shepherd(shepherd)
+        try:
+            await within(self._on.world.clock, PROVE_MS, port.scrub(self._on.call, tuple(references)))
+        except CheloniaError as error:
+            _LOG.info("shepherd %s does not check them now: %s", shepherd, error)

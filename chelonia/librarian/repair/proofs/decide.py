@@ -1,0 +1,57 @@
+"""Which copies may be believed when a good one is to be given up. Pure.
+
+A Shepherd's word (its reports, its `stat`) says what it believes, and a lying one says what it likes. So the holders of
+a blob answer a challenge that needs the bytes (docs/formats/proofs.md), and one counts only if another says the same:
+nobody here knows the right answer, but two Shepherds hit upon the same wrong one only if they agree to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from chelonia.core import bounds
+from chelonia.core.ids import ServiceId
+from chelonia.core.replicas import Location
+from chelonia.core.shepherd import ByteRange
+from chelonia.librarian.repair.plan.decide import SURPLUS, BlobPlan
+
+
+def needed(plan: BlobPlan) -> bool:
+    """Whether a plan gives a good copy up. What is damaged or never came goes on the word of the others."""
+    return any(removal.reason == SURPLUS for removal in plan.removals)
+
+
+def asked(plan: BlobPlan) -> tuple[Location, ...]:
+    """The copies that answer for each other: those that stay, and the good ones that go."""
+    return (*plan.witnesses, *(removal.location for removal in plan.removals if removal.reason == SURPLUS))
+
+
+def spans(size: int, draw: Callable[[], float]) -> tuple[ByteRange, ...]:
+    """What to ask for of a blob of so many bytes: all of a small one, pieces at random places of a larger one.
+
+    Args:
+        draw: a fresh number in [0, 1) that nobody can guess.
+    """
+    if size <= bounds.PROOF_BYTES_MAX:
+        return (ByteRange(0, size),) if size > 0 else ()
+    piece = bounds.PROOF_BYTES_MAX // bounds.PROOF_SPANS
+    return tuple(ByteRange(int(draw() * (size - piece + 1)), piece) for _ in range(bounds.PROOF_SPANS))
+
+
+def agreed(answers: Mapping[Location, str]) -> frozenset[Location]:
+    """The copies whose Shepherds have given the one answer that two of them or more have given.
+
+    Args:
+        answers: by copy; "" or missing for one that could not answer.
+    Returns: none when no two agree, or when there are two such answers.
+    """
+    by_answer: dict[str, list[Location]] = {}
+    for location, answer in answers.items():
+        if answer:
+            by_answer.setdefault(answer, []).append(location)
+    backed = [locations for locations in by_answer.values() if len(_shepherds(locations)) > 1]
+    return frozenset(backed[0]) if len(backed) == 1 else frozenset()
+
+
+def _shepherds(locations: list[Location]) -> dict[ServiceId, None]:
+    return {location.shepherd: None for location in locations}

@@ -1,0 +1,76 @@
+"""The survey: slowly, again and again, a look at every blob any Shepherd is said to have.
+
+Finds what no event told of, and counts replicas by state. Only the repair leader surveys. It plans and marks for
+repair (what a round through a Shepherd will come to is left to the round, `worklist`); it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from chelonia.core import bounds
+from chelonia.core.ids import BlobId, ServiceId, blob_object, shepherd_object
+from chelonia.core.replicas import Location, ReplicaState
+from chelonia.librarian.context import Footing
+from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.metadata.blobs import blob_of, locations_of
+from chelonia.librarian.repair.plan.read import Planning
+from chelonia.librarian.repair.tally import Tally
+
+Found = Callable[[Mapping[BlobId, Collection[Location]]], None]
+"""Told of blobs that something should be done about, and of the places of those that want a copy."""
+Tolerant = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
+"""Does a piece of work and says whether it went through."""
+
+
+class Surveying:
+    """One Librarian's survey. `found` is told what to repair."""
+
+    def __init__(self, footing: Footing, planning: Planning, leading: Leading, tally: Tally, found: Found) -> None:
+        self._on = footing
+        self._planning = planning
+        self._leading = leading
+        self._tally = tally
+        self._found = found
+
+    async def run(self, tolerant: Tolerant) -> None:
+        """Survey again and again while this Librarian leads."""
+        settings, clock = self._on.settings, self._on.world.clock
+        while True:
+            begun = self._on.now
+            if self._leading.now and await tolerant(self._survey):
+                self._tally.end()
+            spent = self._on.now - begun
+            pause = settings.survey_interval_ms - spent if self._leading.now else settings.tick_ms
+            await clock.sleep(max(pause, settings.tick_ms))
+
+    async def _survey(self) -> None:
+        self._tally.begin()
+        for shepherd in self._on.nodes.table.shepherds():
+            after = ""
+            while True:
+                obj = shepherd_object(shepherd)
+                page = await self._on.records.scan(self._on.call, obj, "file", after, bounds.REFERENCES_PAGE)
+                await self._look_at(shepherd, [BlobId(blob) for _, blob in page.items])
+                if not page.more:
+                    break
+                after = page.items[-1][0]
+                await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
+
+    async def _look_at(self, shepherd: ServiceId, blobs: Sequence[BlobId]) -> None:
+        objects = [blob_object(blob) for blob in dict.fromkeys(blobs)]
+        stored = [blob for blob in await self._on.records.get(self._on.call, objects) if blob.exists]
+        present = self._on.nodes.present(shepherd)
+        plans = {plan.blob: plan for plan in self._planning.plans(stored)}
+        found: dict[BlobId, Collection[Location]] = {}
+        for blob in stored:
+            plan = plans.get(blob_of(blob))
+            if plan is None:
+                continue
+            places = locations_of(blob)
+            for location, state in places:
+                if location.shepherd == shepherd:
+                    self._tally.count(state.value if present else ReplicaState.OFFLINE.value)
+            if not plan.idle:
+                found[plan.blob] = [location for location, _ in places] if plan.copies else []
+        self._found(found)

@@ -1,0 +1,141 @@
+"""What repair knows by number: how many blobs are exposed and by how much, and how many replicas are in which state.
+
+In memory only; every plan corrects it, and the survey counts anew from what is stored. An exposed blob costs its id and
+two small integers, nothing else of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from chelonia.core.ids import BlobId
+from chelonia.librarian.repair.plan.decide import BlobPlan
+
+_COUNT_BITS = 6
+_COUNT = (1 << _COUNT_BITS) - 1
+"""Copies are counted up to 63; a user may ask for 32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done for all that are exposed. `by_live`: copies left -> blobs."""
+
+    by_live: Mapping[int, int]
+    delayed: int
+    stuck: int
+    copies: int
+    bytes: int
+
+
+class Tally:
+    """The numbers of one Librarian."""
+
+    def __init__(self) -> None:
+        self._exposed: dict[BlobId, int] = {}
+        self._by_live: dict[int, int] = {}
+        self._delayed = self._stuck = self._copies = self._bytes = 0
+        self._done = (0, 0)
+        self._counted: dict[str, int] = {}
+        self._counting: dict[str, int] = {}
+        self._unseen: dict[BlobId, None] = {}
+        self._watched: Collection[BlobId] = ()
+        self._touched: dict[BlobId, None] = {}
+
+    # --- exposed blobs ----------------------------------------------------------------------------------------------
+
+    @property
+    def exposed(self) -> int:
+        """Blobs with fewer verified copies than wanted."""
+        return len(self._exposed)
+
+    @property
+    def work(self) -> Work:
+        """What is to be done for them."""
+        left = {live: count for live, count in sorted(self._by_live.items()) if count}
+        return Work(left, self._delayed, self._stuck, self._copies, self._bytes)
+
+    @property
+    def done(self) -> tuple[int, int]:
+        """Copies made, and their bytes, since the first of these blobs was exposed."""
+        return self._done
+
+    def watch(self, blobs: Collection[BlobId]) -> None:
+        """Remember of these blobs, and no others, which are exposed, now or from now on."""
+        self._watched = blobs
+        self._touched = {blob: None for blob in blobs if blob in self._exposed}
+
+    @property
+    def touched(self) -> int:
+        """How many of those watched were found exposed."""
+        return len(self._touched)
+
+    @property
+    def watched(self) -> Mapping[int, int]:
+        """Those watched with fewer verified copies than wanted: copies left -> blobs."""
+        found: dict[int, int] = {}
+        for blob in self._touched:
+            packed = self._exposed.get(blob)
+            if packed is not None:
+                found[packed & _COUNT] = found.get(packed & _COUNT, 0) + 1
+        return found
+
+    def note(self, plan: BlobPlan) -> None:
+        """Take over what was counted for a plan."""
+        self._unseen.pop(plan.blob, None)
+        self.gone(plan.blob)
+        if plan.live < plan.wanted:
+            if plan.blob in self._watched:
+                self._touched[plan.blob] = None
+            if not self._exposed:
+                self._done = (0, 0)
+            packed = self._exposed[plan.blob] = _pack(plan)
+            self._add(packed, 1)
+
+    def gone(self, blob: BlobId) -> None:
+        """This blob is no more, or no longer exposed."""
+        packed = self._exposed.pop(blob, None)
+        if packed is not None:
+            self._add(packed, -1)
+
+    def copied(self, size: int) -> None:
+        """A copy was made."""
+        self._done = (self._done[0] + 1, self._done[1] + size)
+
+    def _add(self, packed: int, sign: int) -> None:
+        live, lack = packed & _COUNT, packed >> _COUNT_BITS & _COUNT
+        size, flags = packed >> (2 * _COUNT_BITS + 2), packed >> 2 * _COUNT_BITS & 3
+        self._by_live[live] = self._by_live.get(live, 0) + sign
+        self._delayed += sign * (flags & 1)
+        self._stuck += sign * (flags >> 1)
+        self._copies += sign * lack
+        self._bytes += sign * lack * size
+
+    # --- replicas by state ------------------------------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> Mapping[str, int]:
+        """Replicas by state, as the last whole survey counted them."""
+        return dict(self._counted)
+
+    def begin(self) -> None:
+        """A survey begins."""
+        self._counting = {}
+        self._unseen = dict.fromkeys(self._exposed)
+
+    def count(self, state: str) -> None:
+        """The survey has met a replica in this state."""
+        self._counting[state] = self._counting.get(state, 0) + 1
+
+    def end(self) -> None:
+        """The survey has seen everything: an exposed blob that it has not met is gone, by another Librarian's hand."""
+        self._counted = self._counting
+        for blob in self._unseen:
+            self.gone(blob)
+
+
+def _pack(plan: BlobPlan) -> int:
+    """Size, whether it is stuck, whether copies are waited for, copies lacking, copies live: from the left."""
+    lack = min(plan.wanted - plan.live, _COUNT)
+    flags = int(plan.waited > 0) | int(plan.short > 0) << 1
+    return ((max(plan.size, 0) << 2 | flags) << _COUNT_BITS | lack) << _COUNT_BITS | min(plan.live, _COUNT)

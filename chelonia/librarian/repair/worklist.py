@@ -1,0 +1,293 @@
+"""What the healer has to look at: dirty blobs, those that wait for a copy, rounds through Shepherds, and timers.
+
+In memory only, for it can always be derived again; small state machines with monotonic time passed in. The queue is
+ordered by danger (fewest verified copies, then age) and bounded: a round leaves out what is less endangered than all
+that waits, and comes back to it page by page when the queue runs low; the survey leaves to rounds what they will come
+to. So memory does not grow with what was lost, and the cursor of a round moves on while it is worked through.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
+
+from chelonia.core import bounds
+from chelonia.core.healing import Endangered, NodeCursor
+from chelonia.core.ids import BlobId, Ms, ServiceId
+from chelonia.core.replicas import Location
+from chelonia.librarian.repair.progress.decide import END, Round
+
+STUCK_MAX = 100_000
+"""Blobs remembered for want of a target, and blobs that events found endangered; the survey finds any beyond."""
+UNPARK_SCAN = 64
+"""How far down the queue a copy is looked for that can begin now, when the first ones' Shepherds are busy."""
+
+Danger = tuple[int, int, Ms, BlobId]
+"""Sort key of the queue: fewest verified copies first, then rounds in their order, then age."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A blob in the queue. `ways`: the copies planned, as (target, sources)."""
+
+    what: Endangered
+    ways: tuple[tuple[ServiceId, tuple[ServiceId, ...]], ...]
+
+
+class Worklist:
+    """Blobs to plan, in the order in which they became known, each at most once."""
+
+    def __init__(self, queue_max: int = bounds.HEAL_QUEUE_MAX) -> None:
+        self._queue_max = queue_max
+        self._dirty: dict[BlobId, None] = {}
+        self._queue: list[tuple[Danger, Waiting]] = []
+        self._queued: dict[BlobId, Danger] = {}
+        self._generation = 0
+        self._let_go: dict[BlobId, Waiting] = {}
+        self._stuck: dict[BlobId, None] = {}
+        self._rounds: dict[ServiceId, Round] = {}
+        self._origin: dict[BlobId, tuple[Round, str]] = {}
+        self._timers: list[tuple[Ms, str, str]] = []
+        self._set: dict[tuple[str, str], Ms] = {}
+
+    def __len__(self) -> int:
+        return len(self._dirty) + len(self._queue) + len(self._stuck)
+
+    @property
+    def dirty(self) -> int:
+        """Blobs that can be planned now."""
+        return len(self._dirty)
+
+    @property
+    def queued(self) -> int:
+        """Blobs that wait for a free slot."""
+        return len(self._queue)
+
+    @property
+    def stuck(self) -> int:
+        """Blobs that wait for another node."""
+        return len(self._stuck)
+
+    @property
+    def full(self) -> bool:
+        """Whether as many wait as are remembered: what is found from now on is mostly counted."""
+        return len(self._queue) >= self._queue_max
+
+    @property
+    def ample(self) -> bool:
+        """Whether more than half of that wait: one that is taken off is no reason to look for more at once."""
+        return 2 * len(self._queue) > self._queue_max
+
+    # --- blobs ------------------------------------------------------------------------------------------------------
+
+    def mark(self, blobs: Iterable[BlobId]) -> None:
+        """These blobs must be planned."""
+        for blob in blobs:
+            self._dirty[blob] = None
+            self._stuck.pop(blob, None)
+
+    def surveyed(self, blobs: Mapping[BlobId, Collection[Location]]) -> None:
+        """The survey has found something to do about these blobs; of those that want a copy it names the places.
+
+        A blob that wants a copy is left to a round that will come to one of its places: a round keeps to the size of
+        the queue, and a survey finds all that is lost while a few queuefuls of it are healed. The others must be
+        planned.
+        """
+        at: dict[ServiceId, dict[str, BlobId]] = {}
+        for blob, places in blobs.items():
+            for place in places:
+                at.setdefault(place.shepherd, {})[place.reference] = blob
+        left: set[BlobId] = set()
+        for shepherd, found in at.items():
+            if shepherd in self._rounds:
+                left.update(found[reference] for reference in self._rounds[shepherd].ahead(found))
+        self.mark(blob for blob in blobs if blob not in left)
+
+    def unmark(self, blob: BlobId) -> None:
+        """This blob need not be planned now: what was done to it is known."""
+        self._dirty.pop(blob, None)
+
+    def take(self, limit: int) -> list[BlobId]:
+        """The next blobs to plan."""
+        out = list(islice(self._dirty, limit))
+        for blob in out:
+            del self._dirty[blob]
+        return out
+
+    def settle(self, blob: BlobId) -> None:
+        """This blob is as wanted, is no more, or lacks only what is waited for."""
+        self._unqueue(blob)
+        origin = self._origin.pop(blob, None)
+        if origin is not None:
+            origin[0].closed(origin[1])
+
+    def stick(self, blob: BlobId) -> bool:
+        """This blob waits for another node (or its source) to come; False when too many do."""
+        self._unqueue(blob)
+        origin = self._origin.pop(blob, None)
+        if origin is not None:
+            origin[0].stick(origin[1])
+        if len(self._stuck) >= STUCK_MAX:
+            return False
+        self._stuck[blob] = None
+        return True
+
+    def unstick(self) -> None:
+        """The nodes have changed: stuck blobs are planned again."""
+        self._dirty.update(self._stuck)
+        self._stuck.clear()
+
+    # --- the queue --------------------------------------------------------------------------------------------------
+
+    def park(self, waiting: Waiting) -> None:
+        """This blob waits for a free slot - or is left to a later page of its round, if others are more endangered."""
+        blob = waiting.what.blob
+        self._unqueue(blob)
+        danger = (waiting.what.live, self._generation, waiting.what.created_ms, blob)
+        if blob not in self._origin:
+            if len(self._queue) >= STUCK_MAX:
+                return
+        elif self.full:
+            worst = self._queue[-1]
+            if danger[0] >= worst[0][0] or worst[1].what.blob not in self._origin:
+                return self._leave(waiting.what)
+            self._leave(worst[1].what)
+        self._queued[blob] = danger
+        insort(self._queue, (danger, waiting), key=itemgetter(0))
+
+    def unpark(self, limit: int, fits: Callable[[Waiting], bool]) -> None:
+        """Let the most endangered be planned again for which a copy can begin now, at most `limit` of them.
+
+        `fits` is asked of one after the other, and takes room for those it lets go on; first of those that were let go
+        on before and have not been planned yet.
+        """
+        for waiting in self._let_go.values():
+            fits(waiting)
+        chosen: list[Waiting] = []
+        for _, waiting in self._queue[:UNPARK_SCAN]:
+            if len(chosen) < limit and fits(waiting):
+                chosen.append(waiting)
+        for waiting in chosen:
+            blob = waiting.what.blob
+            self._unqueue(blob)
+            self._let_go[blob] = waiting
+            self._dirty[blob] = None
+
+    def planned(self, blob: BlobId) -> None:
+        """This blob was planned: its copies have their slots, or wait again."""
+        self._let_go.pop(blob, None)
+
+    def endangered(self, limit: int) -> tuple[Endangered, ...]:
+        """The first of those that wait."""
+        return tuple(waiting.what for _, waiting in self._queue[:limit])
+
+    def _unqueue(self, blob: BlobId) -> None:
+        danger = self._queued.pop(blob, None)
+        if danger is not None:
+            del self._queue[bisect_left(self._queue, danger, key=itemgetter(0))]
+
+    def _leave(self, what: Endangered) -> None:
+        self._unqueue(what.blob)
+        within, page = self._origin.pop(what.blob)
+        within.leave(page, what.live)
+
+    # --- rounds -----------------------------------------------------------------------------------------------------
+
+    def begin(self, fresh: Round) -> None:
+        """Begin a round through a Shepherd, in the place of any that was under way."""
+        before = self._rounds.pop(fresh.shepherd, None)
+        if before is not None:
+            self._origin = {blob: at for blob, at in self._origin.items() if at[0] is not before}
+        self._rounds[fresh.shepherd] = fresh
+
+    def goes_through(self, shepherd: ServiceId, loss: Ms) -> bool:
+        """Whether there is a round because of this loss already, and nothing of it is only waited for."""
+        found = self._rounds.get(shepherd)
+        return found is not None and found.kept and found.loss == loss
+
+    def next_page(self) -> tuple[ServiceId, str] | None:
+        """The Shepherd whose section is to be read next, and after which reference: those that are lost first."""
+        unread = [found for found in self._rounds.values() if not found.read]
+        first = next((found for found in unread if found.kept), unread[0] if unread else None)
+        return (first.shepherd, first.after) if first else None
+
+    def paged(self, shepherd: ServiceId, read_after: str, blobs: Iterable[BlobId], last: str) -> None:
+        """A page was read up to `last` ("" at the end): its blobs must be planned - unless the round began anew."""
+        found = self._rounds.get(shepherd)
+        if found is None or found.read or found.after != read_after:
+            return
+        for blob in blobs:
+            if blob not in self._origin:
+                self._origin[blob] = (found, read_after)
+                found.opened(read_after)
+            self.mark((blob,))
+        found.took(last)
+
+    def refill(self) -> None:
+        """When the queue runs low, or others are more endangered than its first: go back to a page that was left."""
+        low = len(self._queue) <= self._queue_max // 4
+        first = None if low else self._queue[0][0][0]
+        again = [found.again(first) for found in self._rounds.values()]
+        self._generation += any(again)
+
+    def cursors(self) -> dict[ServiceId, tuple[Ms, NodeCursor]]:
+        """How far the rounds have come whose cursor is worth storing, and of which loss they are."""
+        return {found.shepherd: (found.loss, found.cursor) for found in self._rounds.values() if found.kept}
+
+    def rounds(self) -> tuple[NodeCursor, ...]:
+        """How far all rounds have come that are not done, ordered by service id."""
+        found = (self._rounds[shepherd].cursor for shepherd in sorted(self._rounds))
+        return tuple(cursor for cursor in found if not (cursor.read and cursor.after == END))
+
+    @property
+    def read_share(self) -> float:
+        """How much of the lost Shepherds has been read, 0 to 1."""
+        shares = [found.share for found in self._rounds.values() if found.kept]
+        return sum(shares) / len(shares) if shares else 1.0
+
+    @property
+    def unplanned(self) -> int:
+        """Blobs of lost Shepherds that were read and not planned yet."""
+        lost = (blob for blob in self._dirty if blob not in self._let_go and blob in self._origin)
+        return sum(self._origin[blob][0].kept for blob in lost)
+
+    def leave_nodes(self) -> None:
+        """Somebody else goes through Shepherds from now on."""
+        self._rounds.clear()
+        self._origin.clear()
+        self._timers = [timer for timer in self._timers if timer[1] == "blob"]
+        heapq.heapify(self._timers)
+        self._set = {key: due for key, due in self._set.items() if key[0] == "blob"}
+
+    # --- timers -----------------------------------------------------------------------------------------------------
+
+    def blob_at(self, due: Ms, blob: BlobId) -> None:
+        """Plan a blob at a time."""
+        self._at(due, "blob", blob)
+
+    def node_at(self, due: Ms, shepherd: ServiceId) -> None:
+        """Go through a Shepherd at a time."""
+        self._at(due, "node", shepherd)
+
+    def _at(self, due: Ms, what: str, key: str) -> None:
+        """Set a timer; one that would ring earlier for the same thing is enough, for it sets the next."""
+        if self._set.get((what, key), due + 1) > due:
+            self._set[(what, key)] = due
+            heapq.heappush(self._timers, (due, what, key))
+
+    def ring(self, now: Ms) -> tuple[ServiceId, ...]:
+        """Mark the blobs that are due. Returns the Shepherds that are to be gone through now."""
+        due_nodes: dict[ServiceId, None] = {}
+        while self._timers and self._timers[0][0] <= now:
+            due, what, key = heapq.heappop(self._timers)
+            if self._set.get((what, key)) == due:
+                del self._set[(what, key)]
+            if what == "blob":
+                self.mark((BlobId(key),))
+            else:
+                due_nodes[ServiceId(key)] = None
+        return tuple(due_nodes)

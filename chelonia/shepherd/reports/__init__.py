@@ -1,0 +1,1 @@
+"""What Librarians hear of a Shepherd."""

@@ -1,0 +1,91 @@
+"""Heartbeats to every Librarian: each hears for itself, and one that does not answer delays none of the others.
+
+The answer that counts is that of one Librarian, the same as long as it answers: what two of them know may differ for a
+moment, and a Shepherd that listened to both would waver with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.librarian import Heartbeat, HeartbeatAnswer, Librarian
+from chelonia.core.timing.clock import Clock, Timer, done_within
+from chelonia.shepherd import waiting
+
+log = logging.getLogger(__name__)
+
+
+GIVE_UP_MS: Final = 2_000
+"""How long one may take at most, when heartbeats are not rarer than that: then a fresh connection is tried."""
+
+
+class Beats:
+    """The heartbeats of one Shepherd, `interval_ms` apart."""
+
+    def __init__(self, librarians: Sequence[Librarian], clock: Clock, interval_ms: int) -> None:
+        assert librarians, "there is a Librarian"
+        self._librarians = librarians
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._running: dict[int, asyncio.Task[HeartbeatAnswer]] = {}
+        self._current = 0
+
+    async def send(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
+        """Send one to each Librarian that does not still have one, and return what one of them answers.
+
+        Raises: what the last of them raised; TIMEOUT when none has answered in an interval.
+        """
+        for number in range(len(self._librarians)):
+            self._start(number, call, beat)
+        error = CheloniaError(Kind.TIMEOUT, "heartbeat", cause="no Librarian has answered yet")
+        until_ms = self._clock.monotonic_ms() + self._interval_ms
+        for step in range(len(self._librarians)):
+            number = (self._current + step) % len(self._librarians)
+            left_ms = max(0, until_ms - self._clock.monotonic_ms())
+            ended = await done_within(self._clock, self._running[number], left_ms)
+            if not ended or self._running[number].cancelled():  # given up
+                continue
+            try:
+                answer = self._running[number].result()
+            except CheloniaError as failed:
+                error = failed.with_traceback(None)  # else it holds this frame, which holds it
+                continue
+            self._current = number
+            return answer
+        try:
+            raise error
+        finally:
+            del error
+
+    async def send_all(self, call: Call, beat: Heartbeat) -> None:
+        """Send one to each, and wait until all have it or are given up. Never raises CheloniaError."""
+        await self.stop()
+        for number in range(len(self._librarians)):
+            self._start(number, call, beat)
+        await asyncio.wait(self._running.values())
+
+    async def stop(self) -> None:
+        """End those under way."""
+        for task in self._running.values():
+            await waiting.settled(task)
+
+    def _start(self, number: int, call: Call, beat: Heartbeat) -> None:
+        before = self._running.get(number)
+        if before is None or before.done():
+            limit_ms = max(self._interval_ms, GIVE_UP_MS)
+            task = self._running[number] = asyncio.create_task(self._librarians[number].heartbeat(call, beat))
+            task.add_done_callback(partial(_ended, self._clock.call_later(limit_ms, task.cancel)))
+
+
+def _ended(timer: Timer, task: asyncio.Task[HeartbeatAnswer]) -> None:
+    """Of two Librarians one is listened to; that the other does not answer is no news."""
+    timer.cancel()
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        log.debug("a heartbeat was not answered error=%s", error)

@@ -1,0 +1,51 @@
+"""What this Shepherd's disk says, page by page, for a namespace that has to be rebuilt from bytes alone.
+
+Nothing is decided here: damaged records, uncommitted bytes and quarantine are told as they are.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.replicas import ReplicaFacts, ReplicaState
+from chelonia.core.shepherd import RECORDS_ASIDE, RecordPage, ReplicaRecord
+from chelonia.shepherd.node import Node
+from chelonia.shepherd.store.lifecycle import Held
+
+HERE, ASIDE = "here", RECORDS_ASIDE.strip()
+"""First words of `after`: among the replicas, or among those set aside."""
+
+
+async def records_page(node: Node, after: str, limit: int) -> RecordPage:
+    """The records after `<here|aside> <reference>` ("": from the start). Raises: BAD_REQUEST, UNAVAILABLE."""
+    where, _, reference = after.partition(" ")
+    if where not in ("", HERE, ASIDE):
+        raise CheloniaError(Kind.BAD_REQUEST, "records", after[:80], "not where a page of records ended")
+    await node.disk.require()
+    if where != ASIDE:
+        held = list(islice(node.index.between(reference, ""), limit))
+        sizes = await node.ports.blobs.sizes([each.reference for each in held])
+        facts = [await node.ports.blobs.facts(each.reference) for each in held]
+        items = [
+            ReplicaRecord(each.reference, _state(each, fact, there), each.committed, False, fact)
+            for each, fact, there in zip(held, facts, sizes, strict=True)
+        ]
+        return RecordPage(tuple(items), f"{HERE} {held[-1].reference}" if len(held) == limit else f"{ASIDE} ")
+    later = await node.ports.blobs.quarantined(reference, limit + 1)
+    page = [
+        ReplicaRecord(
+            each.reference,
+            ReplicaState.ALIVE if each.facts and each.size == each.facts.size else ReplicaState.INVALID,
+            each.committed,
+            True,
+            each.facts,
+        )
+        for each in later[:limit]
+    ]
+    return RecordPage(tuple(page), f"{ASIDE} {later[limit - 1].reference}" if len(later) > limit else "")
+
+
+def _state(held: Held, facts: ReplicaFacts | None, size: int) -> ReplicaState:
+    """What is said of a replica with this record and so many bytes: a start may not have looked at them yet."""
+    return held.state if facts is not None and facts.size == size else ReplicaState.INVALID

@@ -1,0 +1,492 @@
+"""What Librarians hear of this Shepherd: heartbeats, numbered reports, and the comparison of inventories.
+
+Heartbeats say that it lives; reports say what changed, one in flight, repeated until accepted (`journal`). The answer
+to the first report of a start says which has told something last before: where the notes go just as far (`mark`), what
+they have otherwise than the disk is reported. Else, once in a while, and whenever the other side asks or the two
+disagree, the inventory is paged through and differences reported. Heartbeats say whether that is done (`reconciling`),
+for until then nobody may rely on what is believed of us. Nothing is reported to a Librarian of another cluster: what it
+does not know would look like bytes to set aside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, ReferenceId
+from chelonia.core.librarian import (
+    REFUSED_STORE,
+    Heartbeat,
+    HeartbeatAnswer,
+    InventoryItem,
+    Report,
+    ReportAnswer,
+)
+from chelonia.core.replicas import ReplicaState
+from chelonia.shepherd.node import Node
+from chelonia.shepherd.reports.heartbeats import Beats
+from chelonia.shepherd.reports.stock import Stock
+from chelonia.shepherd.rules import authority
+from chelonia.shepherd.store import compact_rows as rows
+from chelonia.shepherd.store import lifecycle
+from chelonia.shepherd.store import note_mark as marks
+from chelonia.shepherd.store.disk import CURE
+from chelonia.shepherd.store.lifecycle import Fate, Held
+from chelonia.shepherd.store.note_mark import Believed, Mark, Told
+from chelonia.shepherd.transfers.uploads import Uploads
+from chelonia.shepherd.waiting import wake_or_sleep
+
+log = logging.getLogger(__name__)
+
+REJECTED_MAX: Final = 20
+"""Answers in a row that do not take a report before a person is told."""
+STRANGERS_MIN: Final = 100
+"""So many committed replicas may be unknown before they are taken for a sign that the metadata were lost."""
+_SAME = {
+    (ReplicaState.ALIVE, ReplicaState.ALIVE),
+    (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL),
+    (ReplicaState.INVALID, ReplicaState.INVALID),
+}
+"""(here, there) pairs that agree: a surplus copy is alive here."""
+
+
+class Reporting:
+    """The reporting side of one Shepherd."""
+
+    def __init__(self, node: Node, uploads: Uploads, stock: Stock) -> None:
+        self._node = node
+        self._uploads = uploads
+        self._stock = stock
+        self.on = True
+        self.reconciled = ""
+        """How this start was reconciled with the namespace last, and why so; "" before."""
+        self.pages = 0
+        """Of inventories, compared since the start."""
+        self._linked = False
+        self._foreign = False
+        self._how = node.reconciling
+        self._earlier = Told()  # what told something last before the first report, as its answer said
+        self._differences = 0
+        self._strangers: dict[ReferenceId, None] = {}
+        self._alarmed = False
+        self._whole = (0, -1)  # when the whole inventory was compared: wall clock, and monotonic (-1: not for long)
+        self._numbered = 0  # the generation whose reports are numbered
+        self._replaced = False
+        self._missing = 0
+        self._leaving = False
+        self.lease_ms = 0
+        self._answered_ms: int | None = None  # the last heartbeat (monotonic)
+        each = node.ports.each_librarian or (node.ports.librarians,)
+        self._beats = Beats(each, node.ports.clock, node.settings.heartbeat_ms)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all that is here has been compared with the metadata that were in force a lease ago or later."""
+        now_ms, last_ms = self._node.ports.clock.monotonic_ms(), self._answered_ms
+        return last_ms is not None and now_ms - last_ms < self.lease_ms and self._proven_generation() > 0
+
+    async def leave(self) -> None:
+        """Say goodbye to every Librarian, as the last word of this boot."""
+        self._leaving = True
+        if self.on and self._linked:
+            await self._beats.send_all(self._node.own_call(), await self._beat())
+
+    async def stop(self) -> None:
+        """End heartbeats under way."""
+        await self._beats.stop()
+
+    async def starting_loop(self) -> None:
+        """Send signs of life while a start takes longer than the time between two. Raises: as `heartbeat_loop`."""
+        await self._node.ports.clock.sleep(self._node.settings.heartbeat_ms)
+        await self.heartbeat_loop()
+
+    async def heartbeat_loop(self) -> None:
+        """Send signs of life for ever. Raises: BAD_CONFIG when the cluster knows this Shepherd with another store."""
+        while True:
+            if self.on and not self._leaving and not self._node.silent_ms:
+                await self.beat()
+            await self._node.ports.clock.sleep(self._node.settings.heartbeat_ms)
+
+    async def report_loop(self) -> None:
+        """Send what changed for ever, never more often than `report_ms`."""
+        while True:
+            ready = self.on and self._linked and not self._node.disk.trouble and not self._node.silent_ms
+            if ready and await self.report_once():
+                await self._node.ports.clock.sleep(self._node.settings.report_ms)
+                continue
+            await wake_or_sleep(self._node.ports.clock, self._node.news, self._pause_ms(ready))
+
+    async def beat(self) -> None:
+        """Send one sign of life and learn from the answer; a failure is logged, the next beat tries again.
+
+        Raises: BAD_CONFIG when the cluster knows this Shepherd with another store.
+        """
+        node = self._node
+        try:
+            answer = await self._beats.send(node.own_call(), await self._beat())
+            if answer.refused:
+                return self._turned_away(answer)
+            self.lease_ms = answer.lease_ms
+            await self._learn(answer)
+        except CheloniaError as error:
+            if error.kind is Kind.BAD_CONFIG:
+                raise
+            log.info("heartbeat failed error=%s", error)
+
+    def _turned_away(self, answer: HeartbeatAnswer) -> None:
+        """This does not count as the Shepherd it says it is. Raises: BAD_CONFIG when asking again is no use."""
+        self._linked = False
+        if answer.refused == REFUSED_STORE:
+            cause = f"{answer.cause}; {CURE}"
+            raise CheloniaError(Kind.BAD_CONFIG, "open store", self._node.disk.identity.store, cause)
+        if not self._node.disk.refused:
+            log.error(
+                "refused by the cluster: %s; it is asked again, nothing is taken or reported until then", answer.cause
+            )
+        self._node.disk.refused = answer.cause
+
+    async def _beat(self) -> Heartbeat:
+        node = self._node
+        here = await node.disk.look()
+        free, total = await node.ports.blobs.space() if here else (0, 0)
+        return Heartbeat(
+            shepherd=node.id,
+            boot=node.state.boot,
+            reported=node.journal.accepted,
+            free_bytes=free,
+            total_bytes=total,
+            replicas=len(node.index),
+            accepting=node.ready and node.settings.accepting and free > 0 and not node.disk.refused,
+            domain=node.settings.domain,
+            verify_key=node.ports.signer.verify_key(),
+            version=node.settings.version,
+            compared=self._proven_generation(),
+            store=node.disk.identity.store,
+            boots=node.boots,
+            replaces=node.disk.identity.replaces,
+            trouble=node.disk.trouble,
+            reclaimable_bytes=node.reclaimable_bytes,
+            leaving=self._leaving,
+            starting=not node.ready,
+            arriving=self._uploads.arriving(),
+            copies_at_once_max=node.copies_at_once_max,
+        )
+
+    def _proven_generation(self) -> int:
+        """The generation under which every difference has been reported and taken, 0 when there is none."""
+        generation = self._node.state.generation
+        return generation if self._how.proven(generation) and self._node.journal.told(self._how.at_ms) else 0
+
+    async def report_once(self) -> bool:
+        """Send one report or compare the inventory; returns whether there may be more to do at once."""
+        node = self._node
+        try:
+            await self._number()
+            self._reconcile_differences()
+            why = self._why_compare()
+            if why:
+                await self._compare_inventory(why)
+            report = node.journal.take(node.ports.clock.monotonic_ms(), bounds.REPORT_ENTRIES_MAX, node.describe)
+            await self._keep_mark()
+            if report is None:
+                return False
+            spoken = replace(report, store=node.disk.identity.store)
+            answer = await node.ports.librarians.report(node.own_call(), spoken)
+        except CheloniaError as error:
+            log.info("report failed, it will be repeated error=%s", error)
+            await node.ports.clock.sleep(node.settings.report_retry_ms)
+            return True
+        await self._heard(answer)
+        return True
+
+    async def _number(self) -> None:
+        """Begin anew with the numbers of reports where older metadata were put back, which go on from older ones."""
+        generation = self._node.state.generation
+        if self._numbered not in (0, generation):
+            await self._node.number_anew()
+        self._numbered = generation
+
+    def _begin(self, obeyed: int) -> None:
+        """The first report was taken: decide how to go on."""
+        node, stock = self._node, self._stock
+        now_ms = node.ports.clock.now_ms()
+        age_ms = marks.age_ms(stock.mark, now_ms)
+        if stock.mark is not None and age_ms >= 0:
+            self._whole = (stock.mark.compared_ms, node.ports.clock.monotonic_ms() - age_ms)
+        replaced = "this store takes the place of another" if self._replaced else ""
+        generation = node.state.generation
+        believed = Believed(self._earlier, obeyed, generation)
+        why = marks.why_whole(stock.mark, believed, node.disk.identity.store, node.found)
+        differences = self._how.begin(replaced or why, generation)
+        lost, stock.lost = stock.lost, {}
+        if not differences:
+            return
+        self._differences = len(stock.untold) + len(node.index.missing)
+        for reference in stock.untold:
+            node.report(reference)
+        self._tell_missing(lost, ordered=marks.may_have_erased(believed, node.found))
+
+    def _tell_missing(self, lost: Mapping[ReferenceId, bytes], *, ordered: bool) -> None:
+        """Report what is noted and not here. `lost`: rows of what was listed; `ordered`: some may have been erased."""
+        node = self._node
+        unordered = "it was damaged, or it was not settled that the namespace lists it"
+        why = "it may have been erased by order just before" if ordered else unordered
+        for reference in node.index.missing:
+            if reference in lost and not ordered:
+                text = (
+                    "replica missing reference=%s blob=%s; it was listed, and nobody ordered its erasure: reported as "
+                    "deleted, so that repair copies it from where it is whole"
+                )
+                log.warning(text, reference, rows.blob_id_of(lost[reference]))
+            else:
+                log.info("replica missing reference=%s; reported as deleted: %s", reference, why)
+            node.journal.note_gone(reference, BlobId(""), node.ports.clock.monotonic_ms())
+
+    def _reconcile_differences(self) -> None:
+        """Once it is known that all bytes are there, what differs from the notes is all that has to be told."""
+        node = self._node
+        if not node.measured or not self._how.looked_at(node.ports.clock.monotonic_ms()):
+            return
+        self.reconciled, self._stock.untold = f"differences={self._differences}", {}
+        log.info("inventory compared by %s replicas=%d", self.reconciled, len(node.index))
+
+    def _why_compare(self) -> str:
+        """Why to compare inventories now: there is a reason (`reconciling`), or it was not done for long; else "". What
+        a start has not looked at yet would be claimed unseen; before its first report is taken, what is believed of it
+        may still be changed by what an earlier start did or told, and before its second, an earlier start is believed
+        where this disk is replaced by that one's."""
+        node = self._node
+        if not node.measured or node.journal.accepted < 2 or not self._how.begun:
+            return ""
+        now_ms = node.ports.clock.monotonic_ms()
+        wall_ms, whole_ms = self._whole
+        long = not wall_ms or now_ms - whole_ms >= node.settings.compare_ms
+        why = self._how.why_whole(node.state.generation, now_ms, node.settings.unknown_retry_ms)
+        return why or ("it was not compared for long" if long else "")
+
+    async def _keep_mark(self) -> None:
+        """Note durably how far the notes go, before what is sent next goes out; without it a start compares all."""
+        mark = self._mark()
+        if mark is None or mark == self._stock.mark:
+            return
+        try:
+            await self._node.disk.require()  # never into the directory below a disk that is not mounted
+            await self._stock.keep(mark)
+        except CheloniaError as error:
+            log.info("the notes could not be marked, a start would compare the whole inventory error=%s", error)
+
+    def _mark(self) -> Mark | None:
+        """None before this start knows by what it is reconciled: what it found stays, for nothing was told since."""
+        if not self._how.begun:
+            return None
+        node = self._node
+        generation, journal = node.state.generation, node.journal
+        sent = Told(journal.boot, journal.sent) if journal.sent > 1 else self._earlier
+        store, (wall_ms, _) = node.disk.identity.store, self._whole
+        return Mark(store, generation, sent, self._earlier, self._how.settled(generation), wall_ms)
+
+    def _pause_ms(self, ready: bool) -> int:
+        due_ms = self._node.journal.next_due()
+        if not ready or due_ms is None:
+            return self._node.settings.heartbeat_ms
+        now_ms = self._node.ports.clock.monotonic_ms()
+        return max(1, min(due_ms - now_ms, self._node.settings.heartbeat_ms))
+
+    async def _learn(self, answer: HeartbeatAnswer) -> None:
+        node = self._node
+        state = authority.seen(node.state, answer.position)
+        if state is None:
+            if not self._foreign:
+                log.warning(
+                    "a Librarian of another cluster answered cluster=%s own=%s; nothing is reported to it; "
+                    "correct the Librarians in this Shepherd's configuration",
+                    answer.position.cluster, node.state.cluster,
+                )  # fmt: skip
+            self._linked, self._how.why, self._foreign = False, "", True
+            node.disk.refused = f"cluster {answer.position.cluster} answers, this store belongs to {node.state.cluster}"
+            return
+        node.disk.refused, self._foreign = "", False
+        self._answered_ms = node.ports.clock.monotonic_ms()
+        node.ordered(answer.copy_bytes_per_s_max, answer.copies_at_once_max)
+        if not answer.known and self._linked:
+            log.info("this Shepherd is not approved (any more); an administrator approves it as %s", node.id)
+        fresh = answer.known and not self._linked
+        if answer.known and not node.disk.trouble:
+            self._replaced = self._replaced or node.disk.identity.replaces
+            await node.disk.admit(answer.position.cluster)
+        restored = state.generation != node.state.generation
+        if self._how.begun and (fresh or restored):
+            self._how.ask("other metadata were put back" if restored else "it was not known for a while")
+        self._linked = answer.known
+        if state != node.state:
+            await node.save(lambda now: authority.seen(now, answer.position) or now)
+        if fresh:
+            node.news.set()
+
+    async def _heard(self, answer: ReportAnswer) -> None:
+        settled = self._node.journal.answered(answer.accepted)
+        if settled.diverged:
+            log.info("reports diverged accepted=%d; the inventory is compared again", answer.accepted)
+            self._how.ask("its reports and the cluster's count of them differ")
+        if answer.next_report_ms < 0:
+            self._how.ask("a Librarian has asked for it")
+        if self._node.journal.rejected == REJECTED_MAX:
+            log.warning(
+                "reports are answered but not taken boot=%d; if an older state file was put back on this Shepherd, "
+                "stop it, remove that file and start again",
+                self._node.state.boot,
+            )
+        if settled.done is None:
+            if not settled.diverged:
+                await self._node.ports.clock.sleep(self._node.settings.report_retry_ms)
+            return
+        if settled.done.number == 1:
+            self._earlier = Told(answer.before_boot, answer.before_number)
+        if not self._how.begun:
+            self._begin(answer.obeyed)
+        for replica in settled.done.replicas:
+            if replica.state is ReplicaState.DELETED:
+                self._node.index.told_missing(replica.reference)
+        if settled.first_try:
+            await self._judge(settled.done, dict.fromkeys(answer.unknown))
+        else:
+            self._ask_again(settled.done)
+
+    async def _judge(self, report: Report, unknown: dict[ReferenceId, None]) -> None:
+        """Take in which of the reported replicas the namespace knows."""
+        node = self._node
+        now_ms = node.ports.clock.monotonic_ms()
+        for replica in report.replicas:
+            held = node.index.get(replica.reference)
+            if held is None or replica.reference not in unknown:
+                self._strangers.pop(replica.reference, None)
+                node.known(replica.reference, replica.state)
+                continue
+            held, fate = lifecycle.unknown(held, now_ms, node.settings.unknown_grace_ms)
+            node.index.put(held)
+            if held.committed:
+                self._strangers[held.reference] = None
+            if fate is Fate.ASK_AGAIN or self._metadata_lost(held) or not await self._set_aside(held):
+                node.report(held.reference, node.settings.unknown_retry_ms)
+
+    def _metadata_lost(self, held: Held) -> bool:
+        """Whether so many committed replicas are unknown at once that an empty or old namespace is the likelier cause:
+        then they all stay where they are, readable as soon as the right metadata are back."""
+        lost = len(self._strangers) > max(STRANGERS_MIN, len(self._node.index) // 2)
+        if lost and not self._alarmed:
+            log.error(
+                "the namespace does not know %d of %d replicas; nothing is set aside until it does or a person erases "
+                "them; if an empty or old A-Hash was started, stop it and restore the newest backup",
+                len(self._strangers), len(self._node.index),
+            )  # fmt: skip
+        self._alarmed = lost
+        return lost and held.committed
+
+    async def _set_aside(self, held: Held) -> bool:
+        try:
+            await self._node.set_aside(held)
+            self._strangers.pop(held.reference, None)
+        except CheloniaError as error:
+            log.warning(
+                "replica could not be set aside, it is tried again reference=%s error=%s", held.reference, error
+            )
+            return False
+        return True
+
+    def _ask_again(self, report: Report) -> None:
+        """The answer to a repeat says nothing of `unknown`: all that is here is reported once more, committed or not (a
+        disk put back from an old image has committed replicas that nobody knows any more)."""
+        for replica in report.replicas:
+            if replica.reference in self._node.index:
+                self._node.report(replica.reference)
+
+    # --- inventory ------------------------------------------------------------------------------------------------
+
+    async def _compare_inventory(self, why: str) -> None:
+        """Page through what the namespace believes to be here and report every difference."""
+        node = self._node
+        await node.disk.require()
+        self._missing = 0
+        generation, missing = node.state.generation, tuple(node.index.missing)
+        with self._how.whole():
+            await self._keep_mark()
+            await self._compare_pages()
+        for reference in missing:
+            if not node.journal.tells_gone(reference):
+                node.index.told_missing(reference)  # nobody has it listed
+        if self._replaced and self._missing:
+            text = "this store takes the place of an earlier one: %d replicas it held are reported lost"
+            log.warning(text, self._missing)
+        self._replaced = False
+        now_ms = node.ports.clock.monotonic_ms()
+        self._how.compared(generation, now_ms)
+        self._whole = (node.ports.clock.now_ms(), now_ms)
+        self.reconciled, self._stock.untold = f"whole: {why}", {}
+        text = "inventory compared whole replicas=%d to_report=%d because=%s"
+        log.info(text, len(node.index), len(node.journal), why)
+
+    async def _compare_pages(self) -> None:
+        node = self._node
+        after = ""
+        while True:
+            page = await node.ports.librarians.inventory(node.own_call(), node.id, after, bounds.PAGE_ENTRIES_MAX)
+            await self._compare_page(after, page.after, {item.reference: item for item in page.items})
+            self.pages += 1
+            if not page.after:
+                break
+            if page.after <= after:
+                raise CheloniaError(Kind.INTERNAL, "inventory", page.after, "pages do not advance")
+            after = page.after
+
+    async def _compare_page(self, after: str, upto: str, items: dict[ReferenceId, InventoryItem]) -> None:
+        node = self._node
+        for item in items.values():
+            if await self._reinstated(item) or item.reference in node.index:
+                self._compare_one(item)
+            elif (
+                item.state and item.state is not ReplicaState.CREATING and self._uploads.pending(item.reference) is None
+            ):
+                # `creating` is a claim whose bytes may be on their way here; it expires by itself.
+                # A `stalled` one was never whole (`core.replicas.TRANSITIONS`): nothing is lost with it.
+                quiet = self._replaced or item.state is ReplicaState.STALLED
+                level = logging.INFO if quiet else logging.WARNING
+                self._missing += 1
+                text = "replica missing reference=%s blob=%s state=%s; reported as deleted"
+                log.log(level, text, item.reference, item.blob, item.state.value)
+                node.journal.note_gone(item.reference, item.blob, node.ports.clock.monotonic_ms())
+                node.index.miss(item.reference)
+        for reference in node.index.references(after, upto):
+            if reference not in items:
+                node.unlisted(reference)
+                node.report(reference)
+
+    async def _reinstated(self, item: InventoryItem) -> bool:
+        """Bring back from quarantine what the namespace names after all: bytes committed late, or metadata restored."""
+        node = self._node
+        held = node.index.get(item.reference)
+        if item.state in (None, ReplicaState.CREATING) or (held is not None and held.size >= 0):
+            return False
+        stored = await node.ports.blobs.reinstate(item.reference)
+        if stored is None:
+            return False
+        node.index.put(lifecycle.found(stored, 0))
+        node.suspect(item.reference)
+        log.info("replica brought back from quarantine reference=%s blob=%s", item.reference, item.blob)
+        return True
+
+    def _compare_one(self, item: InventoryItem) -> None:
+        node = self._node
+        held = node.index.get(item.reference)
+        assert held is not None
+        if item.state is None:
+            return  # the blob is gone: its erasure is in the outbox
+        node.known(item.reference, item.state)
+        if held.alive and item.state is ReplicaState.INVALID and not held.checked_ms:
+            node.index.put(lifecycle.unproven(held))  # found damaged before: look before claiming anything
+            node.suspect(held.reference)
+        elif (held.state, item.state) not in _SAME:
+            node.report(held.reference)

@@ -1,0 +1,199 @@
+"""What a start finds on the disk, without reading a record for each replica: the facts of a replica never change.
+
+They are noted beside the replicas once the namespace lists them, and given back at the next start; the directory says
+what is there. So a start reads the records of what is not noted, and that is what it has to tell, beside what is noted
+and not there. It finds out afterwards, while it serves, whether bytes were cut off meanwhile. Until then nobody relies
+on what is believed of it. A replica whose record was damaged while noted is found by the scrub, which believes nothing
+but the disk. How far the notes go says the mark (`mark`): it is durable with all notes before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Final
+
+from chelonia.core.ids import ReferenceId
+from chelonia.core.replicas import ReplicaState
+from chelonia.core.shepherd import MARK, Notes, Scanned, StoredReplica
+from chelonia.shepherd.node import Node
+from chelonia.shepherd.store import compact_rows as rows
+from chelonia.shepherd.store import lifecycle
+from chelonia.shepherd.store import note_mark as marks
+from chelonia.shepherd.store.note_mark import Mark
+
+log = logging.getLogger(__name__)
+
+PAGE: Final = 1000
+"""Replicas measured, or noted, at once: some milliseconds."""
+BEHIND_MIN: Final = 10_000
+"""So many notes behind those in order, or of what is gone, beside half as many as there are replicas, and all are
+written anew in order: then a start goes through its memory from end to end, in two thirds of the time. While a store
+grows, each note is written three times in all."""
+
+
+class Stock:
+    """The stocktaking of one Shepherd."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.mark: Mark | None = None
+        """The last one that is durable."""
+        self.untold: dict[ReferenceId, None] = {}
+        """What a start found and has to tell, as the notes have it otherwise or not at all."""
+        self.lost: dict[ReferenceId, bytes] = {}
+        """What a start did not find of what is noted as listed: its rows."""
+        self._behind = 0
+        self._measured_to = ""
+        self._writing = asyncio.Lock()
+        self._again: dict[ReferenceId, None] | None = None
+        self._rewriting = False
+
+    async def take(self) -> None:
+        """Build the index from what is on the disk."""
+        node = self._node
+        settings, now_ms = node.settings, node.ports.clock.monotonic_ms()
+        keep_until_ms = now_ms + settings.ticket_lifetime_max_ms + settings.unknown_grace_ms
+        head = rows.at_rest(keep_until_ms)
+        notes = await node.ports.blobs.notes(head)
+        self.mark = marks.decode(notes.mark)
+        noted = sum(map(len, notes.parts.values()))
+        unsure = _unsure(notes, len(head))
+        scanned = dict.fromkeys(notes.parts, False)
+        async for page in node.ports.blobs.scan(notes):
+            scanned[page.prefix] = True
+            self._take_page(page, notes)
+            for stored in page.read:
+                await self._found(stored, keep_until_ms, unsure.get(stored.reference, b""))
+        for prefix in [prefix for prefix, seen in scanned.items() if not seen]:
+            self._miss_listed(notes.parts[prefix], notes.parts[prefix])
+        for reference in unsure:
+            node.index.miss(reference)
+        self._behind = notes.behind + max(noted - len(node.index), 0)
+        read, missing = len(self.untold), len(node.index.missing)
+        text = "shepherd started boot=%d replicas=%d records_read=%d missing=%d"
+        log.info(text, node.state.boot, len(node.index), read, missing)
+
+    def _take_page(self, page: Scanned, notes: Notes) -> None:
+        noted = notes.parts.get(page.prefix, {})
+        if page.known is not noted:
+            self._miss_listed(noted, noted.keys() - page.known.keys() - {stored.reference for stored in page.read})
+        settled = self.mark is not None and self.mark.settled  # else notes may speak also of what nobody committed
+        unsettled = [reference for reference in page.uncommitted if reference in page.known] if settled else []
+        self._node.index.load(page)
+        for reference in unsettled:
+            self._node.known(reference, ReplicaState.ALIVE)
+
+    def _miss_listed(self, noted: Mapping[ReferenceId, bytes], references: Iterable[ReferenceId]) -> None:
+        for reference in references:
+            self._node.index.miss(reference)
+            self.lost[reference] = noted[reference]
+
+    async def _found(self, stored: StoredReplica, keep_until_ms: int, note: bytes) -> None:
+        node = self._node
+        if stored.size < 0 and not stored.committed:
+            await node.ports.blobs.erase(stored.reference)  # a crash during a commit: only the record came to be
+            node.index.miss(stored.reference)
+            return
+        held = lifecycle.found(stored, keep_until_ms)
+        if held.alive and note == rows.DAMAGED:
+            log.info("replica was found damaged before reference=%s; it is checked again", held.reference)
+            held = lifecycle.unproven(held)
+            node.suspect(held.reference)
+        elif not held.alive:
+            log.warning("replica damaged reference=%s blob=%s; it will be checked", held.reference, held.blob)
+            node.suspect(held.reference)
+        node.index.put(held)
+        self.untold[held.reference] = None
+
+    async def measure(self) -> None:
+        """Look, once after a start, whether all bytes of every replica are there. Raises: UNAVAILABLE."""
+        while not self._node.measured:
+            await self._measure_page()
+
+    async def _measure_page(self) -> None:
+        node = self._node
+        recorded = node.index.sizes_after(self._measured_to, PAGE)
+        found = await node.ports.blobs.sizes(tuple(recorded))
+        for (reference, size), there in zip(recorded.items(), found, strict=True):
+            held = node.index.get(reference) if there != size else None
+            if held is not None and held.alive and held.size == size:
+                await node.disk.require()
+                node.index.put(lifecycle.unproven(held))
+                text = "replica damaged reference=%s blob=%s bytes=%d; it will be checked"
+                log.warning(text, reference, held.blob, there)
+                node.suspect(reference)
+                node.report(reference)
+            self._measured_to = reference
+        if not recorded:
+            node.measured = True
+            node.news.set()
+
+    async def note(self, *, durably: bool = False) -> None:
+        """Note what has changed since the last time. `durably`: with what was noted before, unless there is no mark yet
+        and so nothing that a start would rely on. Raises: UNAVAILABLE, NO_SPACE."""
+        async with self._writing:
+            await self._note(self.mark if durably else None)
+
+    async def keep(self, mark: Mark) -> None:
+        """Note durably what has changed, and how far that goes. Raises: as `note`."""
+        async with self._writing:
+            await self._note(mark)
+            self.mark = mark
+
+    async def _note(self, mark: Mark | None) -> None:
+        index, more = self._node.index, True
+        while more:
+            changes = index.changes(PAGE)
+            more = len(changes) == PAGE
+            last = {MARK: marks.encode(mark)} if mark is not None and not more else {}
+            if not changes and not last:
+                return
+            try:
+                await self._node.ports.blobs.note({**changes, **last})
+            except BaseException:
+                index.unnoted(changes)
+                raise
+            self._behind += len(changes)
+            if self._again is not None:
+                self._again |= dict.fromkeys(changes)
+
+    async def put_in_order(self) -> None:
+        """Write all notes anew in order when too many are behind: what changes meanwhile is noted in the end.
+
+        Raises: UNAVAILABLE, NO_SPACE; then it is not tried again before as many more are behind.
+        """
+        if self._behind > len(self._node.index) // 2 + BEHIND_MIN:
+            self._behind, self._again = 0, {}
+            try:
+                await self._node.ports.blobs.note_anew(self._everything())
+            finally:
+                self._again = None
+                if self._rewriting:
+                    self._rewriting = False
+                    self._writing.release()
+
+    async def _everything(self) -> AsyncIterator[dict[ReferenceId, bytes]]:
+        """All notes, those last that have changed since; nothing else is noted from then on."""
+        index = self._node.index
+        await self._node.disk.require()
+        after = ""
+        while page := index.notes_after(after, PAGE):
+            yield page
+            await self._node.disk.require()  # never into the directory below a disk that has gone meanwhile
+            after = next(reversed(page))
+        await self._writing.acquire()
+        self._rewriting = True
+        mark = {MARK: marks.encode(self.mark)} if self.mark is not None else {}
+        yield {**index.notes_of((self._again or {}) | index.missing), **mark}
+
+
+def _unsure(notes: Notes, head_bytes: int) -> dict[ReferenceId, bytes]:
+    """Take out of the notes, each behind so many bytes, those that say that the namespace may believe anything."""
+    short = head_bytes + len(rows.OPEN)
+    found = dict[ReferenceId, bytes]()
+    for part in notes.parts.values():
+        for reference in [reference for reference, note in part.items() if len(note) == short]:
+            found[reference] = part.pop(reference)[head_bytes:]
+    return found

@@ -1,0 +1,193 @@
+"""What must still be reported: a queue of changed replicas and the one report in flight. Pure; time is passed in.
+
+Reports are numbered from 1 within a boot. A report is repeated with the same number and content until the answer's
+`accepted` is exactly that number. Any other answer but the number before means that the two sides disagree about the
+past (metadata restored from a backup, a disk image put back): the content is renumbered after what was answered, and
+the whole inventory is compared again. So reports neither vanish nor overtake.
+
+Each boot sends a first report, an empty one: until it is taken, one of an earlier boot that was late could still be. A
+second one follows at once, for the first tells nothing, and no start is believed by it. Under metadata put back from a
+backup, whose numbers are older, they are numbered as of a later boot: no number comes twice.
+
+A replica that a receipt is given for moves the numbers too, by an empty report if need be: so an image of the disk from
+before that shows when it is put back (docs/design/018-returning.md).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from chelonia.core.ids import BlobId, ReferenceId, ServiceId
+from chelonia.core.librarian import Report, ReportedReplica
+from chelonia.core.replicas import ReplicaState
+from chelonia.shepherd.store.lifecycle import gone
+
+Describe = Callable[[ReferenceId], ReportedReplica | None]
+"""The present state of a replica, None when it is no longer here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an answer settled. `done`: the report applied, None when it must be repeated. `first_try`: it was sent
+    once, so the answer's `unknown` speaks of all of it. `diverged`: compare the inventory."""
+
+    done: Report | None
+    first_try: bool = False
+    diverged: bool = False
+
+
+class Journal:
+    """Changed replicas not yet accepted by the namespace."""
+
+    def __init__(self, shepherd: ServiceId, boot: int) -> None:
+        self._shepherd = shepherd
+        self.boot = boot
+        self._due: dict[ReferenceId, int] = {}
+        self._heap: list[tuple[int, ReferenceId]] = []
+        self._gone: dict[ReferenceId, ReportedReplica] = {}
+        self._flight: Report | None = None
+        self._flight_due = 0
+        self._tries = 0
+        self._taken_ms = 0
+        self._stale_ms: int | None = None
+        self.accepted = 0
+        self.rejected = 0
+        """How often in a row an answer came that did not take the report."""
+
+    def __len__(self) -> int:
+        return len(self._due) + (len(self._flight.replicas) if self._flight else 0)
+
+    def note(self, reference: ReferenceId, due_ms: int) -> None:
+        """Report this replica's state, as it will be then, at `due_ms` (monotonic) or earlier."""
+        old = self._due.get(reference)
+        if old is None or due_ms < old:
+            self._due[reference] = due_ms
+            heapq.heappush(self._heap, (due_ms, reference))
+
+    def note_gone(self, reference: ReferenceId, blob: BlobId, due_ms: int) -> None:
+        """Report that a replica the namespace expects here is not here."""
+        self._gone[reference] = gone(reference, blob)
+        self.note(reference, due_ms)
+
+    def may_be_told(self, reference: ReferenceId) -> bool:
+        """Whether something that was said of this replica may be believed later: by the report in flight, or while none
+        of this boot was taken by one of an earlier boot."""
+        flying = self._flight.replicas if self._flight is not None else ()
+        return not self.accepted or any(r.reference == reference for r in flying)
+
+    def erased(self, reference: ReferenceId, blob: BlobId, due_ms: int) -> bool:
+        """Forget a replica erased by order.
+
+        A report in flight may still say that it is alive and be applied after the order was closed, and so may one of
+        an earlier boot while none of this was taken: that one is followed by the news that it is gone. Returns whether.
+        """
+        self._due.pop(reference, None)
+        self._gone.pop(reference, None)
+        followed = self.may_be_told(reference)
+        if followed:
+            self.note_gone(reference, blob, due_ms)
+        return followed
+
+    def tells_gone(self, reference: ReferenceId) -> bool:
+        """Whether it is still to be accepted that this replica is not here."""
+        flying = self._flight.replicas if self._flight is not None else ()
+        return reference in self._gone or any(r.reference == reference for r in flying)
+
+    def outdated(self, now_ms: int, apart_ms: int) -> None:
+        """The namespace may learn something in another way: send a report, if an empty one, now or so long after the
+        last."""
+        if self._stale_ms is None:
+            self._stale_ms = max(now_ms, self._taken_ms + apart_ms)
+
+    @property
+    def sent(self) -> int:
+        """The number of the last report taken, accepted or not."""
+        return self.accepted if self._flight is None else self._flight.number
+
+    def forget(self, reference: ReferenceId) -> None:
+        """Report this replica no more: the namespace has learned of it in another way."""
+        self._due.pop(reference, None)
+
+    def next_due(self) -> int | None:
+        """When the next report should be sent (monotonic; in the past when one is in flight), None when never."""
+        if self._flight is not None:
+            return 0
+        due = [each for each in (self._earliest(), self._stale_ms) if each is not None]
+        return min(due) if due else None
+
+    def _earliest(self) -> int | None:
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def told(self, until_ms: int) -> bool:
+        """Whether all that was to be reported by `until_ms` (monotonic) has been accepted, the first report too. What
+        became due later, and may be on its way, does not matter."""
+        if not self.accepted or (self._flight is not None and self._flight_due <= until_ms):
+            return False
+        due = self._earliest()
+        return due is None or due > until_ms
+
+    def take(self, now_ms: int, limit: int, describe: Describe) -> Report | None:
+        """The report to send now: the one in flight, else a new one of at most `limit` due replicas (the first of a
+        boot has none), else None."""
+        if self._flight is None:
+            due = self._earliest()
+            self._flight_due = now_ms if due is None else due
+            replicas = self._gather(now_ms, limit, describe) if self.accepted else ()
+            stale = self._stale_ms is not None and self._stale_ms <= now_ms
+            if not replicas and self.accepted and not stale:
+                return None
+            self._stale_ms, self._taken_ms = None, now_ms
+            self._flight = Report(self._shepherd, self.boot, self.accepted + 1, replicas)
+            self._tries = 0
+        self._tries += 1
+        return self._flight
+
+    def answered(self, accepted: int) -> Answered:
+        """Note the answer to the report in flight."""
+        flight = self._flight
+        assert flight is not None, "an answer without a report in flight"
+        if accepted == flight.number:
+            self.accepted, self._flight, self.rejected = accepted, None, 0
+            if accepted == 1:
+                self._stale_ms = self._taken_ms
+            return Answered(flight, first_try=self._tries == 1)
+        self.rejected += 1
+        if accepted == flight.number - 1:
+            return Answered(None)
+        self._go_on_after(accepted)
+        return Answered(None, diverged=True)
+
+    def begin_anew(self, boot: int) -> None:
+        """Number from 1 as of this later boot; what is in flight is told behind the first."""
+        self.boot = boot
+        self._go_on_after(0)
+
+    def _go_on_after(self, accepted: int) -> None:
+        """What is in flight is told by the next report but the first."""
+        flight, self._flight = self._flight, None
+        self.accepted, self._tries = accepted, 0
+        if flight is not None and accepted:
+            self._flight = replace(flight, number=accepted + 1)
+            return
+        for replica in flight.replicas if flight is not None else ():
+            if replica.state is ReplicaState.DELETED:
+                self._gone[replica.reference] = replica
+            self.note(replica.reference, self._flight_due)
+
+    def _gather(self, now_ms: int, limit: int, describe: Describe) -> tuple[ReportedReplica, ...]:
+        replicas: list[ReportedReplica] = []
+        while len(replicas) < limit:
+            due = self._earliest()
+            if due is None or due > now_ms:
+                break
+            _, reference = heapq.heappop(self._heap)
+            del self._due[reference]
+            missing = self._gone.pop(reference, None)
+            replica = describe(reference) or missing
+            if replica is not None:
+                replicas.append(replica)
+        return tuple(replicas)

@@ -1,0 +1,78 @@
+"""When to re-read which replica: suspicion first, otherwise round and round within a period, at a bounded rate.
+
+The round goes by order of reference with a cursor that survives restarts, so a Shepherd that restarts often still
+comes to its last replica. Time between two replicas is in proportion to their bytes. Pure; time is passed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.ids import ReferenceId
+from chelonia.shepherd.store.index import Index
+from chelonia.shepherd.store.lifecycle import Held
+
+REPLICA_COST_BYTES: Final = 64 * 1024
+"""What opening a replica costs, as bytes read: keeps a million tiny replicas from being free."""
+NAP_MS_MAX: Final = 60_000
+"""How long to wait at most before looking again what is here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """All replicas within `period_ms`, never faster than `bytes_per_s_max` on average."""
+
+    period_ms: int
+    bytes_per_s_max: int
+
+
+def nap_ms(pace: Pace) -> int:
+    """How long to wait at most before looking again what is here: short beside the period."""
+    return max(1, min(NAP_MS_MAX, pace.period_ms // 20))
+
+
+def read_ms(size: int, pace: Pace) -> int:
+    """How long reading `size` bytes takes at the highest rate, in ms."""
+    return size * 1000 // pace.bytes_per_s_max
+
+
+def slot_ms(size: int, index: Index, pace: Pace) -> int:
+    """The share of the period that a replica of `size` bytes takes, at least what the highest rate demands."""
+    cost = size + REPLICA_COST_BYTES
+    total = index.total_bytes + REPLICA_COST_BYTES * len(index)
+    share = pace.period_ms * cost // max(total, cost)
+    return max(share, read_ms(cost, pace))
+
+
+class Round:
+    """Chooses the next replica. `cursor` is the reference checked last in the round, to be kept across restarts."""
+
+    def __init__(self, cursor: str = "") -> None:
+        self.cursor = cursor
+        self._suspects: dict[ReferenceId, None] = {}
+
+    def suspect(self, reference: ReferenceId) -> None:
+        """Have this replica checked before any other."""
+        self._suspects[reference] = None
+
+    def is_suspect(self, reference: ReferenceId) -> bool:
+        """Whether something has been said against it that no check has settled."""
+        return reference in self._suspects
+
+    def next_suspect(self, index: Index) -> Held | None:
+        """Take the oldest suspicion that is still here, or None."""
+        while self._suspects:
+            reference = next(iter(self._suspects))
+            del self._suspects[reference]
+            held = index.get(reference)
+            if held is not None:
+                return held
+        return None
+
+    def next_in_turn(self, index: Index) -> Held | None:
+        """Advance the cursor and return the replica there, or None when there is none."""
+        held = index.after(self.cursor)
+        if held is not None:
+            self.cursor = held.reference
+        return held

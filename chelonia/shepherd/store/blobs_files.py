@@ -1,0 +1,648 @@
+"""Replicas as files on a local disk: temporary, fsync, rename, fsync directory.
+
+Layout, record and crash rules: docs/formats/replica-store.md. `incoming/` holds uploads (`.writing` while they run,
+`.kept` when suspended), `replicas/<2 hex>/` the replicas with a record beside each, `quarantine/` what was set aside.
+The record's suffix says whether the replica is committed: `.record`, or `.uncommitted` before.
+Invariants: a replica is never visible before its bytes and record are on stable storage; an upload that a crash
+interrupted is thrown away at the next start (its bytes may have holes); every path is made of a checked UUID.
+All blocking calls run in threads of this adapter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId, is_uuid, parse_reference
+from chelonia.core.replicas import ReplicaFacts
+from chelonia.core.shepherd import NO_NOTES, ByteRange, Notes, Scanned, StoredReplica, StoreIdentity
+from chelonia.shepherd.store import blobs_notes, store_state
+from chelonia.wire import records
+
+T = TypeVar("T")
+
+COMMITTED: Final = ".record"
+UNCOMMITTED: Final = ".uncommitted"
+ERASING: Final = ".erasing"
+"""What a record is called while its replica is erased: a start finishes what a crash interrupted."""
+UUID_CHARS: Final = 36
+SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
+"""Written bytes are sent to the disk in the background this often, so that the last fsync is short."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DAMAGE = (errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.EISDIR, errno.ENOTDIR)
+"""What says that the bytes are gone or rotten; anything else (no descriptors, no rights) says nothing about them."""
+
+
+class FileBlobs:
+    """The files engine.
+
+    Args:
+        root: its directory, made if missing; one process at a time.
+        min_free_bytes: refused before the disk is really full.
+        threads: concurrent blocking calls.
+
+    Raises: BAD_CONFIG when another process uses the directory, or its replicas are gone.
+    """
+
+    def __init__(self, root: Path, *, min_free_bytes: int = 0, threads: int = 8) -> None:
+        self._root = root
+        self._min_free_bytes = min_free_bytes
+        root.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock_directory(root)
+        try:
+            _prepare(root)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="blobs")
+        self._moving = threading.Lock()
+        """Held by whoever takes a replica from one folder to another or away: one of two comes first."""
+
+    def close(self) -> None:
+        """Wait for running calls and let another process have the directory."""
+        self._pool.shutdown(wait=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    async def identity(self) -> StoreIdentity | None:
+        """Read again whose store this is; None when nothing says so. Raises: UNAVAILABLE, BAD_CONFIG."""
+        return await self.run(lambda: store_state.read_identity(self._root))
+
+    async def identify(self, identity: StoreIdentity) -> None:
+        """Write durably whose store this is."""
+        await self.run(lambda: store_state.write_identity(self._root, identity))
+
+    async def probe(self) -> None:
+        """Write to the medium. Raises: UNAVAILABLE, READ_ONLY when it fails; a full one does not."""
+        path = self._root / "probe"
+        try:
+            await self.run(lambda: _write_durably(path, b"probe\n"))
+        except CheloniaError as error:
+            if error.kind is not Kind.NO_SPACE:
+                raise
+
+    async def create(self, reference: ReferenceId, *, resume: bool = False) -> FileWriter:
+        """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
+        path = self.incoming(reference, ".writing")
+        kept = self.incoming(reference, ".kept")
+        try:
+            fd, offset = await self._acquire(lambda: _open_upload(path, kept, resume))
+        except OSError as error:
+            raise _disk_error(error) from error
+        return FileWriter(self, reference, fd, offset)
+
+    async def suspended(self, reference: ReferenceId) -> int:
+        """Bytes kept of an interrupted upload, 0 when none."""
+        kept = self.incoming(reference, ".kept")
+        return await self.run(lambda: kept.stat().st_size if kept.exists() else 0)
+
+    def read(self, reference: ReferenceId, span: ByteRange) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there or they cannot be read."""
+        return self._read(self.replica(reference), span)
+
+    async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
+        """Yield what an interrupted or running upload has written so far."""
+        path = self.incoming(reference, ".writing")
+        kept = self.incoming(reference, ".kept")
+        found = await self.run(lambda: next(((p, p.stat().st_size) for p in (path, kept) if p.exists()), None))
+        if found is None:
+            return
+        async for chunk in self._read(found[0], ByteRange(0, found[1])):
+            yield chunk
+
+    async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
+        """Read the record again; None when it is missing or damaged."""
+        path = self.replica(reference)
+        return await self.run(lambda: _read_record(path)[0])
+
+    async def spoil(self, reference: ReferenceId) -> bool:
+        """Change one byte in the middle of a replica, durably; False when it has none."""
+        path = self.replica(reference)
+        return await self.run(lambda: _spoil(path))
+
+    async def settle(self, references: tuple[ReferenceId, ...]) -> None:
+        """Note durably that these replicas are committed: one directory fsync per directory touched."""
+        paths = [self.replica(reference) for reference in references]
+        await self.run(lambda: _settle(paths))
+
+    async def erase(self, reference: ReferenceId) -> bool:
+        """Remove bytes and record durably, wherever they are; False when there was nothing."""
+        kept = self.incoming(reference, ".kept")
+        places = (self.replica(reference), self._aside(reference))
+        return await self._move(lambda: _erase(kept, places))
+
+    async def quarantine(self, reference: ReferenceId) -> None:
+        """Set bytes and record aside."""
+        source, target = self.replica(reference), self._aside(reference)
+        await self._move(lambda: _move_aside(source, target))
+
+    async def discard(self, reference: ReferenceId) -> bool:
+        """Remove durably what was set aside, and only that; False when it was not there."""
+        place = self._aside(reference)
+        return await self._move(lambda: _erase_at(place))
+
+    async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
+        """Bring back, as committed, what was set aside; None when its bytes are not there."""
+        source, target = self._aside(reference), self.replica(reference)
+        return await self._move(lambda: _bring_back(source, target))
+
+    async def leftovers(self) -> tuple[ReferenceId, ...]:
+        """Interrupted uploads kept by `suspend`, in order."""
+        folder = self._root / "incoming"
+        names = await self.run(lambda: sorted(os.listdir(folder)))
+        return tuple(ReferenceId(name.removesuffix(".kept")) for name in names if name.endswith(".kept"))
+
+    async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
+        """What was set aside, in order of reference: `limit` (0: all) behind the reference `after`."""
+        folder = self._root / "quarantine"
+        return await self.run(lambda: tuple(islice(_scan_folder(folder, after), limit or None)))
+
+    async def count_quarantined(self) -> int:
+        """How many replicas are set aside."""
+        folder = self._root / "quarantine"
+        return await self.run(lambda: sum(map(is_uuid, {name[:UUID_CHARS] for name in os.listdir(folder)})))
+
+    async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
+        """Every replica on disk, a folder a page. Erasures and moves that a crash interrupted are finished."""
+        for number in range(256):
+            folder = self._root / "replicas" / f"{number:02x}"
+            noted = notes.parts.get(folder.name, {})
+            page = await self.run(lambda folder=folder, noted=noted: _scan_page(folder, noted))  # type: ignore[misc]
+            alone = [stored for stored in page.read if stored.size < 0]
+            moved = {stored.reference for stored in alone if await self._follows_aside(stored.reference)}
+            yield replace(page, read=[stored for stored in page.read if stored.reference not in moved])
+
+    async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
+        """How many bytes of these replicas are there, -1 where none are."""
+        folder = f"{self._root}/replicas"
+        paths = [f"{folder}/{reference[:2]}/{reference}" for reference in references]
+        return await self.run(lambda: tuple(map(_size, paths)))
+
+    async def notes(self, head: bytes = b"") -> Notes:
+        """What was noted of replicas, each behind `head`."""
+        return await self.run(lambda: blobs_notes.read(self._root, head))
+
+    async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
+        """Note something of replicas."""
+        await self.run(lambda: blobs_notes.append(self._root / blobs_notes.NAME, notes))
+
+    async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
+        """Note this, and forget all else."""
+        draft = self._root / blobs_notes.DRAFT
+        try:
+            await self.run(lambda: blobs_notes.append(draft, {}))
+            async for page in pages:
+                await self.run(lambda page=page: blobs_notes.append(draft, page))  # type: ignore[misc]
+            await self.run(lambda: _replace_durably(draft, self._root / blobs_notes.NAME))
+        finally:
+            await self.run(lambda: draft.unlink(missing_ok=True))
+
+    async def _follows_aside(self, reference: ReferenceId) -> bool:
+        """Whether a record was alone because its bytes are in quarantine; it is moved there too."""
+        source, target = self.replica(reference), self._aside(reference)
+        if not await self.run(target.exists):
+            return False
+        await self.run(lambda: _move_aside(source, target))
+        return True
+
+    async def space(self) -> tuple[int, int]:
+        """(free, total) bytes usable for replicas; the reserve is not free."""
+        return await self.run(lambda: (max(self.free_bytes(), 0), self._total_bytes()))
+
+    # --- for the writer -------------------------------------------------------------------------------------------
+
+    async def run(self, fn: Callable[[], T]) -> T:
+        """Run a blocking call in this adapter's threads; an OSError becomes a CheloniaError."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, fn)
+        except OSError as error:
+            raise _disk_error(error) from error
+
+    async def _move(self, fn: Callable[[], T]) -> T:
+        """Run a blocking call while no other one moves replicas."""
+
+        def alone() -> T:
+            with self._moving:
+                return fn()
+
+        return await self.run(alone)
+
+    def start(self, fn: Callable[[], None]) -> asyncio.Future[None]:
+        """Start a blocking call without waiting for it."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, fn)
+
+    def incoming(self, reference: ReferenceId, suffix: str) -> Path:
+        """Where an upload is. Raises: BAD_REQUEST unless `reference` is a UUID."""
+        return self._root / "incoming" / (parse_reference(reference) + suffix)
+
+    def replica(self, reference: ReferenceId) -> Path:
+        """Where a replica is. Raises: BAD_REQUEST unless `reference` is a UUID."""
+        return self._root / "replicas" / parse_reference(reference)[:2] / reference
+
+    def _aside(self, reference: ReferenceId) -> Path:
+        return self._root / "quarantine" / parse_reference(reference)
+
+    def free_bytes(self) -> int:
+        """Free bytes above the reserve; negative below it. Blocks."""
+        stat = os.statvfs(self._root)
+        return stat.f_bavail * stat.f_frsize - self._min_free_bytes
+
+    def _total_bytes(self) -> int:
+        stat = os.statvfs(self._root)
+        return stat.f_blocks * stat.f_frsize
+
+    async def _read(self, path: Path, span: ByteRange) -> AsyncIterator[bytes]:
+        """Open with the first chunk, so that a small file costs one thread hop; read one chunk ahead of the taker."""
+        offset, end, fd = span.offset, span.offset + span.length, -1
+        ahead: asyncio.Future[tuple[int, bytes]] | None = None
+        try:
+            while offset < end:
+                ahead = ahead or self._begin_read(path, fd, offset, end)
+                want = min(bounds.CHUNK_BYTES, end - offset)
+                fd, chunk = await asyncio.shield(ahead)
+                ahead = None
+                if len(chunk) != want:
+                    raise CheloniaError(Kind.NOT_ALIVE, "read", path.name, f"bytes missing after {offset + len(chunk)}")
+                offset += want
+                if offset < end:
+                    ahead = self._begin_read(path, fd, offset, end)
+                yield chunk
+        except OSError as error:
+            if error.errno not in _DAMAGE:
+                raise _disk_error(error) from error
+            raise CheloniaError(Kind.NOT_ALIVE, "read", path.name, f"unreadable: {error.strerror}") from error
+        finally:
+            if ahead is not None:  # while the thread works on it, the descriptor is not ours to close
+                ahead.add_done_callback(_close_unwanted)
+            elif fd >= 0:
+                os.close(fd)
+
+    def _begin_read(self, path: Path, fd: int, offset: int, end: int) -> asyncio.Future[tuple[int, bytes]]:
+        where = (offset, min(bounds.CHUNK_BYTES, end - offset))
+        return asyncio.get_running_loop().run_in_executor(self._pool, lambda: _read_at(path, fd, where))
+
+    async def _acquire(self, fn: Callable[[], tuple[int, T]]) -> tuple[int, T]:
+        """Run a blocking call that answers an open descriptor first; a cancelled caller leaks none."""
+        work = asyncio.get_running_loop().run_in_executor(self._pool, fn)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(_close_unwanted)
+            raise
+
+
+class FileWriter:
+    """One upload into a temporary file."""
+
+    def __init__(self, store: FileBlobs, reference: ReferenceId, fd: int, offset: int) -> None:
+        self._store = store
+        self._reference = reference
+        self._fd = fd
+        self._offset = offset
+        self._synced = offset
+        self._sync: asyncio.Future[None] | None = None
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far."""
+        return self._offset
+
+    async def write(self, chunk: bytes) -> None:
+        """Append. Raises: NO_SPACE (the partial file is removed), UNAVAILABLE."""
+        try:
+            await self._store.run(lambda: self._append(chunk))
+        except CheloniaError:
+            await self.abort()
+            raise
+        self._offset += len(chunk)
+        if self._offset - self._synced >= SYNC_EVERY_BYTES and (self._sync is None or self._sync.done()):
+            await self._synchronised()
+            self._synced, fd = self._offset, self._fd
+            self._sync = self._store.start(lambda: os.fdatasync(fd))
+
+    async def commit(self, facts: ReplicaFacts) -> None:
+        """Put bytes and record on stable storage under their final name. Raises: NO_SPACE, UNAVAILABLE."""
+        assert facts.size == self._offset, f"record says {facts.size} bytes, {self._offset} were written"
+        record = records.encode_facts(facts)
+        try:
+            await self._synchronised()
+            await self._store.run(lambda: self._publish(record))
+        except CheloniaError:
+            await self.abort()
+            raise
+
+    async def suspend(self) -> None:
+        """Keep what was written, durably, for a later resume."""
+        await self._synchronised()
+        writing = self._store.incoming(self._reference, ".writing")
+        await self._store.run(lambda: self._keep(writing))
+
+    async def abort(self) -> None:
+        """Throw away what was written."""
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        writing = self._store.incoming(self._reference, ".writing")
+        await self._store.run(lambda: _discard(fd, writing))
+
+    def _append(self, chunk: bytes) -> None:
+        if self._store.free_bytes() < len(chunk):
+            raise OSError(errno.ENOSPC, "the reserve of free space is reached")
+        blobs_notes.write_all(self._fd, chunk)
+
+    async def _synchronised(self) -> None:
+        sync, self._sync = self._sync, None
+        if sync is not None:
+            try:
+                await sync
+            except OSError as error:
+                raise _disk_error(error) from error
+
+    def _publish(self, record: bytes) -> None:
+        """The order matters: a record without bytes is understood at the next start, bytes without a record are not."""
+        os.fsync(self._fd)
+        final = self._store.replica(self._reference)
+        draft = self._store.incoming(self._reference, COMMITTED)
+        _write_durably(draft, record)
+        os.replace(draft, _with(final, UNCOMMITTED))
+        os.replace(self._store.incoming(self._reference, ".writing"), final)
+        _fsync_directory(final.parent)
+        os.close(self._fd)
+        self._fd = -1
+
+    def _keep(self, writing: Path) -> None:
+        os.fsync(self._fd)
+        os.close(self._fd)
+        self._fd = -1
+        os.replace(writing, writing.with_suffix(".kept"))
+        _fsync_directory(writing.parent)
+
+
+# --- blocking pieces, run in threads -------------------------------------------------------------------------------
+
+
+def _with(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold the directory as the engine would. Raises: BAD_CONFIG when a process uses it."""
+    fd = _lock_directory(root)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock_directory(root: Path) -> int:
+    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        cause = "another process uses this directory; give each Shepherd its own"
+        raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), cause) from error
+    return fd
+
+
+def _prepare(root: Path) -> None:
+    """Make the folders and throw away uploads that a crash interrupted."""
+    shards = [root / "replicas" / f"{number:02x}" for number in range(256)]
+    fresh = not shards[-1].exists()
+    if not shards[0].parent.exists() and (root / store_state.IDENTITY).exists():
+        cause = (
+            "its replicas/ is gone: mount or put back what was there; if the replicas are lost for good, "
+            "`cheloniad accept-store` says so to the cluster"
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), cause)
+    for folder in (root / "incoming", root / "quarantine", *shards):
+        folder.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        for folder in (root / "replicas", root, root.parent):
+            _fsync_directory(folder)
+    for path in (root / "incoming").iterdir():
+        if path.suffix != ".kept":
+            path.unlink()
+    (root / blobs_notes.DRAFT).unlink(missing_ok=True)
+
+
+def _open_upload(path: Path, kept: Path, resume: bool) -> tuple[int, int]:
+    if resume and kept.exists():
+        os.replace(kept, path)
+    else:
+        kept.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return fd, os.fstat(fd).st_size
+
+
+def _discard(fd: int, path: Path) -> None:
+    os.close(fd)
+    path.unlink(missing_ok=True)
+    path.with_suffix(COMMITTED).unlink(missing_ok=True)
+
+
+def _close_unwanted(work: asyncio.Future[tuple[int, T]]) -> None:
+    if not work.cancelled() and work.exception() is None:
+        os.close(work.result()[0])
+
+
+def _read_at(path: Path, fd: int, where: tuple[int, int]) -> tuple[int, bytes]:
+    if fd < 0:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return fd, os.pread(fd, where[1], where[0])
+    except OSError:
+        os.close(fd)
+        raise
+
+
+def _read_record(path: Path) -> tuple[ReplicaFacts | None, bool]:
+    """(facts or None, committed) of the replica at `path`; a record that cannot be read counts as committed."""
+    for suffix in (COMMITTED, UNCOMMITTED):
+        try:
+            raw = _with(path, suffix).read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in _DAMAGE:
+                raise
+            return None, True
+        try:
+            return records.decode_facts(raw), suffix == COMMITTED
+        except CheloniaError as damage:
+            if damage.kind is Kind.NOT_SUPPORTED:
+                raise  # written by newer software: nothing is wrong with it
+            return None, True
+    return None, True
+
+
+def _scan_page(folder: Path, noted: dict[ReferenceId, bytes]) -> Scanned:
+    """Noted replicas of which there are bytes and a record, and all else as it is read. A million pass through here at
+    a start, so they are looked up as sets."""
+    listed = os.listdir(folder)
+    bare = {name for name in listed if len(name) == UUID_CHARS}
+    committed = _with_suffix(listed, COMMITTED) & bare & noted.keys()
+    if 2 * len(committed) == len(listed):  # nothing else is there
+        return Scanned(folder.name, _of(committed, noted), frozenset(), [])
+    bare -= _with_suffix(listed, ERASING)
+    uncommitted = _with_suffix(listed, UNCOMMITTED) & bare & noted.keys()
+    seen = committed & bare | uncommitted
+    rest = [name for name in listed if name[:UUID_CHARS] not in seen]
+    return Scanned(folder.name, _of(seen, noted), frozenset(uncommitted), list(_scan_names(folder, rest)))
+
+
+def _of(seen: Set[ReferenceId], noted: dict[ReferenceId, bytes]) -> dict[ReferenceId, bytes]:
+    return noted if len(seen) == len(noted) else {each: note for each, note in noted.items() if each in seen}
+
+
+def _with_suffix(listed: list[str], suffix: str) -> set[ReferenceId]:
+    chars = UUID_CHARS + len(suffix)
+    found = {name[:UUID_CHARS] for name in listed if len(name) == chars and name.endswith(suffix)}
+    return cast(set[ReferenceId], found)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        if error.errno not in _DAMAGE:
+            raise
+        return -1
+
+
+def _scan_folder(folder: Path, after: str) -> Iterator[StoredReplica]:
+    return _scan_names(folder, (name for name in os.listdir(folder) if name[:UUID_CHARS] > after))
+
+
+def _scan_names(folder: Path, listed: Iterable[str]) -> Iterator[StoredReplica]:
+    names = dict.fromkeys(sorted(listed))
+    references = {name.removesuffix(COMMITTED).removesuffix(UNCOMMITTED).removesuffix(ERASING): None for name in names}
+    for reference in sorted(references):
+        if not is_uuid(reference):
+            continue
+        path = folder / reference
+        if reference + ERASING in names:
+            _erase_at(path)
+            continue
+        facts, committed = _read_record(path)
+        yield StoredReplica(ReferenceId(reference), facts, path.stat().st_size if reference in names else -1, committed)
+
+
+def _spoil(path: Path) -> bool:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        middle = os.fstat(fd).st_size // 2
+        found = os.pread(fd, 1, middle)
+        if found:
+            os.pwrite(fd, bytes((found[0] ^ 0xFF,)), middle)
+            os.fsync(fd)
+        return bool(found)
+    finally:
+        os.close(fd)
+
+
+def _settle(paths: list[Path]) -> None:
+    folders: dict[Path, None] = {}
+    for path in paths:
+        if _with(path, UNCOMMITTED).exists():
+            os.replace(_with(path, UNCOMMITTED), _with(path, COMMITTED))
+            folders[path.parent] = None
+    for folder in folders:
+        _fsync_directory(folder)
+
+
+def _erase(kept: Path, places: tuple[Path, ...]) -> bool:
+    found = kept.exists()
+    kept.unlink(missing_ok=True)
+    for place in places:
+        found = _erase_at(place) or found
+    return found
+
+
+def _erase_at(place: Path) -> bool:
+    """The record is renamed first: it is the intent, and whoever finds it after a crash goes on here. Without a record
+    there is nothing to be mistaken about."""
+    intent = _with(place, ERASING)
+    for record in (_with(place, COMMITTED), _with(place, UNCOMMITTED)):
+        if record.exists():
+            os.replace(record, intent)
+    parts = [part for part in (place, intent) if part.exists()]
+    for part in parts:
+        part.unlink(missing_ok=True)
+    if parts:
+        _fsync_directory(place.parent)
+    return bool(parts)
+
+
+def _move_aside(source: Path, target: Path) -> None:
+    for suffix in ("", COMMITTED, UNCOMMITTED):
+        if _with(source, suffix).exists():
+            os.replace(_with(source, suffix), _with(target, suffix))
+    _fsync_directory(target.parent)
+    _fsync_directory(source.parent)
+
+
+def _bring_back(source: Path, target: Path) -> StoredReplica | None:
+    """The record goes first, as committed: a crash in between leaves one whose bytes are still aside and can follow."""
+    if not source.exists():
+        return None
+    for suffix in (UNCOMMITTED, COMMITTED):
+        if _with(source, suffix).exists():
+            os.replace(_with(source, suffix), _with(target, COMMITTED))
+            _fsync_directory(target.parent)
+    os.replace(source, target)
+    _fsync_directory(target.parent)
+    _fsync_directory(source.parent)
+    facts, committed = _read_record(target)
+    return StoredReplica(ReferenceId(target.name), facts, target.stat().st_size, committed)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        blobs_notes.write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _replace_durably(draft: Path, path: Path) -> None:
+    fd = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(draft, path)
+    _fsync_directory(path.parent)
+
+
+def _fsync_directory(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _disk_error(error: OSError) -> CheloniaError:
+    name = os.path.basename(str(error.filename or ""))
+    if error.errno in _FULL:
+        return CheloniaError(Kind.NO_SPACE, "write", name, "the disk of this Shepherd is full; free space or add disks")
+    if error.errno == errno.EROFS:
+        return CheloniaError(Kind.READ_ONLY, "write", name, "the disk of this Shepherd is mounted read-only")
+    return CheloniaError(Kind.UNAVAILABLE, "disk", name, f"the disk of this Shepherd failed: {error.strerror}")

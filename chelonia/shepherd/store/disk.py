@@ -1,0 +1,94 @@
+"""Whose store the disk under a Shepherd is, and whether it is still there.
+
+A store has an id, made once and kept with the replicas; the cluster records which one each Shepherd has. Until a
+cluster has taken a store in, no bytes are put on it: the directory may be the empty one under a disk that is not
+mounted. A disk that goes away while the Shepherd runs is told by its identity, or by a write that fails: then nothing
+is concluded of any replica, nothing is erased or reported, and heartbeats say why.
+Runbook: docs/operate/when-a-disk-dies.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ServiceId
+from chelonia.core.shepherd import BlobStore, StoreIdentity
+from chelonia.core.timing.clock import Ids
+
+log = logging.getLogger(__name__)
+
+CURE: Final = (
+    "mount or put back the right disk; if this one is really to be its store from now on, stop it and run "
+    "`cheloniad accept-store`"
+)
+"""What to do when a directory is not the store that was expected."""
+
+
+class Disk:
+    """The store of one Shepherd.
+
+    `trouble`: why nothing can be said of the replicas now. `refused`: why the cluster does not hear this Shepherd.
+    """
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+        self.identity = StoreIdentity("", ServiceId(""))
+        self.trouble = ""
+        self.refused = ""
+
+    @property
+    def unready(self) -> str:
+        """Why no bytes are taken, "" when they are."""
+        admitted = (
+            "" if self.identity.cluster else "no Librarian has answered yet: this store is not known to a cluster"
+        )
+        return self.trouble or self.refused or admitted
+
+    async def open(self, service: ServiceId, ids: Ids) -> None:
+        """Read whose store it is, or make a fresh one this Shepherd's. Raises: BAD_CONFIG when it is another's."""
+        found = await self._blobs.identity()
+        if found is None:
+            found = StoreIdentity(ids.uuid(), service)
+            await self._blobs.identify(found)
+            log.info("store made id=%s", found.store)
+        if found.service != service:
+            cause = f"this directory is the store of {found.service}, not of {service}; {CURE}"
+            raise CheloniaError(Kind.BAD_CONFIG, "open store", found.store, cause)
+        self.identity = found
+
+    async def admit(self, cluster: str) -> None:
+        """A Librarian of this cluster knows the store: from now on it belongs there."""
+        if cluster and (self.identity.cluster != cluster or self.identity.replaces):
+            await self._blobs.identify(replace(self.identity, cluster=cluster, replaces=False))
+            self.identity = replace(self.identity, cluster=cluster, replaces=False)
+
+    async def look(self, *, hard: bool = False) -> bool:
+        """Whether the disk is there. `hard`: write to it too, for what is read may come from a cache."""
+        trouble = await self._found_trouble(hard)
+        if trouble and not self.trouble:
+            log.error("the store is not there any more: %s; nothing is concluded of its replicas; %s", trouble, CURE)
+        if not trouble and self.trouble:
+            log.info("the store is there again id=%s", self.identity.store)
+        self.trouble = trouble
+        return not trouble
+
+    async def require(self, *, hard: bool = False) -> None:
+        """`hard`: as for `look`. Raises: UNAVAILABLE when the disk is not there."""
+        if not await self.look(hard=hard):
+            raise CheloniaError(Kind.UNAVAILABLE, "disk", self.identity.store, self.trouble)
+
+    async def _found_trouble(self, hard: bool) -> str:
+        try:
+            found = await self._blobs.identity()
+            if found is not None and found.store == self.identity.store and (hard or self.trouble):
+                await self._blobs.probe()  # what has failed once must prove itself
+        except CheloniaError as error:
+            return f"its disk fails: {error.cause}"
+        if found is None:
+            return "its directory is empty"
+        if found.store != self.identity.store:
+            return f"its directory holds store {found.store}"
+        return ""

@@ -1,0 +1,228 @@
+"""Copies to other Shepherds: written along with an upload (`Fanout`), or pushed from the stored replica (`push_copy`).
+
+A copy that takes no byte for `forward_stall_ms` is dropped; whoever asked for it is served by a spare. One that owes
+its receipt is asked, on another connection, whether it lives: a busy disk is waited for, a frozen process is not.
+Nobody vouches for another's copy: a copy counts when the other Shepherd's own receipt names the same blob, size and
+checksums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine
+from typing import Any, Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId
+from chelonia.core.replicas import Checksums, Receipt
+from chelonia.core.shepherd import ByteRange, Uploaded
+from chelonia.core.timing.clock import Clock, done_within
+from chelonia.core.timing.pacing import Pace
+from chelonia.shepherd.node import Node
+from chelonia.shepherd.store.lifecycle import Held
+from chelonia.shepherd.waiting import settled
+
+log = logging.getLogger(__name__)
+
+PART_MS: Final = 250
+"""A copy that is slowed down sends some bytes so often: the other side sees that it lives."""
+ASK_MS: Final = 15_000
+"""So often the other side of a repair copy is asked whether it lives, and so long it may take to answer."""
+_PASSING: Final = (Kind.NETWORK, Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNAVAILABLE, Kind.CONFLICT, Kind.BAD_RANGE)
+"""Failures of a push after which it is resumed where it left off."""
+_SILENT: Final = (Kind.TIMEOUT,)
+"""What says that the other side does not live: it is frozen."""
+_LOST: Final = (*_SILENT, Kind.NETWORK, Kind.BAD_TICKET)
+"""The same for a repair copy: its machine may be off, or back without the upload, and nothing need break the connection
+over which the bytes went."""
+
+
+def receipt_of(answer: Uploaded, blob: BlobId, size: int, checksums: Checksums) -> Receipt:
+    """The receipt in `answer` for these bytes. Raises: CHECKSUM when there is none."""
+    for receipt in answer.receipts:
+        if receipt.blob == blob and receipt.size == size and receipt.checksums.agrees(checksums):
+            return receipt
+    raise CheloniaError(Kind.CHECKSUM, "copy", blob, "the other Shepherd gave no receipt for the bytes that were sent")
+
+
+async def push_copy(node: Node, turl: str, held: Held, *, resume: bool = False, paced: bool = False) -> Receipt:
+    """Push a stored replica to `turl`, resuming after interruptions; returns the other side's receipt.
+
+    Args: resume: something may be there already, ask first; paced: nobody waits for it, so it keeps within the rate.
+    Raises: NOT_ALIVE when our own copy cannot be read, what the other side answered, NETWORK, TIMEOUT, CHECKSUM.
+    """
+    for left in range(node.settings.copy_tries - 1, -1, -1):
+        try:
+            offset = await node.ports.transfers.offset(turl) if resume else 0
+            answer = await _push_from(node, turl, held, offset, paced=paced)
+            return receipt_of(answer, held.blob, held.size, held.checksums)
+        except CheloniaError as error:
+            if error.kind in (Kind.NOT_ALIVE, Kind.CHECKSUM):
+                node.suspect(held.reference)
+            busy = error.kind is Kind.BUSY and resume  # else nothing is there yet that would be lost
+            if not (error.kind in _PASSING or busy) or left == 0:
+                raise
+            log.info("push interrupted reference=%s tries_left=%d error=%s", held.reference, left, error)
+        resume = True
+        await node.ports.clock.sleep(node.settings.copy_retry_ms)
+    raise AssertionError("copy_tries is at least 1")
+
+
+async def _push_from(node: Node, turl: str, held: Held, offset: int, *, paced: bool) -> Uploaded:
+    if offset < 0:  # complete on the other side: an empty body at the end asks for its answer again
+        offset = held.size
+    if offset > held.size:
+        raise CheloniaError(Kind.CHECKSUM, "copy", held.reference, "the other side holds more bytes than there are")
+    length = held.size - offset
+    body = node.ports.blobs.read(held.reference, ByteRange(offset, length))
+    if paced:
+        body = at_pace(body, node.sending_pace, node.ports.clock)
+        answer = await _while_alive(node, turl, node.ports.transfers.push(turl, body, length, offset, patient=True))
+    else:
+        answer = await node.ports.transfers.push(turl, body, length, offset)
+    if not answer.complete:
+        raise CheloniaError(Kind.INCOMPLETE, "copy", held.reference, f"{answer.offset} of {held.size} bytes arrived")
+    return answer
+
+
+async def at_pace(body: AsyncIterator[bytes], pace: Pace, clock: Clock) -> AsyncGenerator[bytes, None]:
+    """The same bytes, all bodies at one pace together no faster than it says at each moment; at 0 at once."""
+    async for chunk in body:
+        rest = chunk
+        while rest and (rate := pace.per_s_max):
+            part, rest = rest[: _part_bytes(rate)], rest[_part_bytes(rate) :]
+            pace.spend(len(part), clock.monotonic_ms())
+            yield part
+            await clock.sleep(pace.wait_ms(clock.monotonic_ms()))
+        if rest:
+            yield rest
+
+
+def _part_bytes(bytes_per_s_max: float) -> int:
+    """How much goes at once: no more than `PART_MS` of it."""
+    return max(1, int(bytes_per_s_max) * PART_MS // 1000)
+
+
+async def _while_alive(node: Node, turl: str, push: Coroutine[Any, Any, Uploaded]) -> Uploaded:
+    """The answer to a push that may be taken as slowly as the other side likes. Raises: TIMEOUT when that one answers
+    nobody any more, or knows nothing of it, and what the push raises."""
+    task = asyncio.ensure_future(push)
+    try:
+        if why := await not_awaited(node, turl, task, paced=True):
+            raise CheloniaError(Kind.TIMEOUT, "copy", cause=f"who takes it is not waited for: {why}")
+        return task.result()
+    finally:
+        await settled(task)
+
+
+async def not_awaited(
+    node: Node, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1, *, paced: bool = False
+) -> str:
+    """Wait for `task`, which sends to `turl`, while the other side answers questions, and who it is can be believed;
+    returns why it is waited for no longer, "" when it has ended.
+
+    Args:
+        give_up_ms: monotonic; -1: never, while the other side lives.
+        paced: it is a repair copy, which is asked for every `ASK_MS`, not twice in `forward_stall_ms`, and which ends
+            also when nothing listens there or the upload is not known there.
+    """
+    clock, half_ms = node.ports.clock, ASK_MS if paced else node.settings.forward_stall_ms // 2
+    dead = _LOST if paced else _SILENT
+    while not await done_within(clock, task, half_ms):
+        question = asyncio.ensure_future(node.ports.transfers.offset(turl))
+        try:
+            answered = await done_within(clock, question, half_ms)
+            why = _dead(question, dead) if answered else f"asked whether it lives, it has not answered in {half_ms} ms"
+        finally:
+            await settled(question)
+        if not why and 0 <= give_up_ms <= clock.monotonic_ms():
+            why = "its time is over"
+        if why and not task.done():
+            return why
+    return ""
+
+
+def _dead(question: asyncio.Future[int], dead: Collection[Kind]) -> str:
+    """Why what came of a question says that the other side does not live, "" when it does. One whose certificate is
+    refused serves no user, though bytes may go on over a connection that stands. Not when it is being connected to but
+    in its answer `EXPIRED` is said of the ticket: a copy may take longer than that is good for a question."""
+    error = question.exception()
+    if not isinstance(error, CheloniaError):
+        return ""
+    refused = error.kind is Kind.UNTRUSTED or (error.kind is Kind.EXPIRED and error.op == "connect")
+    return str(error) if refused or error.kind in dead else ""
+
+
+class Leg:
+    """One copy being written along with an upload."""
+
+    def __init__(self, node: Node, turl: str, length: int) -> None:
+        self.turl = turl
+        self._node = node
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(node.settings.forward_queue_chunks)
+        self.task = node.background.start(node.ports.transfers.push(turl, self._body(), length))
+
+    async def offer(self, chunk: bytes | None) -> None:
+        """Queue a chunk (None: the end); a leg that takes nothing in time is dropped."""
+        if self.task.done():
+            return
+        if not self._queue.full():
+            self._queue.put_nowait(chunk)
+            return
+        waiting = asyncio.ensure_future(self._queue.put(chunk))
+        if await done_within(self._node.ports.clock, waiting, self._node.settings.forward_stall_ms):
+            return
+        waiting.cancel()
+        log.info("copy dropped: it took no byte for %d ms", self._node.settings.forward_stall_ms)
+        await settled(self.task)
+
+    async def receipt(self, held: Held) -> Receipt | None:
+        """Wait for the other side's receipt as long as it lives; None when the leg failed."""
+        if why := await self._not_awaited():
+            log.info("copy dropped: no receipt came reference=%s: %s", held.reference, why)
+            await settled(self.task)
+        if self.task.cancelled():
+            return None
+        error = self.task.exception()
+        if isinstance(error, CheloniaError):
+            log.info("copy failed reference=%s error=%s", held.reference, error)
+            return None
+        try:
+            return receipt_of(self.task.result(), held.blob, held.size, held.checksums)
+        except CheloniaError as refusal:
+            log.warning("copy refused reference=%s error=%s", held.reference, refusal)
+            return None
+
+    async def _not_awaited(self) -> str:
+        """Why it has not ended in the time it has, and while the other side answers; "" when it has."""
+        give_up_ms = self._node.ports.clock.monotonic_ms() + self._node.settings.forward_finish_ms
+        return await not_awaited(self._node, self.turl, self.task, give_up_ms)
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        while (chunk := await self._queue.get()) is not None:
+            yield chunk
+
+
+class Fanout:
+    """The copies written along with one upload. The last chunk is to be offered only when the bytes are verified, so
+    that an upload that breaks off or has the wrong checksum never becomes a complete copy elsewhere."""
+
+    def __init__(self, node: Node, turls: tuple[str, ...], length: int) -> None:
+        self._legs = [Leg(node, turl, length) for turl in turls]
+
+    async def offer(self, chunk: bytes | None) -> None:
+        """Hand a chunk to every copy still running; None ends them."""
+        for leg in self._legs:
+            await leg.offer(chunk)
+
+    async def receipts(self, held: Held) -> tuple[tuple[Receipt, ...], tuple[str, ...]]:
+        """Wait for all copies; returns the receipts, and the TURLs of those that failed."""
+        answers = await asyncio.gather(*(leg.receipt(held) for leg in self._legs))
+        failed = tuple(leg.turl for leg, receipt in zip(self._legs, answers, strict=True) if receipt is None)
+        return tuple(receipt for receipt in answers if receipt is not None), failed
+
+    async def cancel(self) -> None:
+        """End all copies; what they have written is never complete."""
+        for leg in self._legs:
+            await settled(leg.task)

@@ -1,0 +1,136 @@
+"""One body on its way in: gathered to chunks, hashed, written and forwarded at once.
+
+While one chunk is hashed and written the next is received. The last chunk is held back from the forwards until
+`release`, which the caller does after the checksum is verified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.shepherd import BlobWriter
+from chelonia.shepherd.store.checksums import OFF_LOOP_BYTES_MIN, Hasher, Worker
+from chelonia.shepherd.transfers.forwarding import Fanout
+
+
+class Intake:
+    """Takes one body.
+
+    Args:
+        writer, hasher: at the same offset.
+        fanout: copies to write along.
+        limit: total bytes the replica may have, -1 when unknown.
+    """
+
+    def __init__(self, worker: Worker, writer: BlobWriter, hasher: Hasher, fanout: Fanout, limit: int) -> None:
+        self._worker = worker
+        self.writer = writer
+        self.hasher = hasher
+        self.fanout = fanout
+        self._limit = limit
+        self._arrived = writer.offset
+        self._pieces: list[bytes] = []
+        self._gathered = 0
+        self._stage: asyncio.Task[Any] | None = None
+        self._last: bytes | None = None
+        self.write_failed = False
+
+    @property
+    def arrived(self) -> int:
+        """Bytes of the replica that are here, written or not."""
+        return self._arrived
+
+    async def take(self, body: AsyncIterator[bytes]) -> None:
+        """Consume `body` to its end. Raises: TOO_LARGE beyond the limit, what the disk and the body raise."""
+        async for piece in body:
+            self._arrived += len(piece)
+            if 0 <= self._limit < self._arrived:
+                cause = f"more than the {self._limit} bytes that were announced"
+                raise CheloniaError(Kind.TOO_LARGE, "PUT", "", cause)
+            self._pieces.append(piece)
+            self._gathered += len(piece)
+            if self._gathered >= bounds.CHUNK_BYTES:
+                await self._flush()
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Write what has arrived."""
+        await self._flush()
+        await self._staged()
+
+    async def release(self) -> None:
+        """Let the forwards have the last chunk and the end."""
+        if self._last:
+            await self.fanout.offer(self._last)
+        self._last = None
+        await self.fanout.offer(None)
+
+    async def give_up(self) -> None:
+        """Throw away what was written, here and at the forwards."""
+        await self._quiet()
+        await self.fanout.cancel()
+        await self.writer.abort()
+
+    async def keep(self) -> int:
+        """Keep what has arrived for a resume; returns how many bytes there are."""
+        await self.fanout.cancel()
+        try:
+            await self.drain()
+            if self.writer.offset > 0:
+                await self.writer.suspend()
+                return self.writer.offset
+        except CheloniaError:
+            pass  # a disk that fails keeps nothing; the cause was told by whoever met it first
+        await self._quiet()
+        await self.writer.abort()
+        return 0
+
+    async def _flush(self) -> None:
+        data = b"".join(self._pieces) if len(self._pieces) != 1 else self._pieces[0]
+        self._pieces.clear()
+        self._gathered = 0
+        for start in range(0, len(data), bounds.CHUNK_BYTES):
+            chunk = data if len(data) <= bounds.CHUNK_BYTES else data[start : start + bounds.CHUNK_BYTES]
+            await self._staged()
+            self._stage = asyncio.ensure_future(self._store(chunk))
+
+    async def _staged(self) -> None:
+        """Wait for the running stage. A cancelled caller leaves it running, so that offset and bytes stay in step."""
+        if self._stage is not None:
+            await asyncio.wait((self._stage,))
+            stage, self._stage = self._stage, None
+            stage.result()
+
+    async def _quiet(self) -> None:
+        """Let the running stage end, however it ends."""
+        if self._stage is not None:
+            await asyncio.wait((self._stage,))
+            stage, self._stage = self._stage, None
+            if not stage.cancelled():
+                stage.exception()
+
+    async def _store(self, chunk: bytes) -> None:
+        if len(chunk) < OFF_LOOP_BYTES_MIN:
+            self.hasher.update(chunk)
+            await self._write(chunk)
+        else:
+            hashing = asyncio.ensure_future(self.hasher.feed(self._worker, chunk))
+            try:
+                await self._write(chunk)
+            finally:
+                await asyncio.wait((hashing,))
+            hashing.result()
+        if self._last is not None:
+            await self.fanout.offer(self._last)
+        self._last = chunk
+
+    async def _write(self, chunk: bytes) -> None:
+        try:
+            await self.writer.write(chunk)
+        except CheloniaError:
+            self.write_failed = True
+            raise

@@ -1,0 +1,541 @@
+"""Uploads: space reserved and tickets issued (`offer`), bytes received (`receive`), purposes fulfilled.
+
+The table of open uploads is in memory: after a restart their tickets are refused, and the cause says to ask for a new
+TURL. One ticket completes once; what it completed is remembered until the ticket expires, or very many others are
+complete, so the same client's repeat with the same bytes gets the same answer.
+An upload of a copy that the metadata have claimed lasts while its bytes arrive, and for its ticket's time after the
+last of them; all others end with their ticket.
+Invariants: at most one body per upload at a time; nothing is visible before it is verified and durable; once the last
+byte is here the rest happens even if the client goes away; bytes that a purpose could not be fulfilled for are kept
+as uncommitted. Story: docs/design/002-protocols.md, "Write".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ReferenceId, ServiceId, parse_reference
+from chelonia.core.librarian import Arriving
+from chelonia.core.replicas import Checksums, Receipt
+from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
+from chelonia.core.status import NO_SUPPORTED_PROTOCOL
+from chelonia.shepherd.node import Node
+from chelonia.shepherd.store import lifecycle
+from chelonia.shepherd.store.checksums import Hasher, hash_stream
+from chelonia.shepherd.store.lifecycle import Held, Phase
+from chelonia.shepherd.transfers import ticket_gate as gate
+from chelonia.shepherd.transfers.forwarding import Fanout, at_pace, not_awaited, push_copy
+from chelonia.shepherd.transfers.intake import Intake
+from chelonia.shepherd.waiting import settled
+from chelonia.wire.tickets import Ticket
+
+log = logging.getLogger(__name__)
+
+_OUTCOME_OPEN = (Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.READ_ONLY, Kind.CANCELLED)
+"""Failures of a commit after which it is repeated with the same request key."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """One upload from its ticket to its end.
+
+    `ends_ms`: monotonic; a wall clock that steps neither ends uploads nor keeps their space for ever.
+    `written`: bytes received; `hasher`: what was measured of those that are kept; `sender`, `announced`: who sent the
+    last body, and the checksums he sent with it; `receipts`: one per durable copy; `untried`: (TURL, something may be
+    there already) of copies still to be made.
+    """
+
+    request: PutRequest
+    reference: ReferenceId
+    nonce: str
+    ends_ms: int
+    reserved_until_ms: int
+    phase: Phase = Phase.OPEN
+    written: int = 0
+    hasher: Hasher | None = None
+    sender: Dn = ANONYMOUS
+    announced: Checksums = Checksums()
+    withdrawn: bool = False
+    receipts: dict[ServiceId, Receipt] = field(default_factory=dict)
+    untried: tuple[tuple[str, bool], ...] = ()
+    answer: Uploaded | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes announced for the replica, -1 when unknown."""
+        return self.request.facts.size
+
+    def reserved_bytes(self, now_ms: int) -> int:
+        """Space promised and not yet used. An upload that does not begin loses its claim, not its ticket: names that
+        are asked for again and again without a byte cannot fill a disk."""
+        begun = self.phase in (Phase.RECEIVING, Phase.KEPT)
+        waiting = self.phase is Phase.OPEN and now_ms < self.reserved_until_ms
+        return max(self.size - self.written, 0) if begun or waiting else 0
+
+
+class Uploads:
+    """The upload side of one Shepherd."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._pending: dict[ReferenceId, Pending] = {}
+        self._unfinished: dict[ReferenceId, Pending] = {}
+        """Those whose bytes are not stored yet, and some that are: of all that a busy hour leaves, the few that count
+        for a new one."""
+        self._stored: dict[ReferenceId, None] = {}
+        """Those whose bytes are stored, the earliest first; some may be forgotten already."""
+        self._taking: dict[ReferenceId, tuple[Pending, Intake]] = {}
+        """Those whose bytes are coming in now."""
+        self._withdrawn: dict[ReferenceId, None] = {}
+        """What was ordered to be erased, the earliest first: a request for it that comes after that is late."""
+
+    # --- tickets --------------------------------------------------------------------------------------------------
+
+    async def offer(self, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
+        """Reserve space and issue a TURL per request, or say in the original's words why not.
+
+        Raises: BAD_REQUEST for a reference that is no UUID; BUSY when no repair copy would find a place here now.
+        """
+        claimed = [request.reference for request in requests if request.reference]
+        for reference in claimed:
+            parse_reference(reference)
+        if claimed:
+            async with self._node.taking.one("put"):
+                pass  # taken again when its bytes come
+        if self._node.disk.unready:
+            why = f"not ready: {self._node.disk.unready}"
+            return tuple(TurlOutcome(r.request_id, error=why, kind=Kind.UNAVAILABLE.value) for r in requests)
+        free, _ = await self._node.ports.blobs.space()
+        outcomes: list[TurlOutcome] = []
+        for request in requests:
+            refusal = self._refusal(request, free)
+            if refusal is None:
+                outcomes.append(self._open(request))
+            else:
+                error, kind = refusal
+                outcomes.append(TurlOutcome(request.request_id, error=error, kind=kind.value))
+        return tuple(outcomes)
+
+    def pending(self, reference: ReferenceId) -> Pending | None:
+        """The upload called `reference` while its bytes are not a replica yet."""
+        pending = self._pending.get(reference)
+        if pending is None or pending.phase in (Phase.STORED, Phase.DONE):
+            return None
+        return pending
+
+    def arriving(self) -> tuple[Arriving, ...]:
+        """The claimed copies whose bytes are coming in now, the earliest first, no more than one heartbeat tells of."""
+        claimed = ((p, intake) for p, intake in self._taking.values() if p.request.reference)
+        some = islice(claimed, bounds.ARRIVING_MAX)
+        return tuple(Arriving(p.reference, p.request.facts.blob, intake.arrived) for p, intake in some)
+
+    def withdraw(self, reference: ReferenceId) -> None:
+        """Take back an upload: its ticket ends here, a body on its way is refused from its next bytes on, and so is a
+        request for it that comes only now."""
+        self._withdrawn[reference] = None
+        if len(self._withdrawn) > bounds.UPLOADS_REMEMBERED_MAX:
+            del self._withdrawn[next(iter(self._withdrawn))]
+        pending = self._pending.pop(reference, None)
+        if pending is not None:
+            pending.withdrawn = True
+
+    def expire(self) -> tuple[ReferenceId, ...]:
+        """Forget uploads whose ticket has expired; returns those whose kept bytes are to be erased."""
+        now_ms = self._node.ports.clock.monotonic_ms()
+        busy = (Phase.RECEIVING, Phase.FINISHING)
+        late = [p for p in self._pending.values() if p.ends_ms <= now_ms and p.phase not in busy]
+        for pending in late:
+            del self._pending[pending.reference]
+            self._stored.pop(pending.reference, None)
+        return tuple(p.reference for p in late if p.phase is Phase.KEPT)
+
+    def _refusal(self, request: PutRequest, free: int) -> tuple[str, Kind] | None:
+        if PROTOCOL_HTTP not in request.protocols:
+            return NO_SUPPORTED_PROTOCOL, Kind.NO_PROTOCOL
+        if request.reference in self._withdrawn:
+            return "it was ordered to be erased", Kind.EXPIRED
+        index = self._node.index
+        old = self._pending.get(request.reference)
+        busy = old is not None and old.phase not in (Phase.OPEN, Phase.KEPT)
+        if busy or request.reference in index or index.live_copy(request.facts.blob) is not None:
+            return "already have this file", Kind.EXISTS
+        promised = self._promised(old, request.facts.blob)
+        if len(self._unfinished) >= bounds.UPLOADS_OPEN_MAX and old is None:
+            return "too many uploads are open", Kind.UNAVAILABLE
+        if not self._node.settings.accepting or free - promised <= 0 or free - promised < request.facts.size:
+            return "not enough space", Kind.NO_SPACE
+        return None
+
+    def _promised(self, but: Pending | None, blob: BlobId) -> int:
+        """Bytes promised to uploads other than `but`, and other than those of `blob` that have not begun: of one blob
+        one copy is kept here. Forgets on the way which of them count no more."""
+        for reference, pending in list(self._unfinished.items()):
+            if pending.phase in (Phase.STORED, Phase.DONE) or self._pending.get(reference) is not pending:
+                del self._unfinished[reference]
+        now_ms = self._node.ports.clock.monotonic_ms()
+        return sum(
+            pending.reserved_bytes(now_ms)
+            for pending in self._unfinished.values()
+            if pending is not but and not (pending.phase is Phase.OPEN and pending.request.facts.blob == blob)
+        )
+
+    def _open(self, request: PutRequest) -> TurlOutcome:
+        node = self._node
+        reference = request.reference or ReferenceId(node.ports.ids.uuid())
+        lifetime_ms = gate.lifetime_ms(node, request.lifetime_ms)
+        expires_ms = Ms(node.ports.clock.now_ms() + (gate.COPY_TICKET_MS if request.reference else lifetime_ms))
+        now_ms = node.ports.clock.monotonic_ms()
+        reserved_until_ms = now_ms + node.settings.reserve_ms
+        nonce = node.ports.ids.token(8).hex()
+        pending = Pending(request, reference, nonce, now_ms + lifetime_ms, reserved_until_ms)
+        pending.untried = tuple((turl, False) for turl in request.spare)
+        old = self._pending.get(reference)
+        if old is not None:
+            pending.phase, pending.written, pending.hasher = old.phase, old.written, old.hasher
+        self._pending[reference] = self._unfinished[reference] = pending
+        sums = request.facts.checksums
+        ticket = Ticket(
+            method=gate.PUT,
+            reference=reference,
+            blob=request.facts.blob,
+            boot=node.state.boot,
+            size=request.facts.size,
+            sha256=sums.sha256,
+            md5=sums.md5,
+            adler32=sums.adler32,
+            dn=Dn(request.dn),
+            address=request.address,
+            purpose=request.purpose.value,
+            single_use=True,
+            expires_ms=expires_ms,
+            nonce=pending.nonce,
+        )
+        return TurlOutcome(request.request_id, gate.turl(node, ticket), PROTOCOL_HTTP, reference)
+
+    # --- bytes ----------------------------------------------------------------------------------------------------
+
+    async def offset(self, call: Call, text: str) -> int:
+        """How many bytes of an upload are kept; -1 when they are complete. Raises: BAD_TICKET, EXPIRED."""
+        pending = self._admitted(call, text)
+        if pending.phase in (Phase.STORED, Phase.DONE):
+            return -1
+        return pending.written if pending.phase is Phase.KEPT else 0
+
+    async def receive(self, call: Call, upload: Upload) -> Uploaded:
+        """Take one body; of a repair copy when there is a place. Raises: see `core.shepherd.ShepherdData.receive`."""
+        pending = self._admitted(call, upload.turl_ticket)
+        if not pending.request.reference or pending.phase not in (Phase.OPEN, Phase.KEPT):
+            return await self._receive(call, pending, upload)
+        async with (
+            self._node.taking.one(gate.PUT) as place,
+            aclosing(place.while_coming(self._node.ports.clock, upload.body)) as coming,
+            aclosing(at_pace(coming, self._node.taking_pace, self._node.ports.clock)) as body,
+        ):  # until it came free the ticket may have run out
+            return await self._receive(call, self._admitted(call, upload.turl_ticket), replace(upload, body=body))
+
+    async def _receive(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
+        if pending.phase in (Phase.RECEIVING, Phase.FINISHING):
+            cause = "another request is sending or completing this upload; wait for it, then repeat"
+            raise CheloniaError(Kind.CONFLICT, gate.PUT, pending.reference, cause)
+        if pending.phase in (Phase.STORED, Phase.DONE):
+            return await self._repeated(call, pending, upload)
+        _check_lengths(pending, upload)
+        return await self._received(call, pending, upload)
+
+    def _admitted(self, call: Call, text: str) -> Pending:
+        ticket = gate.admit(self._node, call, text, gate.PUT)
+        pending = self._pending.get(ticket.reference)
+        if pending is None or pending.nonce != ticket.nonce:
+            raise gate.closed(ticket.reference, ticket.blob)
+        return pending
+
+    async def _received(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
+        resumed = pending.phase is Phase.KEPT and upload.offset > 0
+        earlier = pending.phase
+        pending.phase = Phase.RECEIVING
+        try:
+            intake = await self._intake(pending, upload, resumed)
+        except BaseException:
+            pending.phase = earlier
+            raise
+        pending.sender, pending.announced = call.dn, upload.announced
+        self._taking[pending.reference] = pending, intake
+        try:
+            await intake.take(_while_open(pending, upload.body))
+            whole = self._is_whole(pending, upload, intake.writer.offset)
+        except BaseException as error:
+            await self._interrupted(pending, intake, error)
+            if intake.write_failed:
+                await self._node.disk.look(hard=True)
+            raise
+        finally:
+            self._taking.pop(pending.reference, None)
+            self._prolong(pending)
+        if not whole:
+            await self._interrupted(pending, intake, None)
+            return Uploaded(False, pending.written, guid=pending.request.facts.guid)
+        pending.phase = Phase.FINISHING
+        return await asyncio.shield(self._node.background.start(self._finish(call, pending, intake)))
+
+    async def _intake(self, pending: Pending, upload: Upload, resumed: bool) -> Intake:
+        node, request = self._node, pending.request
+        hasher = await self._hasher(pending, _owes_weak(request, upload.announced), resumed)
+        writer = await node.ports.blobs.create(pending.reference, resume=resumed)
+        pending.written = writer.offset
+        if writer.offset != upload.offset or hasher.size != upload.offset:
+            await writer.abort()
+            pending.phase, pending.written = Phase.OPEN, 0
+            raise CheloniaError(Kind.BAD_RANGE, gate.PUT, pending.reference, "nothing is kept; start at byte 0")
+        straight = request.forward if not resumed else ()
+        pending.untried = tuple((turl, False) for turl in request.spare)
+        if resumed:  # the forwards have at most what came before the interruption
+            pending.untried = tuple((turl, True) for turl in request.forward) + pending.untried
+        fanout = Fanout(node, straight, _expected(pending, upload))
+        return Intake(node.ports.worker, writer, hasher, fanout, _expected(pending, upload))
+
+    async def _hasher(self, pending: Pending, weak: bool, resumed: bool) -> Hasher:
+        """What goes on measuring; bytes kept are read again only when their sums are not known any more."""
+        kept = pending.hasher if resumed else None
+        pending.hasher = None
+        if kept is not None and kept.size == pending.written and kept.weak >= weak:
+            return kept
+        hasher = Hasher(weak=weak)
+        if resumed:
+            partial = self._node.ports.blobs.read_partial(pending.reference)
+            await hash_stream(self._node.ports.worker, partial, hasher)
+        return hasher
+
+    def _prolong(self, pending: Pending) -> None:
+        """A claimed copy has as long after its last byte as it had before its first."""
+        if pending.request.reference:
+            lifetime_ms = gate.lifetime_ms(self._node, pending.request.lifetime_ms)
+            pending.ends_ms = max(pending.ends_ms, self._node.ports.clock.monotonic_ms() + lifetime_ms)
+
+    def _is_whole(self, pending: Pending, upload: Upload, arrived: int) -> bool:
+        """Whether the last byte is here. Raises: INCOMPLETE when the body was shorter than it said."""
+        expected = _expected(pending, upload)
+        if upload.length >= 0 and arrived < upload.offset + upload.length:
+            cause = f"the body ended after {arrived - upload.offset} of {upload.length} bytes; continue at {arrived}"
+            raise CheloniaError(Kind.INCOMPLETE, gate.PUT, pending.reference, cause)
+        if arrived >= expected:
+            return True
+        if upload.total >= 0 and upload.length >= 0:
+            return False
+        cause = f"{arrived} of {expected} bytes arrived; continue at {arrived}"
+        raise CheloniaError(Kind.INCOMPLETE, gate.PUT, pending.reference, cause)
+
+    async def _interrupted(self, pending: Pending, intake: Intake, error: BaseException | None) -> None:
+        """Keep what arrived, or throw it away when it can never become the replica."""
+        hopeless = isinstance(error, CheloniaError) and error.kind is Kind.TOO_LARGE
+        if hopeless or intake.write_failed or pending.withdrawn:
+            await intake.give_up()
+            pending.written = 0
+        else:
+            pending.written = await intake.keep()
+            pending.hasher = intake.hasher
+        pending.phase = Phase.KEPT if pending.written else Phase.OPEN
+        if error is not None:
+            log.info("upload interrupted reference=%s kept=%d error=%r", pending.reference, pending.written, error)
+
+    # --- after the last byte --------------------------------------------------------------------------------------
+
+    async def _finish(self, call: Call, pending: Pending, intake: Intake) -> Uploaded:
+        try:
+            held = await self._store(pending, intake)
+        except BaseException:
+            await intake.give_up()
+            pending.phase, pending.written = Phase.OPEN, 0
+            raise
+        return await self._fulfil(call, pending, held, intake.fanout)
+
+    async def _store(self, pending: Pending, intake: Intake) -> Held:
+        """Verify and make durable. Raises: CHECKSUM, EXPIRED (withdrawn), NO_SPACE, UNAVAILABLE."""
+        node, expected = self._node, pending.request.facts
+        measured = intake.hasher.checksums()
+        for known in (expected.checksums, pending.announced):
+            if known.conflicts(measured):
+                raise _wrong_checksum(pending.reference, known, measured)
+        _check_open(pending)
+        facts = replace(expected, size=intake.writer.offset, checksums=measured)
+        releasing = node.background.start(intake.release())
+        await intake.writer.commit(facts)
+        await releasing
+        keep_until_ms = pending.ends_ms + node.settings.unknown_grace_ms
+        held = lifecycle.arrived(pending.reference, facts, keep_until_ms, node.ports.clock.now_ms())
+        if pending.withdrawn:
+            await node.ports.blobs.erase(pending.reference)
+            _check_open(pending)
+        node.index.put(held)
+        # A claimed copy is waited for; any other is about to be named by a transact, so its report can wait for that.
+        node.report(pending.reference, 0 if pending.request.reference else node.settings.uncommitted_report_ms)
+        node.journal.outdated(node.ports.clock.monotonic_ms(), node.settings.uncommitted_report_ms)
+        pending.receipts[node.id] = node.receipt(held)
+        log.info("replica stored reference=%s blob=%s size=%d", held.reference, held.blob, held.size)
+        return held
+
+    async def _fulfil(self, call: Call, pending: Pending, held: Held, fanout: Fanout | None = None) -> Uploaded:
+        """Do what the upload was for. On failure the bytes stay, uncommitted, and the client may repeat."""
+        try:
+            if fanout is not None:
+                await _gather_receipts(pending, held, fanout)
+            await self._complete_copies(pending, held)
+            _check_open(pending)
+            receipts = tuple(pending.receipts.values())
+            if pending.request.purpose is Purpose.PENDING:
+                await self._commit(call, held, receipts)
+        except BaseException:
+            pending.phase = Phase.STORED
+            raise
+        finally:
+            self._remember(pending)
+        pending.answer = Uploaded(True, held.size, receipts, held.guid, held.checksums)
+        pending.phase = Phase.DONE
+        pending.request, pending.untried = replace(pending.request, forward=(), spare=()), ()
+        return pending.answer
+
+    def _remember(self, pending: Pending) -> None:
+        """Forget the earliest of those whose bytes are stored, if they are too many."""
+        self._stored.pop(pending.reference, None)
+        self._stored[pending.reference] = None
+        while len(self._stored) > bounds.UPLOADS_REMEMBERED_MAX:
+            earliest = next(iter(self._stored))
+            del self._stored[earliest]
+            forgotten = self._pending.get(earliest)
+            if forgotten is not None and forgotten.phase in (Phase.STORED, Phase.DONE):
+                del self._pending[earliest]
+
+    async def _complete_copies(self, pending: Pending, held: Held) -> None:
+        """Push to spares until enough copies are durable. Raises: UNAVAILABLE when there are not enough."""
+        wanted = pending.request.durable
+        again: list[tuple[str, bool]] = []
+        while len(pending.receipts) < wanted and pending.untried:
+            (turl, resume), *rest = pending.untried
+            pending.untried = tuple(rest)
+            push = asyncio.ensure_future(push_copy(self._node, turl, held, resume=resume))
+            try:
+                if why := await not_awaited(self._node, turl, push):
+                    log.info("spare copy not waited for reference=%s: %s", held.reference, why)
+                    again.append((turl, True))  # whoever sends can do better elsewhere
+                else:
+                    receipt = push.result()
+                    pending.receipts[receipt.location.shepherd] = receipt
+            except CheloniaError as error:
+                log.info("spare copy failed reference=%s error=%s", held.reference, error)
+                again.append((turl, True))
+            finally:
+                await settled(push)
+        pending.untried = (*pending.untried, *again)
+        if len(pending.receipts) < wanted:
+            have = len(pending.receipts)
+            cause = f"{have} of {wanted} copies are on stable storage; the bytes are kept here, repeat the request"
+            raise CheloniaError(Kind.UNAVAILABLE, gate.PUT, held.reference, cause)
+
+    async def _commit(self, call: Call, held: Held, receipts: tuple[Receipt, ...]) -> None:
+        """Turn the pending name into the file. A lost answer is asked for again under the same request key."""
+        node = self._node
+        own = node.own_call(call.request_id, f"commit/{held.reference}")
+        deadline_ms = node.ports.clock.monotonic_ms() + node.settings.commit_deadline_ms
+        while True:
+            try:
+                await node.ports.librarians.commit_put(own, held.guid, receipts)
+                break
+            except CheloniaError as error:
+                if error.kind not in _OUTCOME_OPEN or node.ports.clock.monotonic_ms() >= deadline_ms:
+                    raise
+                log.info("commit is asked for again reference=%s error=%s", held.reference, error)
+            await node.ports.clock.sleep(node.settings.commit_retry_ms)
+        node.listed(held.reference)
+
+    # --- repeats --------------------------------------------------------------------------------------------------
+
+    async def _repeated(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
+        """Answer the sender's repeat of a complete upload as the first time. Raises: ALREADY_DONE for anything else."""
+        held = self._node.index.get(pending.reference)
+        if held is None or call.dn != pending.sender or not await self._same_bytes(held, upload):
+            cause = "this upload is complete and its ticket used; to write again ask for a new TURL"
+            raise CheloniaError(Kind.ALREADY_DONE, gate.PUT, pending.reference, cause)
+        if pending.answer is not None:
+            return pending.answer
+        if pending.phase is not Phase.STORED:
+            raise CheloniaError(Kind.CONFLICT, gate.PUT, pending.reference, "it is being completed; repeat later")
+        pending.phase = Phase.FINISHING
+        return await asyncio.shield(self._node.background.start(self._fulfil(call, pending, held)))
+
+    async def _same_bytes(self, held: Held, upload: Upload) -> bool:
+        if upload.offset == held.size and upload.length == 0:
+            return True
+        if upload.offset != 0 or upload.length not in (-1, held.size):
+            return False
+        hasher = Hasher(weak=bool(held.checksums.md5))
+        async for chunk in upload.body:
+            await hasher.feed(self._node.ports.worker, chunk)
+            if hasher.size > held.size:
+                return False
+        return hasher.size == held.size and hasher.checksums() == held.checksums
+
+
+async def _gather_receipts(pending: Pending, held: Held, fanout: Fanout) -> None:
+    good, failed = await fanout.receipts(held)
+    for receipt in good:
+        pending.receipts[receipt.location.shepherd] = receipt
+    pending.untried = (*pending.untried, *((turl, True) for turl in failed))
+
+
+def _expected(pending: Pending, upload: Upload) -> int:
+    """Bytes of the whole replica, as far as anybody has announced them; -1 when nobody has."""
+    if pending.size >= 0:
+        return pending.size
+    if upload.total >= 0:
+        return upload.total
+    return upload.offset + upload.length if upload.length >= 0 else -1
+
+
+def _owes_weak(request: PutRequest, announced: Checksums) -> bool:
+    """Whether MD5 and Adler-32 are to be known too: the original's door tells them, or the bytes are announced so."""
+    named = any(sums.md5 or sums.adler32 for sums in (request.facts.checksums, announced))
+    return named or request.purpose is Purpose.PENDING
+
+
+def _check_lengths(pending: Pending, upload: Upload) -> None:
+    """Refuse what cannot fit before reading it. Raises: TOO_LARGE, INCOMPLETE, BAD_RANGE."""
+    size, reference = pending.size, pending.reference
+    announced = max(upload.total, upload.offset + max(upload.length, 0))
+    if 0 <= size < announced:
+        raise CheloniaError(Kind.TOO_LARGE, gate.PUT, reference, f"{announced} bytes for a TURL of {size} bytes")
+    if 0 <= upload.total < size:
+        raise CheloniaError(Kind.INCOMPLETE, gate.PUT, reference, f"{upload.total} bytes for a TURL of {size} bytes")
+    if 0 <= upload.total < upload.offset + max(upload.length, 0):
+        raise CheloniaError(Kind.BAD_RANGE, gate.PUT, reference, "the range ends after the whole")
+    kept = pending.written if pending.phase is Phase.KEPT else 0
+    if upload.offset not in (0, kept):
+        raise CheloniaError(Kind.BAD_RANGE, gate.PUT, reference, f"{kept} bytes are kept; continue at {kept}, or at 0")
+
+
+async def _while_open(pending: Pending, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The body until the upload is withdrawn. Raises: EXPIRED then, and what the body raises."""
+    async for piece in body:
+        _check_open(pending)
+        yield piece
+
+
+def _check_open(pending: Pending) -> None:
+    if pending.withdrawn:
+        cause = "the cluster has withdrawn this upload; ask for a new TURL"
+        raise CheloniaError(Kind.EXPIRED, gate.PUT, pending.reference, cause)
+
+
+def _wrong_checksum(reference: ReferenceId, expected: Checksums, measured: Checksums) -> CheloniaError:
+    for name in ("sha256", "md5", "adler32"):
+        want, got = getattr(expected, name), getattr(measured, name)
+        if want and want != got:
+            cause = f"{name} of what arrived is {got}, announced was {want}; send it again"
+            return CheloniaError(Kind.CHECKSUM, gate.PUT, reference, cause)
+    raise AssertionError("the checksums agree")

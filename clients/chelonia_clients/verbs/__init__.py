@@ -1,0 +1,1 @@
+"""The verbs of the `chelonia` command, a module for each family."""

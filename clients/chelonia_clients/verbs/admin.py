@@ -1,0 +1,204 @@
+"""Verbs for administrators, and the small ones about the program itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata, resources
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.librarian import ServiceRecord
+from chelonia.core.timing.clock import stamp
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.completing import next_word
+from chelonia_clients.output import table
+from chelonia_clients.session import Session
+from chelonia_clients.verbs import ahash as verbs_ahash
+from chelonia_clients.verbs import nodes as verbs_nodes
+from chelonia_clients.verbs import rebuild as verbs_rebuild
+from chelonia_clients.verbs import shepherds as verbs_shepherds
+from chelonia_clients.verbs.drill import drill
+from chelonia_clients.verbs.fsck import fsck
+from chelonia_clients.verbs.heal import heal
+
+
+async def admin(session: Session, arguments: Arguments) -> None:
+    """The verb `admin`."""
+    session.as_administrator()
+    match tuple(arguments.operands):
+        case ("status",):
+            await _status(session)
+        case ("heal", *words):
+            await heal(session, arguments, words)
+        case ("drill", *words):
+            await drill(session, arguments, words)
+        case ("node" | "nodes", "list") | ("nodes",):
+            await verbs_nodes.nodes(session)
+        case ("node", "maintenance", shepherd):
+            await verbs_nodes.maintenance(session, arguments, shepherd)
+        case ("node", "drain", shepherd):
+            await verbs_nodes.drain(session, arguments, shepherd)
+        case ("node", "undrain", shepherd):
+            await verbs_nodes.undrain(session, shepherd)
+        case ("node", "forget", shepherd):
+            await verbs_nodes.forget(session, arguments, shepherd)
+        case ("service" | "services", "list") | ("services",):
+            await _services(session)
+        case ("service" | "node", "approve" | "withdraw" as what, service_id):
+            await _approve(session, service_id, approved=what == "approve")
+        case ("ahash", "status"):
+            await verbs_ahash.status(session)
+        case ("ahash", "backup", name):
+            await verbs_ahash.backup(session, name)
+        case ("ahash", "add", dn, address):
+            await verbs_ahash.add(session, dn, address)
+        case ("ahash", "remove", replica):
+            await verbs_ahash.remove(session, replica)
+        case ("ahash", "replace", replica, dn, address):
+            await verbs_ahash.replace(session, replica, dn, address)
+        case ("scrub",):
+            await verbs_shepherds.scrub(session, arguments)
+        case ("quarantine", *words):
+            await verbs_shepherds.quarantine(session, words)
+        case ("rebuild",):
+            await verbs_rebuild.rebuild(session, arguments)
+        case ("fsck",) | ("fsck", _):
+            await fsck(session, arguments, "".join(arguments.operands[1:]))
+        case words:
+            raise UsageError(f"admin does not know {' '.join(words)!r}")
+
+
+async def _status(session: Session) -> None:
+    administrator, out = session.administrator(), session.out
+    health, nodes = await administrator.health(), await administrator.nodes()
+    states: dict[str, int] = {}
+    for node in nodes:
+        states[node.state] = states.get(node.state, 0) + 1
+    out.say(f"repair is led by   {health.leader or 'nobody'}")
+    out.say(f"metadata position  {health.position.generation}.{health.position.sequence}")
+    out.say(f"Shepherds          {_counts(states)}")
+    out.say(f"replicas           {_counts(dict(health.replicas))}")
+    known = "" if health.is_leader else " that the Librarian asked knows of; ask `chelonia admin heal status`"
+    out.say(f"too few copies     {health.exposed}{known}")
+    out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
+    if health.held_back:
+        out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
+    if health.paused_by:
+        out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
+        out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
+    if health.waits_for:
+        out.say(f"healing            WAITS: {health.waits_for}")
+    found = (await administrator.drill_status()).drill
+    if found.running:
+        out.say(
+            f"drill              {found.action.value} of {found.shepherd} since {stamp(found.began_ms)} by {found.by}"
+        )
+    out.result(
+        leader=health.leader,
+        is_leader=health.is_leader,
+        position={
+            "cluster": health.position.cluster,
+            "generation": health.position.generation,
+            "sequence": health.position.sequence,
+        },
+        nodes=states,
+        replicas=dict(health.replicas),
+        exposed=health.exposed,
+        queued=health.queued,
+        copying=health.copying,
+        erasing=health.erasing,
+        held_back=health.held_back,
+        paused_by=health.paused_by,
+        paused_ms=health.paused_ms,
+        waits_for=health.waits_for,
+        drill=found.id if found.running else "",
+    )
+
+
+def _counts(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(numbers.items())) or "none"
+
+
+async def _services(session: Session) -> None:
+    rows = [("ROLE", "SERVICE", "STATE", "DN")]
+    for record in await session.administrator().services():
+        state = "approved" if record.approved else "forgotten" if record.forgotten else "waiting"
+        rows.append((record.role.value, record.service_id, state, record.dn))
+        facts = {"dn": record.dn, "approved": record.approved, "forgotten": record.forgotten}
+        session.out.result(role=record.role.value, service_id=record.service_id, **facts)
+    for line in table(rows):
+        session.out.say(line)
+
+
+async def _approve(session: Session, service_id: str, *, approved: bool) -> None:
+    administrator = session.administrator()
+    records = [record for record in await administrator.services() if record.service_id == service_id]
+    if not records:
+        cause = "no such service has asked to be approved; `chelonia admin service list` shows them"
+        raise CheloniaError(Kind.NOT_FOUND, "approve", service_id, cause)
+    word = "approved" if approved else "withdrawn"
+    for record in records:
+        await administrator.approve(ServiceRecord(record.role, record.dn, record.service_id, approved))
+        session.out.say(f"{record.role.value} {service_id} ({record.dn}): {word}")
+        session.out.result(role=record.role.value, service_id=service_id, dn=record.dn, approved=approved)
+
+
+async def delegation(_session: Session, _arguments: Arguments) -> None:
+    """The verb `credentialsDelegation`."""
+    raise _undelegated("credentialsDelegation")
+
+
+async def removal(_session: Session, _arguments: Arguments) -> None:
+    """The verb `removeCredentials`."""
+    raise _undelegated("removeCredentials")
+
+
+def _undelegated(op: str) -> CheloniaError:
+    cause = "not supported by this cluster: none of its services acts in a user's name, so nothing is delegated"
+    return CheloniaError(Kind.NOT_SUPPORTED, op, cause=cause)
+
+
+async def version(session: Session, _arguments: Arguments) -> None:
+    """The verb `version`."""
+    number = metadata.version("chelonia")
+    session.out.say(f"chelonia {number}")
+    session.out.result(version=number)
+
+
+async def completion(session: Session, arguments: Arguments) -> None:
+    """The verb `completion`: the script of a shell, or the `next` word of a command line, which is what scripts ask."""
+    match tuple(arguments.operands):
+        case ("bash",):
+            session.out.say(script("chelonia.bash").rstrip("\n"))
+        case ("zsh",):
+            session.out.say(script("_chelonia").rstrip("\n"))
+        case ("next", *words):
+            await _next(session, words)
+        case _:
+            raise UsageError("completion is there for bash and zsh")
+
+
+def script(name: str) -> str:
+    """A completion script as shipped."""
+    return (resources.files("chelonia_clients") / "completion" / name).read_text("utf-8")
+
+
+async def _next(session: Session, words: Sequence[str]) -> None:
+    """What may be typed next, one a line; a last line `:files` when local files may."""
+    found = next_word(words)
+    for word in found.words:
+        session.out.say(word)
+    if found.names:
+        await _names(session, words[-1])
+    if found.files:
+        session.out.say(":files")
+
+
+async def _names(session: Session, prefix: str) -> None:
+    """Names that begin with `prefix`, one a line, collections with a slash: nothing at all when anything is wrong."""
+    parent, slash, start = prefix.rpartition("/")
+    try:
+        async for entry in session.client().list(session.ln((parent + slash) or "/")):
+            if entry.name.startswith(start):
+                session.out.say(f"{parent}{slash}{entry.name}" + ("/" if entry.type == "collection" else ""))
+    except CheloniaError:
+        return

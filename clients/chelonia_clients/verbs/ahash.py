@@ -1,0 +1,295 @@
+"""`admin ahash ...`: the replicas of the A-Hash as they see themselves and each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import AHash, AHashStatus, GroupChange, GroupStep
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from chelonia.core.timing.clock import stamp
+from chelonia_clients.arguments import UsageError
+from chelonia_clients.client import RETRY_MS, new_call
+from chelonia_clients.output import table
+from chelonia_clients.session import Session
+
+_LOOK_MS: Final = 500
+"""Between two looks whether a new replica votes, or whether a change was made whose answer was lost."""
+_ROUND_MS: Final = 50
+"""To what a distance is rounded up that is proposed for `round_trip_ms`."""
+_NEXT: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT})
+"""Another A-Hash may do what this one cannot: one that was removed knows of no master."""
+
+
+async def status(session: Session) -> None:
+    """`ahash status`: every replica is asked by itself, so that it also tells why there is no master."""
+    told, silent = await ask_all(session.administrator().ahashes)
+    for url, error in silent.items():
+        session.out.say(f"{url}: does not answer: {error}")
+        session.out.result(url=url, answers=False, cause=error.cause)
+    if not told:
+        raise next(iter(silent.values()))
+    for url, found in told.items():
+        session.out.result(url=url, answers=True, **_facts(found))
+    best = next((found for found in told.values() if found.role == "master"), next(iter(told.values())))
+    _show(session, best)
+    for line in held(told.values()) if best.replica and best.role != "master" else ():
+        session.out.say(line)
+    for line in too_far(told.values()):
+        session.out.say(line)
+    for url, found in told.items():
+        _show_pages(session, url, found)
+
+
+async def backup(session: Session, name: str) -> None:
+    """`ahash backup`: one A-Hash copies its store, rather a follower than the master."""
+    ahashes = session.administrator().ahashes
+    told, silent = await ask_all(ahashes)
+    if not told:
+        raise next(iter(silent.values()))
+    url = next((url for url, found in told.items() if found.role == "client"), next(iter(told)))
+    directory = await ahashes[url].backup(new_call(), name)
+    session.out.say(f"{url}: backup made in its {directory}")
+    session.out.result(url=url, directory=directory)
+
+
+async def add(session: Session, dn: str, address: str) -> AHashStatus:
+    """`ahash add`: a further replica, which votes as soon as it holds what the others have."""
+    found = await _regroup(session, GroupChange(GroupStep.ADD, dn=Dn(dn), address=address))
+    new = next(view for view in found.replicas if view.dn == dn)
+    session.out.say(f"replica {new.replica} at {address}: added; it votes when it holds what the group has")
+    session.out.say(f"its own configuration: replica_id = {new.replica}, and an entry for it in `replicas`")
+    session.out.result(replica=new.replica, dn=dn, address=address, added=True)
+    return found
+
+
+async def remove(session: Session, replica: str) -> None:
+    """`ahash remove`: one replica less. Its node goes on asking to be let in until it is stopped."""
+    await _regroup(session, GroupChange(GroupStep.REMOVE, _id(replica)))
+    session.out.say(f"replica {replica}: removed; its id is never used again. Stop its node")
+    session.out.result(replica=_id(replica), removed=True)
+
+
+async def replace(session: Session, replica: str, dn: str, address: str) -> None:
+    """`ahash replace`: add one, wait until it votes, remove the other. Interrupted, it is taken up where it stood."""
+    old = _id(replica)
+    found = await _strong_status(session)
+    if not _is_taken_up(found, old, dn, address):
+        found = await add(session, dn, address)
+    new = next(view.replica for view in found.replicas if view.dn == dn)
+    session.out.tell(
+        f"start replica {new} on an empty directory now (replica_id = {new} in its configuration, and an entry for it "
+        "in `replicas`), if it does not run yet; waiting until it votes"
+    )
+    while not any(view.replica == new and view.role in ("follower", "master") for view in found.replicas):
+        await session.administrator().clock.sleep(_LOOK_MS)
+        found = await _strong_status(session)
+    if any(view.replica == old for view in found.replicas):
+        await remove(session, replica)
+
+
+def _is_taken_up(found: AHashStatus, old: int, dn: str, address: str) -> bool:
+    """Whether a replacement was added before. Raises: EXISTS for one who is no replacement, NOT_FOUND."""
+    new = next((view for view in found.replicas if view.dn == dn), None)
+    if new is None and all(view.replica != old for view in found.replicas):
+        cause = "no member has this id: `chelonia admin ahash status` shows them"
+        raise CheloniaError(Kind.NOT_FOUND, "replace", str(old), cause)
+    if new is not None and (new.address != address or new.replica <= old):
+        cause = (
+            f"this is replica {new.replica} at {new.address}; what takes the place of another has a certificate and an"
+            " address of its own. To give a replica another address, remove it, then add it with an empty directory"
+        )
+        raise CheloniaError(Kind.EXISTS, "replace", dn, cause)
+    return new is not None
+
+
+async def _regroup(session: Session, change: GroupChange) -> AHashStatus:
+    """Ask one A-Hash after the other until one carries it out: any of them reaches the master.
+
+    The answer may be lost where it was carried out: whoever is removed is cut off at once. So the group is looked at
+    before it is asked again.
+    """
+    clock = session.administrator().clock
+    give_up = clock.monotonic_ms() + RETRY_MS
+    while True:
+        try:
+            return await _first(session, lambda ahash: ahash.regroup(new_call(), change))
+        except CheloniaError as error:
+            if error.kind not in _NEXT | {Kind.OUTCOME_UNKNOWN}:
+                raise
+            trouble, late = error, clock.monotonic_ms() >= give_up
+        await clock.sleep(_LOOK_MS)
+        with suppress(CheloniaError):
+            found = await _strong_status(session)
+            if _is_made(change, found):
+                return found
+        if late:
+            raise trouble
+
+
+def _is_made(change: GroupChange, found: AHashStatus) -> bool:
+    if change.step is GroupStep.ADD:
+        return any((view.dn, view.address) == (change.dn, change.address) for view in found.replicas)
+    return all(view.replica != change.replica for view in found.replicas)
+
+
+async def _strong_status(session: Session) -> AHashStatus:
+    return await _first(session, lambda ahash: ahash.status(new_call().strongly()))
+
+
+async def _first(session: Session, ask: Callable[[AHash], Awaitable[AHashStatus]]) -> AHashStatus:
+    trouble: CheloniaError | None = None
+    for ahash in session.administrator().ahashes.values():
+        try:
+            return await ask(ahash)
+        except CheloniaError as error:
+            if error.kind not in _NEXT:
+                raise
+            if trouble is None or trouble.kind is Kind.NETWORK:  # who answers knows more than who does not
+                trouble = error
+    assert trouble is not None, "at least one A-Hash is known"
+    raise trouble
+
+
+def _id(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise UsageError(f"a replica's id is a number; `chelonia admin ahash status` shows them, not {text!r}")
+    return int(text)
+
+
+async def ask_all(ahashes: Mapping[str, AHash]) -> tuple[dict[str, AHashStatus], dict[str, CheloniaError]]:
+    """The status that each tells of itself, and what came of those that do not."""
+    urls = list(ahashes)
+    answers = await asyncio.gather(*(ahashes[url].status(new_call()) for url in urls), return_exceptions=True)
+    told: dict[str, AHashStatus] = {}
+    silent: dict[str, CheloniaError] = {}
+    for url, answer in zip(urls, answers, strict=True):
+        if isinstance(answer, CheloniaError):
+            silent[url] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            told[url] = answer
+    return told, silent
+
+
+def _show(session: Session, found: AHashStatus) -> None:
+    say = session.out.say
+    say(f"cluster    {found.position.cluster}")
+    say(f"position   {found.position.generation}.{found.position.sequence}")
+    say(f"objects    about {found.objects_estimate}")
+    if not found.replica:
+        say("replicas   none: this A-Hash is alone")
+        return
+    if found.role == "master":
+        say(f"master     replica {found.replica}, term {found.term}, since {stamp(found.elected_ms)}")
+        say(f"lease      {found.lease_ms} ms left{'' if found.writable else '; takes no changes now'}")
+    else:
+        say(f"master     none answers; seen by replica {found.replica} ({found.role})")
+    say(f"membership record {found.membership}")
+    rows = [("REPLICA", "ROLE", "BEHIND", "ADDRESS", "DN")]
+    rows += [
+        (str(view.replica), view.role, "?" if view.lag < 0 else str(view.lag), view.address, view.dn)
+        for view in found.replicas
+    ]
+    for line in table(rows, frozenset({0, 2})):
+        say(line)
+
+
+def held(told: Iterable[AHashStatus]) -> list[str]:
+    """A line for each of those who answer: how far its disk holds what was acknowledged, and who holds the most."""
+    have = {
+        found.replica: (found.position.generation, found.vouched_term, found.vouched_sequence)
+        for found in sorted(told, key=lambda found: found.replica)
+    }
+    most = max(have.values())
+    return [
+        f"replica {replica} holds {_held(*has)}"
+        + (": the newest of those that answer" if has == most and has[0] else "")
+        for replica, has in have.items()
+    ]
+
+
+def _held(generation: int, term: int, sequence: int) -> str:
+    """In words; where not even the generation can be read, what is vouched for is what was there before."""
+    if not generation:
+        return "nothing whole: it is empty, or was being filled"
+    return f"generation {generation}, term {term}, commit {sequence}"
+
+
+def too_far(told: Iterable[AHashStatus]) -> list[str]:
+    """A line for each two replicas that are farther apart than their group is made for: who measured, and the cure."""
+    lines: dict[tuple[int, ...], str] = {}
+    for found in told:
+        for view in found.replicas:
+            if found.round_trip_ms and view.round_trip_ms > found.round_trip_ms:
+                enough = min((view.round_trip_ms // _ROUND_MS + 1) * _ROUND_MS, bounds.ROUND_TRIP_MS_MAX)
+                lines[tuple(sorted((found.replica, view.replica)))] = (
+                    f"WARNING: from replica {found.replica} to {view.replica} and back takes {view.round_trip_ms} ms, "
+                    f"ahash.tuning.round_trip_ms is {found.round_trip_ms}: masters may be given up, none be elected; "
+                    f"set it to {enough} on every replica (docs/operate/ahash-replicas.md, Replicas at several sites)"
+                )
+    return [lines[pair] for pair in sorted(lines)]
+
+
+def _show_pages(session: Session, url: str, found: AHashStatus) -> None:
+    """How far the scrub of one A-Hash's pages is, and what to do about damage."""
+    seen = found.pages
+    if seen is None:
+        session.out.say(f"{url}: its pages are not scrubbed (ahash.tuning.page_scrub_interval_ms)")
+        return
+    if not seen.pages:
+        session.out.say(f"{url}: its pages have not been looked at since its start")
+        return
+    ended = f"all checked at {stamp(seen.ended_ms)}" if seen.ended_ms else "no whole round yet"
+    session.out.say(f"{url}: {seen.checked} of {seen.pages} pages scrubbed in this round, {ended}; {_damage(found)}")
+
+
+def _damage(found: AHashStatus) -> str:
+    if found.pages is None or not found.pages.damaged:
+        return "none damaged"
+    page = "ahash-replicas.md, Replace a replica" if found.replica else "backup-and-restore.md"
+    return f"{found.pages.damaged} DAMAGED: see docs/operate/{page}"
+
+
+def _facts(found: AHashStatus) -> dict[str, object]:
+    return {
+        "role": found.role,
+        "replica": found.replica,
+        "term": found.term,
+        "position": {
+            "cluster": found.position.cluster,
+            "generation": found.position.generation,
+            "sequence": found.position.sequence,
+        },
+        "writable": found.writable,
+        "lease_ms": found.lease_ms,
+        "elected_ms": found.elected_ms,
+        "membership": found.membership,
+        "objects": found.objects_estimate,
+        "free_bytes": found.free_bytes,
+        "round_trip_ms": found.round_trip_ms,
+        "vouched": {"term": found.vouched_term, "sequence": found.vouched_sequence},
+        "pages": found.pages
+        and {
+            "pages": found.pages.pages,
+            "checked": found.pages.checked,
+            "ended_ms": found.pages.ended_ms,
+            "damaged": found.pages.damaged,
+        },
+        "replicas": [
+            {
+                "replica": v.replica,
+                "role": v.role,
+                "lag": v.lag,
+                "round_trip_ms": v.round_trip_ms,
+                "address": v.address,
+                "dn": v.dn,
+            }
+            for v in found.replicas
+        ],
+    }

@@ -1,0 +1,274 @@
+"""`chelonia doctor` and `chelonia whoami`: what is used, what was passed over and why, and the cure of each problem.
+
+The doctor looks at everything even when the first thing is wrong, and is content (exit 0) only when all is well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.parse import urlsplit
+
+from chelonia.core.errors import CheloniaError, ExitCode, Kind
+from chelonia.core.ids import Ms
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.credentials import Credential, explain_file, find_cas, find_credential
+from chelonia.hosting.net.http_client import HttpClient, Sending
+from chelonia.hosting.net.rpc_client import Link, Patience, RemoteBartender
+from chelonia.hosting.net.tls import DAY_MS, TlsSettings, Trust, load_trust
+from chelonia_clients.arguments import Arguments
+from chelonia_clients.client import Client
+from chelonia_clients.connect import ask_password, explicit_files, find, open_http, surroundings
+from chelonia_clients.session import Session
+from chelonia_clients.settings import Settings
+
+DAYS_LEFT_MIN: Final = 7.0
+PROXY_HOURS_LEFT_MIN: Final = 1.0
+SKEW_S_MAX: Final = 30.0
+"""Tickets and proxies are judged by clocks: half a minute apart is where trouble begins."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found: `ok` lines and problems with their cures, in the order of looking."""
+
+    session: Session
+    problems: int = 0
+    checks: list[dict[str, object]] = field(default_factory=list)
+
+    def good(self, topic: str, text: str) -> None:
+        """Something is well."""
+        self.session.out.say(f"[ok]      {topic}: {text}")
+        self.session.out.result(topic=topic, text=text)
+
+    def note(self, topic: str, text: str) -> None:
+        """Something to know that is no problem."""
+        self.session.out.say(f"[note]    {topic}: {text}")
+        self.session.out.result(topic=topic, text=text, note=True)
+
+    def bad(self, topic: str, text: str, cure: str) -> None:
+        """Something is wrong, and what to do about it."""
+        out = self.session.out
+        out.say(f"[problem] {topic}: {text}")
+        if cure:
+            out.say(f"          cure: {cure}")
+        if out.as_json:
+            out.results.append({"ok": False, "topic": topic, "text": text, "cure": cure})
+        out.exit_code = out.exit_code or int(ExitCode.OTHER)
+        self.problems += 1
+
+
+async def doctor(session: Session, _arguments: Arguments) -> None:
+    """The verb `doctor`."""
+    report = Report(session)
+    try:
+        settings = session.settings()
+    except CheloniaError as error:
+        report.bad("settings", f"{error.subject}: {error.cause}".lstrip(": "), "correct that file or variable")
+        return
+    _look_at_settings(report, settings)
+    trust = _look_at_cas(report, settings)
+    credential = _look_at_credential(report, settings)
+    if trust is not None and credential is not None:
+        _look_at_chain(report, credential, trust)
+    await _look_at_bartenders(report, settings)
+    session.out.say("All is well." if not report.problems else f"{report.problems} problem(s) found.")
+
+
+def _look_at_settings(report: Report, settings: Settings) -> None:
+    try:
+        urls = settings.bartender_urls()
+    except CheloniaError as error:
+        report.bad("Bartender", error.cause, "export ARC_BARTENDER_URL=https://host:port/Bartender")
+        return
+    report.good("Bartender", f"{' '.join(urls)} (from {settings.origins['bartender']})")
+
+
+def _look_at_cas(report: Report, settings: Settings) -> Trust | None:
+    try:
+        cas = find_cas(explicit_files(settings), surroundings(report.session.environ))
+        trust = load_trust(cas)
+    except CheloniaError as error:
+        report.bad("CAs", f"{error.subject}: {error.cause}".lstrip(": "), "export X509_CERT_DIR=<directory of CAs>")
+        return None
+    where = cas.ca_dir or cas.ca_file
+    crls = [crl for group in trust.crls.values() for crl in group]
+    report.good("CAs", f"{len(trust.cas)} in {where}, {len(crls)} CRLs, {len(trust.policies)} signing policies")
+    for ca, problem in sorted(trust.problems.items()):
+        report.bad("CAs", f"everything by {ca} is refused: {problem}", "repair or remove that file")
+    now = _now()
+    for crl in sorted(crls, key=lambda each: each.source):
+        if crl.next_update_ms <= now:
+            report.bad("CRL", f"{crl.source} has expired, which refuses its whole CA", "run fetch-crl")
+    if not crls:
+        report.note("CRL", "there is none, so revoked certificates are not noticed; fetch-crl brings them")
+    return trust
+
+
+def _look_at_credential(report: Report, settings: Settings) -> Credential | None:
+    if settings.anonymous:
+        report.note("credential", f"none is shown (from {settings.origins['credential']})")
+        return None
+    around = surroundings(report.session.environ)
+    try:
+        credential = find_credential(explicit_files(settings), around, _now(), ask_password)
+    except CheloniaError as error:
+        cure = "make a proxy (arcproxy, voms-proxy-init), or export X509_USER_CERT and X509_USER_KEY; --anonymous: none"
+        report.bad("credential", error.cause, cure)
+        return None
+    for place in credential.passed_over:
+        report.note("credential", f"passed over {place}")
+    origin = settings.origins.get("credential", credential.origin)
+    report.good("credential", f"{credential.dn} in {credential.cert} ({origin})")
+    _look_at_end(report, credential)
+    return credential
+
+
+def _look_at_end(report: Report, credential: Credential) -> None:
+    hours = (credential.not_after_ms - _now()) / 3_600_000
+    least = PROXY_HOURS_LEFT_MIN if credential.is_proxy else DAYS_LEFT_MIN * 24
+    left = f"{hours / 24:.1f} days left" if hours > 48 else f"{hours:.1f} hours left"
+    if hours < least:
+        cure = "make a new proxy" if credential.is_proxy else "ask your CA for a new certificate"
+        report.bad("validity", left, cure)
+    else:
+        report.good("validity", left)
+
+
+def _look_at_chain(report: Report, credential: Credential, trust: Trust) -> None:
+    reasons = explain_file(credential.cert, trust, _now())
+    for reason in reasons:
+        report.bad("chain", reason, "install its CA into the CA directory, or use a certificate of a CA that is there")
+    if not reasons:
+        report.good("chain", "accepted by these CAs, CRLs and signing policies")
+
+
+async def _look_at_bartenders(report: Report, settings: Settings) -> None:
+    try:
+        urls = settings.bartender_urls()
+        tls = find(settings, report.session.environ).tls
+    except CheloniaError:
+        try:
+            tls = _only_cas(report, settings)
+            urls = settings.bartender_urls()
+        except CheloniaError:
+            return  # told already
+    try:
+        async with open_http(tls) as http:
+            for url in urls:
+                await _look_at_bartender(report, http, url)
+    except CheloniaError as error:
+        if not report.problems:  # else told already: these files make no TLS
+            report.bad("TLS", f"{error.subject}: {error.cause}".lstrip(": "), "correct what is named")
+
+
+def _only_cas(report: Report, settings: Settings) -> TlsSettings:
+    return find_cas(explicit_files(settings), surroundings(report.session.environ))
+
+
+async def _look_at_bartender(report: Report, http: HttpClient, url: str) -> None:
+    topic = f"Bartender {url}"
+    host = urlsplit(url).hostname or ""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        report.bad(
+            topic, f"the name {host} is not known: {error.strerror or error}", "correct the URL, or the resolver"
+        )
+        return
+    started = time.monotonic()
+    try:
+        answer = await http.request(Sending("HEAD", url))
+    except CheloniaError as error:
+        report.bad(topic, error.cause or error.kind.value, cure_of(error))
+        return
+    _look_at_clock(report, topic, answer.headers)
+    address = str(found[0][4][0])
+    report.good(topic, f"reached at {address} in {_since(started):.0f} ms, TLS accepted on both sides")
+    started = time.monotonic()
+    try:
+        remote = RemoteBartender(Link(http, SystemClock(), SystemIds()), (url,), Patience(retry_ms=0))
+        await Client(remote, http, retry_ms=0).exists("/")
+    except CheloniaError as error:
+        report.bad(topic, f"stat / fails: {error.cause or error.kind.value}", cure_of(error))
+        return
+    report.good(topic, f"answers stat / in {_since(started):.0f} ms")
+
+
+def cure_of(error: CheloniaError) -> str:
+    """What to do when a Bartender cannot be reached or does not answer as one."""
+    match error.kind:
+        case Kind.UNTRUSTED if "port" in error.cause:
+            return "correct the URL: something else than a Bartender listens there"
+        case Kind.UNTRUSTED if "peer refuses" in error.cause:
+            return "use a certificate whose CA that cluster trusts, or ask its keeper to install yours"
+        case Kind.UNTRUSTED | Kind.EXPIRED:
+            return "install that cluster's CA into the CA directory, or ask its keeper for a valid certificate"
+        case Kind.UNKNOWN_OPERATION | Kind.NOT_FOUND:
+            return "correct the URL: another service answers there; a Bartender's ends in /Bartender"
+        case Kind.NETWORK | Kind.TIMEOUT:
+            return "check the URL and the firewall; see `chelonia doctor` on another machine, or ask its keeper"
+        case _:
+            return "ask the keeper of that cluster"
+
+
+def _look_at_clock(report: Report, topic: str, headers: Mapping[str, str]) -> None:
+    try:
+        skew_s = parsedate_to_datetime(headers["Date"]).timestamp() - _now() / 1000
+    except (KeyError, ValueError):
+        report.note(topic, "tells no time, so the clocks were not compared")
+        return
+    if abs(skew_s) > SKEW_S_MAX:
+        way = "behind" if skew_s > 0 else "ahead of"
+        report.bad("clock", f"this machine is {abs(skew_s):.0f} s {way} {topic}", "run an NTP service on both")
+    else:
+        report.good("clock", f"at most {abs(skew_s) + 1:.0f} s from {topic}")
+
+
+def _since(started: float) -> float:
+    return (time.monotonic() - started) * 1000
+
+
+def _now() -> Ms:
+    return SystemClock().now_ms()
+
+
+async def whoami(session: Session, _arguments: Arguments) -> None:
+    """The verb `whoami`."""
+    settings, out = session.settings(), session.out
+    found = find(settings, session.environ)
+    credential = found.credential
+    facts: dict[str, object] = {
+        "dn": credential.dn if credential else "ANONYMOUS",
+        "credential": str(credential.cert) if credential else "",
+        "origin": settings.origins.get("credential", credential.origin if credential else ""),
+        "proxy": bool(credential and credential.is_proxy),
+        "days_left": round((credential.not_after_ms - _now()) / DAY_MS, 2) if credential else None,
+        "cas": str(found.tls.ca_dir or found.tls.ca_file),
+        "bartenders": list(settings.bartenders),
+        "bartenders_origin": settings.origins.get("bartender", ""),
+        "replicas": settings.replicas,
+        "passed_over": [str(place) for place in credential.passed_over] if credential else [],
+    }
+    out.result(**facts)
+    _tell_who(out.say, facts)
+
+
+def _tell_who(say: Callable[[str], None], facts: dict[str, object]) -> None:
+    say(str(facts["dn"]))
+    if facts["credential"]:
+        kind = "proxy" if facts["proxy"] else "certificate"
+        say(f"  {kind}: {facts['credential']} ({facts['origin']}), {facts['days_left']} days left")
+    say(f"  CAs: {facts['cas']}")
+    bartenders = facts["bartenders"]
+    known = " ".join(bartenders) if isinstance(bartenders, list) and bartenders else "none"
+    say(f"  Bartenders: {known} ({facts['bartenders_origin'] or 'none is named'})")
+    say(f"  replicas: {facts['replicas']}")
+    passed = facts["passed_over"]
+    for place in passed if isinstance(passed, list) else ():
+        say(f"  passed over: {place}")

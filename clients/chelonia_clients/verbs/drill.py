@@ -1,0 +1,215 @@
+"""`chelonia admin drill`: a safe exercise on the live cluster, watched, with the curve of its recovery.
+
+The repair leader decides whether it may begin, watches it and ends it; this command only asks, looks and draws. When it
+is ended, or its host dies, the drill ends all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ServiceId
+from chelonia.core.timing.clock import stamp
+from chelonia_clients import curve
+from chelonia_clients.administrator import Administrator
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.curve import Curve, Point
+from chelonia_clients.progress import Bar
+from chelonia_clients.session import Session
+from chelonia_clients.verbs.nodes import parse_duration
+
+LOOK_MS: Final = 200
+"""Between two looks at a drill, at first; later a part of the time that it has taken, so that the curve stays small."""
+LOOKS: Final = 500
+PATIENCE_MS: Final = 30_000
+"""After its deadline a drill that nobody can be asked about is given up by this command."""
+NOT_HEALED: Final = 1
+"""Exit code of a drill after which all was not whole in time, or that was called off."""
+
+Ask = Callable[[str], str]
+"""Asks a person; given so that a test can answer."""
+
+
+async def drill(session: Session, arguments: Arguments, words: list[str], ask: Ask = input) -> None:
+    """The verbs `admin drill ...`."""
+    match words:
+        case ["silence" | "corrupt" as what, *shepherd] if len(shepherd) <= 1:
+            await _exercise(session, arguments, order_of(arguments, DrillAction(what), "".join(shepherd)), ask)
+        case ["status"]:
+            status = await session.administrator().drill_status()
+            _say(session, status.drill)
+            session.out.result(**facts(status.drill))
+        case ["stop"]:
+            status = await session.administrator().drill(DrillOrder(DrillAction.STOP))
+            session.out.say(f"drill {status.drill.id} is called off; {status.drill.shepherd} answers again")
+            session.out.result(**facts(status.drill))
+        case _:
+            raise UsageError("admin drill takes silence [<id>], corrupt [<id>], status, or stop")
+
+
+def order_of(arguments: Arguments, action: DrillAction, shepherd: str) -> DrillOrder:
+    """The order that a command line means. Raises: UsageError."""
+    order = DrillOrder(action, ServiceId(shepherd))
+    if arguments.has("--for"):
+        if action is not DrillAction.SILENCE:
+            raise UsageError("--for is how long a Shepherd is silent: it goes with `admin drill silence`")
+        order = replace(order, duration_ms=parse_duration(arguments.value("--for")))
+    if arguments.has("--within"):
+        order = replace(order, within_ms=parse_duration(arguments.value("--within"), "--within"))
+    files = _number("--files", arguments.value("--files", str(order.files_max)))
+    return replace(order, files_max=files, one_left_max=_number("--one-left", arguments.value("--one-left", "0")))
+
+
+def _number(flag: str, text: str) -> int:
+    if not text.isdecimal():
+        raise UsageError(f"{flag} takes a number, not {text!r}")
+    return int(text)
+
+
+async def _exercise(session: Session, arguments: Arguments, order: DrillOrder, ask: Ask) -> None:
+    names = arguments.flags.get("--curve", ())
+    for name in names:
+        _check_curve(name)
+    administrator = session.administrator()
+    planned = (await administrator.drill(replace(order, check_only=True))).drill
+    session.out.say(_plan(planned))
+    if arguments.has("--dry-run"):
+        session.out.say("nothing was done: --dry-run")
+        session.out.result(**facts(planned))
+        return
+    await _confirm(session, arguments, ask)
+    begun = await administrator.drill(replace(order, shepherd=planned.shepherd))
+    drawn = await _watch(session, administrator, begun)
+    for name in names:
+        text = curve.write(drawn[1], name)
+        await asyncio.to_thread(Path(name).write_text, text, "utf-8")
+        session.out.say(f"curve written to {name}")
+    _report(session, *drawn)
+
+
+def _check_curve(name: str) -> None:
+    """Raises: UsageError for a file that cannot be written: after the drill its curve would be lost."""
+    if not name.endswith(curve.SUFFIXES):
+        raise UsageError(f"--curve takes a file called {', '.join(curve.SUFFIXES)}, not {name!r}")
+    path = Path(name)
+    where = path if path.exists() else path.parent
+    if path.is_dir() or not path.parent.is_dir() or not os.access(where, os.W_OK):
+        raise UsageError(f"--curve takes a file that can be written, which {name!r} cannot: is its directory there?")
+
+
+def _plan(planned: Drill) -> str:
+    if planned.action is DrillAction.CORRUPT:
+        return (
+            f"one byte of the copy of {planned.name} on {planned.shepherd} will be changed; it has others, all verified"
+        )
+    seconds = (planned.until_ms - planned.began_ms) / 1000
+    return (
+        f"{planned.shepherd} will answer nobody for at most {seconds:g} s; it holds copies of {planned.files} files, "
+        "all of which can be read elsewhere"
+    )
+
+
+async def _confirm(session: Session, arguments: Arguments, ask: Ask) -> None:
+    """Raises: UsageError where nobody can be asked, CANCELLED when he says no."""
+    if arguments.has("--yes"):
+        return
+    if session.out.as_json or not sys.stdin.isatty():
+        raise UsageError("a drill does harm that heals; say --yes to begin it without being asked")
+    if (await asyncio.to_thread(ask, "Begin? [y/N] ")).strip().lower() not in ("y", "yes"):
+        raise CheloniaError(Kind.CANCELLED, "drill", cause="nothing was done")
+
+
+async def _watch(session: Session, administrator: Administrator, status: DrillStatus) -> tuple[Drill, Curve]:
+    """Look until it is over. Raises: what the Librarians answer, long after the drill has to be over."""
+    points = [Point(0, {})]
+    give_up_ms = administrator.clock.monotonic_ms() + status.drill.deadline_ms - status.drill.began_ms + PATIENCE_MS
+    quiet = session.options.has("--no-progress") or session.out.as_json
+    with Bar("whole", status.drill.files, enabled=not quiet, unit="files") as bar:
+        shown = 0
+        while True:
+            at = max(status.now_ms - status.drill.began_ms, points[-1].ms)
+            points.append(Point(at, {each.live: each.blobs for each in status.exposed}))
+            whole = status.drill.files - sum(points[-1].left.values())
+            bar.advance(whole - shown)
+            shown = whole
+            if not status.drill.running:
+                return status.drill, _curve(status.drill, points)
+            await administrator.clock.sleep(max(LOOK_MS, at // LOOKS))
+            try:
+                status = await administrator.drill_status()
+            except CheloniaError:
+                if administrator.clock.monotonic_ms() > give_up_ms:
+                    raise
+
+
+def _curve(ended: Drill, points: list[Point]) -> Curve:
+    marks = (
+        (ended.noticed_ms, "noticed"),
+        (ended.whole_ms, "whole"),
+        (ended.recalled_ms, "called back"),
+        (ended.ended_ms, ended.stage.value),
+    )
+    shown = [(int(at - ended.began_ms), what) for at, what in marks if at]
+    title = f"Drill: {ended.action.value} of {ended.shepherd}, {stamp(ended.began_ms)}"
+    return Curve(title, ended.files, points, shown)
+
+
+def _report(session: Session, ended: Drill, drawn: Curve) -> None:
+    out = session.out
+    for line in curve.as_text(drawn):
+        out.say(line)
+    _say(session, ended)
+    out.result(**facts(ended), curve=curve.facts(drawn))
+    if ended.stage is not DrillStage.HEALED:
+        out.exit_code = out.exit_code or NOT_HEALED
+
+
+def _say(session: Session, ended: Drill) -> None:
+    if ended.stage is DrillStage.NONE:
+        session.out.say("there has been no drill")
+        return
+    why = f" ({ended.why})" if ended.why else ""
+    what = f"{ended.action.value} of {ended.shepherd}, {ended.files} files, by {ended.by}"
+    session.out.say(f"drill {ended.id}: {ended.stage.value}{why}: {what}")
+    noticed, whole, over = (_after(ended, at) for at in (ended.noticed_ms, ended.whole_ms, ended.ended_ms))
+    session.out.say(
+        f"began {stamp(ended.began_ms)}; noticed after {noticed}, {ended.touched} files exposed, whole after {whole}, "
+        f"over after {over}"
+    )
+
+
+def _after(ended: Drill, at_ms: int) -> str:
+    return f"{(at_ms - ended.began_ms) / 1000:.1f} s" if at_ms else "-"
+
+
+def facts(found: Drill) -> dict[str, Any]:
+    """A drill, for programs: instants in milliseconds of the repair leader's clock, 0 for what has not been."""
+    return {
+        "id": found.id,
+        "number": found.number,
+        "action": found.action.value,
+        "stage": found.stage.value,
+        "why": found.why,
+        "shepherd": found.shepherd,
+        "reference": found.reference,
+        "blob": found.blob,
+        "name": found.name,
+        "by": found.by,
+        "files": found.files,
+        "touched": found.touched,
+        "began_ms": found.began_ms,
+        "until_ms": found.until_ms,
+        "deadline_ms": found.deadline_ms,
+        "noticed_ms": found.noticed_ms,
+        "whole_ms": found.whole_ms,
+        "recalled_ms": found.recalled_ms,
+        "ended_ms": found.ended_ms,
+    }

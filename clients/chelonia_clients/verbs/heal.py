@@ -1,0 +1,254 @@
+"""`chelonia admin heal`: how far healing is and when all will be whole; pausing, resuming and limiting it.
+
+The figures are the repair leader's, whichever Librarian is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any, Final
+
+from chelonia.core.healing import KEEP, Endangered, HealAction, HealControl, HealOrder, HealStatus, HeldDrain
+from chelonia.core.timing.clock import stamp
+from chelonia.wire.snapshots import parse_snapshot_name
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.output import human_size, table
+from chelonia_clients.progress import Bar
+from chelonia_clients.session import Session
+
+WATCH_S: Final = 0.5
+"""Pause between two looks of `--watch`."""
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+async def heal(session: Session, arguments: Arguments, words: list[str]) -> None:
+    """The verbs `admin heal ...`."""
+    match words:
+        case ["status"] | []:
+            await _status(session, watch=arguments.has("--watch"))
+        case ["pause"]:
+            _told(session, await session.administrator().heal_order(HealOrder(HealAction.PAUSE)))
+        case ["resume"]:
+            _told(session, await session.administrator().heal_order(HealOrder(HealAction.RESUME)))
+        case ["rate", *rate] if len(rate) <= 1:
+            await _rate(session, arguments, rate)
+        case _:
+            raise UsageError("admin heal takes status, pause, resume, or rate [<bytes/s>] [--copies N]")
+
+
+async def _rate(session: Session, arguments: Arguments, rate: list[str]) -> None:
+    if not rate and not arguments.has("--copies"):
+        raise UsageError("admin heal rate takes a rate like 50M (bytes per second; 0: no limit), --copies N, or both")
+    copies = arguments.value("--copies")
+    if copies and not copies.isdecimal():
+        raise UsageError(f"--copies takes a number, not {copies!r}")
+    order = HealOrder(HealAction.RATE, parse_rate(rate[0]) if rate else KEEP, int(copies) if copies else KEEP)
+    _told(session, await session.administrator().heal_order(order))
+
+
+def parse_rate(text: str) -> int:
+    """Bytes per second of `0`, `500K`, `50M`, `50M/s`, `1G`. Raises: UsageError."""
+    match = re.fullmatch(r"([0-9]{1,12})([KMG]?)(?:i?B)?(?:/s)?", text)
+    if match is None:
+        raise UsageError(f"a rate is like 500K, 50M or 1G (bytes per second), or 0 for no limit; not {text!r}")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _told(session: Session, status: HealStatus) -> None:
+    session.out.say(_state(status))
+    session.out.say(f"limits: {limits(status.control)}")
+    session.out.result(**facts(status))
+
+
+def limits(control: HealControl) -> str:
+    """What one Shepherd is asked to bear."""
+    rate = f"{human_size(control.bytes_per_s)}/s" if control.bytes_per_s else "no limit on bytes/s"
+    return f"{rate}, {control.copies_per_node} copies at once, for each Shepherd"
+
+
+def _state(status: HealStatus) -> str:
+    control = status.control
+    if control.paused:
+        return (
+            f"healing is PAUSED since {stamp(control.paused_ms)} by {control.paused_by}; nothing is copied or trimmed"
+        )
+    return f"healing WAITS: {status.waits_for}" if status.waits_for else "healing goes on"
+
+
+async def _status(session: Session, *, watch: bool) -> None:
+    status = await session.administrator().heal_status()
+    if watch:
+        status = await _watch(session, status)
+    for line in lines(status):
+        session.out.say(line)
+    session.out.result(**facts(status))
+
+
+async def _watch(session: Session, status: HealStatus) -> HealStatus:
+    """Look until the leader says that nothing is exposed, or healing is paused."""
+    quiet = session.options.has("--no-progress") or session.out.as_json
+    shown, told = 0, ""
+    with Bar("copies", enabled=not quiet, unit="copies") as bar:
+        while not (is_whole(status) or status.control.paused):
+            why = _held_up(status)
+            if why and why != told:
+                session.out.tell(f"{why}; waiting")
+            told = why
+            bar.expect(status.copies_done + status.copies_to_go)
+            bar.advance(status.copies_done - shown)
+            shown = status.copies_done
+            await asyncio.sleep(WATCH_S)
+            status = await session.administrator().heal_status()
+    return status
+
+
+def _held_up(status: HealStatus) -> str:
+    """Why watching may take long, in words; "" while copies are made."""
+    if why := doubt(status):
+        return f"not known whether all is whole: {why}"
+    return f"nothing can be copied now: {_waiting(status)}" if status.at_rest else ""
+
+
+def _waiting(status: HealStatus) -> str:
+    return f"{status.delayed} for a Shepherd expected back, {status.stuck} for a place or a source"
+
+
+def doubt(status: HealStatus) -> str:
+    """Why more may be exposed than these figures say; "" when they are the whole truth."""
+    if not status.leader:
+        return "nobody leads repair"
+    if not status.is_leader:
+        return "the repair leader does not answer"
+    if status.waits_for:
+        return status.waits_for
+    return "" if all(cursor.read for cursor in status.cursors) else "the repair leader is still looking"
+
+
+def is_whole(status: HealStatus) -> bool:
+    """Whether nothing is exposed for sure."""
+    return not status.exposed and not doubt(status)
+
+
+def lines(status: HealStatus) -> list[str]:
+    """The status, for people."""
+    deaf = " (which does not answer)" if status.leader and not status.is_leader else ""
+    out = [
+        _state(status),
+        f"repair is led by   {status.leader or 'nobody'}{deaf}",
+        f"limits             {limits(status.control)}",
+        f"too few copies     {_exposed(status)}",
+    ]
+    if status.delayed or status.stuck:
+        out.append(f"of these wait      {_waiting(status)}")
+    out += [
+        f"to go              {status.copies_to_go} copies, {human_size(status.bytes_to_go)}",
+        f"done               {status.copies_done} copies, {human_size(status.bytes_done)}; {status.copying} under way",
+        f"rate               {human_size(status.bytes_per_s)}/s, {status.copies_per_min} copies/min",
+        f"all whole in       {forecast(status)}",
+    ]
+    if status.nodes:
+        loads = [(load.shepherd, str(load.copies), str(load.copies_max)) for load in status.nodes]
+        out += ["", *table([("SHEPHERD", "COPIES", "AT MOST"), *loads], frozenset({1, 2}))]
+    if status.drains:
+        out += ["", *(f"{drain.shepherd}: {held_drain(drain)}" for drain in status.drains)]
+    if status.queue:
+        rows = [("NEXT", "LEFT", "SIZE", "SINCE")]
+        rows += [
+            (found.name, f"{found.live}/{found.wanted}", human_size(found.size), stamp(found.created_ms))
+            for found in status.queue
+        ]
+        out += ["", *table(rows, frozenset({2}))]
+    return out
+
+
+def held_drain(drain: HeldDrain) -> str:
+    """What keeps a drain from its end, and the cure, in words."""
+    names = [f"{found.name or found.blob} (wants {found.wanted})" for found in drain.examples if found.live]
+    lost = [str(found.name or found.blob) for found in drain.examples if not found.live]
+    such = ": " if drain.blobs == len(drain.examples) else ", such as "
+    text = f"{drain.blobs} {'file' if drain.blobs == 1 else 'files'} cannot leave it"
+    if names or not lost:
+        text += f", for more copies are wanted than other Shepherds with room can take{such if names else ''}"
+        text += f"{', '.join(names)}; add a Shepherd, or ask for fewer copies: "
+        text += "`chelonia modify <LN> set states neededReplicas <n>`"
+    if lost:
+        text += f"; no good copy is left anywhere of {', '.join(lost)}: delete it, or stop the Shepherd and forget it"
+    if any(parse_snapshot_name(found.name) for found in drain.examples):
+        text += " (snapshots of the namespace: `snapshot_copies` of the Librarians, for what is written from then on)"
+    return text
+
+
+def _exposed(status: HealStatus) -> str:
+    known = ", ".join(f"{found.blobs} with {found.live} left" for found in status.exposed)
+    if doubt(status):
+        return f"{known}, that is known of" if known else "not known"
+    return known or "none"
+
+
+def forecast(status: HealStatus) -> str:
+    """The time to full health, in words."""
+    if is_whole(status):
+        return "it is whole"
+    if status.control.paused:
+        return "never, while it is paused"
+    if not status.exposed or not status.is_leader or status.waits_for:
+        return f"not known: {doubt(status)}"
+    if status.at_rest:
+        return "not known: nothing can be copied now"
+    if status.forecast_ms < 0:
+        return "not known yet: too little has been looked at or copied"
+    seconds = status.forecast_ms / 1000
+    if seconds < 100:
+        return f"about {seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min" if minutes < 100 else f"about {minutes // 60} h {minutes % 60} min"
+
+
+def facts(status: HealStatus) -> dict[str, Any]:
+    """The status, for programs."""
+    return {
+        "leader": status.leader,
+        "is_leader": status.is_leader,
+        "paused_by": status.control.paused_by,
+        "paused_ms": status.control.paused_ms,
+        "bytes_per_s_max": status.control.bytes_per_s,
+        "copies_per_node_max": status.control.copies_per_node,
+        "nodes": [
+            {"shepherd": load.shepherd, "copies": load.copies, "copies_max": load.copies_max} for load in status.nodes
+        ],
+        "waits_for": status.waits_for,
+        "whole": is_whole(status),
+        "exposed": {str(found.live): found.blobs for found in status.exposed},
+        "delayed": status.delayed,
+        "stuck": status.stuck,
+        "copies_to_go": status.copies_to_go,
+        "bytes_to_go": status.bytes_to_go,
+        "copies_done": status.copies_done,
+        "bytes_done": status.bytes_done,
+        "copying": status.copying,
+        "copies_per_min": status.copies_per_min,
+        "bytes_per_s": status.bytes_per_s,
+        "forecast_ms": status.forecast_ms,
+        "queue": [_endangered(found) for found in status.queue],
+        "drains": [{"shepherd": drain.shepherd, **held_facts(drain)} for drain in status.drains],
+        "cursors": [
+            {"shepherd": cursor.shepherd, "after": cursor.after, "read": cursor.read} for cursor in status.cursors
+        ],
+    }
+
+
+def held_facts(drain: HeldDrain) -> dict[str, Any]:
+    """What keeps a drain from its end, for programs."""
+    return {"blobs": drain.blobs, "examples": [_endangered(found) for found in drain.examples]}
+
+
+def _endangered(found: Endangered) -> dict[str, Any]:
+    return {
+        "blob": found.blob,
+        "name": found.name,
+        "live": found.live,
+        "wanted": found.wanted,
+        "size": found.size,
+        "created_ms": found.created_ms,
+    }

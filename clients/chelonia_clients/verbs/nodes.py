@@ -1,0 +1,220 @@
+"""`admin node ...`: the Shepherds as administrators see them, and what they decide about one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import HeldDrain, Loss
+from chelonia.core.ids import ServiceId
+from chelonia.core.librarian import NodeView
+from chelonia.core.placement import DRAINED, NODE_ALIVE, NODE_MAINTENANCE
+from chelonia.core.timing.clock import stamp
+from chelonia_clients.arguments import Arguments, UsageError
+from chelonia_clients.output import human_size, table
+from chelonia_clients.session import Session
+from chelonia_clients.verbs.heal import held_drain, held_facts
+
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LOOK_MS: Final = 1_000
+"""Between two looks at a drain."""
+_STILL_MS: Final = 600_000
+"""A drain that nothing has left for so long may never end, which is told. Longer than `trim_grace_ms` by default, after
+which what has been copied goes."""
+
+
+async def nodes(session: Session) -> None:
+    """`node list`."""
+    found = await session.administrator().nodes()
+    held = await _held(session, found)
+    rows = [("SHEPHERD", "STATE", "SINCE", "REPLICAS", "FREE", "TOTAL", "DOMAIN", "RECLAIMABLE")]
+    for node in found:
+        size = (human_size(node.free_bytes), human_size(node.total_bytes))
+        what = (_state(node), stamp(node.since_ms), str(node.replicas))
+        rows.append((node.shepherd, *what, *size, node.domain, _reclaimable(node)))
+        session.out.result(**_facts(node), held_up=held_facts(held.get(node.shepherd, HeldDrain(node.shepherd, 0))))
+    for line in table(rows, frozenset({3, 4, 5, 7})):
+        session.out.say(line)
+    for node in found:
+        if node.trouble:
+            session.out.say(f"{node.shepherd}: {node.trouble}")
+        if node.shepherd in held:
+            session.out.say(f"{node.shepherd}: {held_drain(held[node.shepherd])}")
+
+
+def _reclaimable(node: NodeView) -> str:
+    """What quarantine and unfinished uploads take."""
+    return human_size(node.reclaimable_bytes) if node.reclaimable_bytes else ""
+
+
+def _facts(node: NodeView) -> dict[str, Any]:
+    return {
+        "shepherd": node.shepherd,
+        "dn": node.dn,
+        "state": node.state,
+        "since_ms": node.since_ms,
+        "replicas": node.replicas,
+        "free_bytes": node.free_bytes,
+        "total_bytes": node.total_bytes,
+        "accepting": node.accepting,
+        "domain": node.domain,
+        "maintenance_until_ms": node.maintenance_until_ms,
+        "store": node.store,
+        "reclaimable_bytes": node.reclaimable_bytes,
+        "trouble": node.trouble,
+        "drain": node.drain,
+    }
+
+
+def _state(node: NodeView) -> str:
+    if node.state == NODE_MAINTENANCE:
+        word = f"maintenance until {stamp(node.maintenance_until_ms)}"
+    elif node.state == NODE_ALIVE and not (node.accepting or node.drain or node.trouble):
+        word = "alive, full"
+    else:
+        word = node.state
+    if not node.drain:
+        return word
+    return f"{word}, drained: it may go" if node.drain == DRAINED else f"{word}, draining"
+
+
+async def maintenance(session: Session, arguments: Arguments, shepherd: str) -> None:
+    """`node maintenance`."""
+    if arguments.has("--end") == arguments.has("--for"):
+        raise UsageError("admin node maintenance takes --for TIME or --end")
+    duration = 0 if arguments.has("--end") else parse_duration(arguments.value("--for"))
+    await _known(session, "maintenance", shepherd)
+    until = await session.administrator().maintenance(shepherd, duration)
+    session.out.say(f"{shepherd}: in maintenance until {stamp(until)}" if until else f"{shepherd}: back in service")
+    session.out.result(shepherd=shepherd, maintenance_until_ms=until)
+
+
+def parse_duration(text: str, flag: str = "--for") -> int:
+    """Milliseconds of `90s`, `30m`, `2h`, `3d`. Raises: UsageError."""
+    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if match is None:
+        raise UsageError(f"{flag} takes a time like 90s, 30m, 2h or 3d, not {text!r}")
+    return int(match[1]) * _UNIT_MS[match[2]]
+
+
+async def _known(session: Session, op: str, shepherd: str) -> NodeView:
+    """The Shepherd as it is now. Raises: NOT_FOUND, naming those there are."""
+    known = {node.shepherd: node for node in await session.administrator().nodes()}
+    for service_id, node in known.items():
+        if service_id == shepherd:
+            return node
+    cause = f"no such Shepherd; known: {', '.join(sorted(known)) or 'none'}"
+    raise CheloniaError(Kind.NOT_FOUND, op, shepherd, cause)
+
+
+# --- draining ---------------------------------------------------------------------------------------------------------
+
+
+async def drain(session: Session, arguments: Arguments, shepherd: str) -> None:
+    """`node drain`: begin; with `--wait`, until it may go."""
+    await _known(session, "drain", shepherd)
+    await session.administrator().drain(shepherd, on=True)
+    node = await _drained(session, shepherd) if arguments.has("--wait") else await _known(session, "drain", shepherd)
+    held = (await _held(session, (node,))).get(node.shepherd, HeldDrain(node.shepherd, 0))
+    if node.drain == DRAINED:
+        session.out.say(f"{shepherd}: drained, it may go")
+    else:
+        session.out.say(f"{shepherd}: draining, {node.replicas} replicas to go; `admin node list` says when it may go")
+    if held.blobs:
+        session.out.say(f"{shepherd}: {held_drain(held)}")
+    session.out.result(shepherd=shepherd, drain=node.drain, replicas=node.replicas, held_up=held_facts(held))
+
+
+async def _held(session: Session, nodes: Sequence[NodeView]) -> dict[ServiceId, HeldDrain]:
+    """What cannot leave those of these that are being drained, as the repair leader knows it."""
+    draining = {node.shepherd for node in nodes if node.drain and node.drain != DRAINED}
+    if not draining:
+        return {}
+    status = await session.administrator().heal_status()
+    return {held.shepherd: held for held in status.drains if held.shepherd in draining}
+
+
+async def _drained(session: Session, shepherd: str) -> NodeView:
+    """Wait until it is drained, telling how far it is. Raises: CANCELLED when somebody calls it off."""
+    clock = session.administrator().clock
+    told, since, why = -1, clock.monotonic_ms(), ""
+    while (node := await _known(session, "drain", shepherd)).drain != DRAINED:
+        if not node.drain:
+            raise CheloniaError(Kind.CANCELLED, "drain", shepherd, "somebody has called it off (admin node undrain)")
+        before, held = why, (await _held(session, (node,))).get(node.shepherd)
+        why = held_drain(held) if held else ""
+        if why and why != before:
+            session.out.tell(f"chelonia: {shepherd}: {why}")
+        if node.replicas != told:
+            told = node.replicas
+            since = clock.monotonic_ms()
+            session.out.tell(f"chelonia: {shepherd}: {told} replicas to go" + _hindrance(node))
+        elif clock.monotonic_ms() - since >= _STILL_MS:
+            since = clock.monotonic_ms()
+            still = f"nothing has left it for {_STILL_MS // 60_000} min"
+            session.out.tell(f"chelonia: {shepherd}: {still}" + (_hindrance(node) or f"; {why or _STUCK}"))
+        await clock.sleep(_LOOK_MS)
+    return node
+
+
+_STUCK: Final = (
+    "what stays may wait for others that have copies of the same files (`chelonia admin node list`), or for repair "
+    "(`chelonia admin heal status`)"
+)
+
+
+def _hindrance(node: NodeView) -> str:
+    return "" if node.state == NODE_ALIVE else f"; it is {node.state}, and nothing leaves it until it is back"
+
+
+async def undrain(session: Session, shepherd: str) -> None:
+    """`node undrain`."""
+    await _known(session, "undrain", shepherd)
+    await session.administrator().drain(shepherd, on=False)
+    session.out.say(f"{shepherd}: back in service")
+    session.out.result(shepherd=shepherd, drain="")
+
+
+# --- forgetting -------------------------------------------------------------------------------------------------------
+
+
+async def forget(session: Session, arguments: Arguments, shepherd: str) -> None:
+    """`node forget`: look at all first, and change nothing when that names a file that would be lost."""
+    administrator, accepted = session.administrator(), arguments.has("--accept-loss")
+    if not any(record.service_id == shepherd and record.forgotten for record in await administrator.services()):
+        await _known(session, "forget", shepherd)
+    losses: list[Loss] = []
+    async for page in administrator.forget(shepherd, check_only=True, accept_loss=accepted):
+        losses += page.losses
+    replicas, forgotten = 0, False
+    if accepted or not losses:
+        losses.clear()
+        async for page in administrator.forget(shepherd, check_only=False, accept_loss=accepted):
+            losses += page.losses
+            replicas, forgotten = replicas + page.looked_at, page.forgotten
+    for loss in losses:
+        session.out.say(f"{loss.name} ({loss.guid}): {_fate(loss)}")
+    facts: dict[str, Any] = {"shepherd": shepherd, "forgotten": forgotten, "replicas": replicas}
+    facts["losses"] = [{"ln": x.name, "guid": x.guid, "blob": x.blob, "elsewhere": list(x.elsewhere)} for x in losses]
+    if not forgotten:
+        session.out.failure(CheloniaError(Kind.CONFLICT, "forget", shepherd, _refusal(len(losses))), **facts)
+        return
+    session.out.say(f"{shepherd}: forgotten, with {replicas} replicas; this identity is never accepted again")
+    session.out.result(**facts)
+
+
+def _fate(loss: Loss) -> str:
+    if not loss.elsewhere:
+        return "no other verified copy"
+    return f"other verified copies only on what is away, or not yet compared: {', '.join(loss.elsewhere)}"
+
+
+def _refusal(losses: int) -> str:
+    if not losses:
+        return "it has got new replicas meanwhile; try again"
+    return (
+        f"{losses} files have no other verified copy within reach; bring it, or the others, back - "
+        "or give them up for lost with --accept-loss"
+    )

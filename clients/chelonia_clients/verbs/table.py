@@ -1,0 +1,201 @@
+"""Every verb of the command line: how it is called, what it takes, where it is implemented.
+
+The original's rule: the first three letters of a method count, in any case, and `mount` anywhere in a word that begins
+with `mak` or `unm` selects the mount variant. Our own verbs follow the same rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chelonia_clients.arguments import Flag
+
+RECURSIVE = Flag("--recursive", "a collection or directory with all below it", "-r")
+FORCE = Flag("--force", "overwrite what is there, atomically", "-f")
+REPLICAS = Flag("--replicas", "copies to keep (default: ARC_NEEDED_REPLICAS, else 3)", "", "N")
+PARALLEL = Flag("--parallel", "files moved at a time (default 6)", "-j", "N")
+LONG = Flag("--long", "size, replicas and time too", "-l")
+PARENTS = Flag("--parents", "make what is missing above it; no error when it is there", "-p")
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb. `operands`: least and most (-1: any number) it takes; `literal`: operands may begin with `-`."""
+
+    name: str
+    synopsis: str
+    summary: str
+    act: str
+    operands: tuple[int, int]
+    flags: tuple[Flag, ...] = ()
+    literal: bool = False
+    examples: tuple[str, ...] = ()
+
+
+_TRASH = "verbs.trash"
+_NAMES, _MOVES, _RULES, _ADMIN = "verbs.namespace", "verbs.transfer", "verbs.policy", "verbs.admin"
+
+STAT = Verb(
+    "stat", "<LN> [<LN> ...]", "show all metadata of entries", f"{_NAMES}:stat", (1, -1), (), False,
+    ("stat /data/run1.root", "stat --json /data/run1.root"),
+)  # fmt: skip
+MAKE_COLLECTION = Verb(
+    "makeCollection", "[-p] <LN> [<LN> ...]", "make collections (also: make, mkdir)",
+    f"{_NAMES}:make_collection", (1, -1), (PARENTS,), False, ("mkdir /data", "mkdir -p /data/2026/raw"),
+)  # fmt: skip
+UNMAKE_COLLECTION = Verb(
+    "unmakeCollection", "<LN> [<LN> ...]", "remove empty collections (also: unmake, rmdir)",
+    f"{_NAMES}:unmake_collection", (1, -1), (), False, ("rmdir /data/2025",),
+)  # fmt: skip
+MAKE_MOUNT = Verb(
+    "makeMountPoint", "<LN> <URL>", "make a mount point (also: makemount)", f"{_NAMES}:make_mountpoint", (2, 2), (),
+    False, ("makemount /old gsiftp://se.example.org/pnfs",),
+)  # fmt: skip
+UNMAKE_MOUNT = Verb(
+    "unmakeMountPoint", "<LN>", "remove a mount point (also: unmount)", f"{_NAMES}:unmake_mountpoint", (1, 1), (),
+    False, ("unmount /old",),
+)  # fmt: skip
+LIST = Verb(
+    "list", "[-r] [-l] <LN> [<LN> ...]", "list collections", f"{_NAMES}:list_", (1, -1), (RECURSIVE, LONG), False,
+    ("list /", "list -r -l /data"),
+)  # fmt: skip
+LS = Verb(
+    "ls", "[-r] [-l] [<LN> ...]", "list collections; files show themselves", f"{_NAMES}:ls", (0, -1),
+    (RECURSIVE, LONG), False, ("ls /", "ls -l /data/run1.root"),
+)  # fmt: skip
+MOVE = Verb(
+    "move", "<source LN> <target LN> [preserve]", "rename or move; preserve keeps the old name too (hard link)",
+    f"{_NAMES}:move", (2, 3), (), False, ("move /data/a /data/b", "move /data/a /archive/"),
+)  # fmt: skip
+MV = Verb(
+    "mv", "<source LN> ... <target LN>", "rename, or move into a collection", f"{_NAMES}:mv", (2, -1), (), False,
+    ("mv /data/a /data/b /archive",),
+)  # fmt: skip
+LN = Verb(
+    "ln", "<LN> <new LN>", "give a file another name (hard link)", f"{_NAMES}:link", (2, 2), (), False,
+    ("ln /data/a /mine/a",),
+)  # fmt: skip
+PUT = Verb(
+    "putFile", "[-r] [-f] [--replicas N] [-j N] <source> ... <target LN> [<number of replicas>]",
+    "upload files or directories; - is stdin (also: put)", f"{_MOVES}:put", (2, -1),
+    (RECURSIVE, FORCE, REPLICAS, PARALLEL), False,
+    ("put run1.root /data/", "put -r results /data --replicas 2", "tar c . | chelonia put - /data/all.tar"),
+)  # fmt: skip
+GET = Verb(
+    "getFile", "[-r] [-f] [-j N] <source LN> ... [<target>]", "download a file or collection; - is stdout (also: get)",
+    f"{_MOVES}:get", (1, -1), (RECURSIVE, FORCE, PARALLEL), False,
+    ("get /data/run1.root", "get -r /data copy", "get /data/all.tar - | tar t"),
+)  # fmt: skip
+CP = Verb(
+    "cp", "[-r] [-f] [--replicas N] [-j N] <source> ... <target>",
+    "copy from, to and inside the cluster; names in the cluster are written chelonia:/path or arc:///path",
+    f"{_MOVES}:cp", (2, -1), (RECURSIVE, FORCE, REPLICAS, PARALLEL), False,
+    ("cp run1.root chelonia:/data/", "cp -r chelonia:/data .", "cp chelonia:/data/a chelonia:/data/b"),
+)  # fmt: skip
+CAT = Verb("cat", "<LN> [<LN> ...]", "print files", f"{_MOVES}:cat", (1, -1), (), False, ("cat /data/readme.txt",))
+DELETE = Verb(
+    "delFile", "[-r] [-j N] <LN> [<LN> ...]", "remove files under all their names (also: del)", f"{_NAMES}:delete",
+    (1, -1), (RECURSIVE, PARALLEL), False, ("delFile /data/a", "del -r /data/old"),
+)  # fmt: skip
+RM = Verb(
+    "rm", "[-r] [-f] [-j N] <LN> [<LN> ...]", "drop single names; the last name takes the file along",
+    f"{_NAMES}:remove", (1, -1), (RECURSIVE, Flag("--force", "what is not there is no error", "-f"), PARALLEL), False,
+    ("rm /data/a", "rm -r /data/old"),
+)  # fmt: skip
+UNDELETE = Verb(
+    "undelete", "[--list] [<LN> [<new LN>]]", "bring a deleted file back, or --list what is kept", f"{_TRASH}:undelete",
+    (0, 2), (Flag("--list", "show what was deleted (in a collection, or all of yours) and is kept", "-l"),), False,
+    ("undelete /data/a", "undelete --list /data", "undelete 5d9b7a52-0c7c-4c3e-9a3f-0b8f6f0e7f11 /data/a.old"),
+)  # fmt: skip
+UNLINK = Verb(
+    "unlink", "<LN> [<LN> ...]", "drop single names", f"{_NAMES}:unlink", (1, -1), (), False, ("unlink /mine/a",)
+)
+MODIFY = Verb(
+    "modify", "[-r] <LN> set|unset|add <section> <property> [<value>]",
+    "change metadata, or states: neededReplicas <n>, closed yes", f"{_RULES}:modify", (4, 5), (RECURSIVE,), True,
+    ("modify /data/a set states neededReplicas 4", "modify /data/a set metadata run 1742"),
+)  # fmt: skip
+POLICY = Verb(
+    "policy", "[-r] <LN> [set|change|clear <identity> <action list>]", "show (<LN> alone) or change access rules",
+    f"{_RULES}:policy", (1, -1), (RECURSIVE,), True,
+    ("policy /data change ALL +read", "policy /data set /DC=org/O=X/CN=Jane Doe +read +addEntry",
+     "policy /data clear VOMS:atlas", "policy /data"),
+)  # fmt: skip
+CREDENTIALS = Verb(
+    "credentialsDelegation", "", "delegate a credential to the Bartender", f"{_ADMIN}:delegation", (0, 0)
+)
+REMOVE_CREDENTIALS = Verb("removeCredentials", "", "remove a delegated credential", f"{_ADMIN}:removal", (0, 0))
+DOCTOR = Verb(
+    "doctor", "", "check certificates, clock and Bartenders, and name the cure of each problem", "verbs.doctor:doctor",
+    (0, 0), (), False, ("doctor", "doctor --json"),
+)  # fmt: skip
+WHOAMI = Verb(
+    "whoami", "", "which credential, CAs and Bartenders are used, and why", "verbs.doctor:whoami", (0, 0), (), False,
+    ("whoami",),
+)  # fmt: skip
+ADMIN = Verb(
+    "admin", "status | heal status [--watch] | heal pause | heal resume | heal rate [<bytes/s>] [--copies N] | "
+    "drill silence [<id>] [--for 2m] | drill corrupt [<id>] | drill status | drill stop | "
+    "node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
+    "node undrain <id> | node forget <id> [--accept-loss] | rebuild [--late <id>] | service list | "
+    "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>] | "
+    "ahash status | ahash backup <name> | ahash add <DN> <host:port> | ahash remove <id> | "
+    "ahash replace <id> <DN> <host:port> | "
+    "scrub [--node <id>] [--path <LN> [-r]] [--older-than 7d] [--suspicion] | quarantine list [<id>] | "
+    "quarantine discard <id> <reference>...|all | quarantine readmit <id>",
+    "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, -1),
+    (Flag("--for", "how long: 90s, 30m, 2h, 3d", "", "TIME"), Flag("--end", "the absence is over"),
+     Flag("--watch", "heal status: look until all is whole"),
+     Flag("--copies", "heal rate: repair copies one node sends, and takes, at once", "", "N"),
+     Flag("--within", "drill: how soon all has to be whole again, 5m by default", "", "TIME"),
+     Flag("--files", "drill: files that may be exposed, 1000 by default", "", "N"),
+     Flag("--one-left", "drill: files that may be left with one copy, 0 by default", "", "N"),
+     Flag("--curve", "drill: write the recovery curve to FILE.csv, .json or .svg (may be repeated)", "", "FILE"),
+     Flag("--dry-run", "drill: only say whether it may begin"), Flag("--yes", "drill: begin without being asked"),
+     Flag("--wait", "return when the drained node may go"),
+     Flag("--accept-loss", "give up files of which the forgotten node has the only copy"),
+     Flag("--late", "rebuild: bring in what this Shepherd alone knows, which was away then", "", "ID"),
+     Flag("--repair", "repair what fsck finds and is safe to repair"),
+     Flag("--node", "scrub this Shepherd only", "", "ID"), Flag("--path", "scrub the copies of this file", "", "LN"),
+     RECURSIVE, Flag("--older-than", "scrub what was last checked longer ago: 90s, 30m, 2h, 3d", "", "TIME"),
+     Flag("--suspicion", "scrub what is damaged or doubted")), False,
+    ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h",
+     "admin node drain https://se1:60000/Shepherd --wait", "admin node forget https://se1:60000/Shepherd",
+     "admin drill silence --for 2m --curve curve.svg", "admin fsck --repair", "admin ahash status"),
+)  # fmt: skip
+COMPLETION = Verb(
+    "completion", "bash | zsh", "print the shell's completion", f"{_ADMIN}:completion", (1, -1), (), True,
+    ("completion bash > ~/.local/share/bash-completion/completions/chelonia",),
+)  # fmt: skip
+VERSION = Verb("version", "", "print the version", f"{_ADMIN}:version", (0, 0))
+HELP = Verb("help", "[<verb>]", "how to use a verb", "cli:help_", (0, 1), (), False, ("help put",))
+
+VERBS: tuple[Verb, ...] = (
+    LS, LIST, STAT, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, CP, CAT, MV, MOVE, LN, RM, DELETE, UNDELETE, UNLINK,
+    MODIFY, POLICY, MAKE_MOUNT, UNMAKE_MOUNT, CREDENTIALS, REMOVE_CREDENTIALS, WHOAMI, DOCTOR, ADMIN, COMPLETION,
+    VERSION, HELP,
+)  # fmt: skip
+"""In the order in which `help` shows them."""
+
+WHOLE: dict[str, Verb] = {"ls": LS, "mv": MV, "ln": LN, "rm": RM, "cp": CP}
+"""Words that count as they are, because they have no three letters."""
+
+THREE: dict[str, Verb] = {
+    "sta": STAT, "mak": MAKE_COLLECTION, "mkd": MAKE_COLLECTION, "unm": UNMAKE_COLLECTION, "rmd": UNMAKE_COLLECTION,
+    "lis": LIST, "mov": MOVE, "put": PUT, "get": GET, "del": DELETE, "mod": MODIFY, "pol": POLICY, "unl": UNLINK,
+    "und": UNDELETE, "cre": CREDENTIALS, "rem": REMOVE_CREDENTIALS, "cat": CAT, "doc": DOCTOR, "who": WHOAMI,
+    "adm": ADMIN, "com": COMPLETION, "ver": VERSION, "hel": HELP,
+}  # fmt: skip
+"""First three letters of everything else."""
+
+
+def find_verb(word: str) -> Verb | None:
+    """The verb a word means, or None."""
+    lower = word.lower()
+    if lower in WHOLE:
+        return WHOLE[lower]
+    if "mount" in lower:
+        mounts = {"mak": MAKE_MOUNT, "unm": UNMAKE_MOUNT}
+        if lower[:3] in mounts:
+            return mounts[lower[:3]]
+    return THREE.get(lower[:3])

@@ -1,0 +1,508 @@
+"""A group of three replicated A-Hashes in one process, on real engines: who answers what, and what a change of master
+does to those who wait."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from msgspec import structs
+
+from chelonia.ahash.group import forwarding, peer_messages
+from chelonia.ahash.group import membership_steps as keeping
+from chelonia.ahash.group import service as replicated
+from chelonia.ahash.group.forwarding import Asked
+from chelonia.ahash.group.peer_messages import CallFrame
+from chelonia.ahash.store import layout, meta
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
+from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.core import bounds
+from chelonia.core.ahash import GroupChange, GroupStep, TransactOutcome
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, ObjectId, RequestKey
+from chelonia.core.position import Position
+from tests.support.ahash import LIBRARIAN, OTHER_LIBRARIAN, SMALL, add, is_value, no_panic, put
+from tests.support.group import Group, group_of
+from tests.support.polling import poll_async
+
+OBJECT = ObjectId("o")
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
+    async with group_of(tmp_path) as made:
+        yield made
+
+
+async def write(group: Group, replica: int, key: str, value: str) -> TransactOutcome:
+    return await group.services[replica].transact(LIBRARIAN, RequestKey(key), (put("o", "s", "p", value),))
+
+
+async def value_at(group: Group, replica: int, *, strong: bool = False, after: Position | None = None) -> str:
+    call = structs.replace(LIBRARIAN, strong=strong, read_after=after)
+    return (await group.services[replica].get(call, (OBJECT,)))[0].value("s", "p")
+
+
+async def test_every_replica_takes_every_request(group: Group) -> None:
+    for replica in group.services:
+        assert (await write(group, replica, f"k{replica}", str(replica))).applied
+        for reader in group.services:
+            assert await value_at(group, reader, strong=True) == str(replica)
+    status = [await group.services[n].status(LIBRARIAN) for n in group.services]
+    assert sorted(each.role for each in status) == ["client", "client", "master"]
+    strong = await group.services[group.followers()[0]].status(LIBRARIAN.strongly())
+    assert strong.replica == group.master()
+    assert {view.role for view in strong.replicas} == {"master", "follower"}
+
+
+async def test_a_read_that_sees_a_commit_before_it_is_told_goes_on_when_it_is(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for 50 ms: between a commit and the word of it there is some turn of the event loop."""
+    monkeypatch.setattr(replicated, "RETRY_MS", 60_000)
+    master = group.master()
+    mastership, engine, waits = group.masterships[master], group.engines[master], asyncio.Event()
+    changed, pump = mastership.changed, mastership._pump
+
+    async def change(patience_ms: int) -> None:
+        waits.set()
+        await changed(patience_ms)
+
+    monkeypatch.setattr(mastership, "changed", change)
+    before = engine.applied()
+    mastership._pump = lambda: None  # type: ignore[method-assign]
+    writing = asyncio.create_task(write(group, master, "k", "new"))
+    await poll_async(lambda: engine.applied() > before, what="a commit")
+    reading = asyncio.create_task(value_at(group, master))
+    await asyncio.wait_for(waits.wait(), 20)
+    mastership._pump = pump  # type: ignore[method-assign]
+    pump()
+    async with asyncio.timeout(20):
+        assert await reading == "new"
+        assert (await writing).applied
+
+
+async def test_a_strong_read_from_elsewhere_waits_for_the_sync_of_what_it_saw(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told that nobody can say, and waited for 50 ms before it was asked again."""
+    monkeypatch.setattr(replicated, "RETRY_MS", 60_000)
+    master, follower = group.master(), group.followers()[0]
+    engine, here = cast(ReplicatedStore, group.engines[master]), group.services[master]._here
+    sync, on_disk, asked = engine.sync, threading.Event(), asyncio.Event()
+
+    def sync_slowly() -> None:
+        on_disk.wait(20)
+        sync()
+
+    async def answer(*of: Any) -> Any:
+        asked.set()
+        return await here(*of)
+
+    monkeypatch.setattr(engine, "sync_at_once", lambda: False)
+    monkeypatch.setattr(engine, "sync", sync_slowly)
+    before = number = meta.read_state(engine).sequence
+    writing = asyncio.create_task(write(group, master, "k", "new"))
+    try:
+        while number == before:
+            await asyncio.sleep(0)
+            number = meta.read_state(engine).sequence
+        monkeypatch.setattr(group.services[master], "_here", answer)
+        reading = asyncio.create_task(value_at(group, follower, strong=True))
+        await asyncio.wait_for(asked.wait(), 20)
+    finally:
+        on_disk.set()
+    async with asyncio.timeout(20):
+        assert await reading == "new"
+        assert (await writing).applied
+
+
+async def test_whoever_shows_a_position_sees_what_stood_there(group: Group) -> None:
+    for turn in range(20):
+        replica = 1 + turn % 3
+        done = await write(group, replica, f"k{turn}", str(turn))
+        for reader in group.services:
+            assert await value_at(group, reader, after=done.position) == str(turn)
+
+
+@pytest.mark.parametrize("absurd", [Position("test", 1, 10**17), Position("test", 99, 1), Position("other", 9, 9)])
+async def test_an_absurd_position_does_no_harm(group: Group, absurd: Position) -> None:
+    await write(group, 1, "k", "v")
+    for reader in group.services:
+        assert await value_at(group, reader, after=absurd) == "v"
+        assert await value_at(group, reader) == "v"
+
+
+async def test_a_key_used_at_one_replica_is_known_at_the_others(group: Group) -> None:
+    key, elements = RequestKey("k"), (add("o", "s", "n", 1),)
+    outcomes = [await service.transact(LIBRARIAN, key, elements) for service in group.services.values()]
+    outcomes += [await service.transact(OTHER_LIBRARIAN, key, elements) for service in group.services.values()]
+    assert [outcome.recalled for outcome in outcomes] == [False] + [True] * 5
+    assert {outcome.position for outcome in outcomes} == {outcomes[0].position}
+    recalled = [await service.recall(LIBRARIAN, key) for service in group.services.values()]
+    assert recalled == [replace(outcomes[0], recalled=True)] * 3
+
+
+async def test_a_new_master_serves_what_the_old_one_acknowledged(group: Group) -> None:
+    old = group.master()
+    await write(group, old, "before", "before")
+    group.switch.isolate(old)
+    other = next(n for n in group.services if n != old)
+    assert (await write_until(group, other, "after", "after")).applied
+    assert await value_at(group, other, strong=True) == "after"
+    assert (await group.services[other].recall(LIBRARIAN, RequestKey("before"))) is not None
+    group.switch.heal()
+    await group.settled()
+    for reader in group.services:
+        assert await value_at(group, reader, strong=True) == "after"
+
+
+async def write_until(group: Group, replica: int, key: str, value: str) -> TransactOutcome:
+    """Write as a client does: again with the same key while the answer is `retry`."""
+
+    async def attempt() -> TransactOutcome:
+        return await write(group, replica, key, value)
+
+    return await poll_async(attempt, 20, tolerate=CheloniaError, what="a write")
+
+
+async def test_an_isolated_master_answers_nothing_and_its_writes_are_unknown(group: Group) -> None:
+    old = group.master()
+    await write(group, old, "before", "before")
+    group.switch.isolate(old)
+    with pytest.raises(CheloniaError) as caught:
+        await write(group, old, "lost", "lost")
+    assert caught.value.kind in (Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE)
+    await poll_async(lambda: not group.masterships[old].may_read(), 10, what="the isolated master reads nothing")
+    for strong in (False, True):
+        with pytest.raises(CheloniaError):
+            await value_at(group, old, strong=strong)
+    with pytest.raises(CheloniaError):
+        await group.services[old].transact(
+            LIBRARIAN, RequestKey("x"), (put("o", "s", "q", "1", is_value("s", "p", "?")),)
+        )
+
+
+async def test_what_a_term_refused_is_not_done_by_what_an_older_master_kept(group: Group) -> None:
+    """A master that wrote alone comes back when the one after it, which refused what it had not seen, is gone."""
+    old = group.master()
+    needs_first = (put("o", "s", "second", "2", is_value("s", "p", "1")),)
+    group.switch.isolate(old)
+    alone = [
+        asyncio.create_task(group.services[old].transact(LIBRARIAN, RequestKey(key), elements))
+        for key, elements in (("first", (put("o", "s", "p", "1"),)), ("second", needs_first))
+    ]
+    await poll_async(lambda: group.master() not in (0, old), 20, what="another master")
+    new = group.master()
+    refused = await group.services[new].transact(LIBRARIAN, RequestKey("second"), needs_first)
+    assert not refused.applied
+    assert await group.services[new].recall(LIBRARIAN, RequestKey("first")) is None
+    group.switch.heal()
+    group.switch.isolate(new)
+    (third,) = (n for n in group.services if n not in (old, new))
+    await poll_async(lambda: group.master() not in (0, new), 20, what="a master without it")
+    (found,) = await group.services[third].get(LIBRARIAN.strongly(), (OBJECT,))
+    for task in alone:
+        task.cancel()
+    assert found.value("s", "second") == ""
+    assert await group.services[third].recall(LIBRARIAN, RequestKey("second")) is None
+
+
+async def test_writers_who_wait_when_the_master_goes_apply_once(group: Group) -> None:
+    old = group.master()
+    others = [n for n in group.services if n != old]
+
+    async def count(n: int) -> None:
+        async def attempt() -> TransactOutcome:
+            return await group.services[others[n % 2]].transact(
+                LIBRARIAN, RequestKey(f"k{n}"), (add("o", "s", "n", 1),)
+            )
+
+        await poll_async(attempt, 20, tolerate=CheloniaError, what="a count")
+
+    counting = [asyncio.create_task(count(n)) for n in range(40)]
+    await asyncio.sleep(0)
+    group.switch.isolate(old)
+    await asyncio.gather(*counting)
+    (found,) = await group.services[others[0]].get(LIBRARIAN.strongly(), (OBJECT,))
+    assert found.value("s", "n") == "40"
+    group.switch.heal()
+    await group.settled()
+
+
+async def test_a_replica_that_was_away_catches_up(group: Group) -> None:
+    away = group.followers()[0]
+    await group.close(away)
+    other = next(iter(group.services))
+    for turn in range(50):
+        done = await write(group, other, f"k{turn}", str(turn))
+    await group.open(away)
+    await group.settled()
+    assert await value_at(group, away, strong=False, after=done.position) == "49"
+
+
+async def test_a_master_that_stops_hands_over(group: Group) -> None:
+    old = group.master()
+    await group.close(old)
+    new = await group.settled(beside=old, voters=3)
+    assert (await write_until(group, new, "k", "v")).applied
+    await group.open(old)
+    await group.settled()
+
+
+async def test_without_a_majority_requests_are_held_and_then_refused(group: Group) -> None:
+    master = group.master()
+    for replica in [n for n in group.services if n != master]:
+        await group.close(replica)
+    with pytest.raises(CheloniaError) as caught:
+        await write(group, master, "k", "v")
+    assert caught.value.kind in (Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE)
+
+
+@pytest.mark.expect_log("WARNING chelonia.ahash.service ahash is read-only")
+async def test_a_master_whose_disk_is_nearly_full_hands_over(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = group.master()
+    monkeypatch.setattr(group.engines[full], "free_bytes", lambda: 0)
+    new = next(n for n in group.services if n != full)
+    assert (await write_until(group, new, "k", "v")).applied
+    assert group.master() != full
+
+
+@pytest.mark.expect_log("WARNING chelonia.ahash.service ahash is read-only")
+async def test_where_all_disks_are_nearly_full_masters_stay(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another could do no more: that is tried now and then, and changes are refused for the reason."""
+    caplog.set_level(logging.INFO, "chelonia.ahash.group.mastership")
+    monkeypatch.setattr(keeping, "FULL_REST_MS", 3_600_000)
+    for engine in group.engines.values():
+        monkeypatch.setattr(engine, "free_bytes", lambda: 0)
+
+    async def refusal(replica: int) -> Kind:
+        with pytest.raises(CheloniaError) as caught:
+            await write(group, replica, "k", "v")
+        return caught.value.kind
+
+    for turn in range(30):
+        assert await refusal(1 + turn % 3) in (Kind.READ_ONLY, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN)
+        await asyncio.sleep(0.05)
+    await group.settled()
+
+    async def for_the_reason() -> bool:
+        return await refusal(1) is Kind.READ_ONLY
+
+    await poll_async(for_the_reason, 20, what="a refusal that tells why")
+    handed_over = [each for each in caplog.messages if "ended: its disk is nearly full" in each]
+    assert 1 <= len(handed_over) <= 3, handed_over
+
+
+async def test_followers_write_their_pages_before_the_master_makes_a_checkpoint(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = group.master()
+    asked: list[int] = []
+    for replica, engine in group.engines.items():
+        monkeypatch.setattr(engine, "write_pages", partial(asked.append, replica))
+    for turn in range(SMALL.checkpoint_log_bytes // (20 * 50_000) + 1):
+        assert asked == [], f"after {turn} MB"
+        elements = tuple(put(f"o{turn}", "s", f"p{number}", "x" * 50_000) for number in range(20))
+        await group.services[master].transact(LIBRARIAN, RequestKey(""), elements)
+
+    async def all_others() -> bool:
+        return sorted(asked) == [replica for replica in sorted(group.services) if replica != master]
+
+    await poll_async(all_others, 20, what="both followers")
+
+
+async def test_a_backup_of_a_replica_begins_a_group_of_its_own(group: Group, tmp_path: Path) -> None:
+    await write(group, 1, "k", "v")
+    for replica in (group.master(), group.followers()[0]):
+        name = f"copy{replica}"
+        await asyncio.to_thread(group.engines[replica].backup, str(tmp_path / name))
+        copy = await asyncio.to_thread(BdbStore, tmp_path / name, SMALL, no_panic)
+        assert (meta.read_number(copy, layout.META_GENERATION), copy.get(layout.META_MEMBERS)) == (2, None)
+        copy.close()
+
+
+# --- membership -------------------------------------------------------------------------------------------------------
+
+ADMIN = Call(Dn("/CN=admin"), (Role.ADMINISTRATOR,))
+
+
+def voters(group: Group) -> tuple[int, ...]:
+    return group.masterships[group.master()].replica.membership.voters
+
+
+async def test_a_replica_is_added_and_another_removed_while_the_group_serves(group: Group) -> None:
+    await write(group, 1, "before", "before")
+    group.count = 4
+    asked = group.services[group.followers()[0]]
+    status = await asked.regroup(ADMIN, GroupChange(GroupStep.ADD, dn=Dn("/CN=4"), address="h4:1"))
+    assert [view.role for view in status.replicas if view.replica == 4] == ["away"]
+    await group.open(4)
+    await group.settled()
+    assert voters(group) == (1, 2, 3, 4)
+    assert await value_at(group, 4) == "before"
+    gone = group.followers()[0]
+    status = await group.services[4].regroup(ADMIN, GroupChange(GroupStep.REMOVE, gone))
+    assert gone not in [view.replica for view in status.replicas]
+    await group.close(gone)
+    await group.settled(voters=3)
+    assert (await write_until(group, 4, "after", "after")).applied
+
+
+async def test_the_master_itself_may_be_removed(group: Group) -> None:
+    old = group.master()
+    other = group.followers()[0]
+
+    async def attempt() -> bool:
+        status = await group.services[other].regroup(ADMIN, GroupChange(GroupStep.REMOVE, old))
+        return old not in [view.replica for view in status.replicas]
+
+    await poll_async(attempt, 20, tolerate=CheloniaError, what="the master is removed")
+    await group.close(old)
+    assert old not in voters(group)
+    assert (await write_until(group, other, "after", "after")).applied
+
+
+async def test_nobody_is_removed_without_whom_the_group_would_stand_still(group: Group) -> None:
+    """With one away the other follower is as needed as the master; whoever is away may go."""
+    master, (away, needed) = group.master(), group.followers()
+    await group.close(away)
+    for replica in (needed, master):
+        with pytest.raises(CheloniaError, match=f"without replica {replica} nothing could be changed") as caught:
+            await group.services[needed].regroup(ADMIN, GroupChange(GroupStep.REMOVE, replica))
+        assert caught.value.kind is Kind.CONFLICT
+    assert group.master() == master
+    assert (await write(group, needed, "k", "v")).applied
+    await group.services[needed].regroup(ADMIN, GroupChange(GroupStep.REMOVE, away))
+    assert voters(group) == tuple(sorted((master, needed)))
+    await group.services[needed].regroup(ADMIN, GroupChange(GroupStep.REMOVE, needed))
+    assert voters(group) == (master,)
+
+
+async def test_a_replica_of_a_newer_program_does_not_migrate_the_group(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = group.followers()[0]
+    await group.close(follower)
+    monkeypatch.setattr(meta, "check_format", partial(meta.check_format, target=layout.FORMAT + 1))
+    with pytest.raises(CheloniaError, match="a group is not migrated while it runs: stop all replicas"):
+        await group.open(follower)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (GroupChange(GroupStep.ADD, dn=Dn("/CN=2"), address="h9:1"), Kind.EXISTS),
+        (GroupChange(GroupStep.ADD, dn=Dn("/CN=9"), address="h2:1"), Kind.EXISTS),
+        (GroupChange(GroupStep.ADD, dn=Dn("/CN=9"), address="nowhere"), Kind.BAD_REQUEST),
+        (GroupChange(GroupStep.REMOVE, 9), Kind.NOT_FOUND),
+    ],
+)
+async def test_a_change_of_the_group_that_makes_no_sense_is_refused(
+    group: Group, change: GroupChange, kind: Kind
+) -> None:
+    for service in group.services.values():
+        with pytest.raises(CheloniaError) as caught:
+            await service.regroup(ADMIN, change)
+        assert caught.value.kind is kind
+    with pytest.raises(CheloniaError, check=lambda error: error.kind is Kind.DENIED):
+        await group.services[1].regroup(LIBRARIAN, change)
+    assert voters(group) == (1, 2, 3)
+
+
+@pytest.mark.expect_log("ERROR chelonia.ahash.group.service work of the replicated A-Hash failed")
+async def test_what_nobody_expected_in_a_forwarded_call_ends_the_master(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the link to who had asked, and no more."""
+    master, follower = group.master(), group.followers()[0]
+
+    def fail() -> bool:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(group.masterships[master], "may_write", fail)
+    asking = asyncio.create_task(write(group, follower, "k", "v"))
+    async with asyncio.timeout(20):
+        with pytest.raises(CheloniaError, match="planted"):
+            await group.running[master]
+    asking.cancel()
+
+
+@pytest.mark.parametrize("readable", [True, False])
+async def test_a_replica_that_asks_too_much_or_what_cannot_be_read_is_one_line_in_the_log(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expect_log: Callable[..., None],
+    readable: bool,
+) -> None:  # fmt: skip
+    master, follower = group.master(), group.followers()[0]
+    if readable:
+        monkeypatch.setattr(bounds, "FORWARDED_MAX", 0)
+    why = "it asks for more than 0 calls at once" if readable else "it asks what cannot be read: .*a forwarded call"
+    expect_log(f"a call of replica {follower} is refused: {why}")
+    body = forwarding.encode_request(Asked("get", LIBRARIAN, ((OBJECT,), ()))) if readable else bytes(200)
+    for number in range(1, 4):
+        group.masterships[master].message(follower, peer_messages.encode(CallFrame(number, body)))
+    await poll_async(lambda: "is refused" in caplog.text, what="a line in the log")
+    assert caplog.text.count("is refused") == 1
+
+
+async def test_only_a_librarian_may_ask_any_replica(group: Group) -> None:
+    for service in group.services.values():
+        for asked in (
+            service.get(structs.replace(LIBRARIAN, roles=()), (OBJECT,)),
+            service.recall(structs.replace(LIBRARIAN, roles=()), RequestKey("k")),
+        ):
+            with pytest.raises(CheloniaError) as caught:
+                await asked
+            assert caught.value.kind is Kind.DENIED
+
+
+async def test_a_call_in_the_hands_of_a_frozen_master_is_asked_of_the_next(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicated, "ANSWER_MS", 120_000)
+    follower = group.followers()[0]
+    group.switch.frozen = {group.master()}
+
+    async def until_written() -> TransactOutcome:
+        while True:
+            try:
+                return await write(group, follower, "k", "v")
+            except CheloniaError as error:
+                if error.kind is not Kind.UNAVAILABLE:  # no master yet
+                    raise
+
+    async with asyncio.timeout(40):
+        assert (await until_written()).applied
+    assert await value_at(group, follower, strong=True) == "v"
+    group.switch.frozen = set()
+
+
+async def test_frames_leave_in_turns_and_others_have_theirs_between(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a replica catches up with comes at once, tens of thousands: a master that sent all would lose its lease."""
+    mastership, follower = group.masterships[group.master()], group.followers()[0]
+    data = [b"%d" % number for number in range(3 * bounds.REPLICA_FRAMES_PER_TURN_MAX)]
+    left: list[bytes] = []
+
+    def send(peer: int, frame: bytes) -> bool:
+        if frame in known:
+            left.append(frame)
+        return True
+
+    known = set(data)
+    monkeypatch.setattr(mastership._links, "send", send)
+    mastership._frames.extend((follower, frame) for frame in data)
+    mastership._send_frames()
+    for turn in (1, 2, 3):
+        assert len(left) == turn * bounds.REPLICA_FRAMES_PER_TURN_MAX
+        await asyncio.sleep(0)
+    assert left == data

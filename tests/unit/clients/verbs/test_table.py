@@ -1,0 +1,106 @@
+"""Which verb a word means, and how the words after it are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chelonia_clients.arguments import GLOBAL, Flag, UsageError, parse, split_verb
+from chelonia_clients.cli import usage
+from chelonia_clients.verbs.table import THREE, VERBS, WHOLE, find_verb
+
+RECURSIVE, NUMBER = Flag("--recursive", "", "-r"), Flag("--parallel", "", "-j", "N")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("stat STA status", "stat"),
+        ("makeCollection make mak MKDIR mkd makecoll", "makeCollection"),
+        ("makeMountPoint makemount MAKEMOUNTPOINT makmount", "makeMountPoint"),
+        ("unmakeCollection unmake rmdir unm", "unmakeCollection"),
+        ("unmakeMountPoint unmount unmmount", "unmakeMountPoint"),
+        ("list lis listing LIST", "list"),
+        ("ls LS", "ls"),
+        ("move mov", "move"),
+        ("mv", "mv"),
+        ("putFile put PUTFILE", "putFile"),
+        ("getFile get getx", "getFile"),
+        ("delFile del delete", "delFile"),
+        ("rm", "rm"),
+        ("modify mod", "modify"),
+        ("policy pol", "policy"),
+        ("unlink unl", "unlink"),
+        ("credentialsDelegation cre", "credentialsDelegation"),
+        ("removeCredentials rem remove", "removeCredentials"),
+        ("doctor doc", "doctor"),
+    ],
+)
+def test_three_letters_in_any_case_choose_the_verb(words: str, name: str) -> None:
+    for word in words.split():
+        verb = find_verb(word)
+        assert verb is not None
+        assert verb.name == name
+
+
+@pytest.mark.parametrize("word", ["", "x", "pu", "frobnicate", "mountmake"])
+def test_other_words_are_no_verbs(word: str) -> None:
+    assert find_verb(word) is None
+
+
+def test_every_verb_is_reached_by_its_own_name_and_stands_in_the_usage() -> None:
+    assert {verb.name for verb in (*THREE.values(), *WHOLE.values())} <= {verb.name for verb in VERBS}
+    for verb in VERBS:
+        assert find_verb(verb.name) is verb
+        assert verb.name in usage()
+
+
+def test_options_before_the_verb_are_global_and_the_rest_is_left_alone() -> None:
+    options, verb, rest = split_verb(["-v", "-v", "-z", "f", "-bhttps://x/B", "--json", "list", "-r", "/"])
+    assert verb == "list"
+    assert rest == ("-r", "/")
+    assert options.flags == {
+        "--verbose": ("yes", "yes"),
+        "--config": ("f",),
+        "--bartender": ("https://x/B",),
+        "--json": ("yes",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "literal", "operands", "mine", "others"),
+    [
+        (["/a", "-r", "/b", "--json"], False, ("/a", "/b"), {"--recursive"}, {"--json"}),
+        (["-rj4", "/a"], False, ("/a",), {"--recursive", "--parallel"}, set()),
+        (["--parallel=4", "--", "-r"], False, ("-r",), {"--parallel"}, set()),
+        (["-", "/a"], False, ("-", "/a"), set(), set()),
+        (["-r", "/a", "set", "Jane Doe", "-read", "--json"], True, ("/a", "set", "Jane Doe", "-read"), {"--recursive"},
+         {"--json"}),
+        (["/a", "set", "s", "p", "-5"], True, ("/a", "set", "s", "p", "-5"), set(), set()),
+    ],
+)  # fmt: skip
+def test_words_after_a_verb(
+    words: list[str], literal: bool, operands: tuple[str, ...], mine: set[str], others: set[str]
+) -> None:
+    own, rest = parse(words, (RECURSIVE, NUMBER), literal=literal)
+    assert own.operands == operands
+    assert set(own.flags) == mine
+    assert set(rest.flags) == others
+
+
+@pytest.mark.parametrize("words", [["-q"], ["--nope"], ["-j"], ["--parallel"], ["--json=1"], ["-v"]])
+def test_what_is_no_option_is_refused_by_name(words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(words, (RECURSIVE, NUMBER), literal=False)
+    assert words[0].partition("=")[0] in caught.value.cause
+
+
+def test_the_manual_has_every_verb_and_option() -> None:
+    manual = (Path(__file__).parents[4] / "docs" / "cli.md").read_text("utf-8")
+    for verb in VERBS:
+        assert f"\n## {verb.name}\n" in manual
+        for flag in verb.flags:
+            assert (flag.short or flag.name) in manual
+    for flag in GLOBAL:
+        assert flag.name in manual

@@ -1,0 +1,108 @@
+"""Waiting with a deadline takes what it waits for, or ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
+from chelonia.core.timing.clock import done_within, within
+
+
+class _Clock:
+    """Time stands still, or has always run out."""
+
+    def __init__(self, *, over: bool) -> None:
+        self._over = over
+
+    def now_ms(self) -> Ms:
+        return Ms(0)
+
+    def monotonic_ms(self) -> Ms:
+        return Ms(0)
+
+    async def sleep(self, duration_ms: int) -> None:
+        if not self._over:
+            await asyncio.get_running_loop().create_future()
+
+    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(0 if self._over else 3_600, callback)
+
+
+async def test_what_answers_in_time_is_taken_as_it_is() -> None:
+    async def answer() -> str:
+        return "done"
+
+    async def refuse() -> str:
+        raise CheloniaError(Kind.DENIED, cause="no")
+
+    assert await within(_Clock(over=False), 5, answer()) == "done"
+    with pytest.raises(CheloniaError) as caught:
+        await within(_Clock(over=False), 5, refuse())
+    assert caught.value.kind is Kind.DENIED
+
+
+async def test_what_does_not_answer_is_ended() -> None:
+    ended = asyncio.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    with pytest.raises(CheloniaError) as caught:
+        await within(_Clock(over=True), 5, hang())
+    assert (caught.value.kind, caught.value.cause) == (Kind.TIMEOUT, "no answer in 5 ms")
+    async with asyncio.timeout(5):
+        await ended.wait()
+
+
+async def test_what_ends_as_it_may_is_done_and_what_does_not_goes_on() -> None:
+    loop = asyncio.get_running_loop()
+    one, other = loop.create_future(), loop.create_future()
+    loop.call_soon(other.set_exception, ValueError("it ended so"))
+    async with asyncio.timeout(5):
+        assert await done_within(_Clock(over=False), other, 5)
+        assert not await done_within(_Clock(over=True), one, 5)
+    assert not one.done()
+    assert isinstance(other.exception(), ValueError)
+
+
+async def test_who_stops_waiting_leaves_what_he_waited_for_alone() -> None:
+    future = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(done_within(_Clock(over=False), future, 5))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not future.done()
+    future.set_result(None)
+    await asyncio.sleep(0)
+
+
+async def test_what_failed_is_given_back_without_a_collection() -> None:
+    class Held:
+        """What the work had in hand."""
+
+    kept: list[weakref.ref[Held]] = []
+
+    async def refuse_holding() -> None:
+        held = Held()
+        kept.append(weakref.ref(held))
+        raise CheloniaError(Kind.DENIED)
+
+    gc.disable()
+    try:
+        with suppress(CheloniaError):
+            await within(_Clock(over=False), 5, refuse_holding())
+        await asyncio.sleep(0)
+        assert kept[0]() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,584 @@
+"""The compact encoding over real mutual TLS, beside HTTP on one listener."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from chelonia.core import bounds
+from chelonia.core.ahash import AHashStatus, ChangeType, Element
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
+from chelonia.core.librarian import ServiceRecord
+from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.position import Horizon, Position
+from chelonia.hosting.doors import compact_server
+from chelonia.hosting.doors.compact_server import AtOnce, CompactDoor, CompactParts, offer
+from chelonia.hosting.doors.grants import Registry, Source
+from chelonia.hosting.doors.http_server import HttpServer
+from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.compact_client import Asking, CompactClient, Connection
+from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.net.tls import ClientCertificate
+from chelonia.wire import compact
+from chelonia.wire.operations_ahash import AHASH
+from tests.support.ahash import open_store, serving
+from tests.support.polling import poll_async
+from tests.unit.hosting.grid import Grid
+from tests.unit.hosting.listening import client_of, secure
+
+LIBRARIAN = "/O=Grid/OU=Hosts/CN=librarian"
+OBJECT = ObjectId("11111111-1111-4111-8111-111111111111")
+STATUS = AHashStatus(Position("c", 1, 1), "master", True, 0, 0)
+
+
+class Port:
+    """A port whose `status` does as it is told, and counts."""
+
+    def __init__(self, status: Callable[[Call], Awaitable[AHashStatus]]) -> None:
+        self._status = status
+        self.asked = 0
+
+    async def status(self, call: Call) -> AHashStatus:
+        self.asked += 1
+        return await self._status(call)
+
+
+async def until(done: Callable[[], bool]) -> None:
+    await poll_async(done, what="the state this test waits for")
+
+
+async def answered(call: Call) -> AHashStatus:
+    return STATUS
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    return Grid(tmp_path)
+
+
+KNOWN = ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), True)
+
+
+@asynccontextmanager
+async def door(
+    grid: Grid, port: object, *, offered: bool = True, source: Source | None = None, at_once: AtOnce | None = None
+) -> AsyncIterator[HttpServer]:
+    """A listener with `port` behind both encodings, or behind SOAP alone; `source`: who alone knows of callers;
+    `at_once`: tried for `status`."""
+    registry = Registry(() if source else (KNOWN,), source, SystemClock())
+    soap = SoapDoor(AHASH, port, "https://x/AHash", SoapParts(registry, Metrics()))
+    services = offer(AHASH, port, frozenset({"status"}), at_once) if at_once else offer(AHASH, port)
+    packed = CompactDoor(services if offered else {}, CompactParts(registry, Horizon()))
+    async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
+        yield server
+
+
+@asynccontextmanager
+async def stub(
+    grid: Grid, server: HttpServer, *others: HttpServer, who: str = LIBRARIAN, **patience: int
+) -> AsyncIterator[RemoteAHash]:
+    """A stub that asks in the compact encoding where it may."""
+    store = grid.client(grid.user(who))
+    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+    async with client_of(store) as client:
+        link = Link(client, SystemClock(), SystemIds(), compact=packed)
+        try:
+            urls = [f"https://localhost:{each.port}/AHash" for each in (server, *others)]
+            yield RemoteAHash(link, urls, Patience(**patience))
+        finally:
+            await packed.close()
+
+
+@asynccontextmanager
+async def raw(grid: Grid, server: HttpServer, who: str = LIBRARIAN) -> AsyncIterator[tuple[Any, Any]]:
+    """A connection that agreed on the encoding, and is not minded."""
+    context = grid.client(grid.user(who)).client_context(speaks=compact.PROTOCOL)
+    reader, writer = await asyncio.open_connection("localhost", server.port, ssl=context)
+    assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == compact.PROTOCOL
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def asked(number: int, method: str = "status") -> bytes:
+    return compact.encode_asked(
+        compact.Asked(number, "ahash", method, "r", "", "", None, False, compact.encode_args(()))
+    )
+
+
+async def answer_from(reader: asyncio.StreamReader) -> compact.Answered:
+    size = int.from_bytes(await reader.readexactly(4))
+    return compact.decode_answered(await reader.readexactly(size))
+
+
+async def test_the_port_behaves_as_if_it_were_local(grid: Grid, tmp_path: Path) -> None:
+    async with (
+        serving(open_store("memory", tmp_path)) as service,
+        door(grid, service) as server,
+        stub(grid, server) as ahash,
+    ):
+        element = Element(OBJECT, ChangeType.SET, "entry", "type", "file")
+        assert (await ahash.transact(Call(), RequestKey("k1"), (element,))).applied
+        assert (await ahash.transact(Call(), RequestKey("k1"), (element,))).recalled
+        (found,) = await ahash.get(Call(), (OBJECT,))
+        assert found.value("entry", "type") == "file"
+        assert server.connections == 1, "all of it on one connection"
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.get(Call(), (ObjectId("\0"),))
+        assert caught.value.kind is Kind.BAD_REQUEST
+
+
+async def test_many_calls_are_in_flight_at_once(grid: Grid) -> None:
+    gate = asyncio.Event()
+
+    async def slow(call: Call) -> AHashStatus:
+        await gate.wait()
+        return STATUS
+
+    port = Port(slow)
+    async with door(grid, port) as server, stub(grid, server) as ahash:
+        calls = [asyncio.create_task(ahash.status(Call())) for _ in range(50)]
+        await until(lambda: port.asked == 50)
+        gate.set()
+        assert await asyncio.gather(*calls) == [STATUS] * 50
+
+
+class Wire(asyncio.Transport):
+    """What a connection wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def abort(self) -> None:
+        """Nothing is behind it."""
+
+
+async def test_who_is_answered_together_asks_again_in_one_write() -> None:
+    connection, wire = Connection("somebody"), Wire()
+    connection.connection_made(wire)
+
+    async def ask() -> None:
+        words = compact.Asking(0, "ahash", "status", "r", "", "", None, False, ())
+        await connection.ask(Asking(words, 60_000))
+
+    async def requester() -> None:
+        for _ in range(2):
+            await ask()
+
+    requesters = [asyncio.create_task(requester()) for _ in range(8)]
+    await until(lambda: len(b"".join(wire.written).split(b"status")) == 9)
+    wire.written.clear()
+    connection.data_received(b"".join(compact.encode_result(number, None, None) for number in range(1, 9)))
+    await until(lambda: bool(wire.written))
+    await asyncio.sleep(0)
+    assert [len(each.split(b"status")) - 1 for each in wire.written] == [8]
+    connection.data_received(b"".join(compact.encode_result(number, None, None) for number in range(9, 17)))
+    await asyncio.gather(*requesters)
+    wire.written.clear()
+    alone = asyncio.create_task(ask())
+    await until(lambda: bool(wire.written))
+    connection.data_received(compact.encode_result(17, None, None))
+    await alone
+
+
+async def test_a_user_is_denied(grid: Grid) -> None:
+    async with door(grid, Port(answered)) as server, stub(grid, server, who="/O=Grid/CN=Jane Doe") as ahash:
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.status(Call(roles=(Role.LIBRARIAN,)))
+    assert caught.value.kind is Kind.DENIED
+
+
+LARGE = ObjectId("x" * (bounds.COMPACT_STRANGER_BYTES_MAX + 1))
+
+
+async def test_of_who_has_no_role_nothing_large_is_kept(grid: Grid) -> None:
+    size = (bounds.COMPACT_STRANGER_BYTES_MAX + 1).to_bytes(4)
+    async with door(grid, Port(answered)) as server, raw(grid, server, "/O=Grid/CN=Jane Doe") as (reader, writer):
+        writer.write(asked(1))
+        failure = (await answer_from(reader)).failure
+        assert failure is not None
+        assert failure.kind == "denied"
+        writer.write(size)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+    async with door(grid, Port(answered)) as server, raw(grid, server) as (reader, writer):
+        writer.write(size)
+        await until(lambda: any(connection._splitter.kept for connection in server.compact_connections))
+
+
+async def test_nothing_is_read_of_a_caller_before_it_is_known_whether_he_has_a_role(grid: Grid) -> None:
+    told = asyncio.Event()
+
+    async def source() -> tuple[ServiceRecord, ...]:
+        await told.wait()
+        return (KNOWN,)
+
+    class Wide(Port):
+        async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+            return tuple(StoredObject(each, 1, {}) for each in ids)
+
+    async with door(grid, Wide(answered), source=source) as server, stub(grid, server, retry_ms=0) as ahash:
+        asking = asyncio.create_task(ahash.get(Call(), (LARGE,)))
+        await until(lambda: len(server.compact_connections) == 1)
+        (connection,) = server.compact_connections
+        assert connection._transport is not None
+        assert not connection._transport.is_reading()
+        told.set()
+        assert [found.id for found in await asking] == [LARGE]
+
+
+async def test_a_service_that_is_not_offered_is_asked_by_soap(grid: Grid) -> None:
+    port = Port(answered)
+    async with door(grid, port, offered=False) as server, stub(grid, server) as ahash:
+        assert await ahash.status(Call()) == STATUS
+        assert await ahash.status(Call()) == STATUS
+        assert port.asked == 2
+
+
+async def test_a_connection_that_broke_is_made_anew(grid: Grid) -> None:
+    port = Port(answered)
+    async with door(grid, port) as server, stub(grid, server, retry_ms=5_000, pause_ms=1) as ahash:
+        assert await ahash.status(Call()) == STATUS
+        for connection in tuple(server.compact_connections):
+            connection.cut()
+        assert await ahash.status(Call()) == STATUS
+
+
+async def test_who_gets_no_answer_in_time_says_so(grid: Grid) -> None:
+    async def never(call: Call) -> AHashStatus:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with door(grid, Port(never)) as server, stub(grid, server, retry_ms=0, read_ms=100) as ahash:
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.status(Call())
+        assert caught.value.kind is Kind.TIMEOUT
+        for connection in tuple(server.compact_connections):
+            connection.cut()
+
+
+class Freezing(Port):
+    """A port whose `status` answers until it is frozen, and after that when it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__(self._when_it_goes)
+        self.goes = asyncio.Event()
+        self.goes.set()
+
+    async def _when_it_goes(self, call: Call) -> AHashStatus:
+        await self.goes.wait()
+        return STATUS
+
+
+def failures() -> list[CheloniaError]:
+    """All that nobody has given back."""
+    return [each for each in gc.get_objects() if isinstance(each, CheloniaError)]
+
+
+@asynccontextmanager
+async def uncollected() -> AsyncIterator[Callable[[], bool]]:
+    """What stands in circles stays. Yields whether any failure of the meantime does."""
+    gc.collect()
+    before = {id(each): each for each in failures()}
+    gc.disable()
+    try:
+        yield lambda: any(id(each) not in before for each in failures())
+    finally:
+        gc.enable()
+
+
+async def test_what_failed_is_given_back_at_once(grid: Grid) -> None:
+    async def missing(call: Call) -> AHashStatus:
+        raise CheloniaError(Kind.NOT_FOUND, "status")
+
+    async with door(grid, Port(missing)) as server, stub(grid, server, retry_ms=0) as ahash, uncollected() as kept:
+        for _ in range(3):
+            with pytest.raises(CheloniaError):
+                await ahash.status(Call())
+        await until(lambda: not kept())
+
+
+async def test_a_broken_connection_keeps_nothing_of_its_calls(grid: Grid) -> None:
+    port = Freezing()
+    port.goes.clear()
+    async with door(grid, port) as server, stub(grid, server, retry_ms=0) as ahash, uncollected() as kept:
+        calls = [asyncio.create_task(ahash.status(Call())) for _ in range(5)]
+        await until(lambda: port.asked == 5)
+        for connection in tuple(server.compact_connections):
+            connection.cut()
+        await asyncio.wait(calls)
+        assert {type(call.exception()) for call in calls} == {CheloniaError}
+        del calls
+        await until(lambda: not kept())
+        port.goes.set()
+
+
+async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left(grid: Grid) -> None:
+    one, other = Freezing(), Freezing()
+    async with (
+        door(grid, one) as first,
+        door(grid, other) as second,
+        stub(grid, first, second, retry_ms=0, hedge_ms=50) as ahash,
+    ):
+        assert await ahash.status(Call()) == STATUS
+        frozen, well = (one, other) if one.asked else (other, one)
+        frozen.goes.clear()
+        assert await ahash.status(Call()) == STATUS
+        assert (frozen.asked, well.asked) == (2, 1)
+        assert await ahash.status(Call()) == STATUS
+        assert (frozen.asked, well.asked) == (2, 2), "it stays with who answered"
+        frozen.goes.set()
+
+
+async def test_a_brief_call_is_answered_at_once_or_else_by_the_port(grid: Grid) -> None:
+    port, asked = Port(answered), list[tuple[object, ...]]()
+    answers: list[Callable[[], AHashStatus | None]] = [lambda: replace(STATUS, term=7), lambda: None, broken, refused]
+
+    def at_once(call: Call, method: str, args: tuple[object, ...]) -> AHashStatus | None:
+        asked.append((method, *call.roles))
+        return answers.pop(0)()
+
+    async with door(grid, port, at_once=at_once) as server, stub(grid, server, retry_ms=0) as ahash:
+        assert (await ahash.status(Call())).term == 7
+        assert port.asked == 0
+        assert [await ahash.status(Call()) for _ in range(3)] == [STATUS] * 3
+    assert port.asked == 3
+    assert asked == [("status", Role.LIBRARIAN)] * 4
+
+
+def broken() -> None:
+    raise ZeroDivisionError("the port meets it again, and tells")
+
+
+def refused() -> None:
+    raise CheloniaError(Kind.DENIED, "status")
+
+
+async def test_who_takes_long_and_answers_others_is_waited_for(grid: Grid) -> None:
+    one, other, slow = Port(answered), Port(answered), asyncio.Event()
+
+    async def slow_for_some(call: Call) -> AHashStatus:
+        if call.request_id == "slow":
+            await slow.wait()
+        return STATUS
+
+    one._status = other._status = slow_for_some
+    async with (
+        door(grid, one) as first,
+        door(grid, other) as second,
+        stub(grid, first, second, retry_ms=0, hedge_ms=100) as ahash,
+    ):
+        assert await ahash.status(Call()) == STATUS
+        long = asyncio.create_task(ahash.status(Call(request_id="slow")))
+        for _ in range(30):
+            assert await ahash.status(Call()) == STATUS
+            await asyncio.sleep(0.01)
+        assert 0 in (one.asked, other.asked), "one was never asked"
+        slow.set()
+        assert await long == STATUS
+
+
+async def test_both_silent_are_waited_for_until_one_answers(grid: Grid) -> None:
+    one, other = Freezing(), Freezing()
+    async with (
+        door(grid, one) as first,
+        door(grid, other) as second,
+        stub(grid, first, second, retry_ms=0, hedge_ms=20) as ahash,
+    ):
+        assert await ahash.status(Call()) == STATUS
+        one.goes.clear()
+        other.goes.clear()
+        asking = asyncio.create_task(ahash.status(Call()))
+        await until(lambda: one.asked > 0 and other.asked > 0)
+        one.goes.set()
+        assert await asking == STATUS
+        other.goes.set()
+
+
+async def test_one_slow_call_fails_alone_while_others_are_answered(grid: Grid) -> None:
+    async def slow_for_some(call: Call) -> AHashStatus:
+        if call.request_id == "slow":
+            await asyncio.Event().wait()
+        return STATUS
+
+    async with door(grid, Port(slow_for_some)) as server, stub(grid, server, retry_ms=0, read_ms=500) as ahash:
+        slow = asyncio.create_task(ahash.status(Call(request_id="slow")))
+        while not slow.done():
+            assert await ahash.status(Call()) == STATUS
+            await asyncio.sleep(0.05)
+        with pytest.raises(CheloniaError) as caught:
+            await slow
+        assert caught.value.kind is Kind.TIMEOUT
+        (connection,) = server.compact_connections
+        assert await ahash.status(Call()) == STATUS
+        assert tuple(server.compact_connections) == (connection,), "the connection was not broken"
+        connection.cut()
+
+
+async def test_too_large_an_answer_or_call_fails_alone(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wide(Port):
+        async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+            return tuple(StoredObject(each, 1, {"s": {"p": "x" * 65_000}}) for each in ids)
+
+    monkeypatch.setattr(compact, "ANSWER_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(compact, "CALL_BYTES_MAX", 100_000)
+    async with door(grid, Wide(answered)) as server, stub(grid, server, retry_ms=0) as ahash:
+        for ids in ((OBJECT,) * 20, (ObjectId("x" * 200_000),)):
+            with pytest.raises(CheloniaError) as caught:
+                await ahash.get(Call(), ids)
+            assert caught.value.kind is Kind.TOO_LARGE
+        assert len(await ahash.get(Call(), (OBJECT,) * 3)) == 3
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("begun", [b"", b"\0\0\1\0half a call"])
+async def test_who_says_nothing_or_only_half_is_cut_in_the_end(
+    grid: Grid, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact_server, "LOOK_MS", 20)
+    monkeypatch.setattr(compact_server, "IDLE_MS", 200 if not begun else 60_000)
+    monkeypatch.setattr(bounds, "SOAP_BODY_MS", 200)
+    async with door(grid, Port(answered)) as server, raw(grid, server) as (reader, writer):
+        writer.write(asked(1))
+        assert (await answer_from(reader)).number == 1
+        writer.write(begun)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+
+
+async def test_an_internal_failure_names_the_request(grid: Grid, expect_log: Callable[[str], None]) -> None:
+    async def broken(call: Call) -> AHashStatus:
+        raise RuntimeError("oops")
+
+    expect_log("failed service=ahash")
+    async with door(grid, Port(broken)) as server, stub(grid, server, retry_ms=0) as ahash:
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.status(Call(request_id="abc"))
+    assert caught.value.kind is Kind.INTERNAL
+    assert "abc" in caught.value.cause
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xff\xff\xff", b"\0\0\0\x01\xc1", b"GET / HTTP/1.1\r\n\r\n"])
+async def test_what_is_no_frame_ends_the_connection(grid: Grid, junk: bytes) -> None:
+    async with door(grid, Port(answered)) as server, raw(grid, server) as (reader, writer):
+        writer.write(asked(1))
+        assert (await answer_from(reader)).number == 1
+        writer.write(junk)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ssl.SSLError)):
+            await answer_from(reader)
+        await until(lambda: server.connections == 0)
+
+
+async def test_who_floods_waits_for_himself(grid: Grid) -> None:
+    gate = asyncio.Event()
+
+    async def slow(call: Call) -> AHashStatus:
+        await gate.wait()
+        return STATUS
+
+    port = Port(slow)
+    calls = 4 * bounds.COMPACT_CALLS_MAX
+    async with door(grid, port) as server, raw(grid, server) as (reader, writer):
+        for number in range(calls):
+            writer.write(asked(number))
+            await asyncio.sleep(0)
+        await until(lambda: port.asked >= bounds.COMPACT_CALLS_MAX)
+        async with stub(grid, server) as other:
+            waiting = asyncio.create_task(other.status(Call()))
+            await until(lambda: port.asked > bounds.COMPACT_CALLS_MAX)
+            assert port.asked < calls, "calls beyond the bound are not even read"
+            gate.set()
+            assert await waiting == STATUS
+        assert {(await answer_from(reader)).number for _ in range(calls)} == set(range(calls))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_many_calls_that_are_answered_at_once_do_not_have_the_loop_to_themselves(
+    grid: Grid, *, waits: bool
+) -> None:
+    calls, begun_by_then = 100, []
+
+    async def status(call: Call) -> AHashStatus:
+        if port.asked == 1:
+            asyncio.get_running_loop().call_soon(lambda: begun_by_then.append(port.asked))
+        if waits:
+            await asyncio.sleep(0)
+        return STATUS
+
+    port = Port(status)
+    async with door(grid, port) as server, raw(grid, server) as (reader, writer):
+        writer.write(b"".join(asked(number) for number in range(calls)))
+        assert {(await answer_from(reader)).number for _ in range(calls)} == set(range(calls))
+    assert begun_by_then == [calls if waits else compact_server.ANSWERS_AT_ONCE]
+
+
+async def test_calls_before_what_is_no_frame_are_answered_and_none_behind_it_begins(grid: Grid) -> None:
+    port, before = Port(answered), compact_server.ANSWERS_AT_ONCE
+    async with door(grid, port) as server, raw(grid, server) as (reader, writer):
+        calls = [asked(number) for number in range(2 * before)]
+        writer.write(b"".join([*calls[:before], b"\0\0\0\x01\xc1", *calls[before:]]))
+        assert [(await answer_from(reader)).number for _ in range(before)] == list(range(before))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ssl.SSLError)):
+            await answer_from(reader)
+        await until(lambda: server.connections == 0)
+    assert port.asked == before
+
+
+async def test_stopping_answers_what_has_begun(grid: Grid) -> None:
+    gate = asyncio.Event()
+
+    async def slow(call: Call) -> AHashStatus:
+        await gate.wait()
+        return STATUS
+
+    port = Port(slow)
+    async with door(grid, port) as server, stub(grid, server, retry_ms=0) as ahash:
+        waiting = asyncio.create_task(ahash.status(Call()))
+        await until(lambda: port.asked == 1)
+        stopping = asyncio.create_task(server.stop(5_000))
+        await asyncio.sleep(0)
+        gate.set()
+        assert await waiting == STATUS
+        await stopping
+        assert server.connections == 0
+
+
+def test_the_same_on_the_loop_that_daemons_run_on(grid: Grid) -> None:
+    async def scenario() -> None:
+        async with door(grid, Port(answered)) as server, stub(grid, server) as ahash:
+            assert await asyncio.gather(*(ahash.status(Call()) for _ in range(20))) == [STATUS] * 20
+            assert server.connections == 1
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
+
+
+def test_a_deadline_that_is_over_as_soon_as_it_is_set_fails_who_waits() -> None:
+    """The loop of daemons makes no timer of a time that is less than half a millisecond away."""
+
+    async def scenario() -> None:
+        connection = Connection("somebody")
+        connection.connection_made(Wire())
+        words = compact.Asking(0, "ahash", "status", "r", "", "", None, False, ())
+        waiting = [connection.ask(Asking(words, read_ms)) for read_ms in (0, 1)]
+        failed = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [error.kind for error in failed if isinstance(error, CheloniaError)] == [Kind.TIMEOUT] * 2
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())

@@ -1,0 +1,162 @@
+"""Roles: from the configuration always, from the cluster while it can be read, from callers never."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
+from chelonia.core.librarian import ServiceRecord
+from chelonia.hosting.doors.grants import Grant, Registry, RegistryPace
+
+ADMIN, HOST, NEW, EVE = Dn("/CN=admin"), Dn("/CN=host"), Dn("/CN=new"), Dn("/CN=eve")
+FIRST, SECOND = ServiceId("https://h:1/Shepherd"), ServiceId("https://h:2/Shepherd")
+CONFIGURED = (ServiceRecord(Role.ADMINISTRATOR, ADMIN, ServiceId(""), True),)
+PACE = RegistryPace(refresh_ms=1000, miss_ms=500, keep_ms=10_000)
+
+
+class HandClock:
+    """A clock that moves when it is told, or slept on."""
+
+    def __init__(self) -> None:
+        self.ms = 1
+
+    def now_ms(self) -> Ms:
+        return Ms(self.ms)
+
+    def monotonic_ms(self) -> Ms:
+        return Ms(self.ms)
+
+    async def sleep(self, duration_ms: int) -> None:
+        self.ms += duration_ms
+        await asyncio.sleep(0)
+
+
+class Cluster:
+    """The cluster's registry as a source; counts how often it is asked."""
+
+    def __init__(self, *records: ServiceRecord) -> None:
+        self.records = records
+        self.reachable = True
+        self.reads = 0
+
+    async def read(self) -> tuple[ServiceRecord, ...]:
+        self.reads += 1
+        if not self.reachable:
+            raise CheloniaError(Kind.NETWORK)
+        return self.records
+
+
+def shepherd(dn: Dn, service: ServiceId, approved: bool = True) -> ServiceRecord:
+    return ServiceRecord(Role.SHEPHERD, dn, service, approved)
+
+
+async def test_configured_identities_are_known_without_any_registry() -> None:
+    registry = Registry(CONFIGURED, None, HandClock(), PACE)
+    assert (await registry.grant(ADMIN)).roles == (Role.ADMINISTRATOR,)
+    assert await registry.grant(EVE) == Grant()
+    assert await registry.grant(ANONYMOUS) == Grant()
+
+
+async def test_an_unknown_caller_makes_the_registry_be_read_but_not_at_any_pace() -> None:
+    clock, cluster = HandClock(), Cluster(shepherd(HOST, FIRST))
+    registry = Registry(CONFIGURED, cluster.read, clock, PACE)
+    assert await registry.grant(HOST) == Grant((Role.SHEPHERD,), FIRST)
+    for _ in range(10):
+        assert await registry.grant(EVE) == Grant()
+    assert cluster.reads == 1
+    cluster.records = (*cluster.records, shepherd(NEW, SECOND))
+    clock.ms += PACE.miss_ms
+    assert (await registry.grant(NEW)).roles == (Role.SHEPHERD,)
+    assert cluster.reads == 2
+
+
+async def test_callers_at_the_same_time_share_one_read_and_all_get_their_roles() -> None:
+    go_on = asyncio.Event()
+    cluster = Cluster(shepherd(HOST, FIRST), shepherd(NEW, SECOND))
+
+    async def slow() -> tuple[ServiceRecord, ...]:
+        await go_on.wait()
+        return await cluster.read()
+
+    registry = Registry(CONFIGURED, slow, HandClock(), PACE)
+    asked = [asyncio.create_task(registry.grant(dn)) for dn in (HOST, NEW, HOST)]
+    await asyncio.sleep(0)
+    go_on.set()
+    assert [bool((await grant).roles) for grant in asked] == [True, True, True]
+    assert cluster.reads == 1
+
+
+async def test_a_user_who_calls_often_costs_one_read_per_interval() -> None:
+    clock, cluster = HandClock(), Cluster()
+    registry = Registry(CONFIGURED, cluster.read, clock, PACE)
+    for _ in range(PACE.refresh_ms):
+        clock.ms += 1
+        assert await registry.grant(EVE) == Grant()
+    assert cluster.reads == 1
+
+
+async def test_nobody_waits_for_a_registry_that_is_away() -> None:
+    cluster = Cluster()
+    cluster.reachable = False
+    clock = HandClock()
+    registry = Registry(CONFIGURED, cluster.read, clock, PACE)
+    for dn in (EVE, NEW, HOST):
+        clock.ms += PACE.miss_ms
+        assert await registry.grant(dn) == Grant()
+    assert cluster.reads == 1
+
+
+async def test_who_only_waits_for_approval_has_no_role() -> None:
+    registry = Registry(CONFIGURED, Cluster(shepherd(NEW, FIRST, approved=False)).read, HandClock(), PACE)
+    assert await registry.grant(NEW) == Grant()
+
+
+async def test_a_withdrawn_identity_loses_its_role_at_the_next_read() -> None:
+    cluster = Cluster(shepherd(HOST, FIRST))
+    registry = Registry(CONFIGURED, cluster.read, HandClock(), PACE)
+    assert (await registry.grant(HOST)).roles
+    cluster.records = ()
+    await registry.refresh()
+    assert await registry.grant(HOST) == Grant()
+
+
+@pytest.mark.expect_log("only configured identities have roles")
+async def test_an_unreachable_registry_grants_nothing_once_its_word_is_old() -> None:
+    clock, cluster = HandClock(), Cluster(shepherd(HOST, FIRST))
+    registry = Registry(CONFIGURED, cluster.read, clock, PACE)
+    assert (await registry.grant(HOST)).roles
+    cluster.reachable = False
+    clock.ms += PACE.keep_ms
+    assert (await registry.grant(HOST)).roles
+    clock.ms += 1
+    assert await registry.grant(HOST) == Grant()
+    assert (await registry.grant(ADMIN)).roles
+
+
+async def test_one_certificate_for_two_services_speaks_as_the_one_it_names() -> None:
+    registry = Registry((), Cluster(shepherd(HOST, FIRST), shepherd(HOST, SECOND)).read, HandClock(), PACE)
+    assert (await registry.grant(HOST, SECOND)).service_id == SECOND
+    assert (await registry.grant(HOST, FIRST)).service_id == FIRST
+    assert (await registry.grant(HOST, "https://elsewhere/Shepherd")).service_id == FIRST
+
+
+async def test_a_node_with_several_roles_has_them_all() -> None:
+    records = (
+        ServiceRecord(Role.BARTENDER, HOST, ServiceId("b"), True),
+        ServiceRecord(Role.LIBRARIAN, HOST, ServiceId("l"), True),
+    )
+    grant = await Registry(records, None, HandClock(), PACE).grant(HOST)
+    assert grant == Grant((Role.LIBRARIAN, Role.BARTENDER), ServiceId("b"))
+
+
+async def test_run_keeps_reading() -> None:
+    cluster = Cluster()
+    registry = Registry((), cluster.read, HandClock(), PACE)
+    running = asyncio.create_task(registry.run())
+    while cluster.reads < 3:
+        await asyncio.sleep(0)
+    running.cancel()

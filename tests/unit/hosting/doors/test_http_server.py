@@ -1,0 +1,452 @@
+"""What clients of every sort experience at a listener: honest, broken, slow and hostile ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.doors.http_server import HttpServer, Limits
+from chelonia.hosting.net.http_client import Sending, raise_for_status
+from chelonia.hosting.net.http_messages import Answer, Request, Whole, read_whole, text_answer
+from chelonia.hosting.net.tls import ClientCertificate, TlsStore
+from tests.support.polling import poll_async
+from tests.unit.hosting.grid import JANE, Grid
+from tests.unit.hosting.listening import client_of, plain, secure, talk
+
+GET = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+
+
+async def echo(request: Request) -> Answer:
+    """Say what was asked, by whom, and how long the body was."""
+    size = sum([len(chunk) async for chunk in request.body])
+    return text_answer(200, f"{request.method} {request.path} {request.peer.dn} {size}")
+
+
+async def bounded(request: Request) -> Answer:
+    return text_answer(200, str(len(await read_whole(request, Whole(1000)))))
+
+
+def url(server: HttpServer, path: str = "/") -> str:
+    return f"https://localhost:{server.port}{path}"
+
+
+def plain_url(server: HttpServer, path: str = "/") -> str:
+    return f"http://127.0.0.1:{server.port}{path}"
+
+
+async def pieces(count: int, size: int = 100_000) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield b"x" * size
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [10_000_000, -1])
+async def test_bodies_are_streamed_with_and_without_a_length(length: int) -> None:
+    async with plain(echo) as server, client_of(None) as client:
+        answer = await client.request(Sending("PUT", plain_url(server, "/a"), body=pieces(100), length=length))
+        assert answer.body == b"PUT /a ANONYMOUS 10000000"
+
+
+async def test_an_absolute_form_target_is_served() -> None:
+    async with plain(echo) as server:
+        raw = b"GET https://elsewhere:1/a/b?ticket=secret HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        assert b"GET /a/b ANONYMOUS 0" in await talk(server, raw)
+
+
+async def test_continue_is_sent_when_the_body_is_wanted_only() -> None:
+    async def refuse(request: Request) -> Answer:
+        raise CheloniaError(Kind.DENIED, cause="not you")
+
+    head = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+    async with plain(echo) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head)
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"hello")
+        assert b" 200 OK" in await reader.readuntil(b"\r\n")
+        writer.close()
+    async with plain(refuse, Limits(linger_ms=50)) as server:
+        answer = await talk(server, head)
+        assert answer.startswith(b"HTTP/1.1 403")
+        assert b"100 Continue" not in answer
+
+
+async def test_every_answer_names_its_request() -> None:
+    async with plain(echo) as server, client_of(None) as client:
+        known = await client.request(Sending("GET", plain_url(server), {"X-Request-Id": "abc-1"}))
+        forged = await client.request(Sending("GET", plain_url(server), {"X-Request-Id": "a b"}))
+        assert known.headers["X-Request-Id"] == "abc-1"
+        assert forged.headers["X-Request-Id"] not in ("", "a b")
+
+
+# --- bad input -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"rubbish\r\n\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_is_refused_with_a_status(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with plain(echo) as server:
+        assert b" 400 " in (await talk(server, raw)).split(b"\r\n")[0]
+    assert "malformed request" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("length", [5000, -1])
+async def test_a_body_beyond_the_bound_is_413(length: int) -> None:
+    async with plain(bounded) as server, client_of(None) as client:
+        answer = await client.request(Sending("POST", plain_url(server), body=pieces(1, 5000), length=length))
+        assert answer.status == 413
+        with pytest.raises(CheloniaError) as caught:
+            raise_for_status(answer.status, answer.headers, answer.body)
+        assert caught.value.kind is Kind.TOO_LARGE
+
+
+async def test_a_body_that_stops_coming_is_408() -> None:
+    async with plain(echo, Limits(body_idle_ms=50, linger_ms=50)) as server:
+        answer = await talk(server, b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe")
+        assert answer.startswith(b"HTTP/1.1 408")
+
+
+async def test_a_body_that_trickles_is_408() -> None:
+    limits = Limits(body_idle_ms=100, body_rate_bytes_per_s_min=1000, linger_ms=50)
+    async with plain(echo, limits) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\n")
+        status = asyncio.ensure_future(reader.readuntil(b"\r\n"))
+        for _ in range(100):
+            if status.done():
+                break
+            writer.write(b"x")
+            await asyncio.sleep(0.02)
+        assert b" 408 " in await status
+        writer.close()
+
+
+async def test_many_small_header_fields_are_bounded_together() -> None:
+    fields = [b"a%d: %s\r\n" % (n, b"b" * 200) for n in range(90)]
+    async with plain(echo) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(fields))
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionError):
+                assert b"HTTP/1.1 200" not in await reader.read(-1)
+        writer.close()
+
+
+async def test_headers_that_never_end_are_cut_off() -> None:
+    async with plain(echo, Limits(keepalive_ms=100)) as server:
+        assert await talk(server, b"GET / HTTP/1.1\r\nHost: a\r\n") == b""
+
+
+async def test_a_body_cut_in_the_middle_reaches_the_door_as_incomplete() -> None:
+    seen: asyncio.Future[CheloniaError] = asyncio.get_running_loop().create_future()
+
+    async def door(request: Request) -> Answer:
+        try:
+            return await echo(request)
+        except CheloniaError as error:
+            seen.set_result(error)
+            raise
+
+    async with plain(door) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\nhello")
+        await poll_async(lambda: server.connections)
+        await writer.drain()
+        writer.close()
+        assert (await seen).kind is Kind.INCOMPLETE
+
+
+async def test_a_client_that_stops_reading_is_cut_off() -> None:
+    ended = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            async for piece in pieces(1000, 1_000_000):
+                yield piece
+        finally:
+            ended.set()
+
+    async def door(request: Request) -> Answer:
+        return Answer(200, (), endless())
+
+    async with plain(door, Limits(send_idle_ms=100)) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
+        writer.write(GET)
+        async with asyncio.timeout(5):
+            await ended.wait()
+        await poll_async(lambda: server.connections == 0)
+        writer.close()
+
+
+async def test_connections_beyond_the_cap_are_closed() -> None:
+    async with plain(echo, Limits(connections_max=2)) as server:
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        await poll_async(lambda: server.connections == 2)
+        try:
+            answer = await talk(server, GET)
+        except ConnectionError:
+            answer = b""  # reset, or closed without a word: both end it
+        assert answer == b""
+        for _, writer in held:
+            writer.close()
+
+
+# --- what goes wrong on our side -----------------------------------------------------------------------------------
+
+
+@pytest.mark.expect_log("door failed")
+async def test_an_unexpected_failure_is_500_without_a_trace_of_it() -> None:
+    async def door(request: Request) -> Answer:
+        raise RuntimeError("secret detail")
+
+    async with plain(door) as server, client_of(None) as client:
+        answer = await client.request(Sending("GET", plain_url(server)))
+        assert answer.status == 500
+        assert b"secret" not in answer.body
+        assert answer.headers["X-Request-Id"].encode() in answer.body
+
+
+async def test_an_answer_that_breaks_off_is_never_taken_for_whole() -> None:
+    async def door(request: Request) -> Answer:
+        return Answer(200, (), pieces(1, 1000), 2000 if request.path == "/declared" else -1)
+
+    async def breaking(request: Request) -> Answer:
+        async def body() -> AsyncIterator[bytes]:
+            yield b"x" * 1000
+            raise CheloniaError(Kind.NOT_ALIVE, cause="the disk ended")
+
+        return Answer(200, (), body())
+
+    for serve, path in ((door, "/declared"), (breaking, "/chunked")):
+        async with plain(serve) as server, client_of(None) as client:
+            with pytest.raises(CheloniaError) as caught:
+                await client.request(Sending("GET", plain_url(server, path)))
+            assert caught.value.kind is Kind.NETWORK
+
+
+# --- stopping ------------------------------------------------------------------------------------------------------
+
+
+async def test_stopping_finishes_what_has_begun_and_takes_nothing_new() -> None:
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+
+    async def door(request: Request) -> Answer:
+        size = 0
+        async for chunk in request.body:
+            size += len(chunk)
+            arrived.set()
+        return text_answer(200, str(size))
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x" * 1000
+        await go_on.wait()
+        yield b"y" * 1000
+
+    async with plain(door) as server, client_of(None) as client, client_of(None) as late:
+        assert (await late.request(Sending("GET", plain_url(server)))).status == 200
+        running = asyncio.ensure_future(client.request(Sending("PUT", plain_url(server), body=body())))
+        await arrived.wait()
+        stopping = asyncio.ensure_future(server.stop(5000))
+        with pytest.raises(CheloniaError) as caught:
+            await late.request(Sending("PUT", plain_url(server), body=b"x"))
+        assert caught.value.kind is Kind.NETWORK
+        go_on.set()
+        answer = await running
+        assert answer.body == b"2000"
+        assert answer.headers["Connection"] == "close"
+        await stopping
+
+
+@pytest.mark.expect_log("cut off at the stop deadline")
+async def test_stopping_does_not_wait_beyond_its_deadline() -> None:
+    arrived = asyncio.Event()
+
+    async def door(request: Request) -> Answer:
+        arrived.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with plain(door) as server, client_of(None) as client:
+        running = asyncio.ensure_future(client.request(Sending("GET", plain_url(server))))
+        await arrived.wait()
+        async with asyncio.timeout(5):
+            await server.stop(50)
+        with pytest.raises(CheloniaError):
+            await running
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_handshake_that_ends_after_the_stop_brings_no_request(
+    grid: Grid, factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """The stores that answer requests are closed by then."""
+    asked: list[str] = []
+
+    async def door(request: Request) -> Answer:
+        asked.append(request.path)
+        return text_answer(200, "ok")
+
+    async def scenario() -> None:
+        context = grid.client(grid.user()).client_context()
+        async with secure(door, grid.server(), ClientCertificate.REQUIRED) as server:
+            for stopped in (False, True):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+                tls = context.wrap_bio(into, out, server_hostname="localhost")
+                while True:
+                    try:
+                        tls.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        writer.write(out.read())
+                        into.write(await reader.read(65536))
+                if stopped:
+                    await server.stop(1000)
+                tls.write(b"GET /%d HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n" % stopped)
+                writer.write(out.read())  # the end of the handshake, and the request
+                with contextlib.suppress(ConnectionError):
+                    while stopped and await reader.read(65536):
+                        pass
+                await poll_async(lambda: bool(asked), 5.0)
+                writer.transport.abort()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(scenario())
+    assert asked == ["/0"]
+
+
+# --- certificates --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    return Grid(tmp_path)
+
+
+async def test_the_identity_is_the_end_entity_behind_the_proxies(grid: Grid) -> None:
+    jane = grid.client(grid.proxy(grid.user(), 2))
+    async with secure(echo, grid.server(), ClientCertificate.REQUIRED) as server, client_of(jane) as client:
+        for _ in range(2):
+            assert (await client.request(Sending("GET", url(server)))).body.decode() == f"GET / {JANE} 0"
+
+
+async def test_without_a_certificate_one_is_anonymous_where_that_is_allowed(grid: Grid) -> None:
+    nobody = grid.client(None)
+    async with secure(echo, grid.server(), ClientCertificate.OPTIONAL) as server, client_of(nobody) as client:
+        assert (await client.request(Sending("GET", url(server)))).body == b"GET / ANONYMOUS 0"
+
+
+async def test_without_a_certificate_one_is_refused_where_it_is_demanded(
+    grid: Grid, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    nobody = grid.client(None)
+    async with secure(echo, grid.server(), ClientCertificate.REQUIRED) as server, client_of(nobody) as client:
+        with pytest.raises(CheloniaError) as caught:
+            await client.request(Sending("GET", url(server)))
+        assert caught.value.kind is Kind.UNTRUSTED
+
+
+async def test_a_certificate_of_a_foreign_ca_is_refused(grid: Grid, tmp_path: Path) -> None:
+    stranger = Grid(tmp_path / "foreign", "/O=Elsewhere/CN=Other CA")
+    settings = stranger.settings(stranger.user("/O=Elsewhere/CN=Eve"), grid.trust_dir)
+    eve = type(grid.server())(settings, grid.clock.now_ms)
+    async with secure(echo, grid.server(), ClientCertificate.OPTIONAL) as server, client_of(eve) as client:
+        with pytest.raises(CheloniaError) as caught:
+            await client.request(Sending("GET", url(server)))
+        assert caught.value.kind is Kind.UNTRUSTED
+
+
+async def test_a_server_of_a_foreign_ca_is_not_trusted(grid: Grid, tmp_path: Path) -> None:
+    other = Grid(tmp_path / "foreign", "/O=Elsewhere/CN=Other CA")
+    jane = grid.client(grid.user())
+    async with secure(echo, other.server(), ClientCertificate.OPTIONAL) as server, client_of(jane) as client:
+        with pytest.raises(CheloniaError) as caught:
+            await client.request(Sending("GET", url(server)))
+        assert caught.value.kind is Kind.UNTRUSTED
+        assert f"localhost:{server.port}" in str(caught.value)
+
+
+async def test_a_revoked_certificate_is_refused_on_its_open_connection_after_a_reload(grid: Grid) -> None:
+    jane, store = grid.user(), grid.server()
+    limits = Limits(identity_ms=0)
+    async with (
+        secure(echo, store, ClientCertificate.REQUIRED, limits) as server,
+        client_of(grid.client(jane)) as client,
+    ):
+        assert (await client.request(Sending("GET", url(server)))).status == 200
+        grid.ca.revoke(jane.certificate, grid.now)
+        store.reload()
+        answer = await client.request(Sending("GET", url(server)))
+        assert answer.status == 403
+        assert b"revoked" in answer.body
+
+
+async def test_who_has_a_new_certificate_is_let_in_though_his_old_one_was_refused(grid: Grid) -> None:
+    jane, store = grid.user(), grid.server()
+    settings = grid.settings(jane)
+    assert settings.proxy is not None
+    own, limits = TlsStore(settings, grid.clock.now_ms), Limits(identity_ms=0)
+    async with secure(echo, store, ClientCertificate.REQUIRED, limits) as server, client_of(own) as client:
+        assert (await client.request(Sending("GET", url(server)))).status == 200
+        grid.ca.revoke(jane.certificate, grid.now)
+        store.reload()
+        grid.user(str(jane.dn)).write_proxy(settings.proxy)
+        own.reload()
+        assert (await client.request(Sending("GET", url(server)))).status == 403
+        assert (await client.request(Sending("GET", url(server)))).status == 200, "over a connection of its own"
+
+
+async def test_a_path_forges_no_field_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse(request: Request) -> Answer:
+        raise CheloniaError(Kind.NOT_FOUND, cause="nothing here")
+
+    with caplog.at_level("INFO"):
+        async with plain(refuse) as server:
+            await talk(server, b"GET /x%20error=none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert "path='/x error=none' error=not-found" in line
+
+
+async def test_a_body_that_is_no_tls_any_more_is_one_that_has_ended(grid: Grid) -> None:
+    begun = asyncio.Event()
+    kinds: list[Kind] = []
+
+    async def door(request: Request) -> Answer:
+        try:
+            async for _ in request.body:
+                begun.set()
+        except CheloniaError as error:
+            kinds.append(error.kind)
+            raise
+        return text_answer(200, "all")
+
+    async with secure(door, grid.server(), ClientCertificate.OPTIONAL) as server:
+        context = grid.client(None).client_context()
+        reader, writer = await asyncio.open_connection("localhost", server.port, ssl=context)
+        writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nhello")
+        await begun.wait()
+        os.write(writer.get_extra_info("socket").fileno(), b"this is no record of TLS")
+        assert await reader.read(-1) == b""
+        writer.close()
+        await poll_async(lambda: kinds == [Kind.INCOMPLETE])

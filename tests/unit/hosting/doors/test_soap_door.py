@@ -1,0 +1,553 @@
+"""SOAP over real mutual TLS: the A-Hash called through its stub, and what bad requests get."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.core import bounds
+from chelonia.core.ahash import AHashStatus, ChangeType, Condition, ConditionType, Element
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
+from chelonia.core.librarian import ServiceRecord
+from chelonia.core.metadata import StoredObject
+from chelonia.core.position import Horizon, Position
+from chelonia.core.shepherd import RecordPage, ShepherdStatus
+from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.routes import Readiness, Routes
+from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Received, Sending
+from chelonia.hosting.net.http_messages import Answer, Peer, Request, Whole, read_whole
+from chelonia.hosting.net.rpc_client import Channel, Link, Patience, RemoteAHash, RemoteShepherd
+from chelonia.hosting.net.tls import ClientCertificate
+from chelonia.wire import soap
+from chelonia.wire.operations import Service
+from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations_shepherd import SHEPHERD
+from tests.support.ahash import open_store, serving
+from tests.unit.hosting.grid import JANE, Grid
+from tests.unit.hosting.listening import client_of, plain, secure
+
+LIBRARIAN = "/O=Grid/OU=Hosts/CN=librarian"
+OBJECT = ObjectId("11111111-1111-4111-8111-111111111111")
+
+
+def set_value(value: str, *conditions: Condition) -> tuple[Element, ...]:
+    return (Element(OBJECT, ChangeType.SET, "entry", "type", value, conditions),)
+
+
+def parts(metrics: Metrics | None = None) -> SoapParts:
+    known = ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), True)
+    return SoapParts(Registry((known,), None, SystemClock()), metrics or Metrics())
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    return Grid(tmp_path)
+
+
+@asynccontextmanager
+async def ahash_at(grid: Grid, tmp_path: Path) -> AsyncIterator[str]:
+    """An A-Hash on a listener that demands certificates; gives its URL."""
+    async with serving(open_store("memory", tmp_path)) as service:
+        door = SoapDoor(AHASH, service, "https://x/AHash", parts())
+        routes = Routes({"ahash": door.serve}, Readiness(), None)
+        async with secure(routes.serve, grid.server(), ClientCertificate.REQUIRED) as server:
+            yield f"https://localhost:{server.port}/AHash"
+
+
+def link(client: HttpClient) -> Link:
+    return Link(client, SystemClock(), SystemIds())
+
+
+async def test_a_registered_service_calls_the_port_as_if_it_were_local(grid: Grid, tmp_path: Path) -> None:
+    store = grid.client(grid.user(LIBRARIAN))
+    async with ahash_at(grid, tmp_path) as url, client_of(store) as client:
+        ahash = RemoteAHash(link(client), (url,))
+        assert (await ahash.transact(Call(), RequestKey("k1"), set_value("file"))).applied
+        assert (await ahash.transact(Call(), RequestKey("k1"), set_value("other"))).recalled
+        unmet = Condition(ConditionType.IS, "entry", "type", "collection", "c1")
+        assert not (await ahash.transact(Call(), RequestKey(""), set_value("other", unmet))).applied
+        (found,) = await ahash.get(Call(), (OBJECT,))
+        assert found.value("entry", "type") == "file"
+        assert await ahash.recall(Call(), RequestKey("never")) is None
+        assert (await ahash.status(Call())).position.sequence > 0
+
+
+async def test_a_user_is_denied_and_the_audit_log_says_so(
+    grid: Grid, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "chelonia.audit")
+    async with ahash_at(grid, tmp_path) as url, client_of(grid.client(grid.user())) as client:
+        with pytest.raises(CheloniaError) as caught:
+            await RemoteAHash(link(client), (url,)).get(Call(roles=(Role.LIBRARIAN,)), (OBJECT,))
+    assert caught.value.kind is Kind.DENIED
+    audited = [record.getMessage() for record in caplog.records if record.name == "chelonia.audit"]
+    assert any(JANE in line and "refused" in line for line in audited)
+
+
+async def test_health_needs_no_role(grid: Grid, tmp_path: Path) -> None:
+    async with ahash_at(grid, tmp_path) as url, client_of(grid.client(grid.user())) as client:
+        for path in ("/healthz", "/readyz"):
+            assert (await client.request(Sending("GET", url.replace("/AHash", path)))).status == 200
+        described = await client.request(Sending("GET", f"{url}?wsdl"))
+        assert b"definitions" in described.body
+
+
+# --- bad requests, without TLS ------------------------------------------------------------------------------------
+
+
+class Port:
+    """A port whose `status` does as it is told."""
+
+    def __init__(self, status: Callable[[Call], Awaitable[Any]]) -> None:
+        self._status = status
+
+    async def status(self, call: Call) -> Any:
+        return await self._status(call)
+
+
+async def post(port: Port, body: bytes | AsyncIterator[bytes], **headers: str) -> Received:
+    door = SoapDoor(AHASH, port, "https://x/AHash", parts())
+    async with plain(door.serve) as server, client_of(None) as client:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await client.request(Sending("POST", f"http://127.0.0.1:{server.port}/AHash", named, body))
+
+
+def fault(answer: Received) -> CheloniaError:
+    with pytest.raises(CheloniaError) as caught:
+        soap.decode_response(AHASH, "status", answer.body)
+    return caught.value
+
+
+async def never(call: Call) -> Any:
+    raise AssertionError("the port must not be reached")
+
+
+STATUS = soap.encode_request(AHASH, "status", ())
+BOMB = b'<!DOCTYPE a [<!ENTITY b "c">]>' + STATUS.partition(b"?>")[2]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", Kind.BAD_XML),
+        (b"not xml", Kind.BAD_XML),
+        (STATUS[:-20], Kind.BAD_XML),
+        (BOMB, Kind.BAD_XML),
+        (STATUS.replace(b"status", b"explode"), Kind.UNKNOWN_OPERATION),
+    ],
+)
+async def test_an_unreadable_request_is_a_fault(body: bytes, kind: Kind) -> None:
+    answer = await post(Port(never), body)
+    assert answer.status == 500
+    assert fault(answer).kind is kind
+
+
+async def test_a_deeply_nested_request_is_413_with_a_fault() -> None:
+    answer = await post(Port(never), b"<a>" * 1000 + b"</a>" * 1000)
+    assert answer.status == 413
+    assert fault(answer).kind is Kind.TOO_LARGE
+
+
+async def test_an_oversized_request_is_413_with_a_fault() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(bounds.SOAP_BODY_BYTES_MAX // 1_000_000 + 1):
+            yield b" " * 1_000_000
+
+    answer = await post(Port(never), body())
+    assert answer.status == 413
+    assert fault(answer).kind is Kind.TOO_LARGE
+
+
+async def test_a_malformed_request_key_is_a_fault() -> None:
+    answer = await post(Port(never), STATUS, Chelonia_Request_Key="x" * 200)
+    assert fault(answer).kind is Kind.BAD_REQUEST
+
+
+@pytest.mark.expect_log("failed service=ahash op=status")
+async def test_an_unexpected_failure_is_a_fault_that_names_the_request_only() -> None:
+    async def fail(call: Call) -> Any:
+        raise RuntimeError("secret detail")
+
+    answer = await post(Port(fail), STATUS, X_Request_Id="abc-1")
+    error = fault(answer)
+    assert error.kind is Kind.INTERNAL
+    assert "abc-1" in error.cause
+    assert b"secret" not in answer.body
+
+
+@pytest.mark.parametrize("kind", [Kind.DENIED, Kind.CONFLICT, Kind.OUTCOME_UNKNOWN])
+async def test_an_error_arrives_as_it_left(kind: Kind) -> None:
+    async def refuse(call: Call) -> Any:
+        raise CheloniaError(kind, "status", "the subject", "the cause & cure")
+
+    error = fault(await post(Port(refuse), STATUS))
+    assert (error.kind, error.op, error.subject, error.cause) == (kind, "status", "the subject", "the cause & cure")
+
+
+async def test_operations_are_counted_by_outcome() -> None:
+    async def refuse(call: Call) -> Any:
+        raise CheloniaError(Kind.DENIED)
+
+    metrics = Metrics()
+    door = SoapDoor(AHASH, Port(refuse), "https://x/AHash", parts(metrics))
+    async with plain(door.serve) as server, client_of(None) as client:
+        await client.request(Sending("POST", f"http://127.0.0.1:{server.port}/", body=STATUS))
+    text = (await metrics.expose()).decode()
+    assert 'chelonia_requests_total{operation="status",outcome="denied",service="ahash"} 1.0' in text
+
+
+# --- several instances --------------------------------------------------------------------------------------------
+
+
+async def test_a_channel_goes_on_to_an_instance_that_answers_and_stays_there() -> None:
+    calls: list[Call] = []
+
+    async def answer(call: Call) -> Any:
+        calls.append(call)
+        raise CheloniaError(Kind.NOT_FOUND)
+
+    door = SoapDoor(AHASH, Port(answer), "https://x/AHash", parts())
+    async with plain(door.serve) as gone:
+        dead = f"http://127.0.0.1:{gone.port}/AHash"
+    async with plain(door.serve) as server, client_of(None) as client:
+        alive = f"http://127.0.0.1:{server.port}/AHash"
+        for urls in ((dead, alive), (alive, dead)):
+            channel = Channel(link(client), AHASH, urls)
+            for _ in range(2):
+                with pytest.raises(CheloniaError) as caught:
+                    await channel.call(Call(request_id="r1"), "status", _as=Any)
+                assert caught.value.kind is Kind.NOT_FOUND
+    assert [call.request_id for call in calls] == ["r1"] * 4
+
+
+async def test_a_repeated_change_keeps_its_request_key() -> None:
+    keys: list[str] = []
+
+    class Once:
+        async def transact(self, call: Call, *args: Any) -> Any:
+            keys.append(str(args[0]))
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN if len(keys) < 3 else Kind.DENIED)
+
+    door = SoapDoor(AHASH, Once(), "https://x/AHash", parts())
+    async with plain(door.serve) as server, client_of(None) as client:
+        ahash = RemoteAHash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
+        with pytest.raises(CheloniaError) as caught:
+            await ahash.transact(Call(), RequestKey(""), set_value("x"))
+    assert caught.value.kind is Kind.DENIED
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    assert keys[0]
+
+
+@pytest.mark.parametrize(("method", "tries"), [("change", 1), ("get", 2)])
+async def test_what_has_no_key_is_never_repeated(method: str, tries: int) -> None:
+    count = 0
+
+    class Failing:
+        async def change(self, call: Call, elements: Any) -> Any:
+            nonlocal count
+            count += 1
+            raise CheloniaError(Kind.UNAVAILABLE)
+
+        async def get(self, call: Call, *args: Any) -> Any:
+            nonlocal count
+            count += 1
+            raise CheloniaError(Kind.UNAVAILABLE if count < 2 else Kind.DENIED)
+
+    door = SoapDoor(AHASH, Failing(), "https://x/AHash", parts())
+    async with plain(door.serve) as server, client_of(None) as client:
+        ahash = RemoteAHash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
+        argument: Any = set_value("x") if method == "change" else (OBJECT,)
+        with pytest.raises(CheloniaError):
+            await getattr(ahash, method)(Call(), argument)
+    assert count == tries
+
+
+WELL = AHashStatus(Position("c", 1, 1), "master", True, 0, 0)
+
+
+async def test_an_instance_that_is_killed_in_the_middle_of_its_answer_is_one_that_is_gone() -> None:
+    """Its answer may say that a change was made; the same request key asks another whether it was."""
+
+    async def half() -> AsyncIterator[bytes]:
+        yield b"<Envelope>"
+
+    async def killed(request: Request) -> Answer:
+        return Answer(200, (), half(), 2000)
+
+    class Well:
+        async def status(self, call: Call) -> AHashStatus:
+            return WELL
+
+    well = SoapDoor(AHASH, Well(), "https://x/AHash", parts())
+    async with plain(killed) as one, plain(well.serve) as other, client_of(None) as client:
+        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
+        for _ in range(8):  # which is asked first is drawn
+            assert await RemoteAHash(link(client), urls, Patience(retry_ms=0)).status(Call()) == WELL
+
+
+async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left() -> None:
+    asked: list[str] = []
+    never = asyncio.Event()
+
+    class Instance:
+        def __init__(self, name: str, *, frozen: bool) -> None:
+            self._name, self._frozen = name, frozen
+
+        async def status(self, call: Call) -> AHashStatus:
+            asked.append(self._name)
+            if self._frozen:
+                await never.wait()
+            return WELL
+
+    frozen = SoapDoor(AHASH, Instance("frozen", frozen=True), "https://x/AHash", parts())
+    well = SoapDoor(AHASH, Instance("well", frozen=False), "https://x/AHash", parts())
+    async with plain(frozen.serve) as one, plain(well.serve) as other, client_of(None) as client:
+        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
+        patience = Patience(retry_ms=0, hedge_ms=50)
+        stubs = [RemoteAHash(link(client), urls, patience) for _ in range(8)]
+        for stub in stubs:
+            assert await stub.status(Call()) == WELL
+        assert "frozen" in asked, "a stub begins anywhere"
+        asked.clear()
+        for stub in stubs:
+            assert await stub.status(Call()) == WELL
+        assert set(asked) == {"well"}
+        never.set()
+
+
+async def test_a_definite_failure_is_an_answer_while_another_instance_is_silent() -> None:
+    never = asyncio.Event()
+
+    class Silent:
+        async def status(self, call: Call) -> AHashStatus:
+            await never.wait()
+            return WELL
+
+    class Definite:
+        async def status(self, call: Call) -> AHashStatus:
+            raise CheloniaError(Kind.DENIED, "status")
+
+    silent = SoapDoor(AHASH, Silent(), "https://x/AHash", parts())
+    definite = SoapDoor(AHASH, Definite(), "https://x/AHash", parts())
+    async with plain(silent.serve) as one, plain(definite.serve) as other, client_of(None) as client:
+        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
+        for _ in range(8):  # a stub begins anywhere
+            with pytest.raises(CheloniaError) as caught:
+                async with asyncio.timeout(5):
+                    await RemoteAHash(link(client), urls, Patience(retry_ms=0, hedge_ms=50)).status(Call())
+            assert caught.value.kind is Kind.DENIED
+        never.set()
+
+
+async def test_one_that_answers_others_is_not_silent() -> None:
+    asked: list[str] = []
+    slow = asyncio.Event()
+
+    class Instance:
+        async def status(self, call: Call) -> AHashStatus:
+            asked.append("status")
+            return WELL
+
+        async def recall(self, call: Call, key: RequestKey) -> None:
+            asked.append("recall")
+            await slow.wait()
+
+    door = SoapDoor(AHASH, Instance(), "https://x/AHash", parts())
+    async with plain(door.serve) as one, plain(door.serve) as other, client_of(None) as client:
+        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
+        ahash = RemoteAHash(link(client), urls, Patience(retry_ms=0, hedge_ms=200))
+        long = asyncio.create_task(ahash.recall(Call(), RequestKey("k1")))
+        for _ in range(20):
+            assert await ahash.status(Call()) == WELL
+            await asyncio.sleep(0.02)
+        assert asked.count("recall") == 1
+        slow.set()
+        assert await long is None
+
+
+async def test_a_read_is_asked_of_another_sooner_than_a_change() -> None:
+    asked: list[str] = []
+    frozen = asyncio.Event()
+
+    class Instance:
+        async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: object) -> tuple[StoredObject, ...]:
+            asked.append("get")
+            if asked.count("get") == 1:
+                await frozen.wait()
+            return ()
+
+        async def recall(self, call: Call, key: RequestKey) -> None:
+            asked.append("recall")
+            await frozen.wait()
+
+    door = SoapDoor(AHASH, Instance(), "https://x/AHash", parts())
+    async with plain(door.serve) as one, plain(door.serve) as other, client_of(None) as client:
+        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
+        patience = Patience(retry_ms=0, hedge_ms=60_000, hedge_read_ms=50)
+        recalled = asyncio.create_task(RemoteAHash(link(client), urls, patience).recall(Call(), RequestKey("k1")))
+        assert await RemoteAHash(link(client), urls, patience).get(Call(), ()) == ()
+        assert asked.count("get") == 2
+        assert asked.count("recall") == 1
+        frozen.set()
+        await recalled
+
+
+async def test_a_page_of_records_may_take_longer_than_what_reads_no_disk() -> None:
+    busy = asyncio.Event()
+
+    class Instance:
+        async def status(self, call: Call) -> ShepherdStatus:
+            await busy.wait()
+            return ShepherdStatus(ServiceId("s"), 1, 0, 0, 0, reporting=True, quarantined=0)
+
+        async def records(self, call: Call, after: str, limit: int) -> RecordPage:
+            await busy.wait()
+            return RecordPage((), "here")
+
+    door = SoapDoor(SHEPHERD, Instance(), "https://x/Shepherd", parts())
+    async with plain(door.serve) as server, client_of(None) as client:
+        shepherd = RemoteShepherd(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(0, read_ms=50))
+        page = asyncio.create_task(shepherd.records(Call(), "", 1))
+        with pytest.raises(CheloniaError) as caught:
+            await shepherd.status(Call())
+        assert caught.value.kind is Kind.TIMEOUT
+        busy.set()
+        assert await page == RecordPage((), "here")
+
+
+async def test_without_patience_a_dead_service_is_known_at_once() -> None:
+    async with plain(lambda request: asyncio.sleep(0)) as gone:  # type: ignore[arg-type,return-value]
+        url = f"http://127.0.0.1:{gone.port}/"
+    async with client_of(None) as client:
+        with pytest.raises(CheloniaError) as caught:
+            await RemoteAHash(link(client), (url,), Patience(retry_ms=0)).status(Call())
+    assert caught.value.kind is Kind.NETWORK
+
+
+async def test_large_messages_on_their_way_are_bounded_and_small_ones_pass(grid: Grid, tmp_path: Path) -> None:
+    hold = asyncio.Event()
+
+    async def dripping() -> AsyncIterator[bytes]:
+        yield b" " * (bounds.SOAP_SMALL_BYTES + 1)
+        await hold.wait()
+        yield b" "
+
+    store = grid.client(grid.user(LIBRARIAN))
+    async with ahash_at(grid, tmp_path) as url, client_of(store, ClientLimits(connections_per_target_max=64)) as client:
+
+        async def large() -> Received:
+            return await client.request(Sending("POST", url, body=dripping()))
+
+        many = [asyncio.create_task(large()) for _ in range(bounds.SOAP_LARGE_BODIES_MAX + 1)]
+        done, waiting = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
+        assert [b"unavailable" in task.result().body for task in done] == [True]
+        assert (await RemoteAHash(link(client), (url,)).status(Call())).position.sequence >= 0
+        hold.set()
+        assert [b"bad-xml" in answer.body for answer in await asyncio.gather(*waiting)] == [True] * len(waiting)
+        assert b"bad-xml" in (await large()).body
+
+
+async def test_a_message_that_takes_too_long_is_cut_off() -> None:
+    async def dripping() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    request = Request("POST", "/", {}, {}, Peer(), dripping(), -1, "r")
+    with pytest.raises(CheloniaError) as caught:
+        await read_whole(request, Whole(1000, deadline_ms=50))
+    assert caught.value.kind is Kind.TIMEOUT
+
+
+# --- positions ----------------------------------------------------------------------------------------------------
+
+
+class Told:
+    """A port that notes how fresh its callers want to read, and answers from where it is told to stand."""
+
+    def __init__(self, horizon: Horizon) -> None:
+        self.horizon = horizon
+        self.stands: Position | None = None
+        self.calls: list[Call] = []
+
+    async def status(self, call: Call) -> AHashStatus:
+        self.calls.append(call)
+        if self.stands is not None:
+            self.horizon.saw(self.stands)
+        return AHashStatus(self.stands or Position("c", 1, 0), "master", True, 0, 0)
+
+
+@asynccontextmanager
+async def telling(service: Service = AHASH) -> AsyncIterator[tuple[Told, Channel, HttpClient, str]]:
+    """A port at the end of a channel, whose calls can also be made by hand."""
+    told = Told(Horizon())
+    door = SoapDoor(service, told, "https://x/AHash", replace(parts(), horizon=told.horizon))
+    async with plain(door.serve) as server, client_of(None) as client:
+        url = f"http://127.0.0.1:{server.port}/AHash"
+        yield told, Channel(link(client), service, (url,)), client, url
+
+
+async def test_a_session_reads_after_the_newest_answer_it_has_seen() -> None:
+    async with telling() as (told, channel, _, _):
+        for told.stands in (None, Position("c", 1, 7), Position("c", 1, 9), Position("c", 2, 1)):
+            await channel.call(Call(), "status")
+        await channel.call(Call(), "status")
+    wanted = [call.read_after for call in told.calls]
+    assert wanted == [None, None, Position("c", 1, 7), Position("c", 1, 9), Position("c", 2, 1)]
+
+
+async def test_a_call_that_carries_a_later_position_sends_that_one_and_only_for_itself() -> None:
+    async with telling() as (told, channel, _, _):
+        told.stands = Position("c", 1, 7)
+        for after in (None, Position("c", 1, 99), Position("c", 1, 3), Position("d", 9, 9)):
+            await channel.call(Call(read_after=after), "status")
+    wanted = [call.read_after for call in told.calls]
+    assert wanted == [None, Position("c", 1, 99), Position("c", 1, 7), Position("c", 1, 7)]
+
+
+async def test_what_a_caller_claims_is_told_to_nobody_else() -> None:
+    async with telling() as (told, _, client, url):
+        told.stands = Position("c", 1, 7)
+        absurd = {"Chelonia-Read-After": "9.999999999999999999.c"}
+        answer = await client.request(Sending("POST", url, absurd | {"Content-Type": "text/xml"}, STATUS))
+        assert answer.headers["Chelonia-Position"] == "1.7.c"
+    assert told.calls[0].read_after == Position("c", 9, 999999999999999999)
+
+
+async def test_a_strong_call_arrives_strong() -> None:
+    async with telling() as (told, channel, _, _):
+        await channel.call(Call(), "status")
+        await channel.call(Call().strongly(), "status")
+    assert [call.strong for call in told.calls] == [False, True]
+
+
+async def test_a_link_may_make_every_call_strong() -> None:
+    async with telling() as (told, _, client, url):
+        await Channel(replace(link(client), strong=True), AHASH, (url,)).call(Call(), "status")
+    assert [call.strong for call in told.calls] == [True]
+
+
+async def test_a_malformed_position_is_refused() -> None:
+    answer = await post(Port(never), STATUS, Content_Type="text/xml", Chelonia_Read_After="soon")
+    assert fault(answer).kind is Kind.BAD_REQUEST
+
+
+async def test_shepherds_are_not_believed_about_positions() -> None:
+    shepherds = replace(AHASH, name="shepherd")
+    async with telling(shepherds) as (told, channel, _, _):
+        told.stands = Position("c", 9, 99)
+        await channel.call(Call(), "status")
+        await channel.call(Call(), "status")
+    assert [call.read_after for call in told.calls] == [None, None]

@@ -1,0 +1,177 @@
+"""What the test CA puts on disk, judged by OpenSSL (through pyOpenSSL) and by the layout grid software expects."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from OpenSSL import SSL, crypto
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
+from chelonia.hosting.net import certificates
+from chelonia.hosting.net.certificates import CA_LIFETIME_S, CertificateAuthority, KeyKind, make_key, make_proxy
+from chelonia.hosting.net.identity import LIMITED, PROXY_CERT_INFO, proxy_language, subject_dn
+from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, parse_signing_policy
+from tests.unit.hosting.grid import HOST, JANE, P256, Grid, handshake, real_now_ms
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    return Grid(tmp_path)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+def test_the_layout_is_that_of_etc_grid_security(grid: Grid) -> None:
+    new, old = certificates.subject_hashes(grid.ca.certificate)
+    assert new != old
+    names = {path.name for path in grid.trust_dir.iterdir()}
+    assert names == {f"{stem}.{end}" for stem in (new, old) for end in ("0", "r0", "signing_policy")}
+    assert (mode(grid.host_files[0]), mode(grid.host_files[1])) == (0o444, 0o400)
+    assert [path.name for path in grid.host_files] == ["hostcert.pem", "hostkey.pem"]
+    assert mode(grid.ca.directory / "ca" / "cakey.pem") == 0o400
+    assert mode(grid.ca.directory / "ca") == 0o700
+
+
+def test_what_is_written_takes_the_place_of_no_pipe_or_device(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        before = (tmp_path / name).lstat()
+        with pytest.raises(CheloniaError, match="no ordinary file"):
+            certificates.write_file(tmp_path / name, b"x", 0o400)
+        assert (tmp_path / name).lstat() == before
+
+
+def test_openssl_finds_the_ca_by_its_hash(grid: Grid) -> None:
+    context = SSL.Context(SSL.TLS_METHOD)
+    context.load_verify_locations(None, str(grid.trust_dir))
+    store = context.get_cert_store()
+    assert store is not None
+    host = crypto.X509.from_cryptography(x509.load_pem_x509_certificate(grid.host_files[0].read_bytes()))
+    crypto.X509StoreContext(store, host).verify_certificate()
+
+
+def test_the_old_hash_is_the_one_openssl_knew(tmp_path: Path) -> None:
+    # `openssl x509 -subject_hash` and `-subject_hash_old` of /O=Grid/CN=Tést
+    ca = CertificateAuthority.create(tmp_path, r"/O=Grid/CN=T\xC3\xA9st", Grid(tmp_path / "grid").now, kind=P256)
+    assert certificates.subject_hashes(ca.certificate) == ("e82dccf8", "022b5e39")
+
+
+def test_the_signing_policy_names_the_ca_and_its_namespace(grid: Grid) -> None:
+    text = next(grid.trust_dir.glob("*.signing_policy")).read_text()
+    (policy,) = parse_signing_policy(text)
+    assert (policy.ca, policy.patterns) == ("/O=Grid/CN=Test CA", ("/O=Grid/*",))
+
+
+def test_two_cas_of_one_name_share_a_hash_in_peace(grid: Grid, tmp_path: Path) -> None:
+    twin = CertificateAuthority.create(tmp_path / "twin", "/O=Grid/CN=Test CA", grid.now, kind=P256)
+    twin.publish_to(grid.trust_dir)
+    twin.publish_to(grid.trust_dir)
+    stem = certificates.subject_hashes(twin.certificate)[0]
+    assert {path.name for path in grid.trust_dir.glob(f"{stem}.*")} == {
+        f"{stem}.{end}" for end in ("0", "1", "r0", "r1", "signing_policy")
+    }
+
+
+def test_a_ca_is_loaded_again_with_its_revocations(grid: Grid) -> None:
+    users = [grid.user(f"/O=Grid/CN=user{number}").certificate for number in range(2)]
+    grid.ca.revoke(users[0], grid.now)
+    again = CertificateAuthority.load(grid.ca.directory)
+    again.revoke(users[1], grid.now)
+    again.revoke(users[1], grid.now)
+    crl = x509.load_pem_x509_crl(next(grid.trust_dir.glob("*.r0")).read_bytes())
+    assert {entry.serial_number for entry in crl} == {cert.serial_number for cert in users}
+    assert crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == 4
+    assert again.kind is KeyKind.P256
+
+
+def test_a_ca_is_never_overwritten(grid: Grid) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        CertificateAuthority.create(grid.ca.directory, "/O=Grid/CN=Other", grid.now, kind=P256)
+    assert caught.value.kind is Kind.BAD_CONFIG
+    assert CertificateAuthority.load(grid.ca.directory).certificate == grid.ca.certificate
+
+
+def test_a_missing_ca_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        CertificateAuthority.load(tmp_path)
+    assert caught.value.kind is Kind.BAD_CONFIG
+
+
+def test_a_ca_revokes_only_its_own(grid: Grid, tmp_path: Path) -> None:
+    other = Grid(tmp_path / "other", "/O=Other/CN=Other CA")
+    with pytest.raises(CheloniaError, match="another CA"):
+        grid.ca.revoke(other.user().certificate, grid.now)
+
+
+def test_a_ca_that_has_expired_is_renewed_and_what_it_issued_stays_good(tmp_path: Path) -> None:
+    past = Ms(real_now_ms() - (CA_LIFETIME_S + 3600) * 1000)
+    ca = CertificateAuthority.create(tmp_path, "/O=Grid/CN=Test CA", past, kind=P256)
+    files = {path.name for path in ca.trust_dir.iterdir()}
+    host = ca.issue_host(HOST, ["localhost"], past, lifetime_s=2 * CA_LIFETIME_S)
+    ca.write_host(host)
+    settings = TlsSettings(cert=tmp_path / "hostcert.pem", key=tmp_path / "hostkey.pem", ca_dir=ca.trust_dir)
+
+    def greet() -> None:
+        store = TlsStore(settings, real_now_ms)
+        _, server_side = handshake(store.server_context(ClientCertificate.REQUIRED), store.client_context())
+        assert store.identify(server_side).dn == HOST
+
+    with pytest.raises((ssl.SSLError, CheloniaError)):
+        greet()
+    renewed = ca.renew(real_now_ms())
+    assert renewed.certificate.public_key() == ca.certificate.public_key()
+    greet()
+    assert {path.name for path in ca.trust_dir.iterdir()} == files, "it stands where the old one stood"
+    assert CertificateAuthority.load(tmp_path).certificate == renewed.certificate
+    below = ca.issue_ca(tmp_path / "sub", "/O=Grid/CN=Sub CA", real_now_ms())
+    with pytest.raises(CheloniaError, match="above it"):
+        below.renew(real_now_ms())
+
+
+def test_a_host_certificate_names_its_hosts(grid: Grid) -> None:
+    cert = x509.load_pem_x509_certificate(grid.host_files[0].read_bytes())
+    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    with pytest.raises(CheloniaError):
+        grid.ca.issue_host("/O=Grid/CN=x", [], grid.now)
+
+
+def test_a_proxy_file_holds_leaf_key_and_chain_in_that_order(grid: Grid) -> None:
+    path = grid.root / "x509up"
+    grid.proxy(grid.user(), 2).write_proxy(path)
+    kinds = [line for line in path.read_text().splitlines() if line.startswith("-----BEGIN")]
+    cert, key = "-----BEGIN CERTIFICATE-----", "-----BEGIN PRIVATE KEY-----"
+    assert kinds == [cert, key, cert, cert]
+    assert mode(path) == 0o600
+    chain = x509.load_pem_x509_certificates(path.read_bytes())
+    assert subject_dn(chain[2]) == JANE
+    assert subject_dn(chain[0]).startswith(subject_dn(chain[1]) + "/CN=")
+
+
+def test_a_proxy_ends_no_later_than_its_user(grid: Grid) -> None:
+    user = grid.ca.issue_user(JANE, grid.now, lifetime_s=60)
+    proxy = make_proxy(user, grid.now, kind=P256)
+    assert proxy.certificate.not_valid_after_utc == user.certificate.not_valid_after_utc
+
+
+def test_proxies_say_what_they_are(grid: Grid) -> None:
+    proxy = grid.proxy(grid.user(), limited=True).certificate
+    assert proxy.extensions.get_extension_for_oid(PROXY_CERT_INFO).critical
+    assert proxy_language(proxy) == LIMITED
+    assert proxy_language(grid.user().certificate) is None
+
+
+def test_rsa_keys_have_2048_bits() -> None:
+    key = make_key(KeyKind.RSA)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    assert key.key_size == 2048

@@ -1,0 +1,177 @@
+"""Failures of the transport as callers see them: a kind, the target, a cure, and never a query."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from chelonia.core.bounds import CHUNK_BYTES
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.net.buffered import Buffered
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, explain, raise_for_status, target_of
+from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
+from chelonia.hosting.transfers import HttpTransfers
+from chelonia.wire.headers import OFFSET_HEADER
+from tests.unit.hosting.grid import Grid
+from tests.unit.hosting.listening import client_of, plain
+
+
+async def failure(client: HttpClient, sending: Sending) -> CheloniaError:
+    with pytest.raises(CheloniaError) as caught:
+        await client.request(sending)
+    return caught.value
+
+
+async def ok(request: Request) -> Answer:
+    return text_answer(200, "ok")
+
+
+async def test_nobody_listening_is_network_and_names_the_target() -> None:
+    async with plain(ok) as server:
+        url = f"http://127.0.0.1:{server.port}/turl/x?ticket=secret"
+    async with client_of(None) as client:
+        error = await failure(client, Sending("GET", url))
+    assert error.kind is Kind.NETWORK
+    assert "127.0.0.1" in str(error)
+    assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize(("number", "says"), [(errno.ECONNRESET, "Connection reset by peer"), (None, "it was closed")])
+def test_an_upload_that_breaks_off_is_explained_without_its_ticket(number: int | None, says: str) -> None:
+    """aiohttp quotes the URL where it cannot send the body."""
+    quoting = "Can not write request body for https://host:1/turl/x?ticket=secret"
+    error = explain(aiohttp.ClientOSError(number, quoting), "https://host:1")
+    assert (error.kind, error.cause) == (Kind.NETWORK, f"the connection to https://host:1 broke: {says}")
+
+
+async def test_a_peer_without_tls_is_asked_for_its_port(tmp_path: Path) -> None:
+    grid = Grid(tmp_path)
+    async with plain(ok) as server, client_of(grid.client(grid.user())) as client:
+        error = await failure(client, Sending("GET", f"https://127.0.0.1:{server.port}/"))
+    assert error.kind is Kind.UNTRUSTED
+    assert "is this the right port?" in error.cause
+
+
+async def test_no_answer_in_time_is_a_timeout() -> None:
+    async def door(request: Request) -> Answer:
+        await asyncio.sleep(1)
+        return text_answer(200, "late")
+
+    async with plain(door) as server, client_of(None, ClientLimits(read_idle_ms=50)) as client:
+        error = await failure(client, Sending("GET", f"http://127.0.0.1:{server.port}/"))
+        assert error.kind is Kind.TIMEOUT
+
+
+async def test_what_is_asked_while_or_after_the_client_is_closed_fails_as_a_broken_connection_does() -> None:
+    """As by what a node does in the background when it ends: it is no error, and leaves no connection open."""
+    async with plain(ok) as server:
+        sending = Sending("GET", f"http://127.0.0.1:{server.port}/")
+        async with client_of(None) as client:
+            await client.request(sending)
+            closing = asyncio.create_task(client.close())
+            await asyncio.sleep(0)
+            assert (await failure(client, sending)).kind is Kind.NETWORK
+            await closing
+            assert (await failure(client, sending)).kind is Kind.NETWORK
+
+
+async def test_who_looks_himself_whether_the_other_side_lives_waits_for_its_answer() -> None:
+    """It takes slowly: the bytes are all handed over here, and far from all there."""
+    taken = asyncio.Event()
+
+    async def door(request: Request) -> Answer:
+        async for _ in request.body:
+            await taken.wait()
+        return Answer(200, ((OFFSET_HEADER, str(CHUNK_BYTES)),), b"")
+
+    async with plain(door) as server, client_of(None, ClientLimits(read_idle_ms=50)) as client:
+        transfers, url = HttpTransfers(client), f"http://127.0.0.1:{server.port}/turl/x"
+        with pytest.raises(CheloniaError, match="did not answer in time"):
+            await transfers.push(url, sent(), CHUNK_BYTES)
+        pushing = asyncio.ensure_future(transfers.push(url, sent(), CHUNK_BYTES, patient=True))
+        with pytest.raises(CheloniaError, match="did not answer in time"):  # as long again
+            await transfers.push(url, sent(), CHUNK_BYTES)
+        assert not pushing.done()
+        taken.set()
+        assert (await pushing).offset == CHUNK_BYTES
+
+
+async def sent() -> AsyncIterator[bytes]:
+    yield bytes(CHUNK_BYTES)
+
+
+@pytest.mark.parametrize("url", ["no url", "ftp://localhost/", "https://", "https://local host/"])
+async def test_what_is_no_url_is_a_bad_request(url: str) -> None:
+    async with client_of(None) as client:
+        assert (await failure(client, Sending("GET", url))).kind in (Kind.BAD_REQUEST, Kind.NETWORK)
+
+
+async def test_a_client_with_credentials_never_speaks_plaintext(tmp_path: Path) -> None:
+    grid = Grid(tmp_path)
+    seen: list[Request] = []
+
+    async def door(request: Request) -> Answer:
+        seen.append(request)
+        return text_answer(200, "ok")
+
+    async with plain(door) as server, client_of(grid.client(grid.user())) as client:
+        error = await failure(client, Sending("PUT", f"http://127.0.0.1:{server.port}/turl/x?ticket=s", None, b"bytes"))
+    assert error.kind is Kind.BAD_REQUEST
+    assert "ticket" not in str(error)
+    assert not seen
+
+
+async def test_what_the_source_of_a_body_raises_arrives_as_it_left() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x"
+        raise CheloniaError(Kind.NOT_ALIVE, cause="the disk ended")
+
+    async def door(request: Request) -> Answer:
+        async for _ in request.body:
+            pass
+        return text_answer(200, "whole")
+
+    async with plain(door) as server, client_of(None) as client:
+        error = await failure(client, Sending("PUT", f"http://127.0.0.1:{server.port}/", body=body(), length=10))
+        assert error.kind is Kind.NOT_ALIVE
+
+
+async def test_an_answer_longer_than_the_bound_is_refused() -> None:
+    async def door(request: Request) -> Answer:
+        return Answer(200, (), b"x" * 1000)
+
+    async with plain(door) as server, client_of(None, ClientLimits(answer_bytes_max=999)) as client:
+        assert (await failure(client, Sending("GET", f"http://127.0.0.1:{server.port}/"))).kind is Kind.TOO_LARGE
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+async def test_every_kind_of_refusal_arrives_as_it_left(kind: Kind) -> None:
+    answer = error_answer(CheloniaError(kind, cause="because"))
+    assert isinstance(answer.body, bytes)
+    with pytest.raises(CheloniaError) as caught:
+        raise_for_status(answer.status, dict(answer.headers), answer.body)
+    assert (caught.value.kind, caught.value.cause) == (kind, "because")
+
+
+@pytest.mark.parametrize(("status", "kind"), [(404, Kind.NOT_FOUND), (418, Kind.BAD_REQUEST), (504, Kind.UNAVAILABLE)])
+def test_others_refusals_are_read_by_their_status(status: int, kind: Kind) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        raise_for_status(status, {}, b"no")
+    assert caught.value.kind is kind
+
+
+def test_the_target_has_no_path_and_no_query() -> None:
+    assert target_of("https://localhost:1/turl/x?ticket=secret") == "https://localhost:1"
+
+
+async def test_answers_are_read_through_one_buffer() -> None:
+    """A release of the library that goes round `Buffered` would cost a second of CPU per GiB and break nothing else."""
+    async with plain(ok) as server, client_of(None) as client:
+        await client.request(Sending("GET", f"http://127.0.0.1:{server.port}/"))
+        idle = [handler for kept in client._pool().connector._conns.values() for handler, _since in kept]
+        assert [type(handler.transport.get_protocol()) for handler in idle] == [Buffered]

@@ -1,0 +1,25 @@
+"""How late a process runs is seen, and forgotten again."""
+
+import asyncio
+import time
+
+from chelonia.hosting.event_loop_watch import Strain
+from tests.support.polling import poll_async
+
+
+async def test_a_blocked_event_loop_is_strain_and_an_idle_one_is_not() -> None:
+    strain = Strain()
+    measuring = asyncio.create_task(strain.run())
+
+    async def late() -> bool:
+        time.sleep(0.2)
+        return strain() > 10
+
+    async def prompt() -> bool:
+        return strain() < 5
+
+    try:
+        await poll_async(late, 10.0, interval=0.01, what="the loop is seen to be late")
+        await poll_async(prompt, 30.0, what="it is prompt again")
+    finally:
+        measuring.cancel()

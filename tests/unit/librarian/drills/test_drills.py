@@ -1,0 +1,466 @@
+"""Drills: when one may begin, what it may be done to, how it goes on and ends, and what is stored of it."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.healing import HealAction, HealControl, HealOrder
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.librarian import NodeView
+from chelonia.core.metadata import StoredObject
+from chelonia.core.replicas import ReplicaState
+from chelonia.librarian.drills import decide as drills
+from chelonia.librarian.drills.decide import Holding, Scene, Seen
+from chelonia.librarian.repair.plan.decide import NodeHealth
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.settings import LibrarianSettings
+from tests.sim.virtual_loop import run_virtual
+from tests.support.librarian import ADMIN, BARTENDER, keyed
+from tests.support.paper import Paper, paper
+from tests.unit.librarian.repair.test_progress import leads, successor
+
+PROD, DEV = LibrarianSettings(), LibrarianSettings.dev(ADMIN.dn)
+SILENCE, CORRUPT = DrillOrder(DrillAction.SILENCE), DrillOrder(DrillAction.CORRUPT)
+ONE = ServiceId("s0")
+FREE = HealControl(0, 4)
+
+
+def node(number: int, mark: str = "+") -> NodeHealth:
+    """`+` as it should be, `-` away, `m` in maintenance, `d` draining, `!` coming and going, `?` unproven, `f` full."""
+    state = {"-": "offline", "m": "maintenance"}.get(mark, "alive")
+    view = NodeView(
+        ServiceId(f"s{number}"), Dn("/CN=s"), state, Ms(0), 1, 1000, 2000, 5, mark not in "fd", f"site{number}"
+    )
+    return NodeHealth(view, mark not in "-m", mark not in "-m?", mark != "!", mark == "d")
+
+
+def scene(marks: str = "+++++", **changed: object) -> Scene:
+    found = {n.view.shepherd: n for n in (node(number, mark) for number, mark in enumerate(marks))}
+    return replace(Scene(found, FREE, 0), **changed)  # type: ignore[arg-type]
+
+
+def held(number: int = 1, **changed: object) -> Holding:
+    """A file of ten bytes with three copies as wanted, one of them here."""
+    names = (BlobId(f"b{number}"), ReferenceId(f"r{number}"), Guid(f"g{number}"), f"/f{number}")
+    return replace(Holding(*names, 10, 3, 2, True, True), **changed)  # type: ignore[arg-type]
+
+
+# --- whether it may begin ---------------------------------------------------------------------------------------------
+
+
+def test_a_whole_cluster_is_ready() -> None:
+    assert drills.unready(scene()) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "reason", "cure"),
+    [
+        (scene("++-++"), "s2 is away", "node forget"),
+        (scene("++m++"), "s2 is in maintenance", "--end"),
+        (scene("++d++"), "s2 is being drained", "undrain"),
+        (scene("++!++"), "s2 comes and goes", "steady"),
+        (scene("++?++"), "s2 has not compared", "wait"),
+        (scene(control=replace(FREE, paused_by="/CN=admin")), "paused by /CN=admin", "heal resume"),
+        (scene(exposed=2), "2 files have fewer", "heal status"),
+        (scene(held_back=3), "held back", "admin status"),
+        (scene(running="d1"), "drill d1 is running", "drill stop"),
+    ],
+)
+def test_what_is_not_whole_is_named_with_its_cure(what: Scene, reason: str, cure: str) -> None:
+    [said] = drills.unready(what)
+    assert reason in said
+    assert cure in said
+
+
+@pytest.mark.parametrize(
+    ("order", "holds", "marks", "reason"),
+    [
+        (SILENCE, [], "+++++", "holds nothing"),
+        (replace(SILENCE, files_max=1), [held(1), held(2)], "+++++", "more than 1 files"),
+        (SILENCE, [held(elsewhere=0)], "+++++", "1 files could not be read meanwhile, /f1"),
+        (replace(SILENCE, one_left_max=9), [held(elsewhere=0)], "+++++", "could not be read"),
+        (SILENCE, [held(elsewhere=1)], "+++++", "1 files would be left with one copy, /f1"),
+        (SILENCE, [held()], "+++", "2 other Shepherds take copies, files want up to 3"),
+        (SILENCE, [held()], "+++f", "2 other Shepherds take copies"),
+        (SILENCE, [held(size=2001)], "++++", "2001 bytes would be copied"),
+        (CORRUPT, [], "+++++", "no copy that can be spared"),
+        (CORRUPT, [held(elsewhere=1, wanted=2)], "+++++", "no copy that can be spared"),
+        (CORRUPT, [held(elsewhere=2, wanted=4)], "+++++", "no copy that can be spared"),
+        (CORRUPT, [held(sound=False)], "+++++", "no copy that can be spared"),
+        (CORRUPT, [held(spare=False)], "+++++", "no copy that can be spared"),
+        (CORRUPT, [held(size=0)], "+++++", "no copy that can be spared"),
+        (CORRUPT, [held(guid="sys:snapshots")], "+++++", "no copy that can be spared"),
+        (CORRUPT, [held()], "+++", "no copy that can be spared"),
+        (CORRUPT, [held(size=501)], "++++", "no copy that can be spared"),
+    ],
+)
+def test_what_would_not_be_safe_is_refused(order: DrillOrder, holds: list[Holding], marks: str, reason: str) -> None:
+    [said] = drills.unsafe(order, ONE, holds, scene(marks))
+    assert reason in said
+
+
+def test_what_is_safe_is_not_refused() -> None:
+    assert drills.unsafe(SILENCE, ONE, [held(1), held(2, wanted=1, elsewhere=2)], scene("++++")) == []
+    assert drills.unsafe(replace(SILENCE, one_left_max=1), ONE, [held(elsewhere=1)], scene("++++")) == []
+    assert drills.unsafe(CORRUPT, ONE, [held(), held(2, elsewhere=0)], scene("++++")) == []
+    assert drills.spare_copies([held(2), held(1), held(3, elsewhere=0)], scene("++++"), ONE) == [held(1), held(2)]
+
+
+def test_others_in_one_domain_are_too_few() -> None:
+    crowd = scene("+++")
+    together = {s: replace(n, view=replace(n.view, domain="site1")) for s, n in crowd.nodes.items()}
+    [said] = drills.unsafe(SILENCE, ONE, [held(wanted=2)], replace(crowd, nodes=together))
+    assert "1 failure domain" in said
+
+
+def test_the_shepherd_with_the_fewest_replicas_comes_first_unless_one_is_named() -> None:
+    found = scene()
+    fewest = replace(found.nodes[ServiceId("s3")], view=replace(found.nodes[ServiceId("s3")].view, replicas=1))
+    some = replace(found, nodes={**found.nodes, ServiceId("s3"): fewest})
+    assert drills.candidates(SILENCE, some) == ("s3", "s0", "s1", "s2", "s4")
+    assert drills.candidates(replace(SILENCE, shepherd=ServiceId("s1")), some) == ("s1",)
+    with pytest.raises(CheloniaError, match="known: s0, s1"):
+        drills.candidates(replace(SILENCE, shepherd=ServiceId("s9")), some)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        replace(SILENCE, duration_ms=2 * PROD.lease_ms - 1),
+        replace(SILENCE, duration_ms=3_600_001),
+        replace(SILENCE, within_ms=0),
+        replace(SILENCE, files_max=0),
+        replace(SILENCE, files_max=10_001),
+        replace(SILENCE, one_left_max=-1),
+    ],
+)
+def test_an_order_that_cannot_be_is_refused(order: DrillOrder) -> None:
+    with pytest.raises(CheloniaError) as refused:
+        drills.check_order(order, PROD)
+    assert refused.value.kind is Kind.BAD_REQUEST
+
+
+def test_a_silence_of_no_particular_length_outlasts_the_delay_of_repair() -> None:
+    assert drills.duration_ms(SILENCE, PROD) == PROD.repair_delay_ms + 10_000 + 60_000
+    assert drills.duration_ms(SILENCE, replace(PROD, repair_delay_ms=10**8)) == 3_600_000
+    assert drills.duration_ms(CORRUPT, PROD) == 0
+    drills.check_order(SILENCE, PROD)
+
+
+# --- how it goes on ---------------------------------------------------------------------------------------------------
+
+RUNNING = Drill(
+    "d1", 1, DrillAction.SILENCE, DrillStage.RUNNING, ONE, files=9, began_ms=Ms(1_000), until_ms=Ms(11_000),
+    deadline_ms=Ms(20_000),
+)  # fmt: skip
+DAMAGED = replace(RUNNING, action=DrillAction.CORRUPT, until_ms=Ms(1_000), blob=BlobId("b"), files=1)
+HERE, GONE = Seen(True, {}), Seen(False, {2: 9}, 9)
+WORSE = replace(GONE, others_away=(ServiceId("s4"),))
+
+
+def told(drill: Drill, *looks: tuple[Seen, int]) -> Drill:
+    for seen, now in looks:
+        drill = drills.progressed(drill, seen, Ms(now))
+    return drill
+
+
+def test_a_silence_is_noticed_healed_away_and_the_shepherd_called_back() -> None:
+    noticed = told(RUNNING, (HERE, 1_100), (GONE, 2_000))
+    assert (noticed.noticed_ms, noticed.touched, noticed.recalled_ms) == (2_000, 9, 0)
+    searching = told(noticed, (replace(GONE, exposed={}, searching=True), 2_500))
+    assert not searching.whole_ms, "what is not known yet may be exposed too"
+    whole = told(searching, (replace(GONE, exposed={}), 3_000))
+    assert (whole.whole_ms, whole.recalled_ms, whole.stage) == (3_000, 3_000, DrillStage.RUNNING)
+    ended = told(whole, (replace(GONE, exposed={}), 3_100), (HERE, 3_500))
+    assert (ended.stage, ended.whole_ms, ended.ended_ms, ended.why) == (DrillStage.HEALED, 3_000, 3_500, "")
+
+
+def test_a_silence_shorter_than_repair_waits_is_healed_by_the_return() -> None:
+    ended = told(RUNNING, (GONE, 2_000), (GONE, 11_100), (HERE, 12_000))
+    assert (ended.stage, ended.whole_ms, ended.recalled_ms) == (DrillStage.HEALED, 12_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("looks", "stage", "why"),
+    [
+        ([(GONE, 2_000), (WORSE, 2_100), (HERE, 2_500)], DrillStage.CALLED_OFF, "s4 went away meanwhile"),
+        ([(HERE, 11_100)], DrillStage.CALLED_OFF, "the Shepherd was never found silent"),
+        ([(GONE, 2_000), (GONE, 20_001)], DrillStage.LATE, "9 files are not whole yet"),
+        ([(GONE, 2_000), (replace(GONE, exposed={}), 20_001)], DrillStage.LATE, "the Shepherd is not back yet"),
+        ([(GONE, 2_000), (WORSE, 2_100), (WORSE, 20_001)], DrillStage.LATE, "s4 went away meanwhile"),
+    ],
+)
+def test_what_goes_wrong_is_told(looks: list[tuple[Seen, int]], stage: DrillStage, why: str) -> None:
+    ended = told(RUNNING, *looks)
+    assert (ended.stage, ended.why, ended.ended_ms) == (stage, why, looks[-1][1])
+
+
+def test_damage_is_noticed_replaced_and_told_when_it_is_not() -> None:
+    alive = Seen(True, {}, state=ReplicaState.ALIVE, good=2, wanted=3)
+    damaged = replace(alive, exposed={2: 1}, state=ReplicaState.INVALID)
+    ended = told(DAMAGED, (alive, 1_100), (damaged, 1_500), (replace(damaged, exposed={}, good=3), 2_000))
+    assert (ended.noticed_ms, ended.whole_ms, ended.stage) == (1_500, 2_000, DrillStage.HEALED)
+    unseen = told(DAMAGED, (replace(alive, good=3), 1_100))
+    assert unseen.running, "damage that nobody has noticed is not healed"
+    assert told(DAMAGED, (damaged, 2_000), (damaged, 20_001)).stage is DrillStage.LATE
+    assert told(DAMAGED, (replace(alive, wanted=0), 2_000)).why == "the file was deleted meanwhile"
+
+
+def test_a_drill_is_stored_and_read_as_it_was() -> None:
+    full = replace(
+        RUNNING, reference=ReferenceId("r"), blob=BlobId("b"), name="/a", by="/CN=admin", noticed_ms=Ms(1), touched=2,
+        whole_ms=Ms(3), recalled_ms=Ms(4), ended_ms=Ms(5), why="because",
+    )  # fmt: skip
+    for drill in (full, RUNNING, Drill()):
+        sections: dict[str, str] = {}
+        for element in drills.storing(drill):
+            if element.value:
+                sections[element.property] = element.value
+        assert drills.stored_drill(StoredObject("sys:repair", 1, {"drill": sections})) == drill  # type: ignore[arg-type]
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+async def status(p: Paper) -> DrillStatus:
+    return await p.b.service.drill_status(ADMIN)
+
+
+async def over(p: Paper) -> bool:
+    return not (await status(p)).drill.running
+
+
+@pytest.mark.expect_log("DRILL")
+def test_a_silent_shepherd_is_healed_away_and_comes_back() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=5) as p:
+            await asyncio.sleep(1)
+            blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(20)]
+            one = p.shepherds[p.b.shepherds[0]]
+            order = replace(SILENCE, shepherd=one.id, duration_ms=60_000)
+            may = await p.b.service.drill(ADMIN, replace(order, check_only=True))
+            assert (may.drill.stage, may.drill.files, one.drilled) == (DrillStage.NONE, 20, [])
+            begun = (await p.b.service.drill(ADMIN, order)).drill
+            assert (begun.running, begun.by, begun.files, one.silent) == (True, "/CN=admin", 20, True)
+            with pytest.raises(CheloniaError, match="is running"):
+                await p.b.service.drill(ADMIN, order)
+            await p.until(lambda: exposed(p))
+            await p.until(lambda: over(p))
+            ended = (await status(p)).drill
+            assert (ended.stage, ended.why, ended.number) == (DrillStage.HEALED, "", 1)
+            assert begun.began_ms < ended.noticed_ms < ended.whole_ms <= ended.recalled_ms <= ended.ended_ms
+            assert ended.touched > 0
+            assert [order.action for order in one.drilled] == [DrillAction.SILENCE, DrillAction.STOP]
+            await p.until(lambda: p.settled(*blobs, copies=3))
+
+    run_virtual(scenario())
+
+
+async def exposed(p: Paper) -> bool:
+    return bool((await status(p)).exposed)
+
+
+@pytest.mark.expect_log("DRILL")
+def test_a_silence_is_called_off_when_another_shepherd_goes_away() -> None:
+    async def scenario() -> None:
+        settings = replace(DEV, repair_delay_ms=30_000)
+        async with paper(5, settings) as p:
+            await asyncio.sleep(1)
+            blobs = [(await p.upload(f"f{n}", copies=3))[1] for n in range(5)]
+            one, two = (p.shepherds[s] for s in p.b.shepherds[:2])
+            await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id, duration_ms=600_000))
+            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, 7, 1))
+            await asyncio.sleep(3)
+            two.up = False
+
+            async def back() -> bool:
+                return not one.silent
+
+            assert await p.until(back) < 3_000
+            two.up = True
+            await p.until(lambda: over(p))
+            ended = (await status(p)).drill
+            assert (ended.stage, ended.why) == (DrillStage.CALLED_OFF, f"{two.id} went away meanwhile")
+            await p.until(lambda: p.settled(*blobs, copies=3))
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("DRILL")
+def test_one_spare_copy_is_damaged_and_replaced() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=4) as p:
+            await asyncio.sleep(1)
+            blob = (await p.upload("three", copies=3))[1]
+            await p.upload("two", copies=2)
+            one = p.shepherds[p.b.shepherds[0]]
+            begun = (await p.b.service.drill(ADMIN, replace(CORRUPT, shepherd=one.id))).drill
+            assert (begun.blob, begun.reference, begun.files) == (blob, f"{blob}@{one.id}", 1)
+            await p.until(lambda: over(p))
+            assert (await status(p)).drill.stage is DrillStage.HEALED
+            assert p.holding(blob)[-1] == p.b.shepherds[3], "there is a copy where none was"
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("DRILL")
+def test_a_shepherd_that_holds_nothing_to_be_spared_is_passed_over() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=4) as p:
+            await asyncio.sleep(1)
+            for name in ("one", "two"):
+                await p.upload(name, copies=3)
+            over = p.shepherds[p.b.shepherds[3]]
+            over.replicas = {ReferenceId("left"): BlobId("over")}  # what the metadata do not know is soon erased
+            await asyncio.sleep(1)
+            begun = (await p.b.service.drill(ADMIN, CORRUPT)).drill
+            assert begun.shepherd in p.b.shepherds[:3]
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("DRILL")
+def test_a_shepherd_may_take_a_while_to_obey_and_an_order_of_unknown_outcome_is_not_asked_again_unseen() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=5) as p:
+            await asyncio.sleep(1)
+            await p.upload("f", copies=3)
+            one = p.shepherds[p.b.shepherds[0]]
+            one.obeys_s = 8.0
+            assert (await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id))).drill.running
+            await p.until(lambda: over(p))
+            one.obeys_s = 20.0
+            with pytest.raises(CheloniaError, match=r"does not obey.*no answer in 10000 ms") as refused:
+                await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id))
+            assert refused.value.kind is Kind.CONFLICT
+            assert (await status(p)).drill.stage is DrillStage.CALLED_OFF
+
+    run_virtual(scenario())
+
+
+def test_no_copy_is_damaged_whose_fellows_do_not_answer() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=4) as p:
+            await asyncio.sleep(1)
+            await p.upload("three", copies=3)
+            one, two = (p.shepherds[s] for s in p.b.shepherds[:2])
+            two.broken = "rot"
+            with pytest.raises(CheloniaError, match="do not answer"):
+                await p.b.service.drill(ADMIN, replace(CORRUPT, shepherd=one.id))
+            assert one.drilled == []
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("DRILL")
+@pytest.mark.expect_log("healing is paused")
+def test_a_drill_is_refused_while_something_is_wrong_and_when_its_shepherd_does_not_obey() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=5) as p:
+            await asyncio.sleep(1)
+            await p.upload("f", copies=3)
+            one = p.shepherds[p.b.shepherds[0]]
+            order = replace(SILENCE, shepherd=one.id)
+            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.PAUSE))
+            await p.b.service.maintenance(ADMIN, p.b.shepherds[4], Ms(p.b.clock.now_ms() + 60_000))
+            await asyncio.sleep(1)
+            with pytest.raises(CheloniaError, match=r"heal resume.*is in maintenance") as refused:
+                await p.b.service.drill(ADMIN, order)
+            assert refused.value.kind is Kind.CONFLICT
+            await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RESUME))
+            await p.b.service.maintenance(ADMIN, p.b.shepherds[4], Ms(0))
+            await asyncio.sleep(1)
+            one.broken = "drill"
+            with pytest.raises(CheloniaError, match="not sound"):
+                await p.b.service.drill(ADMIN, order)
+            assert (await status(p)).drill.stage is DrillStage.CALLED_OFF
+            with pytest.raises(CheloniaError, match="no drill is running"):
+                await p.b.service.drill(ADMIN, DrillOrder(DrillAction.STOP))
+            with pytest.raises(CheloniaError) as refused:
+                await p.b.service.drill(BARTENDER, order)
+            assert refused.value.kind is Kind.DENIED
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("DRILL")
+def test_a_drill_is_stopped_by_an_administrator() -> None:
+    async def scenario() -> None:
+        async with paper(5, replace(DEV, repair_delay_ms=600_000)) as p:
+            await asyncio.sleep(1)
+            await p.upload("f", copies=3)
+            one = p.shepherds[p.b.shepherds[0]]
+            await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id, duration_ms=600_000))
+            await p.until(lambda: exposed(p))
+            await p.b.service.drill(ADMIN, DrillOrder(DrillAction.STOP))
+            assert not one.silent
+            await p.until(lambda: over(p))
+            ended = (await status(p)).drill
+            assert (ended.stage, ended.why) == (DrillStage.CALLED_OFF, "stopped by /CN=admin")
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("DRILL")
+def test_an_order_asked_again_is_answered_with_the_drill_it_began() -> None:
+    async def scenario() -> None:
+        async with paper(5, replace(DEV, repair_delay_ms=600_000)) as p:
+            await asyncio.sleep(1)
+            await p.upload("f", copies=3)
+            one = p.shepherds[p.b.shepherds[0]]
+            other = successor(p, p.b.settings, lambda ahash: ahash, beside=p.b.service)
+            await other.start()
+            running = asyncio.create_task(other.run())
+            await asyncio.sleep(1)
+            order, mine = replace(SILENCE, shepherd=one.id, duration_ms=600_000), keyed("k1", ADMIN)
+            tries = (p.b.service.drill(mine, order), p.b.service.drill(mine, order), other.drill(mine, order))
+            first, *again = await asyncio.gather(*tries)
+            assert first.drill.running
+            assert [status.drill.id for status in again] == [first.drill.id] * 2
+            for stranger in (keyed("k2", ADMIN), structs.replace(mine, dn=Dn("/CN=eve")), ADMIN):
+                with pytest.raises(CheloniaError, match="is running"):
+                    await other.drill(stranger, order)
+            await p.b.service.drill(keyed("k3", ADMIN), DrillOrder(DrillAction.STOP))
+            await p.until(lambda: over(p))
+            for key, action in (("k1", SILENCE), ("k3", DrillOrder(DrillAction.STOP))):
+                assert (await p.b.service.drill(keyed(key, ADMIN), action)).drill == (await status(p)).drill
+            assert [order.action for order in one.drilled] == [DrillAction.SILENCE, DrillAction.STOP]
+            assert (await p.b.service.drill(keyed("k4", ADMIN), order)).drill.running
+            assert (await p.b.service.drill(keyed("k3", ADMIN), DrillOrder(DrillAction.STOP))).drill.recalled_ms == 0
+            await p.b.service.drill(keyed("k5", ADMIN), DrillOrder(DrillAction.STOP))
+            await p.until(lambda: over(p))
+            await other.stop()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run_virtual(scenario())
+
+
+@pytest.mark.expect_log("DRILL")
+def test_a_new_leader_goes_on_watching_a_drill() -> None:
+    async def scenario() -> None:
+        async with paper(5, replace(DEV, repair_delay_ms=20_000)) as p:
+            await asyncio.sleep(1)
+            await p.upload("f", copies=3)
+            one = p.shepherds[p.b.shepherds[0]]
+            order = replace(SILENCE, shepherd=one.id, duration_ms=60_000)
+            begun = (await p.b.service.drill(keyed("k", ADMIN), order)).drill
+            await p.until(lambda: exposed(p))
+            await p.b.service.stop()
+            other: LibrarianService = successor(p, p.b.settings, lambda ahash: ahash)
+            await other.start()
+            p.b.service = other
+            running = asyncio.create_task(other.run())
+            await p.until(lambda: leads(other))
+            assert (await other.drill(keyed("k", ADMIN), order)).drill.id == begun.id
+            assert (await status(p)).drill.running
+            await p.until(lambda: over(p), 60_000)
+            ended = (await status(p)).drill
+            assert (ended.stage, ended.files) == (DrillStage.HEALED, 1)
+            await other.stop()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run_virtual(scenario())

@@ -1,0 +1,341 @@
+"""Who may speak for a Shepherd: its store, its restart, and nobody else while it lives."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms, RequestKey, ServiceId, shepherd_object
+from chelonia.core.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat, NodeView, Report
+from chelonia.librarian.metadata.elements import put
+from chelonia.librarian.metadata.records import Identity
+from chelonia.librarian.presence.identity import ALARM_KEEP_MS, Recorded, Voices, judge
+from chelonia.librarian.service import LibrarianService
+from chelonia.librarian.world import World
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import ADMIN, Bench, NoShepherds, PaperVerifier, SequentialIds, bench, shepherd_call
+
+A = ServiceId("https://a/Shepherd")
+LEASE_MS = 1000
+
+
+def beat(boot: int = 5, store: str = "old", boots: tuple[int, ...] = (), *, replaces: bool = False) -> Heartbeat:
+    return Heartbeat(A, boot, 0, 1, 2, 3, True, "", "k", store=store, boots=boots, replaces=replaces)
+
+
+@pytest.mark.parametrize(
+    ("said", "recorded", "living", "refused"),
+    [
+        (beat(), "", None, ""),
+        (beat(), "old", None, ""),
+        (beat(), "old", beat(), ""),
+        (beat(store="new"), "old", None, REFUSED_STORE),
+        (beat(store="new", replaces=True), "old", None, ""),
+        (beat(6, boots=(5, 4)), "old", beat(), ""),  # a restart remembers who it was
+        (beat(7, boots=(6, 5)), "old", beat(), ""),  # one that was never heard in between
+        (beat(6, boots=(4,)), "old", beat(), REFUSED_TWIN),  # a copy of the disk from before the living one began
+        (beat(6), "old", beat(), REFUSED_TWIN),  # its state was removed: when the lease is over, it is taken
+        (beat(6), "old", None, ""),
+        (beat(6, "new"), "old", beat(), REFUSED_TWIN),
+        (beat(6, "new", (5,), replaces=True), "old", beat(), REFUSED_TWIN),
+        (beat(4), "old", beat(boots=(4,)), REFUSED_TWIN),
+        (beat(5, "new", replaces=True), "old", beat(), REFUSED_TWIN),  # two disks that began in the same moment
+        (beat(6, ""), "old", beat(), ""),  # software from before stores had names
+    ],
+)
+def test_who_is_taken_for_the_shepherd(said: Heartbeat, recorded: str, living: Heartbeat | None, refused: str) -> None:
+    assert judge(said, Recorded(recorded), living, settled=False).refused == refused
+
+
+def test_a_late_message_of_the_past_self_is_no_alarm_but_a_past_self_that_goes_on_is() -> None:
+    living = beat(6, boots=(5,))
+    old = Recorded("old")
+    assert not judge(beat(5), old, living, settled=False).alarm
+    assert judge(beat(5), old, living, settled=True).alarm
+    assert judge(beat(3), old, living, settled=False).alarm
+
+
+def test_a_twin_is_told_once_and_shown_for_a_while() -> None:
+    voices = Voices(LEASE_MS)
+    voices.record(A, Recorded("old"))
+    voices.taken(beat(), Ms(0))
+    judged = voices.judge(beat(9), Ms(100))
+    assert voices.refused(beat(9), judged, Ms(100))
+    assert not voices.refused(beat(9), judged, Ms(200))
+    voices.taken(beat(), Ms(300))
+    assert "another process" in voices.trouble(A, Ms(400))
+    assert voices.trouble(A, Ms(200 + ALARM_KEEP_MS)) == ""
+    assert voices.judge(beat(9), Ms(300 + LEASE_MS)).refused == "", "the other one is gone"
+
+
+@pytest.mark.parametrize(
+    "cured", [beat(7, boots=(5,)), beat(7, "new", replaces=True)], ids=["the right disk was mounted", "accept-store"]
+)
+def test_another_store_is_shown_until_the_shepherd_begins_anew(cured: Heartbeat) -> None:
+    voices = Voices(LEASE_MS)
+    voices.record(A, Recorded("old"))
+    voices.taken(beat(), Ms(0))
+    wrong, later = beat(6, "new"), Ms(5 * LEASE_MS)
+    assert voices.refused(wrong, voices.judge(wrong, later), later)
+    assert "this is store new" in voices.trouble(A, later)
+    now = Ms(later + 1)
+    assert voices.judge(cured, now).refused == ""
+    voices.taken(cured, now)
+    assert voices.trouble(A, now) == ""
+    again = voices.judge(beat(6, "new"), now)
+    assert voices.refused(beat(6, "new"), again, now), "who is still there is told again"
+    voices.taken(cured, Ms(now + 1))
+    assert voices.trouble(A, Ms(now + 1)) == again.cause
+
+
+def test_trouble_is_news_when_it_begins_and_when_it_ends() -> None:
+    voices = Voices(LEASE_MS)
+    sick = replace(beat(), trouble="its disk is gone")
+    assert [voices.taken(each, Ms(0)) for each in (beat(), sick, sick, beat(), beat())] == [
+        False, True, False, True, False,
+    ]  # fmt: skip
+
+
+async def test_the_first_store_heard_is_recorded_and_another_needs_an_administrators_word(
+    expect_log: Callable[..., None],
+) -> None:
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        async def said(store: str, boot: int, *, replaces: bool = False) -> str:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            return (await b.service.heartbeat(call, spoken)).refused
+
+        async def view() -> NodeView:
+            return next(view for view in await b.service.nodes(ADMIN) if view.shepherd == shepherd)
+
+        assert await said("one", 1) == ""
+        expect_log("heartbeat refused .* with store one, this is store two")
+        assert await said("two", 2) == REFUSED_STORE
+        assert (await view()).store == "one"
+        assert "store one" in (await view()).trouble
+        with pytest.raises(CheloniaError) as caught:
+            await b.service.report(call, Report(shepherd, 2, 1, (), "two"))
+        assert caught.value.kind is Kind.DENIED
+        expect_log("has store two in the place of one")
+        assert await said("two", 3, replaces=True) == ""
+        expect_log("heartbeat refused .* with store two, this is store one")
+        assert await said("one", 4) == REFUSED_STORE
+        assert (await view()).store == "two"
+        assert (await b.stored(shepherd_object(shepherd))).value("node", "store") == "two"
+
+
+async def test_a_shepherd_without_its_disk_counts_as_away_and_says_why(expect_log: Callable[..., None]) -> None:
+    async with bench() as b:
+        expect_log("cannot tell anything of its replicas")
+        b.clock.now += b.settings.lease_ms
+        for _ in range(3):
+            b.clock.now += b.settings.lease_ms // 2
+            await b.beat(b.shepherds[0], trouble="its disk is gone", store="one")
+            await b.beat(b.shepherds[1])
+        views = await b.service.nodes(ADMIN)
+        assert [(view.state, view.trouble) for view in views[:2]] == [("offline", "its disk is gone"), ("alive", "")]
+        await b.beat(b.shepherds[0], store="one")
+        assert [(view.state, view.trouble) for view in (await b.service.nodes(ADMIN))[:1]] == [("alive", "")]
+
+
+async def test_a_store_that_another_librarian_has_taken_is_not_refused(expect_log: Callable[..., None]) -> None:
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+        world = World(NoShepherds(), PaperVerifier(), b.clock, SequentialIds(7), b.settings)
+        other = LibrarianService(b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://other/Librarian")), world)
+
+        async def said(service: LibrarianService, store: str, *, replaces: bool = False) -> str:
+            b.clock.now += 2 * b.settings.lease_ms
+            boot = ("one", "two", "three").index(store) + 1
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            return (await service.heartbeat(call, spoken)).refused
+
+        assert await said(b.service, "one") == ""
+        await other.start()
+        expect_log("has store two in the place of one")
+        assert await said(b.service, "two", replaces=True) == ""
+        assert (await other.report(call, Report(shepherd, 2, 1, (), "two"))).accepted == 1
+        expect_log("has store three in the place of two")
+        assert await said(b.service, "three", replaces=True) == ""
+        assert await said(other, "three") == ""
+
+
+async def test_an_administrators_word_for_a_store_is_held_against_what_is_stored_now(
+    expect_log: Callable[..., None],
+) -> None:
+    """Metadata put back from before it was given know the former store: the Librarian that remembers it does not."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+
+        async def said(store: str, boot: int) -> str:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=True)
+            return (await b.service.heartbeat(shepherd_call(shepherd), spoken)).refused
+
+        assert await said("one", 1) == ""
+        expect_log("has store two in the place of one")
+        assert await said("two", 2) == ""
+        back = (put(shepherd_object(shepherd), "node", "store", "one"),)
+        await b.ahash.transact(LIBRARIAN, RequestKey(""), back)
+        assert await said("two", 3) == ""
+        assert (await b.stored(shepherd_object(shepherd))).value("node", "store") == "two"
+
+
+async def test_a_new_store_is_heard_though_its_clock_is_behind_that_of_the_old_one(
+    expect_log: Callable[..., None],
+) -> None:
+    """Boots follow the clock: where all was lost, state file too, a lower one is no message from the past."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        async def said(store: str, boot: int, *, replaces: bool = False) -> NodeView:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            assert not (await b.service.heartbeat(call, spoken)).refused
+            return next(view for view in await b.service.nodes(ADMIN) if view.shepherd == shepherd)
+
+        assert (await said("one", 900)).boot == 900
+        assert (await b.service.report(call, Report(shepherd, 900, 1, (), "one"))).accepted == 1
+        expect_log("has store two in the place of one")
+        held = Heartbeat(shepherd, 100, 0, 1, 2, 3, True, "", "k", store="two", replaces=True)
+        b.clock.now += 2 * b.settings.lease_ms
+        assert (await b.service.heartbeat(call, held)).refused == REFUSED_TWIN, "it may be from the past"
+        b.clock.now += b.settings.lease_ms
+        assert not (await b.service.heartbeat(call, held)).refused, "it has said so for a lease"
+        assert (await said("two", 100)).boot == 100
+        assert (await b.service.report(call, Report(shepherd, 100, 1, (), "two"))).accepted == 1
+        assert (await said("two", 100)).state == "alive"
+
+
+@pytest.mark.parametrize("boots", [(100, 200), (200, 100)])
+async def test_a_late_message_of_a_store_that_was_replaced_does_not_displace_the_one_after_it(
+    boots: tuple[int, int], expect_log: Callable[..., None]
+) -> None:
+    """A Librarian that was frozen meanwhile handles it, and has heard nobody for a lease; clocks may be wrong."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+        world = World(NoShepherds(), PaperVerifier(), b.clock, SequentialIds(7), b.settings)
+        frozen = LibrarianService(b.ahash, Identity(LIBRARIAN.dn, ServiceId("https://other/Librarian")), world)
+        await frozen.start()
+
+        async def said(service: LibrarianService, store: str, boot: int, *, replaces: bool = False) -> str:
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+            refused = (await service.heartbeat(call, spoken)).refused
+            if refused == REFUSED_TWIN:  # older than the store on record, by the clock: it has to insist
+                b.clock.now += b.settings.lease_ms
+                refused = (await service.heartbeat(call, spoken)).refused
+            return refused
+
+        assert await said(b.service, "one", 50) == ""
+        expect_log("has store two in the place of one")
+        assert await said(b.service, "two", boots[0], replaces=True) == ""
+        assert (await b.service.report(call, Report(shepherd, boots[0] + 1, 1, (), "two"))).accepted == 1
+        expect_log("has store three in the place of two")
+        assert await said(b.service, "three", boots[1], replaces=True) == ""
+        await frozen.start()
+        assert await said(frozen, "two", boots[0], replaces=True) == REFUSED_STORE
+        assert await said(frozen, "two", boots[0] + 1, replaces=True) == REFUSED_STORE, "the last start it reported in"
+        assert await said(frozen, "three", boots[1]) == ""
+        assert await said(b.service, "three", boots[1]) == ""
+        expect_log("has store two in the place of three")
+        assert await said(frozen, "two", boots[0] + 2, replaces=True) == "", "its disk was put back, and that was meant"
+
+
+async def heard_after(b: Bench, store: str, boot: int, after_ms: int, *, replaces: bool = False) -> str:
+    """The first Shepherd sends a heartbeat; returns why it is refused, "" when it is not."""
+    b.clock.now += after_ms
+    shepherd = b.shepherds[0]
+    spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
+    return (await b.service.heartbeat(shepherd_call(shepherd), spoken)).refused
+
+
+async def test_a_late_message_of_a_store_that_was_never_recorded_displaces_none(
+    expect_log: Callable[..., None],
+) -> None:
+    """Two disks one after the other: nobody but a frozen Librarian was told of the first."""
+    async with bench() as b:
+        said = partial(heard_after, b)
+        lease_ms = b.settings.lease_ms
+        assert await said("one", 50, 2 * lease_ms) == ""
+        expect_log("has store three in the place of one")
+        assert await said("three", 100, 2 * lease_ms, replaces=True) == ""
+        assert await said("two", 90, 2 * lease_ms, replaces=True) == REFUSED_TWIN
+        assert await said("two", 90, lease_ms // 2, replaces=True) == REFUSED_TWIN, "another that was late"
+        assert await said("three", 100, 0) == ""
+        assert await said("two", 90, 2 * lease_ms, replaces=True) == REFUSED_TWIN, "somebody else was heard meanwhile"
+        assert await said("two", 90, 2 * lease_ms, replaces=True) == REFUSED_TWIN, "it does not insist: it was silent"
+        assert await said("three", 100, 0) == ""
+
+
+@pytest.mark.parametrize("recorded_boot", [100, 90])
+async def test_a_boot_is_that_of_one_store_alone(recorded_boot: int, expect_log: Callable[..., None]) -> None:
+    """Of two disks with the same boot number one was never heard: its late message displaces nobody, whoever lives,
+    and to insist does not help it. The next start has another number."""
+    async with bench() as b:
+        said = partial(heard_after, b)
+        lease_ms = b.settings.lease_ms
+        assert await said("one", 50, 2 * lease_ms) == ""
+        expect_log("has store three in the place of one")
+        assert await said("three", recorded_boot, 2 * lease_ms, replaces=True) == ""
+        assert await said("three", 100, 2 * lease_ms) == ""
+        expect_log("another process is alive")
+        assert await said("two", 100, 0, replaces=True) == REFUSED_TWIN
+        assert await said("three", 100, 0) == ""
+        for store, boot in (("two", recorded_boot), ("four", 50)):
+            assert await said(store, boot, 2 * lease_ms, replaces=True) == REFUSED_TWIN
+            for _ in range(3):
+                assert await said(store, boot, lease_ms, replaces=True) == REFUSED_TWIN, "insisting does not help"
+        assert await said("three", 100, 0) == ""
+        expect_log("has store two in the place of three")
+        assert await said("two", 101, 2 * lease_ms, replaces=True) == ""
+
+
+async def test_of_two_stores_that_replace_one_at_once_only_one_is_recorded(expect_log: Callable[..., None]) -> None:
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        def said(store: str, boot: int) -> Heartbeat:
+            return Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=True)
+
+        b.clock.now += 2 * b.settings.lease_ms
+        assert not (await b.service.heartbeat(call, said("one", 50))).refused
+        b.clock.now += 2 * b.settings.lease_ms
+        expect_log("in the place of one")
+        both = (b.service.heartbeat(call, said("three", 100)), b.service.heartbeat(call, said("two", 90)))
+        answers = await asyncio.gather(*both, return_exceptions=True)
+        [error] = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert isinstance(error, CheloniaError)
+        assert error.kind is Kind.CONFLICT
+
+
+async def test_an_earlier_start_that_names_no_store_is_known_and_changes_nothing() -> None:
+    """Software from before stores had names is heard as it was then: a message of an older boot is from the past."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        call = shepherd_call(shepherd)
+
+        async def said(boot: int, store: str, total_bytes: int) -> int:
+            b.clock.now += b.settings.lease_ms // 4
+            spoken = Heartbeat(shepherd, boot, 0, 1, total_bytes, 3, True, "", "k", store=store)
+            answer = await b.service.heartbeat(call, spoken)
+            assert answer.known
+            assert not answer.refused
+            views = await b.service.nodes(ADMIN)
+            return next(view.total_bytes for view in views if view.shepherd == shepherd)
+
+        b.clock.now += b.settings.lease_ms
+        assert await said(900, "one", 1000) == 1000
+        assert await said(1, "", 5) == 1000
+        assert await said(900, "one", 2000) == 2000
+        assert await said(901, "", 3000) == 3000, "older software was put back"

@@ -1,0 +1,483 @@
+"""Break one invariant behind everybody's back, find it, mend it, and find nothing; and what no command may mend."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import PENDING_OBJECT, ROOT, TRASH_OBJECT, BlobId, Guid, ObjectId, RequestKey, shepherd_object
+from chelonia.core.librarian import Delete, Finding, Mended, Severity
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian.metadata.elements import drop, erase, put
+from chelonia.librarian.recovery import fsck, invariants
+from chelonia.librarian.recovery.mends import LOST_FOUND
+from chelonia.librarian.settings import LibrarianSettings
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import ADMIN, BARTENDER, HOUR, JOE, Bench, bench
+
+STRAY = "11111111-1111-4111-8111-111111111111"
+
+
+@dataclass
+class Stage:
+    """A cluster with a collection, files in it and in the root, and an upload that is not complete."""
+
+    bench: Bench
+    data: Guid
+    file: Guid
+    blob: BlobId
+    pending: Guid
+
+    async def write(self, *elements: Element) -> None:
+        """Change the A-Hash as no service would."""
+        assert (await self.bench.ahash.transact(LIBRARIAN, RequestKey(""), elements)).applied
+
+    async def stored(self, object_id: str) -> StoredObject:
+        return await self.bench.stored(object_id)
+
+    async def trash(self) -> None:
+        """Delete the file, which is kept."""
+        await self.bench.service.delete(BARTENDER, Delete(self.file))
+
+    @property
+    def blob_object(self) -> ObjectId:
+        return ObjectId(f"blob:{self.blob}")
+
+    @property
+    def shepherd(self) -> ObjectId:
+        return shepherd_object(self.bench.shepherds[0])
+
+    async def location(self) -> str:
+        """The blob's first location."""
+        return min((await self.stored(self.blob_object)).sections["locations"])
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with bench(settings=replace(LibrarianSettings.dev(ADMIN.dn), trash_keep_ms=HOUR)) as made:
+        data = await made.collection("data")
+        await made.collection("deeper", data)
+        file, blob = await made.file("f", data)
+        await made.file("other")
+        begun = await made.service.begin_put(BARTENDER, made.begin("coming", named=True))
+        yield Stage(made, data, file, blob, begun.guid)
+
+
+async def findings(bench: Bench, below: str = "") -> list[Finding]:
+    """Everything fsck has to say, piece by piece."""
+    found: list[Finding] = []
+    cursor = ""
+    while True:
+        page = await bench.service.fsck(ADMIN, Guid(below), cursor)
+        found += page.findings
+        cursor = page.cursor
+        if not cursor:
+            return found
+
+
+async def faults(bench: Bench, below: str = "") -> list[Finding]:
+    """What is not merely work in hand."""
+    return [finding for finding in await findings(bench, below) if finding.severity is not Severity.WORK]
+
+
+async def mended(bench: Bench, found: list[Finding]) -> list[Mended]:
+    return list(await bench.service.mend(ADMIN, tuple(found)))
+
+
+# --- break, detect, repair, clean -----------------------------------------------------------------------------------
+
+
+async def _name_dangling(s: Stage) -> None:
+    await s.write(put(ObjectId(s.data), "entries", "ghost", STRAY))
+
+
+async def _name_unknown(s: Stage) -> None:
+    await s.write(put(ObjectId(ROOT), "entries", "second", s.file))
+
+
+async def _name_unknown_collection(s: Stage) -> None:
+    await s.write(put(ObjectId(ROOT), "entries", "second/", s.data))
+
+
+async def _name_form(s: Stage) -> None:
+    await s.write(drop(ObjectId(s.data), "entries", "f"), put(ObjectId(s.data), "entries", "f/", s.file))
+
+
+async def _name_twice(s: Stage) -> None:
+    file, _ = await s.bench.file("double")
+    twin = await s.bench.collection("twin")
+    await s.write(
+        drop(ObjectId(ROOT), "entries", "twin/"),
+        drop(ObjectId(twin), "parents", "0/twin"),
+        put(ObjectId(ROOT), "entries", "double/", twin),
+        put(ObjectId(twin), "parents", "0/double", "parent"),
+    )
+    assert file
+
+
+async def _parent_dangling(s: Stage) -> None:
+    await s.write(put(ObjectId(s.file), "parents", f"{ROOT}/gone", "parent"))
+
+
+async def _only_parent_dangling(s: Stage) -> None:
+    await s.write(drop(ObjectId(s.data), "entries", "f"))
+
+
+async def _parent_without_collection(s: Stage) -> None:
+    await s.write(
+        drop(ObjectId(s.data), "entries", "f"),
+        drop(ObjectId(s.file), "parents", f"{s.data}/f"),
+        put(ObjectId(s.file), "parents", f"{STRAY}/f", "parent"),
+    )
+
+
+async def _orphan(s: Stage) -> None:
+    await s.write(drop(ObjectId(s.data), "entries", "f"), drop(ObjectId(s.file), "parents", f"{s.data}/f"))
+
+
+async def _orphan_collection(s: Stage) -> None:
+    await s.write(drop(ObjectId(ROOT), "entries", "data/"), drop(ObjectId(s.data), "parents", "0/data"))
+
+
+async def _circle(s: Stage) -> None:
+    deeper = (await s.stored(s.data)).sections["entries"]["deeper/"]
+    await s.write(
+        drop(ObjectId(ROOT), "entries", "data/"),
+        drop(ObjectId(s.data), "parents", "0/data"),
+        put(ObjectId(deeper), "entries", "data/", s.data),
+        put(ObjectId(s.data), "parents", f"{deeper}/data", "parent"),
+    )
+
+
+async def _reservation_dangling(s: Stage) -> None:
+    await s.write(put(ObjectId(s.data), "pending", "ghost", f"{STRAY} {s.bench.clock.now_ms() + HOUR}"))
+
+
+async def _unreserved(s: Stage) -> None:
+    await s.write(drop(ObjectId(ROOT), "pending", "coming"))
+
+
+async def _wanted_differs(s: Stage) -> None:
+    await s.write(put(s.blob_object, "blob", "wanted", "1"))
+
+
+async def _blob_unowned(s: Stage) -> None:
+    await s.write(drop(ObjectId(s.file), "blobs", "00000000"))
+
+
+async def _blob_without_bytes_unowned(s: Stage) -> None:
+    await s.write(put(ObjectId("blob:" + STRAY), "blob", "file", s.file))
+
+
+async def _sheltered_blob_of_another(s: Stage) -> None:
+    await _blob_unowned(s)
+    await mended(s.bench, await faults(s.bench))
+    await s.write(put(s.blob_object, "blob", "file", STRAY))
+
+
+async def _location_unrecorded(s: Stage) -> None:
+    await s.write(drop(s.shepherd, "file", (await s.location()).split(" ")[1]))
+
+
+async def _claim_missing(s: Stage) -> None:
+    await s.write(put(s.blob_object, "locations", await s.location(), "thirdwheel"))
+
+
+async def _claim_stray(s: Stage) -> None:
+    await s.write(put(s.blob_object, "claims", await s.location(), "5"))
+
+
+async def _claim_without_location(s: Stage) -> None:
+    await s.write(put(s.blob_object, "claims", f"https://s9/Shepherd {STRAY}", "5"))
+
+
+async def _record_orphan(s: Stage) -> None:
+    await s.write(drop(s.blob_object, "locations", await s.location()))
+
+
+async def _record_of_no_blob(s: Stage) -> None:
+    await s.write(put(s.shepherd, "file", STRAY, STRAY))
+
+
+async def _erase_listed(s: Stage) -> None:
+    await s.write(put(s.shepherd, "erase", f"0000000000001 {(await s.location()).split(' ')[1]}", f"{s.blob} deleted"))
+
+
+async def _erase_other(s: Stage) -> None:
+    await s.write(put(s.shepherd, "file", STRAY, STRAY), put(s.shepherd, "erase", f"0000000000001 {STRAY}", "b x"))
+
+
+async def _due_missing(s: Stage) -> None:
+    [(key, _)] = (await s.bench.ahash.scan(LIBRARIAN, PENDING_OBJECT, "due")).items
+    await s.write(drop(PENDING_OBJECT, "due", key))
+
+
+async def _trash_due_missing(s: Stage) -> None:
+    await s.trash()
+    [(key, _)] = (await s.bench.ahash.scan(LIBRARIAN, TRASH_OBJECT, "due")).items
+    await s.write(drop(TRASH_OBJECT, "due", key))
+
+
+async def _due_dangling(s: Stage) -> None:
+    await s.write(
+        put(TRASH_OBJECT, "due", f"9999999999999 {s.file}", "-"),
+        put(TRASH_OBJECT, "formerly", f"0/f/0000000000001 {STRAY}", STRAY),
+        put(PENDING_OBJECT, "due", f"9999999999999 {STRAY}", "-"),
+    )
+
+
+async def _name_of_the_trashed(s: Stage) -> None:
+    await s.trash()
+    await s.write(put(ObjectId(s.data), "entries", "f", s.file))
+
+
+BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
+    "a name leads to nothing": (_name_dangling, {invariants.NAME_DANGLING}),
+    "a file does not know its name": (_name_unknown, {invariants.NAME_UNKNOWN}),
+    "a collection does not know its second name": (_name_unknown_collection, {invariants.NAME_UNKNOWN}),
+    "a file is stored as a collection": (_name_form, {invariants.NAME_FORM, invariants.PARENT_DANGLING}),
+    "a name is taken twice": (_name_twice, {invariants.NAME_TWICE}),
+    "a parent does not know one of two names": (_parent_dangling, {invariants.PARENT_DANGLING}),
+    "a parent does not know the only name": (_only_parent_dangling, {invariants.PARENT_DANGLING}),
+    "the parent is gone": (_parent_without_collection, {invariants.PARENT_DANGLING}),
+    "a file has no name": (_orphan, {invariants.ORPHAN}),
+    "a collection has no name": (_orphan_collection, {invariants.ORPHAN, invariants.UNREACHABLE}),
+    "collections are in a circle": (_circle, {invariants.UNREACHABLE}),
+    "a reservation is nobody's": (_reservation_dangling, {invariants.RESERVATION_DANGLING}),
+    "an upload has no reservation": (_unreserved, {invariants.UNRESERVED}),
+    "file and blob want different numbers": (_wanted_differs, {invariants.WANTED_DIFFERS}),
+    "no file names a blob": (_blob_unowned, {invariants.BLOB_UNOWNED}),
+    "a blob says another file than the one in /lost+found": (_sheltered_blob_of_another, {invariants.BLOB_UNOWNED}),
+    "no file names a blob that has no bytes": (
+        _blob_without_bytes_unowned, {invariants.BLOB_UNOWNED, invariants.BLOB_LOST}
+    ),
+    "a location is not recorded": (_location_unrecorded, {invariants.LOCATION_UNRECORDED}),
+    "a claim is missing": (_claim_missing, {invariants.CLAIM_MISSING}),
+    "a claim is too much": (_claim_stray, {invariants.CLAIM_STRAY}),
+    "a claim is for no location": (_claim_without_location, {invariants.CLAIM_STRAY}),
+    "a record is no location": (_record_orphan, {invariants.RECORD_ORPHAN}),
+    "a record is of no blob": (_record_of_no_blob, {invariants.RECORD_ORPHAN}),
+    "what is to be erased is listed": (_erase_listed, {invariants.ERASE_LISTED}),
+    "what is to be erased is another's": (_erase_other, {invariants.ERASE_OTHER}),
+    "nothing says when an upload expires": (_due_missing, {invariants.DUE_MISSING}),
+    "nothing says when a deleted file goes": (_trash_due_missing, {invariants.DUE_MISSING}),
+    "an index leads to what is not kept": (_due_dangling, {invariants.DUE_DANGLING}),
+    "a name leads to a deleted file": (_name_of_the_trashed, {invariants.NAME_DANGLING}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BREAKS)
+async def test_broken_found_mended_clean(stage: Stage, what: str) -> None:
+    damage, rules = BREAKS[what]
+    assert await faults(stage.bench) == []
+    await damage(stage)
+    found = await faults(stage.bench)
+    assert {finding.rule for finding in found} == rules
+    for _ in range(4):  # mending one may uncover or settle the next
+        await mended(stage.bench, [finding for finding in found if finding.mendable])
+        found = await faults(stage.bench)
+    assert found == []
+
+
+# --- what is left to a person ---------------------------------------------------------------------------------------
+
+
+async def _blob_missing(s: Stage) -> None:
+    await s.write(erase(s.blob_object))
+
+
+async def _blob_lost(s: Stage) -> None:
+    for location in (await s.stored(s.blob_object)).sections["locations"]:
+        await s.write(put(s.blob_object, "locations", location, "invalid"))
+
+
+async def _typeless(s: Stage) -> None:
+    await s.write(drop(ObjectId(s.file), "entry", "type"))
+
+
+async def _malformed(s: Stage) -> None:
+    await s.write(put(s.blob_object, "locations", await s.location(), "marvellous"))
+
+
+async def _strange(s: Stage) -> None:
+    await s.write(put(ObjectId("what is this"), "s", "p", "v"))
+
+
+async def _claimed_by_two(s: Stage) -> None:
+    await s.write(put(s.shepherd, "file", (await s.location()).split(" ")[1], STRAY))
+
+
+LEFT = {
+    "a blob is gone": (_blob_missing, invariants.BLOB_MISSING),
+    "no copy can be good": (_blob_lost, invariants.BLOB_LOST),
+    "an entry has no type": (_typeless, invariants.TYPELESS),
+    "a state does not exist": (_malformed, invariants.MALFORMED),
+    "an object is nothing": (_strange, invariants.STRANGE),
+    "two blobs claim one replica": (_claimed_by_two, invariants.LOCATION_UNRECORDED),
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+async def test_what_needs_a_person_is_found_and_left(stage: Stage, what: str) -> None:
+    damage, rule = LEFT[what]
+    await damage(stage)
+    [found] = [finding for finding in await faults(stage.bench) if finding.rule == rule]
+    assert not found.mendable
+    before = await stage.bench.everything()
+    [answer] = await mended(stage.bench, [found])
+    assert not answer.done
+    assert "person" in answer.what
+    assert await stage.bench.everything() == before
+
+
+def test_every_rule_is_broken_by_a_test() -> None:
+    broken = {rule for _, rules in BREAKS.values() for rule in rules} | {rule for _, rule in LEFT.values()}
+    work = {rule for rule, severity in invariants.SEVERITY.items() if severity is Severity.WORK}
+    assert broken | work == set(invariants.SEVERITY)
+
+
+# --- what a repair may not do ---------------------------------------------------------------------------------------
+
+
+async def test_lost_and_found_belongs_to_the_owner_of_the_root(stage: Stage) -> None:
+    await stage.bench.collection("lost+found")
+    await _orphan(stage)
+    await mended(stage.bench, await faults(stage.bench))
+    shelter = await stage.stored(LOST_FOUND)
+    assert shelter.sections["entry"]["owner"] == ADMIN.dn
+    assert "policy" not in shelter.sections
+    assert shelter.sections["entries"] == {stage.file: stage.file}
+    assert (await stage.bench.names())["lost+found.1"] == LOST_FOUND
+    assert (await stage.stored(stage.file)).sections["entry"]["owner"] == JOE
+
+
+@pytest.mark.parametrize("damage", [_blob_unowned, _orphan])
+async def test_lost_and_found_is_whole_from_its_beginning(
+    stage: Stage, damage: Callable[[Stage], Awaitable[None]]
+) -> None:
+    """It knew no name of its own when it was made for a file that was made with it: a lost entry like any other."""
+    await damage(stage)
+    await mended(stage.bench, await faults(stage.bench))
+    assert (await stage.stored(LOST_FOUND)).sections["parents"] == {f"{ROOT}/lost+found": "parent"}
+    assert await faults(stage.bench) == []
+
+
+async def test_bytes_without_a_file_say_what_they_were(stage: Stage) -> None:
+    await _blob_unowned(stage)
+    await mended(stage.bench, await faults(stage.bench))
+    made = await stage.stored(stage.blob)
+    assert made.sections["metadata"] == {"was": f"{stage.data}/f", "wasOwnedBy": JOE}
+    assert made.sections["states"]["size"] == "7"
+    assert (await stage.stored(stage.blob_object)).value("blob", "file") == stage.blob
+
+
+async def test_a_file_in_lost_and_found_keeps_its_bytes_when_their_blob_says_another(stage: Stage) -> None:
+    await _sheltered_blob_of_another(stage)
+    before = await stage.stored(stage.blob)
+    await mended(stage.bench, await faults(stage.bench))
+    assert (await stage.stored(stage.blob_object)).value("blob", "file") == stage.blob
+    assert await stage.stored(stage.blob) == before
+
+
+async def test_a_record_comes_back_unproven_and_no_erasure_is_ever_ordered(stage: Stage) -> None:
+    location = await stage.location()
+    await _record_orphan(stage)
+    await mended(stage.bench, await faults(stage.bench))
+    assert (await stage.stored(stage.blob_object)).value("locations", location) == "stalled"
+    assert all(not kept for key, kept in (await stage.bench.everything()).items() if key.endswith("erase"))
+
+
+async def test_the_larger_number_of_copies_counts(stage: Stage) -> None:
+    await _wanted_differs(stage)
+    await mended(stage.bench, await faults(stage.bench))
+    assert (await stage.stored(stage.blob_object)).value("blob", "wanted") == "2"
+
+
+async def test_what_is_right_meanwhile_is_left_alone(stage: Stage) -> None:
+    await _only_parent_dangling(stage)
+    found = await faults(stage.bench)
+    await stage.write(put(ObjectId(stage.data), "entries", "f", stage.file))
+    assert await mended(stage.bench, found) == [Mended(False, "it is not so any more")]
+
+
+async def test_a_finding_made_up_is_not_mended(stage: Stage) -> None:
+    forged = Finding(ObjectId(stage.data), invariants.NAME_DANGLING, "f", Severity.DISAGREEMENT, "", True)
+    assert not (await mended(stage.bench, [forged]))[0].done
+    assert (await stage.bench.names(stage.data))["f"] == stage.file
+
+
+# --- a live cluster -------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_seen_once_is_not_reported(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    """Between the reads of one look a file is moved: the second look sees it whole."""
+    looks = 0
+    rules = invariants.object_rules
+
+    def moving(look: invariants.Look, obj: StoredObject) -> tuple[Finding, ...]:
+        nonlocal looks
+        looks += obj.id == stage.file
+        torn = Finding(obj.id, invariants.ORPHAN, "", Severity.DISAGREEMENT, "torn")
+        return (torn,) if obj.id == stage.file and looks == 1 else rules(look, obj)
+
+    monkeypatch.setattr(invariants, "object_rules", moving)
+    assert await faults(stage.bench) == []
+
+
+async def test_pieces_are_small_and_cover_everything(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    monkeypatch.setattr(fsck, "OBJECTS_MIN", 1)
+    monkeypatch.setattr(fsck, "PAGE", 2)
+    monkeypatch.setattr(fsck, "RECORDS_PER_OUTBOX_PASS", 1)
+    for number in range(5):
+        await stage.bench.file(f"more{number}", stage.data)
+    await _record_of_no_blob(stage)
+    await _name_dangling(stage)
+    await _orphan(stage)
+    rules = [finding.rule for finding in await faults(stage.bench)]
+    assert sorted(rules) == [invariants.NAME_DANGLING, invariants.ORPHAN, invariants.RECORD_ORPHAN]
+
+
+async def test_below_a_collection_only_what_is_there_is_checked(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    monkeypatch.setattr(fsck, "OBJECTS_MIN", 1)
+    monkeypatch.setattr(fsck, "PAGE", 2)
+    deeper = Guid((await stage.stored(stage.data)).sections["entries"]["deeper/"])
+    _, blob = await stage.bench.file("low", deeper)
+    await stage.write(put(ObjectId(f"blob:{blob}"), "blob", "wanted", "1"))
+    await stage.write(put(ObjectId(ROOT), "entries", "ghost", STRAY))
+    assert [finding.rule for finding in await faults(stage.bench, stage.data)] == [invariants.WANTED_DIFFERS]
+    assert [finding.rule for finding in await faults(stage.bench, deeper)] == [invariants.WANTED_DIFFERS]
+    assert await faults(stage.bench, stage.file) == []
+    with pytest.raises(CheloniaError) as caught:
+        await faults(stage.bench, STRAY)
+    assert caught.value.kind is Kind.NOT_FOUND
+
+
+async def test_a_circle_below_ends(stage: Stage) -> None:
+    await _circle(stage)
+    assert [finding.rule for finding in await faults(stage.bench, stage.data)] != []
+
+
+async def test_work_in_hand_is_no_fault(stage: Stage) -> None:
+    await stage.write(put(s := stage.blob_object, "locations", await stage.location(), "invalid"))
+    stage.bench.clock.advance(2 * HOUR)
+    found = await findings(stage.bench)
+    assert {(f.rule, f.severity, f.object) for f in found} == {
+        (invariants.COPIES, Severity.WORK, s), (invariants.EXPIRED, Severity.WORK, ObjectId(ROOT)),
+        (invariants.EXPIRED, Severity.WORK, PENDING_OBJECT),
+    }  # fmt: skip
+
+
+async def test_a_cursor_of_somebody_else_is_refused(stage: Stage) -> None:
+    for cursor in ("x", "[]", '["a","entry","",[]]', '["a","entries","",[["x"]]]'):
+        with pytest.raises(CheloniaError, match="start again"):
+            await stage.bench.service.fsck(ADMIN, Guid(""), cursor)
+
+
+async def test_only_administrators_may(stage: Stage) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        await stage.bench.service.fsck(BARTENDER, Guid(""), "")
+    assert caught.value.kind is Kind.DENIED

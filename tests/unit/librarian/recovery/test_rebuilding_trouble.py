@@ -1,0 +1,292 @@
+"""A rebuild whose A-Hash does not answer for a while, or whose Shepherds tell their records without an end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ObjectId, ServiceId
+from chelonia.core.librarian import RebuildStatus
+from chelonia.core.shepherd import RecordPage, ShepherdStatus
+from chelonia.librarian.metadata.elements import put
+from chelonia.librarian.metadata.records import Draft, Identity, Patience, Records
+from chelonia.librarian.recovery.rebuild import listing as recounts
+from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import ADMIN, EVE, SequentialIds
+from tests.unit.librarian.keepers import Keeper, Keepers, keepers
+from tests.unit.librarian.recovery.test_rebuilding import BEFORE, NO_SNAPSHOTS, over, written
+from tests.unit.librarian.recovery.test_rebuilding_snapshot import without_the_snapshot
+from tests.unit.librarian.test_healing import LoopClock
+
+# --- the A-Hash -----------------------------------------------------------------------------------------------------
+
+
+def every(number: int, what: str) -> Callable[[str], bool]:
+    """Loses each so-manieth answer to one method."""
+    calls = [0]
+
+    def lost(method: str) -> bool:
+        calls[0] += method == what
+        return method == what and calls[0] % number == 0
+
+    return lost
+
+
+@asynccontextmanager
+async def rebuilt_with(k: Keepers, lost: Callable[[str], bool]) -> AsyncIterator[RebuildStatus]:
+    """A rebuild of which so many answers of the A-Hash are lost."""
+    async with k.running(BEFORE, generation=2):
+        await asyncio.sleep(20)
+        await k.bench.service.rebuild(ADMIN, True)
+        k.unanswered = lost
+        status = await ended(k)
+        k.unanswered = answered
+        assert (status.stage, status.cause) == ("done", "")
+        yield status
+
+
+def answered(method: str) -> bool:
+    """All is well."""
+    return False
+
+
+@pytest.mark.parametrize("number", [3, 5])
+def test_a_change_whose_answer_is_lost_is_asked_for_again_and_applies_once(number: int) -> None:
+    """Asked for as a new change it would find its own name taken, and put the file into /lost+found."""
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        async with rebuilt_with(k, every(number, "transact")) as status:
+            assert set(await k.paths()) == {"/f", "/alone"}
+            assert status.counts["files written since the snapshot"] == 1
+            assert "objects there already" not in status.counts
+            assert "blobs in /lost+found" not in status.counts
+
+    run_virtual(scenario())
+
+
+def test_a_read_that_is_not_answered_is_made_again() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        async with rebuilt_with(k, every(2, "get")):
+            assert set(await k.paths()) == {"/f", "/alone"}
+
+    run_virtual(scenario())
+
+
+def test_a_rebuild_whose_ahash_stays_away_stops_in_bounded_time_and_names_the_cure(expect_log) -> None:  # type: ignore[no-untyped-def]
+    expect_log("the rebuild has stopped")
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        async with k.running(BEFORE, generation=2):
+            await asyncio.sleep(20)
+            service = k.bench.service
+            await service.rebuild(ADMIN, True)
+            k.unanswered = lambda method: True
+            begun = k.clock.monotonic_ms()
+            status = await ended(k)
+            assert k.clock.monotonic_ms() - begun < 60_000
+            assert (status.stage, "admin ahash status" in status.cause) == ("failed", True)
+            k.unanswered = answered
+            await service.rebuild(ADMIN, True)
+            assert (await ended(k)).stage == "done"
+            assert set(await k.paths()) == {"/f", "/alone"}
+
+    run_virtual(scenario())
+
+
+def test_a_rebuild_that_is_begun_twice_at_once_runs_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A command whose answer is late is given again while the first is still at it."""
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        async with k.running(BEFORE, generation=2):
+            await asyncio.sleep(20)
+            service = k.bench.service
+            await asyncio.gather(service.rebuild(ADMIN, True), service.rebuild(ADMIN, True))
+            assert (await ended(k)).stage == "done"
+
+    run_virtual(scenario())
+    assert sum("the namespace is rebuilt" in record.message for record in caplog.records) == 1
+
+
+def test_who_listens_hears_of_a_change_that_may_have_applied_before_the_ahash_became_read_only() -> None:
+    class LosesItsMajority:
+        """Its first answer is lost, and there is no master after that."""
+
+        asked = 0
+
+        async def transact(self, *_: object) -> None:
+            self.asked += 1
+            kind = Kind.OUTCOME_UNKNOWN if self.asked == 1 else Kind.READ_ONLY
+            raise CheloniaError(kind, "transact", cause="there is no majority")
+
+    async def scenario() -> None:
+        told: list[object] = []
+        hasty = Records(LosesItsMajority(), Identity(LIBRARIAN.dn, ServiceId("l")))  # type: ignore[arg-type]
+        hasty.listen(told.append)
+        elements = (put(ObjectId("o"), "s", "p", "v"),)
+        with pytest.raises(CheloniaError, match="admin ahash status"):
+            await hasty.patiently(Patience(LoopClock(), SequentialIds())).attempt(Call(), Draft(elements))
+        assert told == [elements]
+
+    run_virtual(scenario())
+
+
+async def ended(k: Keepers) -> RebuildStatus:
+    await k.until(lambda: over(k), 200_000)
+    return await k.bench.service.rebuild(ADMIN, False)
+
+
+# --- Shepherds ------------------------------------------------------------------------------------------------------
+
+
+def repeating(keeper: Keeper) -> None:
+    """It tells its first page for ever, each as if there were another."""
+    answer, pages = keeper.records, [0]
+
+    async def records(call: Call, after: str, limit: int) -> RecordPage:
+        pages[0] += 1
+        page = await answer(call, "", limit)
+        return RecordPage(page.items, f"here {pages[0]}")
+
+    keeper.records = records  # type: ignore[method-assign]
+
+
+def standing(keeper: Keeper) -> None:
+    """It says that the next page begins where this one began."""
+
+    async def records(call: Call, after: str, limit: int) -> RecordPage:
+        return RecordPage((), "here 1")
+
+    keeper.records = records  # type: ignore[method-assign]
+
+
+def hanging(keeper: Keeper) -> None:
+    """It never answers."""
+
+    async def records(call: Call, after: str, limit: int) -> RecordPage:
+        await asyncio.sleep(10_000_000)
+        raise AssertionError
+
+    keeper.records = records  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("lies", [repeating, standing, hanging])
+def test_a_shepherd_whose_records_do_not_end_is_named_and_holds_nobody_up(lies: Callable[[Keeper], None]) -> None:
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        liar = list(k.shepherds.values())[3]
+        lies(liar)
+        async with k.running(BEFORE, generation=2):
+            await asyncio.sleep(20)
+            await k.bench.service.rebuild(ADMIN, True)
+            await k.until(lambda: over(k), 3_600_000)
+            status = await k.bench.service.rebuild(ADMIN, False)
+            assert (status.stage, set(await k.paths())) == ("done", {"/f", "/alone"})
+            told, later = dict.fromkeys(note for note in status.notes if liar.id in note)
+            assert "what only it holds is not found" in told
+            assert f"rebuild --late {liar.id}" in later
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(("starts_s", "told"), [(70, False), (200, True)])
+def test_a_shepherd_that_says_that_it_is_starting_is_waited_for_but_not_for_ever(
+    starts_s: int, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recounts, "START_MS", 60_000)
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        slow = list(k.shepherds.values())[3]
+        slow.up = False
+
+        async def starting() -> None:
+            for _ in range(starts_s * 3):
+                await k.bench.beat(slow.id, compared=0, starting=True)
+                await asyncio.sleep(0.33)
+            slow.up = True
+
+        async with k.running(BEFORE, generation=2):
+            start = asyncio.create_task(starting())
+            await asyncio.sleep(20)
+            await k.bench.service.rebuild(ADMIN, True)
+            status = await ended(k)
+            assert (status.stage, set(await k.paths())) == ("done", {"/f", "/alone"})
+            assert any(slow.id in note and "not found" in note for note in status.notes) is told
+            assert f"{slow.id} is starting: it is waited for" in status.notes
+            start.cancel()
+
+    run_virtual(scenario())
+
+
+def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_does_not_end_its_records(expect_log) -> None:  # type: ignore[no-untyped-def]
+    expect_log("the rebuild has stopped")
+
+    async def scenario() -> None:
+        k = keepers()
+        true: list[object] = []
+
+        def lies(keeper: Keeper) -> None:
+            true.append(keeper.records)
+            standing(keeper)
+
+        async with without_the_snapshot(k, lies) as homes:
+            status = await ended(k)
+            assert (status.stage, homes[0].id in status.cause, "withdraw" in status.cause) == ("failed", True, True)
+            for keeper, records in zip(homes, true, strict=True):
+                keeper.records = records  # type: ignore[assignment]
+            await k.bench.service.rebuild(ADMIN, True)
+            assert (await ended(k)).stage == "done"
+            assert (await k.bench.stored((await k.paths())["/old"])).sections["policy"] == {EVE: "+read"}
+
+    run_virtual(scenario())
+
+
+def test_a_shepherd_may_be_withdrawn_while_it_tells_its_records() -> None:
+    """What it says it has may be a lie, too, and long to read."""
+
+    async def scenario() -> None:
+        k = keepers()
+        await written(k)
+        liar = list(k.shepherds.values())[3]
+        repeating(liar)
+        pages = liar.records
+
+        async def boasting(call: Call) -> ShepherdStatus:
+            return ShepherdStatus(liar.id, 1, 10**9, 0, 0, reporting=True, quarantined=0)
+
+        async def slowly(call: Call, after: str, limit: int) -> RecordPage:
+            await asyncio.sleep(1)
+            return await pages(call, after, limit)
+
+        liar.status, liar.records = boasting, slowly  # type: ignore[method-assign]
+        async with k.running(NO_SNAPSHOTS, generation=2):
+            await asyncio.sleep(20)
+            await k.bench.service.rebuild(ADMIN, True)
+            await asyncio.sleep(60)
+            assert (await k.bench.service.rebuild(ADMIN, False)).stage == "looking for snapshots"
+            [record] = [each for each in k.bench.settings.bootstrap if each.service_id == liar.id]
+            await k.bench.service.approve(ADMIN, replace(record, approved=False))
+            status = await ended(k)
+            assert (status.stage, {"/f", "/alone"} <= set(await k.paths())) == ("done", True)
+            assert any("was withdrawn" in note for note in status.notes)
+
+    run_virtual(scenario())

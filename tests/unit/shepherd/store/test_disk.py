@@ -1,0 +1,197 @@
+"""What only real files show: a full disk, a second process, records of newer software, the state file."""
+
+import errno
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.shepherd import ByteRange, State
+from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.store_state import StateFile
+from chelonia.wire import records
+from tests.support.shepherd import numbered, request
+
+REF = ReferenceId(numbered("a", 1))
+STATE = State(5, b"\x01" * 32, "cluster-1", 2, 9, {"scrub_cursor": REF})
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+async def write(store: FileBlobs, reference: ReferenceId, data: bytes) -> None:
+    writer = await store.create(reference)
+    await writer.write(data)
+    await writer.commit(request(data).facts)
+
+
+@pytest.mark.needs_tmpfs
+async def test_a_really_full_disk_refuses_and_gets_its_space_back(small_disk: Path) -> None:
+    store = FileBlobs(small_disk)
+    free, _ = await store.space()
+    writer = await store.create(REF)
+    for _ in range(free // 200_000):
+        await writer.write(b"x" * 200_000)
+    with pytest.raises(CheloniaError) as caught:
+        await writer.write(b"x" * 200_000)
+    assert caught.value.kind is Kind.NO_SPACE
+    assert (await store.space())[0] == free
+    await write(store, REF, b"small")
+    store.close()
+
+
+@pytest.mark.needs_tmpfs
+async def test_the_reserve_is_refused_before_the_disk_is_full(small_disk: Path) -> None:
+    store = FileBlobs(small_disk, min_free_bytes=500_000)
+    with pytest.raises(CheloniaError) as caught:
+        await write(store, REF, b"x" * 700_000)
+    assert caught.value.kind is Kind.NO_SPACE
+    stat = os.statvfs(small_disk)
+    assert stat.f_bavail * stat.f_frsize > 500_000
+    store.close()
+
+
+def test_one_directory_serves_one_process(tmp_path: Path) -> None:
+    store = FileBlobs(tmp_path)
+    with pytest.raises(CheloniaError, match="another process") as caught:
+        FileBlobs(tmp_path)
+    assert caught.value.kind is Kind.BAD_CONFIG
+    store.close()
+    FileBlobs(tmp_path).close()
+
+
+async def test_records_of_newer_software_stop_the_start_and_condemn_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileBlobs(tmp_path)
+    await write(store, REF, b"abc")
+
+    def newer(raw: bytes) -> Any:
+        raise CheloniaError(Kind.NOT_SUPPORTED, "", "replica record", "written as version 2")
+
+    monkeypatch.setattr(records, "decode_facts", newer)
+    with pytest.raises(CheloniaError) as caught:
+        [page async for page in store.scan()]
+    assert caught.value.kind is Kind.NOT_SUPPORTED
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(errno.EIO, Kind.NOT_ALIVE), (errno.EMFILE, Kind.UNAVAILABLE), (errno.EACCES, Kind.UNAVAILABLE)],
+)
+async def test_only_the_mediums_errors_condemn_a_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: Kind
+) -> None:
+    store = FileBlobs(tmp_path)
+    await write(store, REF, b"abc")
+
+    def failing(*_: Any) -> bytes:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pread", failing)
+    with pytest.raises(CheloniaError) as caught:
+        [chunk async for chunk in store.read(REF, ByteRange(0, 3))]
+    assert caught.value.kind is kind
+    store.close()
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("what", ["erase", "quarantine", "reinstate"])
+async def test_a_crash_in_the_middle_leaves_nothing_that_looks_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Whatever change of the directory a kill comes before, the next start finds a whole replica, or none."""
+    for steps in range(20):
+        store = FileBlobs(tmp_path / str(steps))
+        await write(store, REF, b"abc")
+        await store.settle((REF,))
+        if what == "reinstate":
+            await store.quarantine(REF)
+        with monkeypatch.context() as patch:
+            crash_before(patch, steps)
+            try:
+                await getattr(store, what)(REF)
+                done = True
+            except Crash:
+                done = False
+        store.close()
+        store = FileBlobs(tmp_path / str(steps))
+        found = [(stored.size, stored.facts is not None) async for page in store.scan() for stored in page.read]
+        aside = [(stored.size, stored.facts is not None) for stored in await store.quarantined()]
+        store.close()
+        left = found + aside
+        assert left == [(3, True)] or (what == "erase" and not left)
+        assert not (done and what == "erase" and left)
+        if done:
+            assert steps >= 2
+            return
+    raise AssertionError("it never came to its end")
+
+
+def crash_before(patch: pytest.MonkeyPatch, steps: int) -> None:
+    """Let so many changes of a directory happen, then none."""
+    left = [steps]
+
+    def limited(real: Any) -> Any:
+        def change(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Crash
+            return real(*args, **kwargs)
+
+        return change
+
+    patch.setattr(os, "replace", limited(os.replace))
+    patch.setattr(Path, "unlink", limited(Path.unlink))
+
+
+async def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
+    store = FileBlobs(tmp_path)
+    await write(store, REF, b"abc")
+    folder = tmp_path / "replicas" / "aa"
+    assert sorted(os.listdir(folder)) == [REF, f"{REF}.uncommitted"]
+    await store.settle((REF,))
+    assert sorted(os.listdir(folder)) == [REF, f"{REF}.record"]
+    assert records.decode_facts((folder / f"{REF}.record").read_bytes()) == request(b"abc").facts
+    await store.quarantine(REF)
+    assert sorted(os.listdir(tmp_path / "quarantine")) == [REF, f"{REF}.record"]
+    assert os.listdir(tmp_path / "incoming") == []
+    store.close()
+
+
+def test_the_state_survives_and_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "state.json"
+    path.parent.mkdir()
+    assert StateFile(path).load() is None
+    StateFile(path).save(STATE)
+    assert StateFile(path).load() == STATE
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(path.parent) == ["state.json"]
+    assert json.loads(path.read_text())["format"] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 2}', b"[]", b'{"format": 1, "boot": "x"}'])
+def test_an_unusable_state_file_is_told_and_not_replaced(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "state.json"
+    path.write_bytes(content)
+    with pytest.raises(CheloniaError) as caught:
+        StateFile(path).load()
+    assert caught.value.kind is Kind.BAD_CONFIG
+    assert path.read_bytes() == content
