@@ -30,7 +30,8 @@ from intervals import Check, check
 
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.config import parse_config, render_config
-from chelonia_clients import downloads, uploads
+from chelonia.hosting.transfer import download as downloads
+from chelonia.hosting.transfer import upload as uploads
 from chelonia_clients.client import Client
 
 BAR_S = 1.0

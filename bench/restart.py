@@ -36,7 +36,8 @@ from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.ids import ServiceId, shepherd_object
 from chelonia.core.replicas import ReplicaState
 from chelonia.hosting.config import load_config
-from chelonia_clients import downloads, uploads
+from chelonia.hosting.transfer import download as downloads
+from chelonia.hosting.transfer import upload as uploads
 from chelonia_clients.client import Client
 
 SIZE, SECOND_COPY_EVERY = 64, 10

@@ -31,7 +31,7 @@ from intervals import check
 from machine import cpu_s
 from whole import NAMES, Whole, logged
 
-from chelonia_clients import downloads
+from chelonia.hosting.transfer import download as downloads
 from chelonia_clients.client import Client
 
 SIZE = 1024

@@ -23,7 +23,7 @@ import filling
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.config import load_config, render_config
 from chelonia.hosting.setup.dev import DevCluster, DevOptions
-from chelonia_clients import uploads
+from chelonia.hosting.transfer import upload as uploads
 
 SHEPHERDS = 3
 NAMES = ("core", *(f"shepherd{n}" for n in range(1, SHEPHERDS + 1)))

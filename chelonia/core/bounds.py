@@ -131,6 +131,8 @@ CHUNK_BYTES: Final = 1024 * 1024
 """Read and write unit of bulk data."""
 TICKET_BYTES_MAX: Final = 4096
 """A ticket in a TURL."""
+REPLICAS_DEFAULT: Final = 3
+"""Copies of a file when nobody says how many: the original's default."""
 REPLICAS_WANTED_MAX: Final = 32
 """Copies of one file a user may ask for."""
 RECEIPTS_MAX: Final = 32

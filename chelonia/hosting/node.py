@@ -64,7 +64,7 @@ from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 from chelonia.hosting.record_key import load_record_key, save_record_key
 from chelonia.hosting.signer import KeyVerifier, load_signer
 from chelonia.hosting.thread_pool import ThreadWorker
-from chelonia.hosting.transfers import HttpCarrier, HttpTransfers
+from chelonia.hosting.transfer.push import HttpCarrier, HttpTransfers
 from chelonia.librarian.metadata.records import Identity
 from chelonia.librarian.presence import registry as stored_registry
 from chelonia.librarian.service import LibrarianService

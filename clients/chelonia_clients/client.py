@@ -14,7 +14,6 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, TypeVar
 
 from chelonia.core import bounds
 from chelonia.core.bartender import (
@@ -39,24 +38,8 @@ from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import AGAIN
-from chelonia_clients.waiting import Trouble, keep_quiet
-
-
-class Answer(Protocol):
-    """What all outcomes of the Bartender have: `kind` and `cause`, "" on success."""
-
-    @property
-    def kind(self) -> str:
-        """The kind's value of a failure."""
-        ...
-
-    @property
-    def cause(self) -> str:
-        """Why it failed."""
-        ...
-
-
-A = TypeVar("A", bound=Answer)
+from chelonia.hosting.transfer.requester import A, Trouble
+from chelonia_clients.waiting import keep_quiet
 
 Metadata = Mapping[str, Mapping[str, str]]
 """`{section: {property: value}}` as the user may see it."""

@@ -22,8 +22,6 @@ from urllib.parse import urlsplit
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
-DEFAULT_REPLICAS: Final = 3
-"""Copies of a file when nobody says how many: the original's default."""
 OWN_CREDENTIAL: Final = ("X509_USER_PROXY", "ARC_PROXY_FILE", "X509_USER_CERT", "ARC_CERT_FILE")
 """Environment variables that name a credential; any of them keeps the configuration files' credential out."""
 OWN_CAS: Final = ("X509_CERT_DIR", "ARC_CA_DIR", "ARC_CA_FILE")
@@ -177,7 +175,7 @@ def _replicas(layers: list[_Layer], origins: dict[str, str]) -> int:
         if layer.replicas:
             origins["replicas"] = layer.origin
             return parse_replicas(layer.replicas, layer.origin)
-    return DEFAULT_REPLICAS
+    return bounds.REPLICAS_DEFAULT
 
 
 def parse_replicas(text: str, origin: str) -> int:

@@ -19,13 +19,14 @@ from chelonia.core.healing import ForgetPage, HealOrder, HealStatus
 from chelonia.core.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia.core.metadata import Filter, Triple
 from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.transfer.download import Downloaded, download, read
+from chelonia.hosting.transfer.upload import Uploaded, UploadOptions, bytes_source, upload
 from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.client import Client, Listed, Metadata
-from chelonia_clients.downloads import Downloaded, download, read
+from chelonia_clients.local_sources import file_source
 from chelonia_clients.settings import Wish
 from chelonia_clients.transfers import Done, TreeOptions, get_tree, put_tree, remove_tree
-from chelonia_clients.uploads import Uploaded, UploadOptions, bytes_source, file_source, upload
 
 T = TypeVar("T")
 

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.transfer.download import download, read
+from chelonia.hosting.transfer.requester import Progress
+from chelonia.hosting.transfer.upload import UploadOptions, stream_source, upload
 from chelonia_clients.client import SHORT, Client, Listed
-from chelonia_clients.downloads import Progress, download, read
 from chelonia_clients.local_files import Found, Sort, local_error, printable, scan, sizes_in, to_ln, to_local
-from chelonia_clients.settings import DEFAULT_REPLICAS
-from chelonia_clients.uploads import UploadOptions, file_source, stream_source, upload
+from chelonia_clients.local_sources import file_source
 
 PARALLEL = 6
 """Files moved at a time: enough to hide the latency of small ones."""
@@ -35,7 +37,7 @@ class TreeOptions:
     """How to move files. `replace`: overwrite what is there; `progress`: as for one file, called for all of them."""
 
     parallel: int = PARALLEL
-    replicas: int = DEFAULT_REPLICAS
+    replicas: int = bounds.REPLICAS_DEFAULT
     replace: bool = False
     progress: Progress | None = None
 

@@ -22,9 +22,6 @@ SILENCE_MS: Final = 2_000
 WELL_MS: Final = 15_000
 """Trouble after a longer pause counts as new; longer than any pause between two tries."""
 
-Trouble = Callable[[str, str], None]
-"""Told of each failure that will be tried again: its target and its reason."""
-
 
 def keep_quiet(target: str, reason: str) -> None:
     """The `Trouble` of programs that want no notes."""

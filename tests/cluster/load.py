@@ -12,7 +12,8 @@ from chelonia.core.bartender import PutFileRequest
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
 from chelonia.hosting.net.http_client import Sending, raise_for_status
-from chelonia_clients import downloads, uploads
+from chelonia.hosting.transfer import download as downloads
+from chelonia.hosting.transfer import upload as uploads
 from chelonia_clients.client import Client, new_call
 from tests.cluster.harness import Away, Cluster
 from tests.support.polling import poll_async

@@ -12,7 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia.core.shepherd import Purpose, PutRequest
-from chelonia_clients import uploads
+from chelonia.hosting.transfer import upload as uploads
 from tests.cluster.conftest import started
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live

@@ -13,7 +13,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.ids import ReferenceId
-from chelonia_clients import downloads
+from chelonia.hosting.transfer import download as downloads
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.polling import poll_async

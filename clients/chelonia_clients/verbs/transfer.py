@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.transfer.download import read
+from chelonia.hosting.transfer.upload import UploadOptions, upload
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import Listed
-from chelonia_clients.downloads import read
 from chelonia_clients.local_files import local_error, printable, to_ln
+from chelonia_clients.local_sources import expected_size, pipe_source
 from chelonia_clients.output import answering
 from chelonia_clients.progress import Bar, counting
 from chelonia_clients.session import Session, is_remote, parallel_of, replicas_of
@@ -36,7 +38,6 @@ from chelonia_clients.transfers import (
     put_file,
     put_tree,
 )
-from chelonia_clients.uploads import UploadOptions, expected_size, pipe_source, upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,14 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.names import check_name, parse_ln
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
+from chelonia.hosting.transfer.download import download, read
+from chelonia.hosting.transfer.stall_watch import Watch
+from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, stream_source, upload
 from chelonia_clients.client import merge_actions
-from chelonia_clients.downloads import download, read
 from chelonia_clients.local_files import printable, to_ln, to_local
+from chelonia_clients.local_sources import file_source, pipe_source
 from chelonia_clients.sync import SyncClient
 from chelonia_clients.transfers import TreeOptions, copy_tree, get_tree, put_tree, remove_tree
-from chelonia_clients.uploads import UploadOptions, bytes_source, file_source, pipe_source, stream_source, upload
-from chelonia_clients.watching import Watch
 from tests.support.bartender import FakeBartender, Fault
 from tests.unit.clients.faking import QuickClock, client_on
 
@@ -63,8 +64,8 @@ async def test_a_download_goes_on_as_long_as_bytes_come(fake: FakeBartender, tmp
 
 
 async def test_all_that_say_nothing_are_told_when_patience_is_over(fake: FakeBartender, monkeypatch: Any) -> None:
-    monkeypatch.setattr("chelonia_clients.hedging.HEDGE_MS", 1)
-    monkeypatch.setattr("chelonia_clients.downloads.PATIENCE_MS", (1,))
+    monkeypatch.setattr("chelonia.hosting.transfer.hedging.HEDGE_MS", 1)
+    monkeypatch.setattr("chelonia.hosting.transfer.download.PATIENCE_MS", (1,))
     fake.add_file("/f", DATA)
     fake.store.faults = [Fault(stall=True)] * 30
     with pytest.raises(CheloniaError, match="did not answer in time") as caught:

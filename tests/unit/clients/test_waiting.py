@@ -16,8 +16,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.clock import SystemIds
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, Unreachable, explain
 from chelonia.hosting.net.rpc_client import Link, RemoteBartender
+from chelonia.hosting.transfer.upload import bytes_source, upload
 from chelonia_clients import waiting
-from chelonia_clients.uploads import bytes_source, upload
 from chelonia_clients.waiting import Waiting, Watched
 from tests.support.bartender import FakeBartender, Fault
 from tests.unit.clients.faking import QuickClock, client_on

@@ -20,7 +20,7 @@ from chelonia.hosting.doors.grants import Registry
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
-from chelonia.hosting.transfers import HttpTransfers
+from chelonia.hosting.transfer.push import HttpTransfers
 from tests.unit.hosting.listening import client_of, plain
 
 CONTENT = bytes(range(256)) * 40

@@ -2,40 +2,26 @@
 
 `upload` asks the Bartender where to put the bytes, streams them there while hashing, compares what the Shepherds say
 they stored with what was sent, and only then commits the name. Trouble with one Shepherd costs a new start, at once
-when it has gone silent (`watching`), never a half-made file: until `commitPut` has answered, nothing is visible, and an
-overwritten file stays as it was.
+when it has gone silent (`stall_watch`), never a half-made file: until `commitPut` has answered, nothing is visible, and
+an overwritten file stays as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
-import os
-import queue
-import select
-import stat
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import BinaryIO
 
 from chelonia.core import bounds
 from chelonia.core.bartender import CommitPutRequest, StartPutOutcome, StartPutRequest
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
 from chelonia.hosting.net.http_client import Sending, raise_for_status
+from chelonia.hosting.transfer.requester import Progress, Requester
+from chelonia.hosting.transfer.stall_watch import Watch
 from chelonia.wire import receipts
 from chelonia.wire.headers import RECEIPTS_HEADER
-from chelonia_clients.client import Client
-from chelonia_clients.settings import DEFAULT_REPLICAS
-from chelonia_clients.watching import Watch
-
-Progress = Callable[[int], None]
-"""Called with the number of bytes just moved (negative when a transfer starts over)."""
 
 TRIES = 6
 """Fresh starts of one upload: each may be sent to other Shepherds."""
@@ -47,7 +33,7 @@ PAUSE_MS = 200
 class UploadOptions:
     """How to store a file. `mtime_s`: modification time to keep; `metadata`: user metadata and policy rules."""
 
-    replicas: int = DEFAULT_REPLICAS
+    replicas: int = bounds.REPLICAS_DEFAULT
     replace: bool = False
     mtime_s: float | None = None
     metadata: Sequence[Triple] = ()
@@ -72,108 +58,6 @@ class Source:
         self.repeatable = repeatable
 
 
-def file_source(path: Path) -> Source:
-    """A local file; a pipe or a device is read once, to its end.
-
-    Raises: OSError when it cannot be read, and from the source when it ends before the size it had: cut off meanwhile.
-    """
-    size = expected_size(path)
-    if not path.is_file():
-        return pipe_source(lambda: path.open("rb"))
-
-    async def chunks() -> AsyncIterator[bytes]:
-        with await asyncio.to_thread(path.open, "rb", buffering=0) as file:
-            ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
-            came = 0
-            try:
-                while chunk := await ahead:
-                    ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
-                    came += len(chunk)
-                    yield chunk
-                if came < size:
-                    cause = f"it ended after {came} of {size} bytes: cut off meanwhile? Upload it again, or from stdin"
-                    raise OSError(errno.EIO, cause, str(path))
-            finally:  # a thread that still reads needs the file open
-                await asyncio.wait((ahead,))
-
-    return Source(chunks, size)
-
-
-def expected_size(path: Path) -> int:
-    """How many bytes a local file will give, -1 if only reading it to its end shows that. Raises: OSError.
-
-    A pipe, a device, and what the kernel makes up as it is read, are said to have no bytes (/proc), or a page of them
-    (/sys). Those have no blocks, but so have files that are one hole: of these the last byte is there.
-    """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        return -1
-    if found.st_size and found.st_blocks:
-        return found.st_size
-    with path.open("rb", buffering=0) as file:
-        if not found.st_size:
-            return -1 if file.read(1) else 0
-        return found.st_size if os.pread(file.fileno(), 1, found.st_size - 1) else -1
-
-
-def pipe_source(open_: Callable[[], BinaryIO]) -> Source:
-    """What can be read once, to its end, and may come slowly: a pipe, a device, stdin. `open_`: gives it, to be closed.
-
-    Nothing is read ahead, and nobody waits for a read that nobody wants any more: its writer may never write.
-    """
-
-    async def chunks() -> AsyncIterator[bytes]:
-        loop, wanted = asyncio.get_running_loop(), queue.SimpleQueue[asyncio.Future[bytes] | None]()
-        threading.Thread(target=_read_wanted, args=(open_, wanted, loop), name="pipe", daemon=True).start()
-        try:
-            while True:
-                future: asyncio.Future[bytes] = loop.create_future()
-                wanted.put(future)
-                if not (chunk := await future):
-                    break
-                yield chunk
-        finally:
-            wanted.put(None)
-
-    return Source(chunks, -1, repeatable=False)
-
-
-def _read_wanted(
-    open_: Callable[[], BinaryIO],
-    wanted: queue.SimpleQueue[asyncio.Future[bytes] | None],
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    """Read a chunk for each future, until None: on a thread of its own, at whose end no process waits (executors')."""
-    with ExitStack() as stack:
-        file: BinaryIO | None = None
-        while (future := wanted.get()) is not None:
-            settle = partial(_settle, future)
-            try:
-                file = file or stack.enter_context(open_())
-                settle = partial(settle, _read_some(file))
-            except Exception as error:  # noqa: BLE001 - whoever waits for the chunk is told
-                settle = partial(settle, error)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle)
-
-
-def _settle(future: asyncio.Future[bytes], found: bytes | Exception) -> None:
-    if future.done():
-        return
-    if isinstance(found, Exception):
-        future.set_exception(found)
-    else:
-        future.set_result(found)
-
-
-def _read_some(file: BinaryIO) -> bytes:
-    """Bytes of a stream, at most a chunk; none at its end alone, also of one that does not block (stdin may not)."""
-    read: Callable[[int], bytes | None] = file.read  # None: nothing is there now
-    while (chunk := read(bounds.CHUNK_BYTES)) is None:
-        select.select((file,), (), ())
-    return chunk
-
-
 def bytes_source(data: bytes) -> Source:
     """Bytes in memory."""
 
@@ -189,7 +73,7 @@ def stream_source(chunks: AsyncIterator[bytes]) -> Source:
     return Source(lambda: chunks, -1, repeatable=False)
 
 
-async def upload(client: Client, source: Source, ln: str, options: UploadOptions | None = None) -> Uploaded:
+async def upload(client: Requester, source: Source, ln: str, options: UploadOptions | None = None) -> Uploaded:
     """Store `source` under `ln`.
 
     Raises: EXISTS (without `replace`), NO_PARENT, DENIED, NO_SHEPHERD, NO_SPACE, CHECKSUM, NETWORK; OSError from the
@@ -224,7 +108,7 @@ _START_AGAIN = (Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.INCOMPLET
 """Failures of a commit, or of a PUT, that a fresh start may cure although the same request would not."""
 
 
-async def _try_upload(client: Client, source: Source, ln: str, wish: UploadOptions, number: int) -> Uploaded:
+async def _try_upload(client: Requester, source: Source, ln: str, wish: UploadOptions, number: int) -> Uploaded:
     try:
         start = await _start(client, source, ln, wish)
     except CheloniaError as error:
@@ -250,7 +134,7 @@ async def _try_upload(client: Client, source: Source, ln: str, wish: UploadOptio
     return Uploaded(ln, sent.size, sent.sha256)
 
 
-async def _start(client: Client, source: Source, ln: str, wish: UploadOptions) -> StartPutOutcome:
+async def _start(client: Requester, source: Source, ln: str, wish: UploadOptions) -> StartPutOutcome:
     request = (StartPutRequest("0", ln, source.size, "", "", wish.replicas, wish.replace),)
     start = await client.settled(lambda call: client.bartender.start_put(call, request))
     if start.kind:
@@ -258,7 +142,7 @@ async def _start(client: Client, source: Source, ln: str, wish: UploadOptions) -
     return start
 
 
-async def _commit(client: Client, start: StartPutOutcome, words: list[str], ln: str, wish: UploadOptions) -> None:
+async def _commit(client: Requester, start: StartPutOutcome, words: list[str], ln: str, wish: UploadOptions) -> None:
     metadata = (*wish.metadata, *_mtime(wish.mtime_s))
     request = (CommitPutRequest("0", start.put, tuple(words), metadata),)
     done = await client.settled(lambda call: client.bartender.commit_put(call, request))
@@ -266,7 +150,7 @@ async def _commit(client: Client, start: StartPutOutcome, words: list[str], ln: 
         raise CheloniaError(kind_from_wire(done.kind), "commitPut", ln, done.cause or done.status)
 
 
-async def _put(client: Client, ln: str, sending: Sending, watch: Watch | None) -> list[str]:
+async def _put(client: Requester, ln: str, sending: Sending, watch: Watch | None) -> list[str]:
     try:
         work = asyncio.ensure_future(client.http.request(sending))
         answer = await watch.settled(work, sending.url) if watch else await work

@@ -15,7 +15,7 @@ import os
 import stat
 import tempfile
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -25,10 +25,8 @@ from chelonia.core.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.shepherd import PROTOCOL_HTTP
 from chelonia.hosting.net.http_client import target_of
-from chelonia_clients.client import Client
-from chelonia_clients.hedging import PATIENCE_MS, Choice, opened
-
-Progress = Callable[[int], None]
+from chelonia.hosting.transfer.hedging import PATIENCE_MS, Choice, opened
+from chelonia.hosting.transfer.requester import Progress, Requester
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def _new_hash(kind: str) -> _Hash:
         raise CheloniaError(Kind.NOT_SUPPORTED, "get", cause=cause) from error
 
 
-async def read(client: Client, ln: str, progress: Progress | None = None) -> AsyncGenerator[bytes, None]:
+async def read(client: Requester, ln: str, progress: Progress | None = None) -> AsyncGenerator[bytes, None]:
     """Yield a file's bytes as they come.
 
     They are verified at the end, so a consumer that cannot take bytes back must wait for the iterator to end.
@@ -98,7 +96,7 @@ async def read(client: Client, ln: str, progress: Progress | None = None) -> Asy
 
 
 async def download(
-    client: Client, ln: str, target: Path, *, overwrite: bool = False, progress: Progress | None = None
+    client: Requester, ln: str, target: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> Downloaded:
     """Fetch a file to `target`, which appears only when it is whole and verified; a symbolic link leads to its target.
 
@@ -130,7 +128,7 @@ def _replaceable(target: Path) -> Path:
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
-async def _fetch(client: Client, ln: str, file: BinaryIO, progress: Progress | None) -> _Fetched:
+async def _fetch(client: Requester, ln: str, file: BinaryIO, progress: Progress | None) -> _Fetched:
     """Write a file's bytes to `file`, from as many replicas as it takes. Raises: as `read`."""
     fetched: _Fetched | None = None
     failure: CheloniaError | None = None
@@ -165,7 +163,7 @@ class _Search:
     """The replicas of a file to try. As the user of it tells, `arrived`: how many bytes have come; `wrong`: Shepherds
     whose copy is damaged."""
 
-    def __init__(self, client: Client, ln: str) -> None:
+    def __init__(self, client: Requester, ln: str) -> None:
         self._client = client
         self._ln = ln
         self.arrived = 0
@@ -199,7 +197,7 @@ def _turls(answer: TransferOutcome) -> list[str]:
     return list(dict.fromkeys(turl for turl in (answer.turl, *answer.turls) if turl))
 
 
-async def _ask(client: Client, ln: str) -> TransferOutcome:
+async def _ask(client: Requester, ln: str) -> TransferOutcome:
     request = (GetFileRequest("0", ln, (PROTOCOL_HTTP,)),)
     answer = await client.settled(lambda call: client.bartender.get_file(call, request))
     if answer.kind:
@@ -207,7 +205,7 @@ async def _ask(client: Client, ln: str) -> TransferOutcome:
     return answer
 
 
-async def _from(client: Client, choice: Choice, offset: int) -> AsyncGenerator[bytes, None]:
+async def _from(client: Requester, choice: Choice, offset: int) -> AsyncGenerator[bytes, None]:
     """Yield a replica's bytes from `offset` on; a TURL that knows no ranges is read from its start and skipped."""
     async with opened(client.http, choice, offset) as answer:
         if answer.status == 416:
@@ -219,7 +217,9 @@ async def _from(client: Client, choice: Choice, offset: int) -> AsyncGenerator[b
             skip = max(0, skip - len(chunk))
 
 
-async def _append(client: Client, choice: Choice, file: BinaryIO, fetched: _Fetched, progress: Progress | None) -> None:
+async def _append(
+    client: Requester, choice: Choice, file: BinaryIO, fetched: _Fetched, progress: Progress | None
+) -> None:
     keeper = _Keeper(file, fetched)
     try:
         async with contextlib.aclosing(_from(client, choice, fetched.size)) as chunks:

@@ -1,0 +1,50 @@
+"""What a transfer needs of the program that runs it: a Bartender to ask, a pool of connections, a clock.
+
+The SDK's `Client` is one; a door binds its own. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from chelonia.core.bartender import Bartender
+from chelonia.core.caller import Call
+from chelonia.core.timing.clock import Clock
+from chelonia.hosting.net.http_client import HttpClient
+
+Trouble = Callable[[str, str], None]
+"""Notified of each failure that will be tried again: its target and its reason."""
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes just moved (negative when a transfer starts over)."""
+
+
+class Answer(Protocol):
+    """What all outcomes of the Bartender have: `kind` and `cause`, "" on success."""
+
+    @property
+    def kind(self) -> str:
+        """The kind's value of a failure."""
+        ...
+
+    @property
+    def cause(self) -> str:
+        """Why it failed."""
+        ...
+
+
+A = TypeVar("A", bound=Answer)
+
+
+class Requester(Protocol):
+    """The Bartender and the connections that a transfer uses."""
+
+    bartender: Bartender
+    http: HttpClient
+    clock: Clock
+    trouble: Trouble
+
+    async def settled(self, attempt: Callable[[Call], Awaitable[tuple[A, ...]]]) -> A:
+        """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
+        ...

@@ -1,0 +1,121 @@
+"""Bytes on this machine as sources of uploads: files, pipes, devices, stdin."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import queue
+import select
+import stat
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from chelonia.core import bounds
+from chelonia.hosting.transfer.upload import Source
+
+
+def file_source(path: Path) -> Source:
+    """A local file; a pipe or a device is read once, to its end.
+
+    Raises: OSError when it cannot be read, and from the source when it ends before the size it had: cut off meanwhile.
+    """
+    size = expected_size(path)
+    if not path.is_file():
+        return pipe_source(lambda: path.open("rb"))
+
+    async def chunks() -> AsyncIterator[bytes]:
+        with await asyncio.to_thread(path.open, "rb", buffering=0) as file:
+            ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
+            came = 0
+            try:
+                while chunk := await ahead:
+                    ahead = asyncio.ensure_future(asyncio.to_thread(file.read, bounds.CHUNK_BYTES))
+                    came += len(chunk)
+                    yield chunk
+                if came < size:
+                    cause = f"it ended after {came} of {size} bytes: cut off meanwhile? Upload it again, or from stdin"
+                    raise OSError(errno.EIO, cause, str(path))
+            finally:  # a thread that still reads needs the file open
+                await asyncio.wait((ahead,))
+
+    return Source(chunks, size)
+
+
+def expected_size(path: Path) -> int:
+    """How many bytes a local file will give, -1 if only reading it to its end shows that. Raises: OSError.
+
+    A pipe, a device, and what the kernel makes up as it is read, are said to have no bytes (/proc), or a page of them
+    (/sys). Those have no blocks, but so have files that are one hole: of these the last byte is there.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        return -1
+    if found.st_size and found.st_blocks:
+        return found.st_size
+    with path.open("rb", buffering=0) as file:
+        if not found.st_size:
+            return -1 if file.read(1) else 0
+        return found.st_size if os.pread(file.fileno(), 1, found.st_size - 1) else -1
+
+
+def pipe_source(open_: Callable[[], BinaryIO]) -> Source:
+    """What can be read once, to its end, and may come slowly: a pipe, a device, stdin. `open_`: gives it, to be closed.
+
+    Nothing is read ahead, and nobody waits for a read that nobody wants any more: its writer may never write.
+    """
+
+    async def chunks() -> AsyncIterator[bytes]:
+        loop, wanted = asyncio.get_running_loop(), queue.SimpleQueue[asyncio.Future[bytes] | None]()
+        threading.Thread(target=_read_wanted, args=(open_, wanted, loop), name="pipe", daemon=True).start()
+        try:
+            while True:
+                future: asyncio.Future[bytes] = loop.create_future()
+                wanted.put(future)
+                if not (chunk := await future):
+                    break
+                yield chunk
+        finally:
+            wanted.put(None)
+
+    return Source(chunks, -1, repeatable=False)
+
+
+def _read_wanted(
+    open_: Callable[[], BinaryIO],
+    wanted: queue.SimpleQueue[asyncio.Future[bytes] | None],
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """Read a chunk for each future, until None: on a thread of its own, at whose end no process waits (executors')."""
+    with ExitStack() as stack:
+        file: BinaryIO | None = None
+        while (future := wanted.get()) is not None:
+            settle = partial(_settle, future)
+            try:
+                file = file or stack.enter_context(open_())
+                settle = partial(settle, _read_some(file))
+            except Exception as error:  # noqa: BLE001 - whoever waits for the chunk is told
+                settle = partial(settle, error)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle)
+
+
+def _settle(future: asyncio.Future[bytes], found: bytes | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(found, Exception):
+        future.set_exception(found)
+    else:
+        future.set_result(found)
+
+
+def _read_some(file: BinaryIO) -> bytes:
+    """Bytes of a stream, at most a chunk; none at its end alone, also of one that does not block (stdin may not)."""
+    read: Callable[[int], bytes | None] = file.read  # None: nothing is there now
+    while (chunk := read(bounds.CHUNK_BYTES)) is None:
+        select.select((file,), (), ())
+    return chunk
