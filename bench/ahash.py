@@ -25,11 +25,10 @@ from experiment import SHORT_TIMES, Outcome, Setup
 from intervals import Check, check
 from slices import Sample, medians, sampled
 
-from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.ahash import AHash, ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Needed
-from chelonia.hosting.net.rpc_client import RemoteAHash
 
 AT_ONCE = (1, 8, 64)
 VALUE = "v" * 500
@@ -93,7 +92,7 @@ async def _systems(stack: AsyncExitStack, setup: Setup, skipped: list[str]) -> l
     return systems
 
 
-def _chelonia(name: str, running: cluster.Running, ahash: RemoteAHash) -> System:
+def _chelonia(name: str, running: cluster.Running, ahash: AHash) -> System:
     async def write(key: str) -> None:
         element = Element(ObjectId(f"bench:{key}"), ChangeType.SET, "bench", "value", VALUE)
         await ahash.transact(Call(), RequestKey(""), (element,))

@@ -19,11 +19,11 @@ from ahash_group import Doors, Victims, roles, urls
 from experiment import Outcome, Setup
 from intervals import Check, check
 
-from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.ahash import AHash, ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey
-from chelonia.hosting.net.rpc_client import AHASH_HEDGE_MS, AHASH_READ_HEDGE_MS, Patience, RemoteAHash
+from chelonia.hosting.net.rpc_client import AHASH_HEDGE_MS, AHASH_READ_HEDGE_MS, Patience
 
 KILLS, FREEZES, QUICK = 30, 10, 2
 BEFORE_S, AFTER_S = 0.3, 2.5
@@ -126,12 +126,12 @@ async def _around(running: cluster.Running, door: Doors, fault: Callable[[], Non
     return _Outage(max(await asyncio.gather(*writing)), await reading)
 
 
-def _writer(ahash: RemoteAHash, number: int) -> Callable[[], Awaitable[object]]:
+def _writer(ahash: AHash, number: int) -> Callable[[], Awaitable[object]]:
     element = Element(ObjectId(f"bench:{number}"), ChangeType.SET, "bench", "value", "v" * 500)
     return lambda: ahash.transact(Call(), RequestKey(""), (element,))
 
 
-def _reader(ahash: RemoteAHash) -> Callable[[], Awaitable[object]]:
+def _reader(ahash: AHash) -> Callable[[], Awaitable[object]]:
     return lambda: ahash.get(Call(), (ObjectId("bench:0"),))
 
 

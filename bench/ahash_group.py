@@ -13,12 +13,13 @@ from pathlib import Path
 
 import cluster
 
+from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.http_client import HttpClient
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia.wire import compact
 
@@ -42,10 +43,10 @@ class Doors:
         self._http = HttpClient(lambda: context)
         self._compact = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
 
-    def at(self, *targets: str, soap: bool = False, patience: Patience | None = None) -> RemoteAHash:
+    def at(self, *targets: str, soap: bool = False, patience: Patience | None = None) -> AHash:
         """A stub that asks these addresses, the next when one fails; once each unless told otherwise."""
         link = Link(self._http, SystemClock(), SystemIds(), compact=None if soap else self._compact)
-        return RemoteAHash(link, targets, patience or Patience(retry_ms=0))
+        return remote_ahash(link, targets, patience or Patience(retry_ms=0))
 
     async def __aenter__(self) -> Doors:
         return self

@@ -23,7 +23,7 @@ from chelonia.core.errors import CheloniaError
 from chelonia.hosting.config import NodeConfig, TrustedService, load_config, render_config
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import HttpClient
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteBartender
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_bartender
 from chelonia.hosting.net.tls import TlsStore
 from chelonia.hosting.setup.dev import DevCluster, DevOptions
 from chelonia_clients import connect
@@ -62,7 +62,7 @@ class Running:
         context = self._tls
         http = HttpClient(lambda: context)
         link = Link(http, SystemClock(), SystemIds())
-        bartender = RemoteBartender(link, settings.bartender_urls(), Patience(retry_ms=0))
+        bartender = remote_bartender(link, settings.bartender_urls(), Patience(retry_ms=0))
         return Client(bartender, http, retry_ms=0)
 
 

@@ -15,10 +15,9 @@ from ahash_group import Doors, roles, urls
 from experiment import Outcome, Setup
 from machine import meter
 
-from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.ahash import AHash, ChangeType, Element
 from chelonia.core.caller import Call
 from chelonia.core.ids import ObjectId, RequestKey
-from chelonia.hosting.net.rpc_client import RemoteAHash
 
 WRITERS = 8
 SECONDS, QUICK_SECONDS, FULL_SECONDS = 60.0, 2.0, 600.0
@@ -45,7 +44,7 @@ async def run(setup: Setup) -> Outcome:
     return Outcome(results)
 
 
-async def _written(ahash: RemoteAHash, seconds: float) -> list[tuple[float, float]]:
+async def _written(ahash: AHash, seconds: float) -> list[tuple[float, float]]:
     """When each write was answered, in seconds since the first began, and how many milliseconds it took."""
     took: list[tuple[float, float]] = []
     started = time.perf_counter()

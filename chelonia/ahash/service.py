@@ -23,8 +23,8 @@ from chelonia.ahash import engine, reads
 from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, RecordJob, TransactJob
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import Durability, Executor, LocalDurability, Reader, State, Store
-from chelonia.core import bounds
-from chelonia.core.access import check_access
+from chelonia.core import bounds, operations
+from chelonia.core.access import admit, guarded
 from chelonia.core.ahash import (
     AHashStatus,
     ChangeOutcome,
@@ -123,6 +123,7 @@ class _Queue:
     open: bool = False
 
 
+@guarded(operations.AHASH)
 class AHashService:
     """The centralised A-Hash: `core.ahash.AHash` over one store. `start` before use, `close` when done."""
 
@@ -217,16 +218,17 @@ class AHashService:
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """See `core.ahash.AHash.get`."""
-        return await self._read(_getting(call, ids, needed), brief=len(ids) <= BRIEF_OBJECTS)
+        return await self._read(_getting(ids, needed), brief=len(ids) <= BRIEF_OBJECTS)
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
         """Answer one of `BRIEF` if nothing has to be waited for; None: that method is to be asked.
 
         Returns, raises: as the method; OUTCOME_UNKNOWN when it has to be asked elsewhere.
         """
+        admit(call, operations.AHASH.by_method[method])
         if len(arguments[0]) > BRIEF_OBJECTS:
             return None
-        read, holds, committer = _BRIEF[method](call, *arguments), self._durability.holds, self._started()
+        read, holds, committer = _BRIEF[method](*arguments), self._durability.holds, self._started()
 
         def work(state: State) -> Any:
             return read(state) if holds(self._stands(committer, state)) else None
@@ -235,7 +237,6 @@ class AHashService:
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
         """See `core.ahash.AHash.change`."""
-        check_access(call, "ahash", "change")
         engine.check_change(elements)
         outcome = await self._submit(ChangeJob(elements), elements)
         assert isinstance(outcome, tuple)
@@ -245,7 +246,6 @@ class AHashService:
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
         """See `core.ahash.AHash.transact`."""
-        check_access(call, "ahash", "transact")
         engine.check_transact(elements)
         if key:
             parse_request_key(key)
@@ -256,20 +256,18 @@ class AHashService:
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
         """See `core.ahash.AHash.recall`."""
-        check_access(call, "ahash", "recall")
         outcome = await self._submit(RecallJob(call.key_scope(Role.LIBRARIAN), parse_request_key(key)))
         assert outcome is None or isinstance(outcome, TransactOutcome)
         return outcome
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
         """See `core.ahash.AHash.walk`."""
-        return await self._read(_walking(call, walks, needed), brief=len(walks) <= BRIEF_OBJECTS)
+        return await self._read(_walking(walks, needed), brief=len(walks) <= BRIEF_OBJECTS)
 
     async def scan(
         self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
     ) -> Page:
         """See `core.ahash.AHash.scan`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
-        check_access(call, "ahash", "scan")
         _check_id(object_id)
         engine.check_text(section, bounds.NAME_BYTES_MAX, "a section")
         if after:
@@ -287,7 +285,6 @@ class AHashService:
 
     async def objects(self, call: Call, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX) -> ObjectPage:
         """See `core.ahash.AHash.objects`; a limit above `bounds.PAGE_ENTRIES_MAX` is lowered to it."""
-        check_access(call, "ahash", "objects")
         if after:
             engine.check_text(after, bounds.PROPERTY_BYTES_MAX, "an object id")
         if limit < 1:
@@ -297,13 +294,11 @@ class AHashService:
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
         """Refuse: this A-Hash is alone. See `core.ahash.AHash.regroup`."""
-        check_access(call, "ahash", "regroup")
         cause = "this A-Hash is alone: configure a group, it begins with what is stored here"
         raise CheloniaError(Kind.NOT_SUPPORTED, "regroup", change.address, cause)
 
     async def status(self, call: Call) -> AHashStatus:
         """See `core.ahash.AHash.status`."""
-        check_access(call, "ahash", "status")
         committer = self._started()
 
         def look() -> AHashStatus:
@@ -315,7 +310,6 @@ class AHashService:
 
     async def backup(self, call: Call, name: str) -> str:
         """See `core.ahash.AHash.backup`."""
-        check_access(call, "ahash", "backup")
         self._started()
         target = backup_path(self._settings.backup_dir, name)
         await self._executor.run_read(lambda: self._store.backup(target))
@@ -540,19 +534,17 @@ def backup_path(directory: str, name: str) -> str:
     return f"{directory}/{name}"
 
 
-def _getting(
-    call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()
-) -> Callable[[Reader], tuple[StoredObject, ...]]:
+def _getting(ids: tuple[ObjectId, ...], needed: Filter = ()) -> Callable[[Reader], tuple[StoredObject, ...]]:
     """What `get` reads. Raises: as `get` where it is refused."""
-    _check_reading(call, "get", ids, needed)
+    _check_reading("get", ids, needed)
     for object_id in ids:
         _check_id(object_id)
     return lambda store: tuple([reads.read_object(store, object_id, needed) for object_id in ids])
 
 
-def _walking(call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> Callable[[Reader], tuple[WalkOutcome, ...]]:
+def _walking(walks: tuple[Walk, ...], needed: Filter = ()) -> Callable[[Reader], tuple[WalkOutcome, ...]]:
     """What `walk` reads. Raises: as `walk` where it is refused."""
-    _check_reading(call, "walk", walks, needed)
+    _check_reading("walk", walks, needed)
     for walk in walks:
         _check_walk(walk)
     return lambda store: tuple([reads.read_walk(store, walk, needed) for walk in walks])
@@ -567,9 +559,8 @@ def _check_id(object_id: ObjectId) -> None:
     engine.check_text(object_id, bounds.PROPERTY_BYTES_MAX, "an object id")
 
 
-def _check_reading(call: Call, method: str, asked: Sized, needed: Filter) -> None:
-    """What `get` and `walk` check alike: the caller, how much is asked for, and of what."""
-    check_access(call, "ahash", method)
+def _check_reading(method: str, asked: Sized, needed: Filter) -> None:
+    """What `get` and `walk` check alike: how much is asked for, and of what."""
     count = max(len(asked), len(needed))
     if count > bounds.BULK_ELEMENTS_MAX:
         cause = f"{count} in one call, at most {bounds.BULK_ELEMENTS_MAX}"

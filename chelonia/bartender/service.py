@@ -14,8 +14,8 @@ from chelonia.bartender.bulk import Operation, Turn, answer_all
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
-from chelonia.core import bounds, status
-from chelonia.core.access import check_access
+from chelonia.core import bounds, operations, status
+from chelonia.core.access import admit, guarded
 from chelonia.core.bartender import (
     AddReplicaRequest,
     CommitPutRequest,
@@ -39,10 +39,21 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import Librarian
 from chelonia.core.metadata import Filter
+from chelonia.core.operations import PortMethod
 from chelonia.core.shepherd import Directory
 from chelonia.core.timing.clock import Clock, Ids
 
 
+def _check(_: object, call: Call, row: PortMethod) -> None:
+    """Let a caller in, or note that he was refused. Raises: DENIED."""
+    try:
+        admit(call, row)
+    except CheloniaError as error:
+        audit.record(call, row.name, "", action=row.name, decision="denied", rule=error.cause)
+        raise
+
+
+@guarded(operations.BARTENDER, _check)
 class BartenderService:
     """Implements `core.bartender.Bartender` over a Librarian and the Shepherds."""
 
@@ -126,11 +137,6 @@ class BartenderService:
         self, call: Call, requests: tuple[AddReplicaRequest, ...], protocols: tuple[str, ...]
     ) -> tuple[TransferOutcome, ...]:
         """Give TURLs for further replicas. Raises: DENIED to whoever is no approved Shepherd."""
-        try:
-            check_access(call, "bartender", "addReplica")
-        except CheloniaError as error:
-            audit.record(call, "addReplica", "", action="addReplica", decision="denied", rule=error.cause)
-            raise
         operation: Operation[AddReplicaRequest, TransferOutcome] = Operation(
             "addReplica",
             partial(transfers.add_replica, self._ports, protocols),

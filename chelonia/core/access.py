@@ -1,105 +1,90 @@
-"""Who may call what: one table, checked in one place, tested cell by cell.
+"""Who may call what: the roles of `core.operations`, checked in one place, tested cell by cell.
 
-Rows are (service, operation); the value lists the roles that may call it. An operation without a row may be called
-by nobody. What a role may say is narrower still: a Shepherd reports only for its own service id (`own_shepherd`).
+`guarded` puts the check in front of every operation of a service, so that none can be without it. What a role may say
+is narrower still: a Shepherd reports only for its own service id (`own_shepherd`).
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
+from chelonia.core.operations import EVERYONE, TABLES, PortMethod, PortTable
 
-_L, _B, _S, _A = Role.LIBRARIAN, Role.BARTENDER, Role.SHEPHERD, Role.ADMINISTRATOR
+T = TypeVar("T")
 
-ACCESS: dict[tuple[str, str], tuple[Role, ...]] = {
-    ("ahash", "get"): (_L, _A),
-    ("ahash", "change"): (_L,),
-    ("ahash", "transact"): (_L,),
-    ("ahash", "recall"): (_L,),
-    ("ahash", "walk"): (_L, _A),
-    ("ahash", "scan"): (_L, _A),
-    ("ahash", "objects"): (_L, _A),
-    ("ahash", "regroup"): (_A,),
-    ("ahash", "backup"): (_A,),
-    ("ahash", "status"): (_L, _A),
-    ("librarian", "new"): (_B,),
-    ("librarian", "get"): (_B, _A),
-    ("librarian", "traverseLN"): (_B, _A),
-    ("librarian", "modifyMetadata"): (_B,),
-    ("librarian", "remove"): (_B,),
-    ("librarian", "report"): (_S,),
-    ("librarian", "makeEntry"): (_B,),
-    ("librarian", "beginPut"): (_B,),
-    ("librarian", "commitPut"): (_S,),
-    ("librarian", "commitFile"): (_B,),
-    ("librarian", "unlink"): (_B,),
-    ("librarian", "delete"): (_B,),
-    ("librarian", "undelete"): (_B,),
-    ("librarian", "trash"): (_B, _A),
-    ("librarian", "unmake"): (_B,),
-    ("librarian", "move"): (_B,),
-    ("librarian", "setWanted"): (_B,),
-    ("librarian", "entries"): (_B, _A),
-    ("librarian", "recall"): (_B,),
-    ("librarian", "heartbeat"): (_S,),
-    ("librarian", "hearing"): (_L, _A),
-    ("librarian", "consider"): (_L, _A),
-    ("librarian", "inventory"): (_S, _A),
-    ("librarian", "nodes"): (_B, _L, _A),
-    ("librarian", "services"): (_B, _L, _S, _A),
-    ("librarian", "approve"): (_A,),
-    ("librarian", "maintenance"): (_A,),
-    ("librarian", "drain"): (_A,),
-    ("librarian", "forget"): (_A,),
-    ("librarian", "healStatus"): (_L, _A),
-    ("librarian", "healOrder"): (_A,),
-    ("librarian", "drill"): (_L, _A),
-    ("librarian", "drillStatus"): (_L, _A),
-    ("librarian", "health"): (_B, _L, _A),
-    ("librarian", "fsck"): (_A,),
-    ("librarian", "mend"): (_A,),
-    ("librarian", "rebuild"): (_A,),
-    ("shepherd", "get"): (_B, _L),
-    ("shepherd", "put"): (_B, _L),
-    ("shepherd", "stat"): (_B, _L, _A),
-    ("shepherd", "delete"): (_L,),
-    ("shepherd", "toggleReport"): (_A,),
-    ("shepherd", "copy"): (_L,),
-    ("shepherd", "drill"): (_L,),
-    ("shepherd", "prove"): (_L,),
-    ("shepherd", "scrub"): (_L, _A),
-    ("shepherd", "scrubPage"): (_A,),
-    ("shepherd", "discard"): (_A,),
-    ("shepherd", "readmit"): (_L, _A),
-    ("shepherd", "status"): (_B, _L, _A),
-    ("shepherd", "records"): (_L, _A),
-    ("bartender", "addReplica"): (_S,),
+ACCESS: Final[dict[tuple[str, str], tuple[Role, ...]]] = {
+    (port.name, row.name): row.roles
+    for port in TABLES.values()
+    for row in port.by_method.values()
+    if row.roles is not EVERYONE
 }
-"""Service operations and the roles that may call each. Other Bartender operations are for everyone."""
-
-BARTENDER_FOR_EVERYONE = frozenset(
-    {
-        "stat", "list", "makeCollection", "unmakeCollection", "makeMountpoint", "unmakeMountpoint", "move", "putFile",
-        "getFile", "delFile", "unlink", "undelete", "listDeleted", "modify", "startPut", "commitPut",
-    }
-)  # fmt: skip
+"""The operations that are not for everyone, by service and name on the wire, and the roles that may call each."""
 
 
 def check_access(call: Call, service: str, operation: str) -> None:
-    """Refuse a call that the table does not allow.
+    """Refuse a call that the table does not allow. Raises: DENIED, naming the roles that may call it."""
+    port = TABLES.get(service)
+    row = port.by_name.get(operation) if port is not None else None
+    if row is None:
+        raise _refusal(call, service, operation, ())
+    admit(call, row)
 
-    Raises: DENIED, naming the roles that may call it.
-    """
-    if service == "bartender" and operation in BARTENDER_FOR_EVERYONE:
+
+def admit(call: Call, row: PortMethod) -> None:
+    """Refuse a call of an operation to whoever holds none of its roles. Raises: DENIED, naming them."""
+    allowed = row.roles
+    if allowed is EVERYONE:
         return
-    allowed = ACCESS.get((service, operation), ())
     for role in call.roles:  # no generator: this is asked three times for each read
         if role in allowed:
             return
+    raise _refusal(call, row.service, row.name, allowed)
+
+
+def _refusal(call: Call, service: str, operation: str, allowed: tuple[Role, ...]) -> CheloniaError:
     names = ", ".join(role.value for role in allowed) or "nobody"
     cause = f"{call.dn} is not registered and approved as {names}"
-    raise CheloniaError(Kind.DENIED, f"{service}.{operation}", "", cause)
+    return CheloniaError(Kind.DENIED, f"{service}.{operation}", "", cause)
+
+
+def guarded(
+    port: PortTable, check: Callable[[Any, Call, PortMethod], None] | None = None
+) -> Callable[[type[T]], type[T]]:
+    """Have a service check every call of an operation of `port` before its handler begins.
+
+    Args: `check`: given the service, the call and the row; where more is asked than a role it begins with `admit`.
+    """
+
+    def with_guard(service: type[T]) -> type[T]:
+        for method, row in port.by_method.items():  # a row without a handler is an AttributeError at import
+            setattr(service, method, _guard(getattr(service, method), row, check))
+        return service
+
+    return with_guard
+
+
+def _guard(handler: Any, row: PortMethod, check: Callable[[Any, Call, PortMethod], None] | None) -> Any:
+    @functools.wraps(handler)
+    def checked(self: Any, call: Call, *args: Any, **named: Any) -> Coroutine[Any, Any, Any]:
+        try:
+            if check is None:
+                admit(call, row)
+            else:
+                check(self, call, row)
+        except CheloniaError as error:
+            return _refused(error)  # raised where the call is awaited, as if the handler had refused it
+        return handler(self, call, *args, **named)  # type: ignore[no-any-return]
+
+    return checked
+
+
+async def _refused(error: CheloniaError) -> None:
+    raise error
 
 
 def own_shepherd(call: Call, shepherd: ServiceId, operation: str) -> None:

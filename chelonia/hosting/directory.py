@@ -7,7 +7,7 @@ from typing import Final
 
 from chelonia.core.ids import ServiceId
 from chelonia.core.shepherd import Shepherd
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteShepherd
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_shepherd
 
 STUBS_MAX: Final = 4096
 """Stubs remembered; they are small, and the connections under them are pooled elsewhere."""
@@ -33,7 +33,7 @@ class ShepherdDirectory:
             return local
         known = self._remote.get(service)
         if known is None:
-            known = self._remote[service] = RemoteShepherd(self._link, (service,), self._patience)
+            known = self._remote[service] = remote_shepherd(self._link, (service,), self._patience)
             if len(self._remote) > STUBS_MAX:
                 self._remote.popitem(last=False)
         return known

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from chelonia.core.ids import ServiceId
 from chelonia.core.librarian import Heartbeat, Librarian
 from chelonia.hosting.net.http_messages import Request
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteLibrarian
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_librarian
 
 KNOCK_S: Final = 1.0
 """How long a door is knocked at: an address that does not answer at once is not certainly empty."""
@@ -30,14 +30,14 @@ class HttpNeighbours:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._stubs: dict[ServiceId, RemoteLibrarian] = {}
+        self._stubs: dict[ServiceId, Librarian] = {}
         self._knocks = asyncio.Semaphore(KNOCKS_MAX)
 
     def librarian(self, service: ServiceId) -> Librarian:
         """Another Librarian."""
         if service not in self._stubs:
             patience = Patience(retry_ms=0, read_ms=ASK_MS)
-            self._stubs[service] = RemoteLibrarian(self._link, (service,), patience)
+            self._stubs[service] = remote_librarian(self._link, (service,), patience)
         return self._stubs[service]
 
     async def refused(self, service: ServiceId) -> bool:

@@ -59,7 +59,7 @@ from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.http_messages import Door
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 from chelonia.hosting.record_key import load_record_key, save_record_key
 from chelonia.hosting.signer import KeyVerifier, load_signer
@@ -191,7 +191,7 @@ class Node:
             self._keep("page scrub", scrub.run(REPLACE if section.replica_id else RESTORE, self._ids.uniform()))
         self._ahash = ahash
         self._doors["ahash"] = SoapDoor(AHASH, ahash, section.id, self._parts).serve
-        self._offered |= offer(AHASH, ahash, BRIEF, ahash.at_once)
+        self._offered |= offer(AHASH.table, ahash, BRIEF, ahash.at_once)
         call = self._own(Role.LIBRARIAN, section.id)
 
         async def check() -> None:
@@ -249,7 +249,7 @@ class Node:
         settings = LibrarianSettings(bootstrap=trusted(self._config), record_key=known, **tuning)
         neighbours, carrier, strain = HttpNeighbours(self._link), HttpCarrier(self._client), Strain()
         world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings, neighbours, carrier, strain)
-        ahash = self._ahash or RemoteAHash(self._link, section.ahash)
+        ahash = self._ahash or remote_ahash(self._link, section.ahash)
         librarian = LibrarianService(ahash, Identity(self._dn, ServiceId(section.id)), world)
         if not await self._persist("librarian", librarian.start):
             return
@@ -280,7 +280,7 @@ class Node:
             return
         key = read_secret(Path(section.token_key_file))
         settings = BartenderSettings(self._dn, ServiceId(section.id), key, **section.tuning)
-        librarian = self._librarian or RemoteLibrarian(self._link, section.librarians)
+        librarian = self._librarian or remote_librarian(self._link, section.librarians)
         bartender = BartenderService(librarian, self._directory, self._clock, self._ids, settings)
         self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
         call = self._own(Role.BARTENDER, section.id)
@@ -364,9 +364,9 @@ class Node:
         """The context of what the node itself asks a service it hosts."""
         return Call(self._dn, (role,), ServiceId(service_id), request_id=f"{self._config.node.name}-self")
 
-    def _remote_librarians(self, urls: tuple[str, ...], own_id: ServiceId) -> RemoteLibrarian:
+    def _remote_librarians(self, urls: tuple[str, ...], own_id: ServiceId) -> Librarian:
         """A failing-over stub; a Shepherd retries in its own loops, so the stub itself asks each once."""
-        return RemoteLibrarian(replace(self._link, service_id=own_id), urls, Patience(retry_ms=0, read_ms=10_000))
+        return remote_librarian(replace(self._link, service_id=own_id), urls, Patience(retry_ms=0, read_ms=10_000))
 
     def _each_librarian(self, urls: tuple[str, ...], own_id: ServiceId) -> tuple[Librarian, ...]:
         """All Librarians, each by itself: the one in this process, and those that are named."""
@@ -383,7 +383,7 @@ class Node:
         for section in (config.bartender, config.shepherd):
             if section is not None:
                 own_id = ServiceId(section.id)
-                remote = RemoteLibrarian(self._link, section.librarians, Patience(retry_ms=0, read_ms=5_000))
+                remote = remote_librarian(self._link, section.librarians, Patience(retry_ms=0, read_ms=5_000))
                 call = self._own(Role.SHEPHERD, own_id)
                 return lambda: remote.services(call)
         return None

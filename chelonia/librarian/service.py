@@ -1,9 +1,8 @@
 """The Librarian: one service behind `core.librarian.Librarian`.
 
-This file checks who may call, hands each operation to the part that knows it - `names`, `uploads.act`, `nodes`,
-`healer` - and keeps the background work going, anew when older metadata have been put back. Every namespace operation
-is one transact; what is decided stands in pure modules (`tree`, `uploads.decide`, `blobs`, `reports`, `health`,
-`repair`).
+This file hands each operation to the part that knows it - `names`, `uploads.act`, `nodes`, `healer` - and
+keeps the background work going, anew when older metadata have been put back. Every namespace operation is one transact;
+what is decided stands in pure modules (`tree`, `uploads.decide`, `blobs`, `reports`, `health`, `repair`).
 
 A memo (`recall`) is the GUID the operation made or changed, for an upload followed by a blank and its blob.
 """
@@ -12,24 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from chelonia.core.access import check_access, own_shepherd
+from chelonia.core import operations
+from chelonia.core.access import guarded, own_shepherd
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
-from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, BlobId, Guid, Ms, ServiceId
+from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, BlobId, Guid, ServiceId
 from chelonia.core.librarian import (
     NOBODY,
     TYPE_COLLECTION,
-    BeginPut,
-    Begun,
-    CommitFile,
-    Committed,
-    Delete,
-    EntryPage,
     Finding,
     FsckPage,
     HealthSummary,
@@ -40,7 +36,6 @@ from chelonia.core.librarian import (
     Mended,
     ModifyOutcome,
     ModifyRequest,
-    Move,
     NewOutcome,
     NewRequest,
     NodeView,
@@ -49,16 +44,7 @@ from chelonia.core.librarian import (
     Report,
     ReportAnswer,
     ServiceRecord,
-    SetWanted,
-    TrashPage,
-    Traversal,
-    Undelete,
-    Unlink,
-    Unmake,
 )
-from chelonia.core.metadata import Filter, StoredObject
-from chelonia.core.names import LogicalName
-from chelonia.core.replicas import Receipt
 from chelonia.librarian.context import Footing
 from chelonia.librarian.healer import Healer
 from chelonia.librarian.metadata.elements import check, put_all, version
@@ -73,10 +59,24 @@ from chelonia.librarian.recovery.rebuild.act import Rebuilding, Tools
 from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 RECORD_KEY_BYTES = 32
 
 
+def _in(
+    room: Callable[[_Parts], Callable[P, Awaitable[T]]],
+) -> Callable[Concatenate[LibrarianService, P], Coroutine[Any, Any, T]]:
+    """An operation that a room carries out as the port has it."""
+
+    async def handler(self: LibrarianService, /, *args: P.args, **named: P.kwargs) -> T:
+        return await room(self._parts)(*args, **named)
+
+    return handler
+
+
+@guarded(operations.LIBRARIAN)
 class LibrarianService:
     """The namespace service. `start` before use, `run` beside it, `stop` at the end.
 
@@ -219,110 +219,51 @@ class LibrarianService:
 
     async def new(self, call: Call, requests: tuple[NewRequest, ...]) -> tuple[NewOutcome, ...]:
         """Make entry objects without names, each in one transact."""
-        check_access(call, "librarian", "new")
         total = len(requests)
         return tuple([await self._parts.names.new(numbered(call, i, total), r) for i, r in enumerate(requests)])
 
-    async def get(self, call: Call, guids: tuple[Guid, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """Return entries as readers see them; unknown and pending ones come back with version 0."""
-        check_access(call, "librarian", "get")
-        return await self._parts.names.get(call, guids, needed)
-
-    async def traverse(self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()) -> tuple[Traversal, ...]:
-        """Follow Logical Names as far as they go."""
-        check_access(call, "librarian", "traverseLN")
-        return await self._parts.names.traverse(call, names, needed)
+    get = _in(lambda parts: parts.names.get)
+    traverse = _in(lambda parts: parts.names.traverse)
 
     async def modify_metadata(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[ModifyOutcome, ...]:
         """Change single properties of entries, each atomically."""
-        check_access(call, "librarian", "modifyMetadata")
         total = len(requests)
         return tuple([await self._parts.names.modify(numbered(call, i, total), r) for i, r in enumerate(requests)])
 
     async def remove(self, call: Call, requests: tuple[tuple[str, Guid], ...]) -> tuple[RemoveOutcome, ...]:
         """Remove entries with all their names and replicas."""
-        check_access(call, "librarian", "remove")
         total = len(requests)
         return tuple([await self._parts.names.remove(numbered(call, i, total), *r) for i, r in enumerate(requests)])
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
         """Apply a Shepherd's report about its own replicas, once and in order."""
-        check_access(call, "librarian", "report")
         own_shepherd(call, report.shepherd, "report")
         return await self._parts.nodes.report(call, report)
 
     # --- the transactional namespace --------------------------------------------------------------------------------
 
-    async def make_entry(self, call: Call, request: MakeEntry) -> Guid:
-        """Make an entry and its name at once."""
-        check_access(call, "librarian", "makeEntry")
-        return await self._parts.names.make_entry(call, request)
-
-    async def begin_put(self, call: Call, request: BeginPut) -> Begun:
-        """Prepare an upload."""
-        check_access(call, "librarian", "beginPut")
-        return await self._parts.uploads.begin_put(call, request)
-
-    async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
-        """Turn a pending upload into a file."""
-        check_access(call, "librarian", "commitPut")
-        return await self._parts.uploads.commit_put(call, guid, receipts)
-
-    async def commit_file(self, call: Call, request: CommitFile) -> Committed:
-        """Make the file of a bytes-first upload."""
-        check_access(call, "librarian", "commitFile")
-        return await self._parts.uploads.commit_file(call, request)
-
-    async def unlink(self, call: Call, request: Unlink) -> None:
-        """Drop one name."""
-        check_access(call, "librarian", "unlink")
-        await self._parts.names.unlink(call, request)
-
-    async def delete(self, call: Call, request: Delete) -> None:
-        """Remove a file or mount point."""
-        check_access(call, "librarian", "delete")
-        await self._parts.names.delete(call, request)
-
-    async def unmake(self, call: Call, request: Unmake) -> None:
-        """Remove an empty collection."""
-        check_access(call, "librarian", "unmake")
-        await self._parts.names.unmake(call, request)
-
-    async def move(self, call: Call, request: Move) -> None:
-        """Rename, move or hard-link."""
-        check_access(call, "librarian", "move")
-        await self._parts.names.move(call, request)
-
-    async def undelete(self, call: Call, request: Undelete) -> None:
-        """Bring a file back from the trash."""
-        check_access(call, "librarian", "undelete")
-        await self._parts.names.undelete(call, request)
-
-    async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
-        """Return a page of the deleted files that are kept."""
-        check_access(call, "librarian", "trash")
-        return await self._parts.names.trash(call, under, after, limit)
-
-    async def set_wanted(self, call: Call, request: SetWanted) -> None:
-        """Change a file's number of wanted replicas."""
-        check_access(call, "librarian", "setWanted")
-        await self._parts.names.set_wanted(call, request)
-
-    async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter = ()) -> EntryPage:
-        """Return a page of a collection's children."""
-        check_access(call, "librarian", "entries")
-        return await self._parts.names.entries(call, guid, after, limit, needed)
+    make_entry = _in(lambda parts: parts.names.make_entry)
+    begin_put = _in(lambda parts: parts.uploads.begin_put)
+    commit_put = _in(lambda parts: parts.uploads.commit_put)
+    commit_file = _in(lambda parts: parts.uploads.commit_file)
+    unlink = _in(lambda parts: parts.names.unlink)
+    delete = _in(lambda parts: parts.names.delete)
+    unmake = _in(lambda parts: parts.names.unmake)
+    move = _in(lambda parts: parts.names.move)
+    undelete = _in(lambda parts: parts.names.undelete)
+    trash = _in(lambda parts: parts.names.trash)
+    set_wanted = _in(lambda parts: parts.names.set_wanted)
+    entries = _in(lambda parts: parts.names.entries)
 
     async def recall(self, call: Call) -> str | None:
         """The memo of an operation that applied under this request key, or None."""
-        check_access(call, "librarian", "recall")
         outcome = await self._parts.records.recall(call)
         return outcome.memo if outcome is not None and outcome.applied else None
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
-        """Note that a Shepherd lives. Not in the access table's hands: an unknown identity is recorded as waiting."""
+        """Note that a Shepherd lives; an unknown identity is recorded as waiting."""
         answer = await self._parts.nodes.heartbeat(call, beat)
         control = self._parts.healer.control
         return replace(answer, copy_bytes_per_s_max=control.bytes_per_s, copies_at_once_max=control.copies_per_node)
@@ -333,89 +274,68 @@ class LibrarianService:
 
     async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
         """What this Librarian knows of Shepherds by itself."""
-        check_access(call, "librarian", "hearing")
         return await self._parts.healer.words(shepherds)
 
     async def consider(self, call: Call, blobs: tuple[BlobId, ...]) -> None:
         """Plan these blobs: another Librarian found something to do for the repair leader."""
-        check_access(call, "librarian", "consider")
         self._parts.healer.consider(blobs)
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
         """What the namespace believes to be on a Shepherd."""
-        check_access(call, "librarian", "inventory")
         own_shepherd(call, shepherd, "inventory")
         return await self._parts.nodes.inventory(call, shepherd, after, limit)
 
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
         """All Shepherds known, ordered by service id."""
-        check_access(call, "librarian", "nodes")
         views = self._parts.nodes.views()
         return await self._parts.life.told(call, views) if call.has(Role.ADMINISTRATOR) else views
 
     async def services(self, call: Call) -> tuple[ServiceRecord, ...]:
         """All registered identities, ordered by role and id."""
-        check_access(call, "librarian", "services")
         await self._parts.nodes.refresh(call)
         return self._parts.nodes.services()
 
-    async def approve(self, call: Call, record: ServiceRecord) -> None:
-        """Approve or withdraw a service identity."""
-        check_access(call, "librarian", "approve")
-        await self._parts.nodes.approve(call, record)
-
-    async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
-        """Announce planned absence."""
-        check_access(call, "librarian", "maintenance")
-        await self._parts.nodes.maintenance(call, shepherd, until_ms)
+    approve = _in(lambda parts: parts.nodes.approve)
+    maintenance = _in(lambda parts: parts.nodes.maintenance)
 
     async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
         """Have a Shepherd emptied, or no longer."""
-        check_access(call, "librarian", "drain")
         await self._parts.life.drain(call, shepherd, on=on)
 
     async def forget(
         self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
     ) -> ForgetPage:
         """Declare a Shepherd lost for good, a page at a time."""
-        check_access(call, "librarian", "forget")
         return await self._parts.life.forget(call, shepherd, after, check_only=check_only, accept_loss=accept_loss)
 
     async def heal_status(self, call: Call) -> HealStatus:
         """Report how far healing is."""
-        check_access(call, "librarian", "healStatus")
         if call.has(Role.LIBRARIAN):
             return self._parts.healer.own_status()
         return await self._parts.healer.status()
 
     async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
         """Pause, resume or limit healing."""
-        check_access(call, "librarian", "healOrder")
         return await self._parts.healer.order(call, order)
 
     async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
         """Begin a drill, say whether one may begin, or call one off."""
-        check_access(call, "librarian", "drill")
         return await self._parts.healer.drill(call, order)
 
     async def drill_status(self, call: Call) -> DrillStatus:
         """Report the present or last drill."""
-        check_access(call, "librarian", "drillStatus")
         return await self._parts.healer.drill_status(own=call.has(Role.LIBRARIAN))
 
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""
-        check_access(call, "librarian", "health")
         return self._parts.healer.summary()
 
     async def fsck(self, call: Call, below: Guid, cursor: str) -> FsckPage:
         """Check a piece of the metadata."""
-        check_access(call, "librarian", "fsck")
         return await self._parts.fsck.check(call, below, cursor)
 
     async def rebuild(self, call: Call, begin: bool, late: ServiceId = NOBODY) -> RebuildStatus:
         """Restore an empty namespace from the Shepherds, bring in what a late one knew, or tell how far that is."""
-        check_access(call, "librarian", "rebuild")
         if self._parts.rebuilding is None:
             raise CheloniaError(Kind.NOT_SUPPORTED, "rebuild", cause="this Librarian cannot read from Shepherds")
         if begin:
@@ -424,7 +344,6 @@ class LibrarianService:
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
         """Repair what fsck has found. Raises: CONFLICT during a rebuild: what looks broken is not restored yet."""
-        check_access(call, "librarian", "mend")
         if under_way(await self._parts.records.one(call.strongly(), REBUILD_OBJECT)):
             cause = "a rebuild is under way; repair when `chelonia admin rebuild` has ended"
             raise CheloniaError(Kind.CONFLICT, "fsck", cause=cause)
@@ -436,11 +355,12 @@ class _Parts:
 
     def __init__(self, ahash: AHash, identity: Identity, world: World) -> None:
         records = self.records = Records(ahash, identity)
-        nodes = self.nodes = Nodes(records, world, world.clock.monotonic_ms())
-        self.names = Names(records, world, nodes.present)
+        nodes: Nodes = Nodes(records, world, world.clock.monotonic_ms())
+        self.nodes: Nodes = nodes
+        self.names: Names = Names(records, world, nodes.present)
         rechecking = Rechecking(world, identity.call(), nodes.table)
         nodes.listen(rechecking.heard)
-        self.uploads = Uploads(records, world, self.names, nodes.table.verify_key, rechecking)
+        self.uploads: Uploads = Uploads(records, world, self.names, nodes.table.verify_key, rechecking)
         self.healer = Healer(records, nodes, self.uploads, identity, world)
         self.life = self.healer.life
         self.fsck = Fsck(records, world)

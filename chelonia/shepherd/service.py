@@ -1,8 +1,7 @@
 """The Shepherd service: the control operations and the data plane of one storage node, put together from its parts.
 
 `start` raises the boot number durably and rebuilds the index from the records; `run` keeps heartbeats, reports, scrub
-and expiry going until cancelled; `stop` ends what requests left running. Every control operation passes the table of
-`core.access`; bytes move on tickets alone.
+and expiry going until cancelled; `stop` ends what requests left running. Bytes move on tickets alone.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from chelonia.core import bounds
-from chelonia.core.access import check_access
+from chelonia.core import bounds, operations
+from chelonia.core.access import admit, guarded
 from chelonia.core.caller import Call
 from chelonia.core.drills import ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
+from chelonia.core.operations import PortMethod
 from chelonia.core.position import Position
 from chelonia.core.replicas import Receipt
 from chelonia.core.shepherd import (
@@ -74,6 +74,7 @@ class _Aside:
     unfinished_bytes: int = 0
 
 
+@guarded(operations.SHEPHERD, lambda service, call, row: service.check(call, row))
 class ShepherdService:
     """One Shepherd. Implements `core.shepherd.Shepherd` and `core.shepherd.ShepherdData`."""
 
@@ -230,19 +231,16 @@ class ShepherdService:
 
     async def get(self, call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Issue read tickets. Raises: DENIED, BAD_REQUEST."""
-        self._admit(call, "get")
         _check_bulk(len(requests), "get")
         return self._downloads.offer(requests)
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Reserve space and issue write tickets. Raises: DENIED, BAD_REQUEST, BUSY for a repair copy."""
-        self._admit(call, "put")
         _check_bulk(len(requests), "put")
         return await self._uploads.offer(requests)
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[StatOutcome, ...]:
         """Describe replicas by (request id, reference). Raises: DENIED, BAD_REQUEST, UNAVAILABLE without its disk."""
-        self._admit(call, "stat")
         _check_bulk(len(references), "stat")
         await self._node.disk.require(hard=True)  # other copies are given up on this word
         return tuple(self._stat_one(request_id, reference) for request_id, reference in references)
@@ -254,7 +252,6 @@ class ShepherdService:
 
         Raises: DENIED, BAD_REQUEST, UNAVAILABLE when the disk is not there.
         """
-        self._admit(call, "delete")
         _check_bulk(len(references), "delete")
         node = self._node
         refusal = authorities.refusal(node.state, authority)
@@ -273,7 +270,6 @@ class ShepherdService:
 
     async def toggle_report(self, call: Call, on: bool) -> bool:
         """Stop or resume heartbeats and reports. Returns whether reporting is on now. Raises: DENIED."""
-        self._admit(call, "toggleReport")
         self._reporting.on = on
         self._node.news.set()
         log.info("reporting is %s by=%s", "on" if on else "off", call.dn)
@@ -281,20 +277,17 @@ class ShepherdService:
 
     async def prove(self, call: Call, challenge: Challenge) -> tuple[str, ...]:
         """Prove that replicas are here. Raises: DENIED, BAD_REQUEST, UNAVAILABLE without its disk."""
-        self._admit(call, "prove")
         check_challenge(challenge)
         await self._node.disk.require(hard=True)  # other copies are given up on this word
         return tuple([await proof(self._node, challenge.nonce, question) for question in challenge.questions])
 
     async def drill(self, call: Call, order: ShepherdDrill) -> int:
         """Do what a drill asks of this Shepherd. Raises: DENIED, CONFLICT, NOT_ALIVE, UNAVAILABLE without its disk."""
-        check_access(call, "shepherd", "drill")
         return await self._drilling.obey(call, order)
 
     async def copy(self, call: Call, order: CopyOrder) -> Receipt:
         """Push a replica; returns the other Shepherd's receipt. Raises: DENIED, NOT_ALIVE, NETWORK, BAD_TICKET, ...;
         BUSY, about the Shepherd where no place for one more copy came free (`places`)."""
-        self._admit(call, "copy")
         async with self._node.sending.one("copy"):
             held = self._node.index.get(order.reference)
             if held is None or not held.alive:
@@ -306,18 +299,15 @@ class ShepherdService:
 
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """Check these replicas now (all when empty); returns how many are damaged. Raises: DENIED."""
-        self._admit(call, "scrub")
         return await self._scrubber.check_now(references)
 
     async def scrub_page(self, call: Call, order: ScrubOrder) -> ScrubPage:
         """Check some replicas now, at the rate of the scrub. Raises: DENIED, BAD_REQUEST, UNAVAILABLE."""
-        self._admit(call, "scrubPage")
         _check_bulk(len(order.references), "scrubPage")
         return await self._scrubber.page(order)
 
     async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
         """Erase from quarantine what is there when its turn comes. Raises: DENIED, BAD_REQUEST, UNAVAILABLE."""
-        self._admit(call, "discard")
         _check_bulk(len(references), "discard")
         await self._node.disk.require()
         count = 0
@@ -330,7 +320,6 @@ class ShepherdService:
 
     async def readmit(self, call: Call) -> int:
         """Ask the namespace again about what is in quarantine. Raises: DENIED, UNAVAILABLE."""
-        self._admit(call, "readmit")
         await self._node.disk.require()
         return await self._readmit()
 
@@ -378,7 +367,6 @@ class ShepherdService:
 
     async def status(self, call: Call) -> ShepherdStatus:
         """Describe this node. Raises: DENIED."""
-        self._admit(call, "status")
         node = self._node
         here = await node.disk.look()
         free, total = await node.ports.blobs.space() if here else (0, 0)
@@ -400,7 +388,6 @@ class ShepherdService:
 
     async def records(self, call: Call, after: str, limit: int) -> RecordPage:
         """A page of what stands beside the replicas. Raises: DENIED, BAD_REQUEST."""
-        self._admit(call, "records")
         return await records_page(self._node, after, min(max(limit, 1), bounds.REFERENCES_PAGE))
 
     # --- the data plane -------------------------------------------------------------------------------------------
@@ -420,10 +407,11 @@ class ShepherdService:
         self._drilling.require_answering("GET")
         return await self._downloads.open(call, ticket)
 
-    def _admit(self, call: Call, operation: str) -> None:
+    def check(self, call: Call, row: PortMethod) -> None:
         """Raises: DENIED to who may not, UNAVAILABLE to everybody while a drill keeps this Shepherd silent."""
-        check_access(call, "shepherd", operation)
-        self._drilling.require_answering(operation)
+        admit(call, row)
+        if row.method != "drill":
+            self._drilling.require_answering(row.name)
 
     # --- single elements ------------------------------------------------------------------------------------------
 

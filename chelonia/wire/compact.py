@@ -14,9 +14,8 @@ passed over, what is missing has its default, so that one version of skew is har
 
 from __future__ import annotations
 
-import inspect
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -24,8 +23,8 @@ import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.operations import PortMethod, PortTable
 from chelonia.core.position import Position
-from chelonia.wire.operations import Service
 
 T = TypeVar("T")
 PROTOCOL: Final = "chelonia-compact/1"
@@ -152,9 +151,9 @@ class Method:
     result: msgspec.msgpack.Decoder[Any]
 
 
-def methods(service: Service) -> dict[str, Method]:
-    """The methods of a service by name; what is written down in its table is all there is."""
-    return {operation.method: _method(operation.spec.method) for operation in service.operations}
+def methods(table: PortTable) -> dict[str, Method]:
+    """The methods of a port by name; what is written down in its table is all there is."""
+    return {row.method: _method(row) for row in table.by_method.values()}
 
 
 def encode_asked(asked: Asked | Asking) -> bytes:
@@ -232,11 +231,10 @@ _ASKED: Final = msgspec.msgpack.Decoder(Asked)
 _ANSWERED: Final = msgspec.msgpack.Decoder(Answered)
 
 
-def _method(function: Callable[..., Any]) -> Method:
-    hints = typing.get_type_hints(function)
-    names = [name for name in inspect.signature(function).parameters if name not in ("self", "call")]
-    arguments = tuple[tuple(hints[name] for name in names)] if names else tuple[()]  # type: ignore[misc]
-    return Method(function.__name__, msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(hints["return"]))
+def _method(row: PortMethod) -> Method:
+    hints = typing.get_type_hints(row.function)
+    arguments = tuple[tuple(hints[name] for name in row.arguments)] if row.arguments else tuple[()]  # type: ignore[misc]
+    return Method(row.method, msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(hints["return"]))
 
 
 def _frame(value: Asked | Asking | Answer, bytes_max: int) -> bytes:

@@ -1,8 +1,8 @@
 """What an operation and a service are on the wire, before any particular one.
 
-An `Operation` joins a wire name (as in `core.access`) with a port method and the descriptions of its request and
-answer. The four tables (`operations_ahash`, ...) are the only place where a wire form is written down: codec and WSDL
-both come from them.
+An `Operation` joins a row of `core.operations` with the descriptions of its request and answer. The four tables
+(`operations_ahash`, ...) are the only place where a SOAP form is written down: codec and WSDL both come from them. What
+has none is asked in the compact encoding alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from chelonia.core.operations import PortTable
 from chelonia.wire.schema import Codec, Record, compile_record
 
 NAMESPACES: Final[Mapping[str, str]] = {
@@ -24,15 +25,14 @@ NAMESPACES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spec:
-    """One operation as a table writes it down.
+    """The SOAP form of one operation.
 
-    Fields: `name` on the wire; `method` of the port; `request` (the value is the argument tuple) and `answer`.
+    Fields: `method` of the port; `request` (the value is the argument tuple) and `answer`.
     `answer_name`: the answer's root element, empty for `<name>Response`; `answer_prefix`: that of the service unless
     the original was odd (empty: no namespace). `echo`: leaves of the request, by name, that the answer repeats though
     the port does not know them; then the answer's value is (result, echoed texts).
     """
 
-    name: str
     method: Callable[..., Any]
     request: Record
     answer: Record
@@ -56,9 +56,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """A service's table: `name` as in `core.access`, prefix and namespace, operations in the order written down."""
+    """A service in SOAP: the table of its port, prefix and namespace, operations in the order written down."""
 
     name: str
+    table: PortTable
     prefix: str
     namespace: str
     operations: tuple[Operation, ...]
@@ -71,11 +72,12 @@ class Service:
         return f"org.nordugrid.storage.{self.name}"
 
 
-def service(name: str, prefix: str, specs: tuple[Spec, ...]) -> Service:
-    """Compile a table."""
-    operations = tuple(_operation(spec, prefix) for spec in specs)
+def service(table: PortTable, prefix: str, specs: tuple[Spec, ...]) -> Service:
+    """Compile the SOAP forms of a port's operations."""
+    operations = tuple(_operation(table, spec, prefix) for spec in specs)
     return Service(
-        name=name,
+        name=table.name,
+        table=table,
         prefix=prefix,
         namespace=NAMESPACES[prefix],
         operations=operations,
@@ -84,12 +86,14 @@ def service(name: str, prefix: str, specs: tuple[Spec, ...]) -> Service:
     )
 
 
-def _operation(spec: Spec, prefix: str) -> Operation:
+def _operation(table: PortTable, spec: Spec, prefix: str) -> Operation:
+    row = table.by_method[spec.method.__name__]
+    assert row.function is spec.method, "the form is of a method of this port"
     return Operation(
         spec=spec,
-        name=spec.name,
-        method=spec.method.__name__,
-        answer_name=spec.answer_name or f"{spec.name}Response",
+        name=row.name,
+        method=row.method,
+        answer_name=spec.answer_name or f"{row.name}Response",
         answer_prefix=prefix if spec.answer_prefix is None else spec.answer_prefix,
         request=compile_record(spec.request, prefix),
         answer=compile_record(spec.answer, prefix),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from chelonia.core import bounds
+from chelonia.core import bounds, operations
 from chelonia.core.ahash import (
     AHash,
     AHashStatus,
@@ -144,17 +144,15 @@ _STATUS = record(
 )
 
 AHASH: Final = service(
-    "ahash",
+    operations.AHASH,
     "ahash",
     (
         Spec(
-            "get",
             AHash.get,
             arguments(AHash.get, needed(), AnyDepth("IDs", "ID", "ids")),
             single(Listed("objects", Children("object", "objects", _OBJECT), required=True), _NOT_READY),
         ),
         Spec(
-            "change",
             AHash.change,
             arguments(AHash.change, bulk("change", "elements", _ELEMENT)),
             single(
@@ -163,7 +161,6 @@ AHASH: Final = service(
             ),
         ),
         Spec(
-            "transact",
             AHash.transact,
             arguments(
                 AHash.transact,
@@ -174,19 +171,16 @@ AHASH: Final = service(
             _TRANSACTED,
         ),
         Spec(
-            "recall",
             AHash.recall,
             arguments(AHash.recall, Text("requestKey", "key")),
             single(Child("outcome", "outcome", _TRANSACTED, default=None)),
         ),
         Spec(
-            "walk",
             AHash.walk,
             arguments(AHash.walk, bulk("walk", "walks", _WALK), needed()),
             answers("walk", _WALKED),
         ),
         Spec(
-            "scan",
             AHash.scan,
             arguments(
                 AHash.scan,
@@ -198,24 +192,21 @@ AHASH: Final = service(
             _PAGE,
         ),
         Spec(
-            "objects",
             AHash.objects,
             arguments(AHash.objects, extra("after", "after"), Text("limit", "limit", INT)),
             _IDS,
         ),
         Spec(
-            "backup",
             AHash.backup,
             arguments(AHash.backup, Text("name", "name")),
             single(Text("directory", "directory")),
         ),
         Spec(
-            "regroup",
             AHash.regroup,
             whole_argument(AHash.regroup, _GROUP_CHANGE),
             _STATUS,
         ),
-        Spec("status", AHash.status, arguments(AHash.status), _STATUS),
+        Spec(AHash.status, arguments(AHash.status), _STATUS),
     ),
 )
 """The A-Hash's operations."""

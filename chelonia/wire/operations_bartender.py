@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from chelonia.core import operations
 from chelonia.core.bartender import (
     AddReplicaRequest,
     Bartender,
@@ -146,16 +147,15 @@ _COMMIT_PUT = record(
 
 def _spec(name: str, method: Any, request: Record, answer: Record) -> Spec:
     """An operation of the common bulk form."""
-    return Spec(name, method, arguments(method, bulk(name, "requests", request)), answers(name, answer))
+    return Spec(method, arguments(method, bulk(name, "requests", request)), answers(name, answer))
 
 
 BARTENDER: Final = service(
-    "bartender",
+    operations.BARTENDER,
     "bar",
     (
         _spec("stat", Bartender.stat, _NAME, _STAT),
         Spec(
-            "list",
             Bartender.list,
             arguments(
                 Bartender.list,
@@ -175,7 +175,6 @@ BARTENDER: Final = service(
         _spec("putFile", Bartender.put_file, _PUT_FILE, _TRANSFER),
         _spec("getFile", Bartender.get_file, _GET_FILE, _TRANSFER),
         Spec(
-            "addReplica",
             Bartender.add_replica,
             arguments(
                 Bartender.add_replica,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from chelonia.core import bounds
+from chelonia.core import bounds, operations
 from chelonia.core.caller import Role
 from chelonia.core.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus
 from chelonia.core.healing import (
@@ -574,108 +574,95 @@ _GET_ELEMENT = single(_GUID)
 _L = Librarian
 
 
-def _command(name: str, method: Any, of: Record, answer: Record = NOTHING) -> Spec:
+def _command(method: Any, of: Record, answer: Record = NOTHING) -> Spec:
     """An operation with one message in, one out: the parts stand directly in request and answer."""
-    return Spec(name, method, whole_argument(method, of), answer)
+    return Spec(method, whole_argument(method, of), answer)
 
 
 LIBRARIAN: Final = service(
-    "librarian",
+    operations.LIBRARIAN,
     "lbr",
     (
         Spec(
-            "new",
             _L.new,
             arguments(_L.new, bulk("new", "requests", record(NewRequest, _REQUEST_ID, Metadata("metadata")))),
             answers("new", record(NewOutcome, _REQUEST_ID, _GUID, _SUCCESS)),
         ),
         Spec(
-            "get",
             _L.get,
             arguments(_L.get, needed(), bulk("get", "guids", _GET_ELEMENT)),
             answers("get", _OBJECT),
         ),
-        Spec("traverseLN", _L.traverse, replace(_TRAVERSE, take=_traverse_take), _TRAVERSALS, echo="requestID"),
+        Spec(_L.traverse, replace(_TRAVERSE, take=_traverse_take), _TRAVERSALS, echo="requestID"),
         Spec(
-            "modifyMetadata",
             _L.modify_metadata,
             arguments(_L.modify_metadata, bulk("modifyMetadata", "requests", _MODIFY)),
             answers("modifyMetadata", record(ModifyOutcome, Text("changeID", "change_id"), _SUCCESS)),
         ),
         Spec(
-            "remove",
             _L.remove,
             arguments(_L.remove, bulk("remove", "requests", _REMOVE)),
             answers("remove", record(RemoveOutcome, _REQUEST_ID, _SUCCESS)),
         ),
         Spec(
-            "report",
             _L.report,
             whole_argument(_L.report, _REPORT),
             _REPORT_ANSWER,
             answer_name="registerResponse",
         ),
-        _command("makeEntry", _L.make_entry, _MAKE_ENTRY, _GUID_ANSWER),
-        _command("beginPut", _L.begin_put, _BEGIN_PUT, _BEGUN),
-        Spec("commitPut", _L.commit_put, arguments(_L.commit_put, _GUID, _RECEIPTS), _COMMITTED),
-        _command("commitFile", _L.commit_file, _COMMIT_FILE, _COMMITTED),
-        _command("unlink", _L.unlink, _UNLINK),
-        _command("delete", _L.delete, _DELETE),
-        _command("unmake", _L.unmake, _UNMAKE),
-        _command("move", _L.move, _MOVE),
-        _command("undelete", _L.undelete, _UNDELETE),
+        _command(_L.make_entry, _MAKE_ENTRY, _GUID_ANSWER),
+        _command(_L.begin_put, _BEGIN_PUT, _BEGUN),
+        Spec(_L.commit_put, arguments(_L.commit_put, _GUID, _RECEIPTS), _COMMITTED),
+        _command(_L.commit_file, _COMMIT_FILE, _COMMITTED),
+        _command(_L.unlink, _UNLINK),
+        _command(_L.delete, _DELETE),
+        _command(_L.unmake, _UNMAKE),
+        _command(_L.move, _MOVE),
+        _command(_L.undelete, _UNDELETE),
         Spec(
-            "trash",
             _L.trash,
             arguments(_L.trash, extra("under", "under"), extra("after", "after"), Text("limit", "limit", INT)),
             _TRASH_PAGE,
         ),
-        _command("setWanted", _L.set_wanted, _SET_WANTED),
+        _command(_L.set_wanted, _SET_WANTED),
         Spec(
-            "entries",
             _L.entries,
             arguments(_L.entries, _GUID, extra("after", "after"), Text("limit", "limit", INT), needed()),
             _ENTRY_PAGE,
         ),
-        Spec("recall", _L.recall, arguments(_L.recall), single(Text("memo", "memo", default=None, omit=True))),
-        _command("heartbeat", _L.heartbeat, _HEARTBEAT, _HEARTBEAT_ANSWER),
+        Spec(_L.recall, arguments(_L.recall), single(Text("memo", "memo", default=None, omit=True))),
+        _command(_L.heartbeat, _HEARTBEAT, _HEARTBEAT_ANSWER),
         Spec(
-            "hearing",
             _L.hearing,
             arguments(_L.hearing, Listed("serviceList", Texts("serviceID", "shepherds"))),
             single(Listed("wordList", Texts("word", "words", form=enum_form(Word)))),
         ),
-        Spec("consider", _L.consider, arguments(_L.consider, Listed("blobList", Texts("blob", "blobs"))), NOTHING),
+        Spec(_L.consider, arguments(_L.consider, Listed("blobList", Texts("blob", "blobs"))), NOTHING),
         Spec(
-            "inventory",
             _L.inventory,
             arguments(
                 _L.inventory, Text("serviceID", "shepherd"), extra("after", "after"), Text("limit", "limit", INT)
             ),
             _INVENTORY,
         ),
-        Spec("nodes", _L.nodes, arguments(_L.nodes), single(Listed("nodeList", Children("node", "nodes", _NODE)))),
+        Spec(_L.nodes, arguments(_L.nodes), single(Listed("nodeList", Children("node", "nodes", _NODE)))),
         Spec(
-            "services",
             _L.services,
             arguments(_L.services),
             single(Listed("serviceList", Children("service", "services", _SERVICE))),
         ),
-        _command("approve", _L.approve, _SERVICE),
+        _command(_L.approve, _SERVICE),
         Spec(
-            "maintenance",
             _L.maintenance,
             arguments(_L.maintenance, Text("serviceID", "shepherd"), Text("untilMs", "until_ms", INT)),
             NOTHING,
         ),
         Spec(
-            "drain",
             _L.drain,
             arguments(_L.drain, Text("serviceID", "shepherd"), Text("on", "on", BOOL)),
             NOTHING,
         ),
         Spec(
-            "forget",
             _L.forget,
             arguments(
                 _L.forget,
@@ -686,17 +673,14 @@ LIBRARIAN: Final = service(
             ),
             _FORGET_PAGE,
         ),
-        Spec("healStatus", _L.heal_status, arguments(_L.heal_status), _HEAL_STATUS),
-        _command("healOrder", _L.heal_order, _HEAL_ORDER, _HEAL_STATUS),
-        _command("drill", _L.drill, _DRILL_ORDER, _DRILL_STATUS),
-        Spec("drillStatus", _L.drill_status, arguments(_L.drill_status), _DRILL_STATUS),
-        Spec("health", _L.health, arguments(_L.health), _HEALTH),
+        Spec(_L.heal_status, arguments(_L.heal_status), _HEAL_STATUS),
+        _command(_L.heal_order, _HEAL_ORDER, _HEAL_STATUS),
+        _command(_L.drill, _DRILL_ORDER, _DRILL_STATUS),
+        Spec(_L.drill_status, arguments(_L.drill_status), _DRILL_STATUS),
+        Spec(_L.health, arguments(_L.health), _HEALTH),
+        Spec(_L.rebuild, arguments(_L.rebuild, Text("begin", "begin", BOOL), extra("late", "late")), _REBUILD),
+        Spec(_L.fsck, arguments(_L.fsck, extra("GUID", "below"), extra("cursor", "cursor")), _FSCK),
         Spec(
-            "rebuild", _L.rebuild, arguments(_L.rebuild, Text("begin", "begin", BOOL), extra("late", "late")), _REBUILD
-        ),
-        Spec("fsck", _L.fsck, arguments(_L.fsck, extra("GUID", "below"), extra("cursor", "cursor")), _FSCK),
-        Spec(
-            "mend",
             _L.mend,
             arguments(_L.mend, replace(_FINDINGS, required=True)),
             single(Listed("mendedList", Children("mended", "results", _MENDED))),

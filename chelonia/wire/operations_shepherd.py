@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from chelonia.core import operations
 from chelonia.core.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
@@ -328,11 +329,10 @@ _RECORD = record(
 _RECORDS = record(RecordPage, Listed("recordList", Children("record", "items", _RECORD)), extra("after", "after"))
 
 SHEPHERD: Final = service(
-    "shepherd",
+    operations.SHEPHERD,
     "she",
     (
         Spec(
-            "get",
             Shepherd.get,
             arguments(Shepherd.get, bulk("get", "requests", _properties("getRequest", _get_make, _get_take))),
             _TURL["get"],
@@ -340,7 +340,6 @@ SHEPHERD: Final = service(
             answer_prefix="",
         ),
         Spec(
-            "put",
             Shepherd.put,
             arguments(Shepherd.put, bulk("put", "requests", _properties("putRequest", _put_make, _put_take))),
             _TURL["put"],
@@ -348,13 +347,11 @@ SHEPHERD: Final = service(
             answer_prefix="",
         ),
         Spec(
-            "stat",
             Shepherd.stat,
             arguments(Shepherd.stat, bulk("stat", "references", _NAMED_REFERENCE)),
             answers("stat", _STAT),
         ),
         Spec(
-            "delete",
             Shepherd.delete,
             arguments(
                 Shepherd.delete,
@@ -366,47 +363,40 @@ SHEPHERD: Final = service(
             answer_prefix="",
         ),
         Spec(
-            "toggleReport",
             Shepherd.toggle_report,
             arguments(Shepherd.toggle_report, Text("doReporting", "on", BOOL)),
             shaped(lambda on: on, lambda on: (on,), Content("on", TRUE_FALSE)),
             answer_prefix="lbr",
         ),
         Spec(
-            "copy",
             Shepherd.copy,
             whole_argument(Shepherd.copy, record(CopyOrder, _REFERENCE, Text("TURL", "turl"))),
             single(Child("receipt", "receipt", RECEIPT)),
         ),
         Spec(
-            "drill",
             Shepherd.drill,
             whole_argument(Shepherd.drill, _DRILL),
             single(Text("silentMs", "silent_ms", INT)),
         ),
         Spec(
-            "prove",
             Shepherd.prove,
             whole_argument(Shepherd.prove, _CHALLENGE),
             single(Listed("proofList", Texts("proof", "proofs"))),
         ),
         Spec(
-            "scrub",
             Shepherd.scrub,
             arguments(Shepherd.scrub, _REFERENCES),
             single(Text("damaged", "damaged", INT)),
         ),
-        Spec("scrubPage", Shepherd.scrub_page, whole_argument(Shepherd.scrub_page, _SCRUB_ORDER), _SCRUB_PAGE),
+        Spec(Shepherd.scrub_page, whole_argument(Shepherd.scrub_page, _SCRUB_ORDER), _SCRUB_PAGE),
         Spec(
-            "discard",
             Shepherd.discard,
             arguments(Shepherd.discard, _REFERENCES),
             single(Text("discarded", "discarded", INT)),
         ),
-        Spec("readmit", Shepherd.readmit, arguments(Shepherd.readmit), single(Text("readmitted", "readmitted", INT))),
-        Spec("status", Shepherd.status, arguments(Shepherd.status), _STATUS),
+        Spec(Shepherd.readmit, arguments(Shepherd.readmit), single(Text("readmitted", "readmitted", INT))),
+        Spec(Shepherd.status, arguments(Shepherd.status), _STATUS),
         Spec(
-            "records",
             Shepherd.records,
             arguments(Shepherd.records, extra("after", "after"), Text("limit", "limit", INT)),
             _RECORDS,

@@ -26,10 +26,10 @@ from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import (
     Link,
     Patience,
-    RemoteAHash,
-    RemoteBartender,
-    RemoteLibrarian,
-    RemoteShepherd,
+    remote_ahash,
+    remote_bartender,
+    remote_librarian,
+    remote_shepherd,
 )
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia_clients.administrator import Administrator, AdministratorPorts
@@ -92,7 +92,7 @@ def _open(
     http = open_http(find(settings, environ).tls)
     waiting = Waiting(SystemClock(), note) if note is not None else None
     link = replace(_link(http, trace, waiting), strong=strong)
-    return Client(RemoteBartender(link, bartenders), http, trouble=waiting or keep_quiet)
+    return Client(remote_bartender(link, bartenders), http, trouble=waiting or keep_quiet)
 
 
 def _link(http: HttpClient, trace: Teller | None, waiting: Waiting | None) -> Link:
@@ -120,9 +120,9 @@ def open_administrator(
     link = _link(http, trace, Waiting(SystemClock(), note) if note is not None else None)
     librarians, once = settings.librarian_urls(), Patience(retry_ms=0, read_ms=ONE_AHASH_MS)
     ports = AdministratorPorts(
-        shepherd=lambda service: RemoteShepherd(link, (service,)),
-        librarian=RemoteLibrarian(link, librarians) if librarians else None,
-        ahashes={url: RemoteAHash(link, (url,), once) for url in settings.ahash_urls()},
+        shepherd=lambda service: remote_shepherd(link, (service,)),
+        librarian=remote_librarian(link, librarians) if librarians else None,
+        ahashes={url: remote_ahash(link, (url,), once) for url in settings.ahash_urls()},
     )
     return Administrator(ports, http)
 

@@ -28,10 +28,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from chelonia.core.ahash import AHash
+from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms
-from chelonia.core.librarian import NodeView
+from chelonia.core.librarian import Librarian, NodeView
+from chelonia.core.shepherd import Shepherd
 from chelonia.hosting.config import parse_config, render_config
 from chelonia.hosting.net.certificates import CertificateAuthority
 from chelonia.hosting.net.clock import SystemClock, SystemIds
@@ -39,10 +42,10 @@ from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import (
     Link,
     Patience,
-    RemoteAHash,
-    RemoteBartender,
-    RemoteLibrarian,
-    RemoteShepherd,
+    remote_ahash,
+    remote_bartender,
+    remote_librarian,
+    remote_shepherd,
 )
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia_clients.client import Client
@@ -91,10 +94,10 @@ class Ports:
     """Typed stubs of every service, as one caller, over one pool of connections."""
 
     link: Link
-    ahash: RemoteAHash
-    librarian: RemoteLibrarian
-    bartender: RemoteBartender
-    shepherds: Mapping[str, RemoteShepherd]
+    ahash: AHash
+    librarian: Librarian
+    bartender: Bartender
+    shepherds: Mapping[str, Shepherd]
 
 
 @dataclass
@@ -375,10 +378,10 @@ class Cluster:
             link = Link(http_client, SystemClock(), SystemIds())
             yield Ports(
                 link,
-                RemoteAHash(link, self.urls("ahash"), patience),
-                RemoteLibrarian(link, self.urls("librarian"), patience),
-                RemoteBartender(link, self.urls("bartender"), patience),
-                {name: RemoteShepherd(link, (self.url(name),), patience) for name in self.shepherd_names},
+                remote_ahash(link, self.urls("ahash"), patience),
+                remote_librarian(link, self.urls("librarian"), patience),
+                remote_bartender(link, self.urls("bartender"), patience),
+                {name: remote_shepherd(link, (self.url(name),), patience) for name in self.shepherd_names},
             )
 
     @contextlib.asynccontextmanager

@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from tests.cluster.harness import Cluster
 from tests.history import porcupine, records, session
@@ -94,14 +95,14 @@ async def ports_of(target: Target, plan: Plan) -> AsyncIterator[Ports]:
     async with HttpClient(lambda: context, ClientLimits(connect_ms=CONNECT_MS)) as client:
         link = Link(client, SystemClock(), SystemIds())
         patience = Patience(retry_ms=0, read_ms=READ_MS)
-        ways = tuple(RemoteAHash(link, (url,), patience) for url in target.urls)
+        ways = tuple(remote_ahash(link, (url,), patience) for url in target.urls)
         yield Ports(tuple(map(Strong, ways)), ways) if len(ways) > 1 else Ports(ways)
 
 
 class Strong:
     """A way to an A-Hash whose reads are strong. Of replicas only these are linearizable."""
 
-    def __init__(self, way: RemoteAHash) -> None:
+    def __init__(self, way: AHash) -> None:
         self._way = way
         self.transact = way.transact
         self.recall = way.recall

@@ -30,7 +30,7 @@ async def forget(world: World, shepherd: SimShepherd) -> None:
     """Declare a Shepherd that is down lost for good; while it counts as alive, or what would be lost may still be
     copied, try again."""
     at = world.client("keeper")
-    librarian = Channel(world.librarians(ADMIN, at), at, world.ids)
+    librarian = Channel("librarian", world.librarians(ADMIN, at), at, world.ids)
     since_ms, after = world.clock.monotonic_ms(), ""
     while True:
         accept = world.clock.monotonic_ms() - since_ms > ACCEPT_MS
@@ -146,7 +146,7 @@ class Acts:
     # --- ways -------------------------------------------------------------------------------------------------------
 
     def _librarian(self) -> Channel:
-        return Channel(self._world.librarians(ADMIN, self._at), self._at, self._world.ids)
+        return Channel("librarian", self._world.librarians(ADMIN, self._at), self._at, self._world.ids)
 
     def _call(self) -> Call:
         return structs.replace(ADMIN, request_id=_REQUEST, request_key=RequestKey(self._world.ids.uuid()))

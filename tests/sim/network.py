@@ -22,8 +22,9 @@ from msgspec import structs
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
+from chelonia.core.operations import TABLES, Retry
 from chelonia.core.position import Position, later
-from chelonia.hosting.net.rpc_client import AGAIN, KEYED, ONCE
+from chelonia.hosting.net.rpc_client import AGAIN
 from tests.sim.process import Node, SimIds, check_alive
 from tests.sim.virtual_loop import this_loop
 
@@ -301,7 +302,10 @@ class Channel:
     """Several instances of one service as one port: `hosting.rpc_client.Channel` without HTTP. It stays with one while
     that answers, goes on to the next when it does not, and repeats a call for `retry_ms` under one request key."""
 
-    def __init__(self, ports: Sequence[_Port], source: Node, ids: SimIds, *, retry_ms: int = 10_000) -> None:
+    def __init__(
+        self, service: str, ports: Sequence[_Port], source: Node, ids: SimIds, *, retry_ms: int = 10_000
+    ) -> None:
+        self._table = TABLES[service]
         self._ports = ports
         self._source = source
         self._ids = ids
@@ -313,9 +317,10 @@ class Channel:
         return called
 
     async def _repeat(self, method: str, context: Call, *args: Any) -> Any:
-        if method in KEYED and not context.request_key:
+        retry = self._table.by_method[method].retry
+        if retry is Retry.KEYED and not context.request_key:
             context = structs.replace(context, request_key=RequestKey(self._ids.uuid()))
-        if method == "transact" and not args[0]:
+        if retry is Retry.KEY_ARGUMENT and not args[0]:
             args = (RequestKey(self._ids.uuid()), *args[1:])
         clock, count = self._source.clock, len(self._ports)
         give_up = clock.monotonic_ms() + self._retry_ms
@@ -328,7 +333,7 @@ class Channel:
                 tried += 1
                 hopeless += isinstance(error, Refused)
                 last = tried >= count and clock.monotonic_ms() + 200 >= give_up
-                if hopeless == tried >= count or method in ONCE or error.kind not in AGAIN or last:
+                if hopeless == tried >= count or retry is Retry.ONCE or error.kind not in AGAIN or last:
                     raise
             if self._current == current:
                 self._current = (current + 1) % count

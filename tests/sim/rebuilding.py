@@ -240,7 +240,7 @@ class _Command:
 
     async def approve_again(self) -> None:
         """Let those in that were withdrawn."""
-        librarian = Channel(self._world.librarians(ADMIN, self._at), self._at, self._world.ids)
+        librarian = Channel("librarian", self._world.librarians(ADMIN, self._at), self._at, self._world.ids)
         for shepherd in self.withdrawn.values():
             while True:
                 try:

@@ -562,14 +562,14 @@ class World:
         if host.ahash is not None:
             return host.ahash
         caller = Call(dn=CORE_DN, roles=(Role.LIBRARIAN,), service_id=host.librarian_id)
-        return Channel([self._port_of(other, "ahash", caller, host.node) for other in self._with("a")],
-                       host.node, self.ids)  # fmt: skip
+        each = (self._port_of(other, "ahash", caller, host.node) for other in self._with("a"))
+        return Channel("ahash", list(each), host.node, self.ids)
 
     def _librarian_of(self, host: Host) -> Any:
         if host.librarian is not None:
             return host.librarian
         caller = Call(dn=CORE_DN, roles=(Role.BARTENDER,), service_id=host.bartender_id)
-        return Channel(self.librarians(caller, host.node), host.node, self.ids)
+        return Channel("librarian", self.librarians(caller, host.node), host.node, self.ids)
 
     def librarians(self, caller: Call, source: Node) -> list[Any]:
         """Every Librarian, as this caller reaches it from there."""
@@ -602,7 +602,7 @@ class World:
 
     def _shepherd_ports(self, shepherd: SimShepherd) -> ShepherdPorts:
         each = self.librarians(shepherd.call, shepherd.node)
-        librarians = Channel(each, shepherd.node, self.ids, retry_ms=0)
+        librarians = Channel("librarian", each, shepherd.node, self.ids, retry_ms=0)
         return ShepherdPorts(
             blobs=shepherd.disk,
             state_file=shepherd.state,

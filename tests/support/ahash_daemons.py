@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from chelonia.ahash.store.bdb.store import BdbStore
-from chelonia.core.ahash import AHashStatus
+from chelonia.core.ahash import AHash, AHashStatus
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, RequestKey
@@ -37,7 +37,7 @@ from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind, mak
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia.wire import compact
 from tests.support.ahash import no_panic
@@ -231,7 +231,7 @@ class AHashDaemons:
         """Writers that try all there may ever be."""
         return Writers({n: n for n in self.ports}, count, first=first, door=self.door)
 
-    def ahash(self, replica: int, read_ms: int = 2_000) -> RemoteAHash:
+    def ahash(self, replica: int, read_ms: int = 2_000) -> AHash:
         """One replica, and no other in its place; its answers are waited for so long. Its calls raise: as `Away`."""
         return self._asking.at(self.url(replica), read_ms)
 
@@ -323,9 +323,9 @@ class _Asking:
         self._http = HttpClient(lambda: context, ClientLimits(connect_ms=1_000))
         self._compact = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
 
-    def at(self, url: str, read_ms: int) -> RemoteAHash:
+    def at(self, url: str, read_ms: int) -> AHash:
         link = Link(self._http, SystemClock(), SystemIds(), compact=self._compact)
-        return RemoteAHash(link, (url,), Patience(retry_ms=0, read_ms=read_ms))
+        return remote_ahash(link, (url,), Patience(retry_ms=0, read_ms=read_ms))
 
     async def close(self) -> None:
         await self._compact.close()

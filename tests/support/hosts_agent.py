@@ -20,7 +20,7 @@ from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia.wire import compact
 from tests.history import records, run
@@ -55,7 +55,7 @@ class Agent:
 
     def at(self, host: str, read_ms: int = LOOK_MS) -> AHash:
         """The A-Hash of a host, asked once."""
-        return RemoteAHash(self._link, (self._urls[host],), Patience(retry_ms=0, read_ms=read_ms))
+        return remote_ahash(self._link, (self._urls[host],), Patience(retry_ms=0, read_ms=read_ms))
 
     async def answer(self, request: list[Any]) -> Any:
         """Carry out one request; an error of the A-Hash is an answer."""

@@ -19,10 +19,10 @@ import msgspec
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.operations import AHASH
 from chelonia.core.position import Position
 from chelonia.core.timing.clock import Clock
 from chelonia.wire import compact
-from chelonia.wire.operations_ahash import AHASH
 
 METHODS: Final = {name: method for name, method in compact.methods(AHASH).items() if name != "backup"}
 """What is forwarded: the whole port but `backup`, which is of the replica that is asked."""

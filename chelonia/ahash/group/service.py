@@ -27,8 +27,8 @@ from chelonia.ahash.service import AHashService, AHashSettings, backup_path
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import Executor
 from chelonia.ahash.store.replicated_port import ReplicatedEngine
-from chelonia.core import bounds
-from chelonia.core.access import check_access
+from chelonia.core import bounds, operations
+from chelonia.core.access import check_access, guarded
 from chelonia.core.ahash import (
     AHashStatus,
     ChangeOutcome,
@@ -92,6 +92,7 @@ class _Elsewhere(Exception):
     """This copy cannot answer: the master is asked."""
 
 
+@guarded(operations.AHASH)
 class ReplicatedAHash:
     """One replica of the A-Hash. `start` before use, `run` beside it, `close` at the end."""
 
@@ -171,7 +172,6 @@ class ReplicatedAHash:
 
     async def backup(self, call: Call, name: str) -> str:
         """See `core.ahash.AHash.backup`: of this replica, when it may be read."""
-        check_access(call, "ahash", "backup")
         target = backup_path(self._parts.settings.backup_dir, name)
         if not self._mastership.may_read():
             cause = "this replica does not hold what the group has: ask another, or wait"
@@ -186,7 +186,6 @@ class ReplicatedAHash:
 
     async def status(self, call: Call) -> AHashStatus:
         """See `core.ahash.AHash.status`: of this replica, or strongly of the master."""
-        check_access(call, "ahash", "status")
         if call.strong:
             status: AHashStatus = await self._at_master(Asked("status", call, ()), repeatable=True)
             return status
@@ -281,7 +280,6 @@ class ReplicatedAHash:
         return found if sure else None
 
     async def _read(self, asked: Asked) -> Any:
-        check_access(asked.call, "ahash", asked.method)
         if not asked.call.strong and self._reign is None:
             try:
                 return await self._from_copy(asked)
@@ -355,7 +353,6 @@ class ReplicatedAHash:
         Args: `repeatable`: doing it twice does no harm (a read, or a change with a key).
         Raises: what it raised; UNAVAILABLE without a master; OUTCOME_UNKNOWN.
         """
-        check_access(asked.call, "ahash", asked.method)
         give_up = self._parts.clock.monotonic_ms() + MASTER_WAIT_MS
         while True:
             try:

@@ -19,6 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey, parse_request_key
+from chelonia.core.operations import PortTable
 from chelonia.core.position import Horizon
 from chelonia.core.timing.eager import begin
 from chelonia.hosting.doors.faults import note_fault
@@ -26,7 +27,6 @@ from chelonia.hosting.doors.grants import Grant, Registry
 from chelonia.hosting.net.http_messages import Peer
 from chelonia.hosting.net.identity import Identity, TlsObject
 from chelonia.wire import compact
-from chelonia.wire.operations import Service
 
 log = logging.getLogger("chelonia.compact")
 
@@ -59,10 +59,10 @@ class Offered:
 
 
 def offer(
-    service: Service, port: object, brief: frozenset[str] = frozenset(), at_once: AtOnce | None = None
+    table: PortTable, port: object, brief: frozenset[str] = frozenset(), at_once: AtOnce | None = None
 ) -> dict[str, Offered]:
     """What to offer of one service, by name; `at_once`: of a port that answers methods that are `brief` so."""
-    return {service.name: Offered(port, compact.methods(service), brief, at_once or _never)}
+    return {table.name: Offered(port, compact.methods(table), brief, at_once or _never)}
 
 
 def _never(call: Call, method: str, arguments: tuple[Any, ...]) -> None:

@@ -1,4 +1,6 @@
-"""Typed stubs of the four ports over SOAP: what a caller holds when the service is not in its own process.
+"""Stubs of the four ports: what a caller holds when the service is not in its own process.
+
+One generic stub stands for every port: its methods come from `core.operations`, its type is the port's Protocol.
 
 A `Channel` carries calls to one service that may have several instances: it stays with one while it answers, goes on
 to the next when it does not, asks the next beside it when it is silent (frozen, or cut off), and repeats a call within
@@ -12,18 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, cast
 
-from chelonia.core import ahash, bartender, librarian, shepherd
+from chelonia.core.ahash import AHash
+from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Call
-from chelonia.core.drills import DrillOrder, DrillStatus, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
-from chelonia.core.ids import BlobId, Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
-from chelonia.core.metadata import Filter, StoredObject
-from chelonia.core.names import LogicalName
+from chelonia.core.ids import RequestKey, ServiceId
+from chelonia.core.librarian import Librarian
+from chelonia.core.operations import PortMethod, PortTable, Retry
 from chelonia.core.position import Horizon, Position, later
-from chelonia.core.replicas import Receipt
+from chelonia.core.shepherd import Shepherd
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.racing import Race
 from chelonia.hosting.net.compact_client import Asking, CompactClient, Silent
@@ -43,24 +44,10 @@ from chelonia.wire.operations_bartender import BARTENDER
 from chelonia.wire.operations_librarian import LIBRARIAN
 from chelonia.wire.operations_shepherd import SHEPHERD
 
-T = TypeVar("T")
-
 AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT, Kind.READ_ONLY})
 """Failures after which the same call may be made again, elsewhere or later."""
 _UNHEARD: Final = frozenset({Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED})
 """Failures that may be the transport's."""
-ONCE: Final = frozenset({"change", "regroup", "backup"})
-"""Operations without a request key that must not be repeated once they may have arrived."""
-KEYED: Final = frozenset(
-    {
-        "new", "modify_metadata", "remove", "make_entry", "begin_put", "commit_put", "commit_file", "unlink", "delete",
-        "unmake", "move", "set_wanted", "make_collection", "unmake_collection", "make_mountpoint", "unmake_mountpoint",
-        "put_file", "del_file", "modify", "start_put", "drill",
-    }
-)  # fmt: skip
-"""Changes that get a request key of their own when the caller gave none, because a retry must apply once."""
-
-
 COMPACT: Final = frozenset({AHASH.name})
 """Services asked in the compact encoding where they offer it: a profile shows XML as their cost, and they check
 every count and size themselves (SOAP's codec checks them for others)."""
@@ -68,14 +55,8 @@ AHASH_HEDGE_MS: Final = 400
 """Below this a replica of the A-Hash that is well has answered somebody; an election takes as long."""
 AHASH_READ_HEDGE_MS: Final = 120
 """The same for reads, most of which any replica can answer at once: many times what one takes on a busy host."""
-READS: Final = frozenset({"get", "walk", "scan", "objects"})
-"""Operations of the A-Hash that change nothing and are brief: another replica is asked sooner."""
 COMPACT_MS: Final = 60_000
 """How long an answer in the compact encoding is waited for."""
-READING_MS: Final = 15 * 60 * 1000
-"""How long the answer to what reads whole replicas, or many records, is waited for."""
-COPY_MS: Final = 365 * 24 * 3_600 * 1000
-"""How long the answer to `copy` is waited for here, as good as for ever: who asks gives up when the claim is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +64,10 @@ class Patience:
     """How hard a channel tries.
 
     `retry_ms`: for how long after the first failure a call is repeated (0: every instance is asked once);
-    `pause_ms`: between two rounds over all instances; `read_ms`: for one answer (0: the client's default);
+    `pause_ms`: between two rounds over all instances; `read_ms`: for one answer (0: the client's default), unless the
+    operation takes longer;
     `hedge_ms`: an instance that has answered nobody for so long has the next one asked beside it;
-    `hedge_read_ms`: the same for `READS` (0: as for all).
+    `hedge_read_ms`: the same for what is brief (0: as for all).
     """
 
     retry_ms: int = 10_000
@@ -115,6 +97,14 @@ class Link:
     compact: CompactClient | None = None
 
 
+def _in_compact(service: Service) -> dict[str, compact.Method]:
+    """What is asked in the compact encoding first."""
+    methods = compact.methods(service.table)
+    if service.name in COMPACT:
+        return methods
+    return {name: method for name, method in methods.items() if name not in service.by_method}
+
+
 def _is_answer(error: BaseException | None) -> bool:
     """Whether a try has come to an end that another instance would only repeat."""
     return not (isinstance(error, CheloniaError) and (error.kind in AGAIN or error.kind is Kind.UNTRUSTED))
@@ -129,30 +119,33 @@ class Channel:
             raise CheloniaError(Kind.BAD_CONFIG, service.name, cause=f"no URL of a {service.name} is known")
         self._link = link
         self._service = service
+        self._table = service.table
         self._patience = patience or Patience()
         start = int(link.ids.uniform() * len(urls))
         self._urls = [*urls[start:], *urls[:start]]
         self._current = 0
         self._heard: dict[str, int] = {}
-        self._compact = compact.methods(service) if link.compact is not None and service.name in COMPACT else {}
+        self._compact = _in_compact(service) if link.compact is not None else {}
 
-    async def call(self, call: Call, method: str, *args: Any, _as: type[T] | None = None) -> T:
+    async def call(self, call: Call, method: str, *args: Any) -> Any:
         """Make one call of the port method `method`. Raises: what the service raised, NETWORK, TIMEOUT, UNTRUSTED."""
         if self._link.strong:
             call = call.strongly()
-        if method in KEYED and not call.request_key:
+        row = self._table.by_method[method]
+        if row.retry is Retry.KEYED and not call.request_key:
             call = call.keyed(RequestKey(self._link.ids.uuid()))
-        give_up = self._link.clock.monotonic_ms() + self._patience.retry_ms
+        elif row.retry is Retry.KEY_ARGUMENT and not args[0]:
+            args = (RequestKey(self._link.ids.uuid()), *args[1:])
+        give_up = self._link.clock.monotonic_ms() + (0 if row.answer_ms else self._patience.retry_ms)
         tried = hopeless = 0
         while True:
             current = self._current
             try:
-                answer: T = await self._ask(current, call, method, args)
-                return answer
+                return await self._ask(current, call, method, args)
             except CheloniaError as error:
                 tried += 1
                 hopeless += isinstance(error, Unreachable)
-                if hopeless == tried >= len(self._urls) or not self._may_repeat(error, method, tried, give_up):
+                if hopeless == tried >= len(self._urls) or not self._may_repeat(error, row, tried, give_up):
                     raise
                 if self._link.trouble is not None:
                     self._link.trouble(target_of(self._urls[current]), error.cause)
@@ -161,8 +154,8 @@ class Channel:
             if tried % len(self._urls) == 0:
                 await self._link.clock.sleep(self._patience.pause_ms)
 
-    def _may_repeat(self, error: CheloniaError, method: str, tried: int, give_up: int) -> bool:
-        if method in ONCE:
+    def _may_repeat(self, error: CheloniaError, row: PortMethod, tried: int, give_up: int) -> bool:
+        if row.retry is Retry.ONCE:
             return False
         if tried < len(self._urls):
             return not _is_answer(error)
@@ -173,8 +166,9 @@ class Channel:
         is the one to stay with."""
         url, client = self._urls[first], self._link.compact
         hedge_ms = 0
-        if len(self._urls) > 1 and method not in ONCE:
-            hedge_ms = (self._patience.hedge_read_ms if method in READS else 0) or self._patience.hedge_ms
+        row = self._table.by_method[method]
+        if len(self._urls) > 1 and row.retry is not Retry.ONCE:
+            hedge_ms = (self._patience.hedge_read_ms if row.brief else 0) or self._patience.hedge_ms
 
         def trying(number: int) -> Coroutine[Any, Any, Any]:
             return self._once(self._urls[number], call, method, args)
@@ -239,7 +233,10 @@ class Channel:
             0, self._service.name, method, call.request_id, call.request_key, self._link.service_id, after,
             call.strong, args,
         )  # fmt: skip
-        return Asking(words, self._patience.read_ms or COMPACT_MS, silent_ms)
+        return Asking(words, self._read_ms(method) or COMPACT_MS, silent_ms)
+
+    def _read_ms(self, method: str) -> int:
+        return self._table.by_method[method].answer_ms or self._patience.read_ms
 
     async def _packed(
         self, answer: Awaitable[compact.Answered], url: str, call: Call, method: str, args: tuple[Any, ...]
@@ -269,8 +266,11 @@ class Channel:
         return True
 
     async def _by_soap(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
+        if method not in self._service.by_method:
+            cause = f"{target_of(url)} or this client does not speak the compact encoding, and it has no SOAP form"
+            raise CheloniaError(Kind.NOT_SUPPORTED, method, cause=cause)
         body = soap.encode_request(self._service, method, args)
-        sending = Sending("POST", url, self._headers(call), body, read_idle_ms=self._patience.read_ms)
+        sending = Sending("POST", url, self._headers(call), body, read_idle_ms=self._read_ms(method))
         try:
             received = await self._link.client.request(sending)
         except CheloniaError as error:
@@ -312,388 +312,46 @@ class Channel:
         return headers
 
 
-class RemoteAHash:
-    """`core.ahash.AHash` over SOAP."""
+class _Remote:
+    """A port's methods, each a call on a channel."""
 
-    def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
-        hedged = Patience(hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
-        self._channel = Channel(link, AHASH, urls, patience or hedged)
-        self._ids = link.ids
+    def __init__(self, channel: Channel, table: PortTable) -> None:
+        for row in table.by_method.values():
+            setattr(self, row.method, _asking(channel, row))
 
-    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See the port."""
-        return await self._channel.call(call, "get", ids, needed)
 
-    async def change(self, call: Call, elements: tuple[ahash.Element, ...]) -> tuple[ahash.ChangeOutcome, ...]:
-        """See the port; never repeated by itself."""
-        return await self._channel.call(call, "change", elements)
+def _asking(channel: Channel, row: PortMethod) -> Callable[..., Coroutine[Any, Any, Any]]:
+    call_by, method, count = channel.call, row.method, len(row.arguments)
 
-    async def transact(
-        self, call: Call, key: RequestKey, elements: tuple[ahash.Element, ...], memo: str = ""
-    ) -> ahash.TransactOutcome:
-        """See the port. An empty key is replaced by a fresh one: a repeated call must apply once."""
-        own = key or RequestKey(self._ids.uuid())
-        return await self._channel.call(call, "transact", own, elements, memo)
+    def ask(call: Call, *args: Any, **named: Any) -> Coroutine[Any, Any, Any]:
+        if named or len(args) != count:
+            args = row.filled(args, named)
+        return call_by(call, method, *args)
 
-    async def recall(self, call: Call, key: RequestKey) -> ahash.TransactOutcome | None:
-        """See the port."""
-        found: ahash.TransactOutcome | None = await self._channel.call(call, "recall", key)
-        return found
+    return ask
 
-    async def walk(
-        self, call: Call, walks: tuple[ahash.Walk, ...], needed: Filter = ()
-    ) -> tuple[ahash.WalkOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "walk", walks, needed)
 
-    async def scan(
-        self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = 1000
-    ) -> ahash.Page:
-        """See the port."""
-        return await self._channel.call(call, "scan", object_id, section, after, limit)
+def remote(link: Link, service: Service, urls: Sequence[str], patience: Patience) -> Any:
+    """The port of a service elsewhere, every method a call."""
+    return _Remote(Channel(link, service, urls, patience), service.table)
 
-    async def backup(self, call: Call, name: str) -> str:
-        """See the port; never repeated by itself."""
-        return await self._channel.call(call, "backup", name)
 
-    async def regroup(self, call: Call, change: ahash.GroupChange) -> ahash.AHashStatus:
-        """See the port; never repeated by itself."""
-        return await self._channel.call(call, "regroup", change)
+def remote_ahash(link: Link, urls: Sequence[str], patience: Patience | None = None) -> AHash:
+    """An A-Hash elsewhere. A transact without a key gets a fresh one: a repeated call must apply once."""
+    hedged = Patience(hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
+    return cast(AHash, remote(link, AHASH, urls, patience or hedged))
 
-    async def objects(self, call: Call, after: str = "", limit: int = 1000) -> ahash.ObjectPage:
-        """See the port."""
-        return await self._channel.call(call, "objects", after, limit)
 
-    async def status(self, call: Call) -> ahash.AHashStatus:
-        """See the port."""
-        return await self._channel.call(call, "status")
+def remote_librarian(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Librarian:
+    """A Librarian elsewhere."""
+    return cast(Librarian, remote(link, LIBRARIAN, urls, patience or Patience()))
 
 
-class RemoteLibrarian:
-    """`core.librarian.Librarian` over SOAP."""
+def remote_shepherd(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Shepherd:
+    """A Shepherd elsewhere; it is asked once, whoever asks has others."""
+    return cast(Shepherd, remote(link, SHEPHERD, urls, patience or Patience(retry_ms=0)))
 
-    def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
-        self._channel = Channel(link, LIBRARIAN, urls, patience)
 
-    async def new(self, call: Call, requests: tuple[librarian.NewRequest, ...]) -> tuple[librarian.NewOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "new", requests)
-
-    async def get(self, call: Call, guids: tuple[Guid, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See the port."""
-        return await self._channel.call(call, "get", guids, needed)
-
-    async def traverse(
-        self, call: Call, names: tuple[LogicalName, ...], needed: Filter = ()
-    ) -> tuple[librarian.Traversal, ...]:
-        """See the port."""
-        return await self._channel.call(call, "traverse", names, needed)
-
-    async def modify_metadata(
-        self, call: Call, requests: tuple[librarian.ModifyRequest, ...]
-    ) -> tuple[librarian.ModifyOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "modify_metadata", requests)
-
-    async def remove(self, call: Call, requests: tuple[tuple[str, Guid], ...]) -> tuple[librarian.RemoveOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "remove", requests)
-
-    async def report(self, call: Call, report: librarian.Report) -> librarian.ReportAnswer:
-        """See the port."""
-        return await self._channel.call(call, "report", report)
-
-    async def make_entry(self, call: Call, request: librarian.MakeEntry) -> Guid:
-        """See the port."""
-        return await self._channel.call(call, "make_entry", request)
-
-    async def begin_put(self, call: Call, request: librarian.BeginPut) -> librarian.Begun:
-        """See the port."""
-        return await self._channel.call(call, "begin_put", request)
-
-    async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> librarian.Committed:
-        """See the port."""
-        return await self._channel.call(call, "commit_put", guid, receipts)
-
-    async def commit_file(self, call: Call, request: librarian.CommitFile) -> librarian.Committed:
-        """See the port."""
-        return await self._channel.call(call, "commit_file", request)
-
-    async def unlink(self, call: Call, request: librarian.Unlink) -> None:
-        """See the port."""
-        await self._channel.call(call, "unlink", request, _as=Any)
-
-    async def delete(self, call: Call, request: librarian.Delete) -> None:
-        """See the port."""
-        await self._channel.call(call, "delete", request, _as=Any)
-
-    async def unmake(self, call: Call, request: librarian.Unmake) -> None:
-        """See the port."""
-        await self._channel.call(call, "unmake", request, _as=Any)
-
-    async def move(self, call: Call, request: librarian.Move) -> None:
-        """See the port."""
-        await self._channel.call(call, "move", request, _as=Any)
-
-    async def undelete(self, call: Call, request: librarian.Undelete) -> None:
-        """See the port."""
-        await self._channel.call(call, "undelete", request, _as=Any)
-
-    async def trash(self, call: Call, under: str, after: str, limit: int) -> librarian.TrashPage:
-        """See the port."""
-        return await self._channel.call(call, "trash", under, after, limit)
-
-    async def set_wanted(self, call: Call, request: librarian.SetWanted) -> None:
-        """See the port."""
-        await self._channel.call(call, "set_wanted", request, _as=Any)
-
-    async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter = ()) -> librarian.EntryPage:
-        """See the port."""
-        return await self._channel.call(call, "entries", guid, after, limit, needed)
-
-    async def recall(self, call: Call) -> str | None:
-        """See the port."""
-        found: str | None = await self._channel.call(call, "recall")
-        return found
-
-    async def heartbeat(self, call: Call, beat: librarian.Heartbeat) -> librarian.HeartbeatAnswer:
-        """See the port."""
-        return await self._channel.call(call, "heartbeat", beat)
-
-    async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[Word, ...]:
-        """See the port."""
-        return await self._channel.call(call, "hearing", shepherds)
-
-    async def consider(self, call: Call, blobs: tuple[BlobId, ...]) -> None:
-        """See the port."""
-        await self._channel.call(call, "consider", blobs)
-
-    async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> librarian.InventoryPage:
-        """See the port."""
-        return await self._channel.call(call, "inventory", shepherd, after, limit)
-
-    async def nodes(self, call: Call) -> tuple[librarian.NodeView, ...]:
-        """See the port."""
-        return await self._channel.call(call, "nodes")
-
-    async def services(self, call: Call) -> tuple[librarian.ServiceRecord, ...]:
-        """See the port."""
-        return await self._channel.call(call, "services")
-
-    async def approve(self, call: Call, record: librarian.ServiceRecord) -> None:
-        """See the port."""
-        await self._channel.call(call, "approve", record, _as=Any)
-
-    async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
-        """See the port."""
-        await self._channel.call(call, "maintenance", shepherd, until_ms, _as=Any)
-
-    async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
-        """See the port."""
-        await self._channel.call(call, "drain", shepherd, on, _as=Any)
-
-    async def forget(
-        self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
-    ) -> ForgetPage:
-        """See the port."""
-        return await self._channel.call(call, "forget", shepherd, after, check_only, accept_loss)
-
-    async def heal_status(self, call: Call) -> HealStatus:
-        """See the port."""
-        return await self._channel.call(call, "heal_status")
-
-    async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
-        """See the port."""
-        return await self._channel.call(call, "heal_order", order)
-
-    async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
-        """See the port."""
-        return await self._channel.call(call, "drill", order)
-
-    async def drill_status(self, call: Call) -> DrillStatus:
-        """See the port."""
-        return await self._channel.call(call, "drill_status")
-
-    async def health(self, call: Call) -> librarian.HealthSummary:
-        """See the port."""
-        return await self._channel.call(call, "health")
-
-    async def fsck(self, call: Call, below: Guid, cursor: str) -> librarian.FsckPage:
-        """See the port."""
-        return await self._channel.call(call, "fsck", below, cursor)
-
-    async def rebuild(self, call: Call, begin: bool, late: ServiceId = librarian.NOBODY) -> librarian.RebuildStatus:
-        """See the port."""
-        return await self._channel.call(call, "rebuild", begin, late)
-
-    async def mend(self, call: Call, findings: tuple[librarian.Finding, ...]) -> tuple[librarian.Mended, ...]:
-        """See the port."""
-        return await self._channel.call(call, "mend", findings)
-
-
-class RemoteShepherd:
-    """`core.shepherd.Shepherd` over SOAP."""
-
-    def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
-        self._channel = Channel(link, SHEPHERD, urls, patience or Patience(retry_ms=0))
-        self._copying = Channel(link, SHEPHERD, urls, Patience(retry_ms=0, read_ms=COPY_MS))
-        self._reading = Channel(link, SHEPHERD, urls, Patience(retry_ms=0, read_ms=READING_MS))
-
-    async def get(self, call: Call, requests: tuple[shepherd.GetRequest, ...]) -> tuple[shepherd.TurlOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "get", requests)
-
-    async def put(self, call: Call, requests: tuple[shepherd.PutRequest, ...]) -> tuple[shepherd.TurlOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "put", requests)
-
-    async def stat(
-        self, call: Call, references: tuple[tuple[str, ReferenceId], ...]
-    ) -> tuple[shepherd.StatOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "stat", references)
-
-    async def delete(
-        self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: shepherd.Authority | None
-    ) -> tuple[shepherd.DeleteOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "delete", references, authority)
-
-    async def toggle_report(self, call: Call, on: bool) -> bool:
-        """See the port."""
-        return await self._channel.call(call, "toggle_report", on)
-
-    async def copy(self, call: Call, order: shepherd.CopyOrder) -> Receipt:
-        """See the port."""
-        return await self._copying.call(call, "copy", order)
-
-    async def prove(self, call: Call, challenge: shepherd.Challenge) -> tuple[str, ...]:
-        """See the port."""
-        return await self._reading.call(call, "prove", challenge)
-
-    async def drill(self, call: Call, order: ShepherdDrill) -> int:
-        """See the port."""
-        return await self._channel.call(call, "drill", order)
-
-    async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
-        """See the port."""
-        return await self._reading.call(call, "scrub", references)
-
-    async def records(self, call: Call, after: str, limit: int) -> shepherd.RecordPage:
-        """See the port."""
-        return await self._reading.call(call, "records", after, limit)
-
-    async def scrub_page(self, call: Call, order: shepherd.ScrubOrder) -> shepherd.ScrubPage:
-        """See the port."""
-        return await self._reading.call(call, "scrub_page", order)
-
-    async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
-        """See the port."""
-        return await self._reading.call(call, "discard", references)
-
-    async def readmit(self, call: Call) -> int:
-        """See the port."""
-        return await self._reading.call(call, "readmit")
-
-    async def status(self, call: Call) -> shepherd.ShepherdStatus:
-        """See the port."""
-        return await self._channel.call(call, "status")
-
-
-class RemoteBartender:
-    """`core.bartender.Bartender` over SOAP."""
-
-    def __init__(self, link: Link, urls: Sequence[str], patience: Patience | None = None) -> None:
-        self._channel = Channel(link, BARTENDER, urls, patience)
-
-    async def stat(self, call: Call, requests: tuple[bartender.NameRequest, ...]) -> tuple[bartender.StatOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "stat", requests)
-
-    async def list(
-        self, call: Call, requests: tuple[bartender.ListRequest, ...], needed: Filter, recursive: bool
-    ) -> tuple[bartender.ListOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "list", requests, needed, recursive)
-
-    async def make_collection(
-        self, call: Call, requests: tuple[bartender.MakeRequest, ...]
-    ) -> tuple[bartender.Outcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "make_collection", requests)
-
-    async def unmake_collection(
-        self, call: Call, requests: tuple[bartender.NameRequest, ...]
-    ) -> tuple[bartender.Outcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "unmake_collection", requests)
-
-    async def make_mountpoint(
-        self, call: Call, requests: tuple[bartender.MakeRequest, ...]
-    ) -> tuple[bartender.Outcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "make_mountpoint", requests)
-
-    async def unmake_mountpoint(
-        self, call: Call, requests: tuple[bartender.NameRequest, ...]
-    ) -> tuple[bartender.Outcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "unmake_mountpoint", requests)
-
-    async def move(self, call: Call, requests: tuple[bartender.MoveRequest, ...]) -> tuple[bartender.Outcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "move", requests)
-
-    async def put_file(
-        self, call: Call, requests: tuple[bartender.PutFileRequest, ...]
-    ) -> tuple[bartender.TransferOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "put_file", requests)
-
-    async def get_file(
-        self, call: Call, requests: tuple[bartender.GetFileRequest, ...]
-    ) -> tuple[bartender.TransferOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "get_file", requests)
-
-    async def add_replica(
-        self, call: Call, requests: tuple[bartender.AddReplicaRequest, ...], protocols: tuple[str, ...]
-    ) -> tuple[bartender.TransferOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "add_replica", requests, protocols)
-
-    async def del_file(self, call: Call, requests: tuple[bartender.NameRequest, ...]) -> tuple[bartender.Outcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "del_file", requests)
-
-    async def unlink(self, call: Call, requests: tuple[bartender.NameRequest, ...]) -> tuple[bartender.Outcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "unlink", requests)
-
-    async def undelete(
-        self, call: Call, requests: tuple[bartender.UndeleteRequest, ...]
-    ) -> tuple[bartender.Outcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "undelete", requests)
-
-    async def list_deleted(
-        self, call: Call, requests: tuple[bartender.ListRequest, ...]
-    ) -> tuple[bartender.ListDeletedOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "list_deleted", requests)
-
-    async def modify(self, call: Call, requests: tuple[bartender.ModifyRequest, ...]) -> tuple[bartender.Outcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "modify", requests)
-
-    async def start_put(
-        self, call: Call, requests: tuple[bartender.StartPutRequest, ...]
-    ) -> tuple[bartender.StartPutOutcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "start_put", requests)
-
-    async def commit_put(
-        self, call: Call, requests: tuple[bartender.CommitPutRequest, ...]
-    ) -> tuple[bartender.Outcome, ...]:
-        """See the port."""
-        return await self._channel.call(call, "commit_put", requests)
+def remote_bartender(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Bartender:
+    """A Bartender elsewhere."""
+    return cast(Bartender, remote(link, BARTENDER, urls, patience or Patience()))

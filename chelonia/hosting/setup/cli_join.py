@@ -46,7 +46,7 @@ from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import Explicit, Surroundings, explain_chain, find_credential
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.identity import name_from_dn, subject_dn
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_trust
 from chelonia.hosting.setup import admission, host_files
 from chelonia.hosting.setup.admission import Expected, Offer, Replica, Request, Token
@@ -173,8 +173,8 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
         link = Link(client, SystemClock(), SystemIds())
         assert home.core.librarian is not None, "a core has a Librarian"
         ports = _Ports(
-            RemoteAHash(link, (home.core.ahash.id,), Patience()),
-            RemoteLibrarian(link, (home.core.librarian.id,), Patience()),
+            remote_ahash(link, (home.core.ahash.id,), Patience()),
+            remote_librarian(link, (home.core.librarian.id,), Patience()),
         )
         teller = _Teller(json=options.json)
         desk = _Desk(home, ports, name, teller, approve_all=options.yes)

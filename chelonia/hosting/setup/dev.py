@@ -62,7 +62,7 @@ from chelonia.hosting.net.certificates import (
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient
 from chelonia.hosting.net.identity import identity_of_chain
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash, RemoteLibrarian
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_own_chain
 from chelonia.hosting.supervisor import Child, Program, stop_all
 from chelonia.librarian.settings import LibrarianSettings
@@ -448,11 +448,11 @@ async def _all_serve(link: Link, places: list[Place]) -> bool:
     wanted = {place.url("Shepherd") for place in places if not place.core}
     for place in places:
         if place.front:
-            nodes = await RemoteLibrarian(link, (place.url("Librarian"),), once).nodes(call)
+            nodes = await remote_librarian(link, (place.url("Librarian"),), once).nodes(call)
             if not wanted <= {node.shepherd for node in nodes if node.state == "alive" and node.boot}:
                 return False
         if place.replica:
-            status = await RemoteAHash(link, (place.url("AHash"),), once).status(call.strongly())
+            status = await remote_ahash(link, (place.url("AHash"),), once).status(call.strongly())
             if not all(view.role in ("master", "follower") for view in status.replicas):
                 return False
     return True

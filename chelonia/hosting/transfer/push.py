@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.operations import COPY_MS
 from chelonia.core.replicas import Receipt
 from chelonia.core.shepherd import ByteRange, Uploaded
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
-from chelonia.hosting.net.rpc_client import COPY_MS
 from chelonia.wire import receipts
 from chelonia.wire.digests import parse_digests
 from chelonia.wire.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER

@@ -72,7 +72,7 @@ class Names:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    async def get(self, call: Call, guids: Sequence[Guid], needed: Filter) -> tuple[StoredObject, ...]:
+    async def get(self, call: Call, guids: Sequence[Guid], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """Entries as readers see them, in order of `guids`."""
         entries = await self._records.get(call, [entry_id(guid) for guid in guids], view.stored_filter(needed))
         return await self._shown(call, entries, needed)
@@ -103,7 +103,7 @@ class Names:
             ends[n] = end
         return ends
 
-    async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter) -> EntryPage:
+    async def entries(self, call: Call, guid: Guid, after: str, limit: int, needed: Filter = ()) -> EntryPage:
         """A page of a collection's children, in byte order of their stored keys."""
         limit = min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
         page, parent = await asyncio.gather(

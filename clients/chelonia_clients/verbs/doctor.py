@@ -19,7 +19,7 @@ from chelonia.core.ids import Ms
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import Credential, explain_file, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient, Sending
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteBartender
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_bartender
 from chelonia.hosting.net.tls import DAY_MS, TlsSettings, Trust, load_trust
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.client import Client
@@ -192,7 +192,7 @@ async def _look_at_bartender(report: Report, http: HttpClient, url: str) -> None
     report.good(topic, f"reached at {address} in {_since(started):.0f} ms, TLS accepted on both sides")
     started = time.monotonic()
     try:
-        remote = RemoteBartender(Link(http, SystemClock(), SystemIds()), (url,), Patience(retry_ms=0))
+        remote = remote_bartender(Link(http, SystemClock(), SystemIds()), (url,), Patience(retry_ms=0))
         await Client(remote, http, retry_ms=0).exists("/")
     except CheloniaError as error:
         report.bad(topic, f"stat / fails: {error.cause or error.kind.value}", cure_of(error))

@@ -15,7 +15,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.clock import SystemIds
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, Unreachable, explain
-from chelonia.hosting.net.rpc_client import Link, RemoteBartender
+from chelonia.hosting.net.rpc_client import Link, remote_bartender
 from chelonia.hosting.transfer.upload import bytes_source, upload
 from chelonia_clients import waiting
 from chelonia_clients.waiting import Waiting, Watched
@@ -47,7 +47,7 @@ async def test_a_call_in_trouble_for_a_second_is_told_of_once() -> None:
     said: list[str] = []
     http = Failing(CheloniaError(Kind.NETWORK, cause="cannot connect to https://b.example.org:1: connection refused"))
     with pytest.raises(CheloniaError):
-        await RemoteBartender(link_on(http, said), (URL,)).stat(Call(), ASKED)
+        await remote_bartender(link_on(http, said), (URL,)).stat(Call(), ASKED)
     assert len(http.asked) > 10
     assert said == ["chelonia: cannot connect to https://b.example.org:1: connection refused; still trying"]
 
@@ -80,7 +80,7 @@ async def test_an_unknown_host_is_asked_once_unless_another_can_help() -> None:
     for urls in ((URL,), (URL, URL + "2")):
         http = Failing(error)
         with pytest.raises(CheloniaError):
-            await RemoteBartender(link_on(http, []), urls).stat(Call(), ASKED)
+            await remote_bartender(link_on(http, []), urls).stat(Call(), ASKED)
         assert sorted(http.asked) == sorted(urls)
     passing = explain(aiohttp.ClientConnectorDNSError(key, socket.gaierror(socket.EAI_AGAIN, "try again")), "https://b")
     assert not isinstance(passing, Unreachable)
@@ -102,7 +102,7 @@ async def test_a_service_without_tls_is_asked_once() -> None:
     async with server, HttpClient(lambda: context) as http:
         link = Link(http, QuickClock(), SystemIds())
         with pytest.raises(CheloniaError) as caught:
-            await RemoteBartender(link, (f"https://127.0.0.1:{port}/Bartender",)).stat(Call(), ASKED)
+            await remote_bartender(link, (f"https://127.0.0.1:{port}/Bartender",)).stat(Call(), ASKED)
     assert "is this the right port?" in caught.value.cause
     assert len(asked) == 1
 

@@ -3,8 +3,8 @@
 import pytest
 
 from chelonia.core import status
-from chelonia.core.access import BARTENDER_FOR_EVERYONE
 from chelonia.core.errors import Kind
+from chelonia.core.operations import BARTENDER
 
 
 @pytest.mark.parametrize("op", sorted(status.PHRASES))
@@ -17,7 +17,7 @@ def test_every_operation_answers_every_kind(op: str, kind: Kind) -> None:
 
 
 def test_every_operation_of_the_bartender_has_phrases() -> None:
-    assert {*BARTENDER_FOR_EVERYONE, "addReplica"} <= set(status.PHRASES)
+    assert set(BARTENDER.by_name) <= set(status.PHRASES)
 
 
 ORIGINAL = [

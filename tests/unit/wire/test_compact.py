@@ -32,7 +32,7 @@ def body(frame: bytes) -> bytes:
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
 def test_arguments_and_answer_arrive_as_they_left(service: Service, operation: Operation, data: st.DataObject) -> None:
-    method = compact.methods(service)[operation.method]
+    method = compact.methods(service.table)[operation.method]
     args = data.draw(messages.arguments(operation.spec.method))
     asked = compact.Asked(1, service.name, method.name, "r", "k", "s", HERE, False, compact.encode_args(args))
     read = compact.decode_asked(body(compact.encode_asked(asked)))
@@ -54,7 +54,7 @@ def test_an_error_arrives_as_the_same_error() -> None:
     error = CheloniaError(Kind.CONFLICT, "transact", "obj", "it changed meanwhile")
     answered = compact.decode_answered(body(compact.encode_failure(3, error, None)))
     with pytest.raises(CheloniaError) as caught:
-        compact.decode_result(compact.methods(AHASH)["status"], answered)
+        compact.decode_result(compact.methods(AHASH.table)["status"], answered)
     assert repr(caught.value) == repr(error)
 
 
@@ -88,7 +88,7 @@ def test_what_is_no_call_is_refused(junk: bytes) -> None:
 @pytest.mark.parametrize("args", [[], [1], ["id"], [["id"], "filter", 3], {"ids": []}])
 def test_arguments_of_other_types_are_refused(args: object) -> None:
     with pytest.raises(CheloniaError) as caught:
-        compact.decode_args(compact.methods(AHASH)["get"], msgspec.Raw(msgspec.msgpack.encode(args)))
+        compact.decode_args(compact.methods(AHASH.table)["get"], msgspec.Raw(msgspec.msgpack.encode(args)))
     assert caught.value.kind is Kind.BAD_REQUEST
 
 

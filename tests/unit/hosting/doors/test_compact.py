@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from chelonia.core import bounds
-from chelonia.core.ahash import AHashStatus, ChangeType, Element
+from chelonia.core.ahash import AHash, AHashStatus, ChangeType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
@@ -30,7 +30,7 @@ from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import Asking, CompactClient, Connection
-from chelonia.hosting.net.rpc_client import Link, Patience, RemoteAHash
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import compact
 from chelonia.wire.operations_ahash import AHASH
@@ -80,7 +80,7 @@ async def door(
     `at_once`: tried for `status`."""
     registry = Registry(() if source else (KNOWN,), source, SystemClock())
     soap = SoapDoor(AHASH, port, "https://x/AHash", SoapParts(registry, Metrics()))
-    services = offer(AHASH, port, frozenset({"status"}), at_once) if at_once else offer(AHASH, port)
+    services = offer(AHASH.table, port, frozenset({"status"}), at_once) if at_once else offer(AHASH.table, port)
     packed = CompactDoor(services if offered else {}, CompactParts(registry, Horizon()))
     async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
         yield server
@@ -89,7 +89,7 @@ async def door(
 @asynccontextmanager
 async def stub(
     grid: Grid, server: HttpServer, *others: HttpServer, who: str = LIBRARIAN, **patience: int
-) -> AsyncIterator[RemoteAHash]:
+) -> AsyncIterator[AHash]:
     """A stub that asks in the compact encoding where it may."""
     store = grid.client(grid.user(who))
     packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
@@ -97,7 +97,7 @@ async def stub(
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
         try:
             urls = [f"https://localhost:{each.port}/AHash" for each in (server, *others)]
-            yield RemoteAHash(link, urls, Patience(**patience))
+            yield remote_ahash(link, urls, Patience(**patience))
         finally:
             await packed.close()
 

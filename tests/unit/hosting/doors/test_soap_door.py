@@ -27,7 +27,7 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Received, Sending
 from chelonia.hosting.net.http_messages import Answer, Peer, Request, Whole, read_whole
-from chelonia.hosting.net.rpc_client import Channel, Link, Patience, RemoteAHash, RemoteShepherd
+from chelonia.hosting.net.rpc_client import Channel, Link, Patience, remote_ahash, remote_shepherd
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import soap
 from chelonia.wire.operations import Service
@@ -72,7 +72,7 @@ def link(client: HttpClient) -> Link:
 async def test_a_registered_service_calls_the_port_as_if_it_were_local(grid: Grid, tmp_path: Path) -> None:
     store = grid.client(grid.user(LIBRARIAN))
     async with ahash_at(grid, tmp_path) as url, client_of(store) as client:
-        ahash = RemoteAHash(link(client), (url,))
+        ahash = remote_ahash(link(client), (url,))
         assert (await ahash.transact(Call(), RequestKey("k1"), set_value("file"))).applied
         assert (await ahash.transact(Call(), RequestKey("k1"), set_value("other"))).recalled
         unmet = Condition(ConditionType.IS, "entry", "type", "collection", "c1")
@@ -89,7 +89,7 @@ async def test_a_user_is_denied_and_the_audit_log_says_so(
     caplog.set_level("INFO", "chelonia.audit")
     async with ahash_at(grid, tmp_path) as url, client_of(grid.client(grid.user())) as client:
         with pytest.raises(CheloniaError) as caught:
-            await RemoteAHash(link(client), (url,)).get(Call(roles=(Role.LIBRARIAN,)), (OBJECT,))
+            await remote_ahash(link(client), (url,)).get(Call(roles=(Role.LIBRARIAN,)), (OBJECT,))
     assert caught.value.kind is Kind.DENIED
     audited = [record.getMessage() for record in caplog.records if record.name == "chelonia.audit"]
     assert any(JANE in line and "refused" in line for line in audited)
@@ -226,7 +226,7 @@ async def test_a_channel_goes_on_to_an_instance_that_answers_and_stays_there() -
             channel = Channel(link(client), AHASH, urls)
             for _ in range(2):
                 with pytest.raises(CheloniaError) as caught:
-                    await channel.call(Call(request_id="r1"), "status", _as=Any)
+                    await channel.call(Call(request_id="r1"), "status")
                 assert caught.value.kind is Kind.NOT_FOUND
     assert [call.request_id for call in calls] == ["r1"] * 4
 
@@ -241,7 +241,7 @@ async def test_a_repeated_change_keeps_its_request_key() -> None:
 
     door = SoapDoor(AHASH, Once(), "https://x/AHash", parts())
     async with plain(door.serve) as server, client_of(None) as client:
-        ahash = RemoteAHash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
+        ahash = remote_ahash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
         with pytest.raises(CheloniaError) as caught:
             await ahash.transact(Call(), RequestKey(""), set_value("x"))
     assert caught.value.kind is Kind.DENIED
@@ -267,7 +267,7 @@ async def test_what_has_no_key_is_never_repeated(method: str, tries: int) -> Non
 
     door = SoapDoor(AHASH, Failing(), "https://x/AHash", parts())
     async with plain(door.serve) as server, client_of(None) as client:
-        ahash = RemoteAHash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
+        ahash = remote_ahash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
         argument: Any = set_value("x") if method == "change" else (OBJECT,)
         with pytest.raises(CheloniaError):
             await getattr(ahash, method)(Call(), argument)
@@ -294,7 +294,7 @@ async def test_an_instance_that_is_killed_in_the_middle_of_its_answer_is_one_tha
     async with plain(killed) as one, plain(well.serve) as other, client_of(None) as client:
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
         for _ in range(8):  # which is asked first is drawn
-            assert await RemoteAHash(link(client), urls, Patience(retry_ms=0)).status(Call()) == WELL
+            assert await remote_ahash(link(client), urls, Patience(retry_ms=0)).status(Call()) == WELL
 
 
 async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left() -> None:
@@ -316,7 +316,7 @@ async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left() -> N
     async with plain(frozen.serve) as one, plain(well.serve) as other, client_of(None) as client:
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
         patience = Patience(retry_ms=0, hedge_ms=50)
-        stubs = [RemoteAHash(link(client), urls, patience) for _ in range(8)]
+        stubs = [remote_ahash(link(client), urls, patience) for _ in range(8)]
         for stub in stubs:
             assert await stub.status(Call()) == WELL
         assert "frozen" in asked, "a stub begins anywhere"
@@ -346,7 +346,7 @@ async def test_a_definite_failure_is_an_answer_while_another_instance_is_silent(
         for _ in range(8):  # a stub begins anywhere
             with pytest.raises(CheloniaError) as caught:
                 async with asyncio.timeout(5):
-                    await RemoteAHash(link(client), urls, Patience(retry_ms=0, hedge_ms=50)).status(Call())
+                    await remote_ahash(link(client), urls, Patience(retry_ms=0, hedge_ms=50)).status(Call())
             assert caught.value.kind is Kind.DENIED
         never.set()
 
@@ -367,7 +367,7 @@ async def test_one_that_answers_others_is_not_silent() -> None:
     door = SoapDoor(AHASH, Instance(), "https://x/AHash", parts())
     async with plain(door.serve) as one, plain(door.serve) as other, client_of(None) as client:
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
-        ahash = RemoteAHash(link(client), urls, Patience(retry_ms=0, hedge_ms=200))
+        ahash = remote_ahash(link(client), urls, Patience(retry_ms=0, hedge_ms=200))
         long = asyncio.create_task(ahash.recall(Call(), RequestKey("k1")))
         for _ in range(20):
             assert await ahash.status(Call()) == WELL
@@ -396,8 +396,8 @@ async def test_a_read_is_asked_of_another_sooner_than_a_change() -> None:
     async with plain(door.serve) as one, plain(door.serve) as other, client_of(None) as client:
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
         patience = Patience(retry_ms=0, hedge_ms=60_000, hedge_read_ms=50)
-        recalled = asyncio.create_task(RemoteAHash(link(client), urls, patience).recall(Call(), RequestKey("k1")))
-        assert await RemoteAHash(link(client), urls, patience).get(Call(), ()) == ()
+        recalled = asyncio.create_task(remote_ahash(link(client), urls, patience).recall(Call(), RequestKey("k1")))
+        assert await remote_ahash(link(client), urls, patience).get(Call(), ()) == ()
         assert asked.count("get") == 2
         assert asked.count("recall") == 1
         frozen.set()
@@ -418,7 +418,7 @@ async def test_a_page_of_records_may_take_longer_than_what_reads_no_disk() -> No
 
     door = SoapDoor(SHEPHERD, Instance(), "https://x/Shepherd", parts())
     async with plain(door.serve) as server, client_of(None) as client:
-        shepherd = RemoteShepherd(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(0, read_ms=50))
+        shepherd = remote_shepherd(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(0, read_ms=50))
         page = asyncio.create_task(shepherd.records(Call(), "", 1))
         with pytest.raises(CheloniaError) as caught:
             await shepherd.status(Call())
@@ -432,7 +432,7 @@ async def test_without_patience_a_dead_service_is_known_at_once() -> None:
         url = f"http://127.0.0.1:{gone.port}/"
     async with client_of(None) as client:
         with pytest.raises(CheloniaError) as caught:
-            await RemoteAHash(link(client), (url,), Patience(retry_ms=0)).status(Call())
+            await remote_ahash(link(client), (url,), Patience(retry_ms=0)).status(Call())
     assert caught.value.kind is Kind.NETWORK
 
 
@@ -453,7 +453,7 @@ async def test_large_messages_on_their_way_are_bounded_and_small_ones_pass(grid:
         many = [asyncio.create_task(large()) for _ in range(bounds.SOAP_LARGE_BODIES_MAX + 1)]
         done, waiting = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
         assert [b"unavailable" in task.result().body for task in done] == [True]
-        assert (await RemoteAHash(link(client), (url,)).status(Call())).position.sequence >= 0
+        assert (await remote_ahash(link(client), (url,)).status(Call())).position.sequence >= 0
         hold.set()
         assert [b"bad-xml" in answer.body for answer in await asyncio.gather(*waiting)] == [True] * len(waiting)
         assert b"bad-xml" in (await large()).body
