@@ -202,7 +202,7 @@ def _failed(operation: Operation[R, A], turn: Turn, request: R, error: CheloniaE
         subject = operation.subject(request)
         audit.record(turn.user, operation.name, subject, action="metadata", decision="denied", rule=error.cause)
     phase = error.op if error.op in status.PHRASES else operation.name
-    text = status.failure(phase, error.kind, error.subject, error.cause)
+    text = status.failure(phase, error.kind, error.subject, error.cause) if phase in status.PHRASES else ""
     return operation.fail(request, text, error), error
 
 

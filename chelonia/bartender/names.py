@@ -40,7 +40,7 @@ async def make_collection(ports: Ports, turn: Turn, request: MakeRequest) -> Out
 
 async def make_mountpoint(ports: Ports, turn: Turn, request: MakeRequest) -> Outcome:
     """Make a mount point for an external URL."""
-    _check_url(request.url)
+    check_url(request.url)
     return await _make(ports, turn, request, TYPE_MOUNTPOINT)
 
 
@@ -85,7 +85,7 @@ async def unlink(ports: Ports, turn: Turn, request: NameRequest) -> Outcome:
     if not ln.parts:
         raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(ln), cause="this is an entry itself, not a name of one")
     walks = await ports.librarian.traverse(turn.service, (ln, ln.parent), RIGHTS)
-    found, parent = existing(ln, walks[0]), _parent_of(ln, walks[0], walks[1])
+    found, parent = existing(ln, walks[0]), parent_of(ln, walks[0], walks[1])
     judge = Judge(turn.user, "unlink")
     expect = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
     try:
@@ -104,8 +104,8 @@ async def move(ports: Ports, turn: Turn, request: MoveRequest) -> Outcome:
     judge = Judge(turn.user, "move")
     expect = judge.require(Action.ADD_ENTRY, target_parent)
     if request.preserve_original:
-        expect += _may_link(judge, found)
-    source_parent = _parent_of(source, walks[0], walks[1])
+        expect += may_link(judge, found)
+    source_parent = parent_of(source, walks[0], walks[1])
     if not request.preserve_original:
         choices = ((Action.REMOVE_ENTRY, source_parent), (Action.DELETE, found))
         expect += judge.require_one(choices, phase="move.source")
@@ -179,7 +179,7 @@ def _place(target: LogicalName, walked: Traversal, found: Found) -> tuple[Found,
     return parent_of_new(target, walked), target.name
 
 
-def _parent_of(ln: LogicalName, walked: Traversal, parent: Traversal) -> Found:
+def parent_of(ln: LogicalName, walked: Traversal, parent: Traversal) -> Found:
     """The collection that holds the name. Raises: CONFLICT when it changed between the two walks of one call."""
     through = walked.steps[-2].guid if len(walked.steps) > 1 else None
     if not parent.complete or not is_visible(parent.last) or parent.guid != through:
@@ -187,13 +187,14 @@ def _parent_of(ln: LogicalName, walked: Traversal, parent: Traversal) -> Found:
     return Found(ln.parent, parent.last)
 
 
-def _may_link(judge: Judge, found: Found) -> Expect:
+def may_link(judge: Judge, found: Found) -> Expect:
+    """Whether the caller may give an entry one more name. Raises: DENIED."""
     if found.type == TYPE_COLLECTION and not judge.call.has(Role.ADMINISTRATOR):
         raise judge.refuse(found, "only administrators make hard links to collections")
     return judge.require(Action.READ, found)
 
 
-def _check_url(url: str) -> None:
+def check_url(url: str) -> None:
     """Refuse what is not a URL of another store. Raises: BAD_REQUEST."""
     try:
         parts = urlsplit(url)

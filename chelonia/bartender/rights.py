@@ -19,7 +19,15 @@ from chelonia.bartender import audit
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Expect, Traversal
+from chelonia.core.librarian import (
+    TYPE_COLLECTION,
+    TYPE_FILE,
+    TYPE_MOUNTPOINT,
+    TYPE_SPECIAL,
+    TYPE_SYMLINK,
+    Expect,
+    Traversal,
+)
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action, Decision, decide
@@ -29,7 +37,7 @@ RIGHTS: Filter = (
 )  # fmt: skip
 """What decisions need of an entry; never its names, so the cost does not grow with a collection's width."""
 
-_VISIBLE = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT)
+_VISIBLE = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SYMLINK, TYPE_SPECIAL)
 
 
 @dataclass(frozen=True, slots=True)

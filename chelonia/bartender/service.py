@@ -11,6 +11,7 @@ from functools import partial
 
 from chelonia.bartender import audit, deleted, listing, modify, names, transfers
 from chelonia.bartender.bulk import Operation, Turn, answer_all
+from chelonia.bartender.files.service import FilesService
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
@@ -63,6 +64,7 @@ class BartenderService:
         """Bind the service to its world; nothing is started and nothing is kept."""
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
         self._ports = Ports(librarian, shepherds, clock, ids, settings)
+        self.files = FilesService(self._ports)
 
     async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
         """Return all metadata of entries the caller may read."""

@@ -50,7 +50,7 @@ from chelonia.core.metadata import Needed, Sections, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.placement import Demand
 from chelonia.core.policy import Action
-from chelonia.core.replicas import Location, ReplicaFacts, ReplicaState, parse_location
+from chelonia.core.replicas import Location, Receipt, ReplicaFacts, ReplicaState, parse_location
 from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose
 from chelonia.wire import receipts
 
@@ -84,7 +84,7 @@ async def put_file(ports: Ports, turn: Turn, request: PutFileRequest) -> Transfe
     if facts.needed == 0:
         return await _name_only(ports, turn, request, place, sections)
     begin = _begin(ports, turn, ln, place, facts, sections, named=True)
-    turl, _ = await _tickets(ports, turn, begin, Purpose.PENDING)
+    turl, _ = await tickets(ports, turn, begin, Purpose.PENDING)
     return TransferOutcome(request.request_id, status.success("putFile"), turl, PROTOCOL_HTTP)
 
 
@@ -98,7 +98,7 @@ async def start_put(ports: Ports, turn: Turn, request: StartPutRequest) -> Start
     facts = checked_facts(FileFacts(request.size, request.checksum, checksum_type, request.needed_replicas))
     place = await _place(ports, turn, "startPut", ln, replace_file=request.replace)
     begin = _begin(ports, turn, ln, place, facts, {}, named=False)
-    turl, begun = await _tickets(ports, turn, begin, Purpose.RECEIPT)
+    turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
     token = encode(PutToken(begin, begun, checksum_type), ports.settings.token_key)
     return StartPutOutcome(request.request_id, status.success("startPut"), turl, token)
 
@@ -107,21 +107,10 @@ async def commit_put(ports: Ports, turn: Turn, request: CommitPutRequest) -> Out
     """Give durable bytes their name, if the caller still may."""
     token = decode(request.put, ports.settings.token_key)
     begin = token.begin
-    if begin.owner != turn.user.dn:
-        raise CheloniaError(Kind.BAD_TICKET, subject="put", cause="this upload was begun by somebody else")
-    if ports.clock.now_ms() >= begin.expires_ms:
-        raise CheloniaError(Kind.EXPIRED, subject="put", cause="the upload took too long; start it again")
-    if not 1 <= len(request.receipts) <= bounds.RECEIPTS_MAX:
-        cause = f"1 to {bounds.RECEIPTS_MAX} receipts are needed, from the answer to the PUT"
-        raise CheloniaError(Kind.BAD_REQUEST, subject="receipts", cause=cause)
-    held = tuple(receipts.from_text(text) for text in request.receipts)
-    durable = min(ports.settings.durable_copies, begin.wanted)
-    if len({receipt.location.shepherd for receipt in held}) < durable:
-        cause = f"receipts of {durable} Shepherds are needed; PUT the bytes again"
-        raise CheloniaError(Kind.INCOMPLETE, subject="receipts", cause=cause)
+    held = checked_receipts(ports, turn, token, request.receipts)
     given = accepted(request.metadata, TYPE_FILE, "commitPut.metadata")
     inherited, expect = await _still_allowed(ports, turn, begin)
-    facts = FileFacts(begin.size, _checksum(token), token.checksum_type, begin.wanted)
+    facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
     begin = replace(begin, sections=merged(inherited, given, {"states": facts.states()}), expect=expect)
     try:
         await ports.librarian.commit_file(turn.service, CommitFile(begin, token.begun, held))
@@ -129,6 +118,27 @@ async def commit_put(ports: Ports, turn: Turn, request: CommitPutRequest) -> Out
         if error.kind is not Kind.EXISTS or not await _is_committed(ports, turn, token):
             raise
     return Outcome(request.request_id, status.success("commitPut"))
+
+
+def checked_receipts(ports: Ports, turn: Turn, token: PutToken, texts: tuple[str, ...]) -> tuple[Receipt, ...]:
+    """The receipts of an upload, enough of them for its bytes to be durable.
+
+    Raises: BAD_TICKET (another user's upload), EXPIRED, BAD_REQUEST, INCOMPLETE (too few Shepherds).
+    """
+    begin = token.begin
+    if begin.owner != turn.user.dn:
+        raise CheloniaError(Kind.BAD_TICKET, subject="put", cause="this upload was begun by somebody else")
+    if ports.clock.now_ms() >= begin.expires_ms:
+        raise CheloniaError(Kind.EXPIRED, subject="put", cause="the upload took too long; start it again")
+    if not 1 <= len(texts) <= bounds.RECEIPTS_MAX:
+        cause = f"1 to {bounds.RECEIPTS_MAX} receipts are needed, from the answer to the PUT"
+        raise CheloniaError(Kind.BAD_REQUEST, subject="receipts", cause=cause)
+    held = tuple(receipts.from_text(text) for text in texts)
+    durable = min(ports.settings.durable_copies, begin.wanted)
+    if len({receipt.location.shepherd for receipt in held}) < durable:
+        cause = f"receipts of {durable} Shepherds are needed; PUT the bytes again"
+        raise CheloniaError(Kind.INCOMPLETE, subject="receipts", cause=cause)
+    return held
 
 
 async def get_file(ports: Ports, turn: Turn, request: GetFileRequest) -> TransferOutcome:
@@ -141,7 +151,7 @@ async def get_file(ports: Ports, turn: Turn, request: GetFileRequest) -> Transfe
     if found.type != TYPE_FILE:
         raise CheloniaError(Kind.NOT_A_FILE, subject=str(ln), cause=f"it is a {found.type}")
     _need_http(request.protocols)
-    alive = _locations(found.object, (ReplicaState.ALIVE.value,))
+    alive = locations(found.object, (ReplicaState.ALIVE.value,))
     if not alive:
         cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
         raise CheloniaError(Kind.NO_REPLICA, subject=str(ln), cause=cause)
@@ -170,7 +180,7 @@ async def add_replica(
         raise CheloniaError(Kind.NOT_FOUND, subject=guid, cause="there is no such file")
     if stored.value("entry", "type") != TYPE_FILE:
         raise CheloniaError(Kind.NOT_A_FILE, subject=guid, cause="only files have replicas")
-    holders = tuple(dict.fromkeys(location.shepherd for location in _locations(stored, _HELD)))
+    holders = tuple(dict.fromkeys(location.shepherd for location in locations(stored, _HELD)))
     exclude = (turn.user.service_id,) if turn.user.service_id else ()
     facts = _replica_facts(ports, stored)
     # Three candidates: one that has gone away since the last heartbeat must not make the answer "none".
@@ -188,13 +198,14 @@ async def _place(ports: Ports, turn: Turn, op: str, ln: LogicalName, *, replace_
     if replace_file and ln.parts and walked.complete and walked.last.value("entry", "type") == TYPE_FILE:
         found = Found(ln, walked.last)
         expect = judge.require(Action.DELETE, found)
-        return _Place(_holder(walked), ln.name, found.guid, {}, expect)
+        return _Place(holder(walked), ln.name, found.guid, {}, expect)
     parent = parent_of_new(ln, walked)
     expect = judge.require(Action.ADD_ENTRY, parent)
     return _Place(parent.guid, ln.name, Guid(""), new_policies(parent.object.sections, TYPE_FILE), expect)
 
 
-def _holder(walked: Traversal) -> Guid:
+def holder(walked: Traversal) -> Guid:
+    """The collection that holds the name a walk followed, "" for a bare start."""
     return walked.steps[-2].guid if len(walked.steps) > 1 else Guid("")
 
 
@@ -217,7 +228,7 @@ def _begin(
     )
 
 
-async def _tickets(ports: Ports, turn: Turn, begin: BeginPut, purpose: Purpose) -> tuple[str, Begun]:
+async def tickets(ports: Ports, turn: Turn, begin: BeginPut, purpose: Purpose) -> tuple[str, Begun]:
     """Choose Shepherds, begin the upload, get its tickets. A name reserved in vain is given back."""
     durable = min(ports.settings.durable_copies, begin.wanted)
     demand = Demand(count=max(durable + ports.settings.spares, begin.wanted), size=begin.size)
@@ -234,7 +245,8 @@ async def _tickets(ports: Ports, turn: Turn, begin: BeginPut, purpose: Purpose) 
         created_ms=ports.clock.now_ms(),
         seal=begun.seal,
     )
-    plan = UploadPlan(facts, purpose, turn.user.dn, durable, ports.settings.spares)
+    bearer = turn.user.carrier or turn.user.dn
+    plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares)
     try:
         return await ports.shepherds.upload_turl(turn.service, plan, candidates), begun
     except CheloniaError:
@@ -286,7 +298,8 @@ async def _is_committed(ports: Ports, turn: Turn, token: PutToken) -> bool:
     return walked.complete and walked.guid == token.begun.guid
 
 
-def _checksum(token: PutToken) -> str:
+def file_checksum(token: PutToken) -> str:
+    """The declared checksum of the type of record, "" where none was declared."""
     sums = token.begin.checksums
     return {"md5": sums.md5, "adler32": sums.adler32}.get(token.checksum_type, sums.sha256)
 
@@ -312,7 +325,7 @@ def _replica_facts(ports: Ports, stored: StoredObject) -> ReplicaFacts:
     )
 
 
-def _locations(stored: StoredObject, states: tuple[str, ...]) -> list[Location]:
+def locations(stored: StoredObject, states: tuple[str, ...]) -> list[Location]:
     """The file's replicas in these states; what does not read as a location is left out."""
     located = []
     for text, state in sorted(stored.sections.get("locations", {}).items()):

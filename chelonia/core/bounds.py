@@ -32,6 +32,8 @@ USER_METADATA_MAX: Final = 1000
 """Triples a user may send with one entry."""
 USER_METADATA_BYTES_MAX: Final = 128 * 1024
 """Properties and values of one entry that users wrote: a listing or a bulk stat carries a thousand entries."""
+SYMLINK_BYTES_MAX: Final = 4095
+"""The text of a symbolic link: Linux's PATH_MAX without its NUL."""
 PARENTS_MAX: Final = 1000
 """Hard links of one entry: its `parents` are in the header record."""
 

@@ -36,6 +36,7 @@ class Call(msgspec.Struct, frozen=True):
         request_key: makes a change apply once; empty when the caller gave none.
         read_after: what is read for this call is at least as new as this; a caller's claim, counting for him alone.
         strong: what is read for this call is the newest acknowledged, whatever replica is asked.
+        carrier: who moves the bytes for this caller: the node of a door that carries them itself; never from a message.
     """
 
     dn: Dn = ANONYMOUS
@@ -47,6 +48,7 @@ class Call(msgspec.Struct, frozen=True):
     request_key: RequestKey = RequestKey("")
     read_after: Position | None = None
     strong: bool = False
+    carrier: Dn = Dn("")
 
     def has(self, role: Role) -> bool:
         """Whether the registry grants `role` to this caller."""

@@ -56,6 +56,7 @@ class Kind(enum.Enum):
     CANCELLED = "cancelled"
     INTERNAL = "internal"
     BUSY = "busy"
+    PRECONDITION = "precondition"
 
 
 class ExitCode(enum.IntEnum):
@@ -133,6 +134,7 @@ TABLE: dict[Kind, Meaning] = {
     Kind.CANCELLED: Meaning(499, _C, "RequestTimeout", errno.ECANCELED, _X.OTHER, retryable=True),
     Kind.INTERNAL: Meaning(500, _S, "InternalError", errno.EIO, _X.OTHER),
     Kind.BUSY: Meaning(503, _S, "SlowDown", errno.EBUSY, _X.NETWORK, retryable=True),
+    Kind.PRECONDITION: Meaning(412, _C, "PreconditionFailed", errno.ESTALE, _X.CONFLICT),
 }
 
 

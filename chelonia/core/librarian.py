@@ -30,6 +30,10 @@ NOBODY = ServiceId("")
 TYPE_FILE = "file"
 TYPE_COLLECTION = "collection"
 TYPE_MOUNTPOINT = "mountpoint"
+TYPE_SYMLINK = "symlink"
+"""A name for another name: `node/target` is the text that the reader of it follows; nothing here does."""
+TYPE_SPECIAL = "special"
+"""A device, pipe or socket of a mount: `posix/mode` and `posix/device` say which."""
 TYPE_PENDING = "pending"
 """`entry/type` of an upload that is not complete: seen by nobody."""
 TYPE_TRASHED = "trashed"
@@ -209,11 +213,16 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class CommitFile:
-    """Turn bytes that are durable into a file, in one transact: the Bartender's half of bytes-first."""
+    """Turn bytes that are durable into a file, in one transact: the Bartender's half of bytes-first.
+
+    `begin.replaces` is the file that has the name now, whatever had it when the upload began; `renew`: the file for
+    which it began is gone, so the new one gets a GUID of its own.
+    """
 
     begin: BeginPut
     begun: Begun
     receipts: tuple[Receipt, ...]
+    renew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +295,11 @@ class Unmake:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Give `child` the name `target_name` in `target_parent`; drop the source name unless `keep` (hard link)."""
+    """Give `child` the name `target_name` in `target_parent`; drop the source name unless `keep` (hard link).
+
+    `over`: `refuse`, `replace` or `exchange`, as of `core.files.Over`: what becomes of the entry `there`, which has the
+    name now ("" where nothing has it).
+    """
 
     child: Guid
     source_parent: Guid
@@ -294,6 +307,19 @@ class Move:
     target_parent: Guid
     target_name: str
     keep: bool
+    expect: Expect = ()
+    over: str = "refuse"
+    there: Guid = Guid("")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeEntry:
+    """Set and unset several properties of one entry at once; `timestamps/changed` follows. The sections are those that
+    `MakeEntry` may give."""
+
+    guid: Guid
+    put: tuple[Triple, ...] = ()
+    drop: tuple[tuple[str, str], ...] = ()
     expect: Expect = ()
 
 
@@ -612,6 +638,10 @@ class Librarian(Protocol):
         `under`: "" for all, `<GUID>/` for what was in a collection, `<GUID>/<name>/` for what was called so there, and
         a bare GUID for that file.
         """
+        ...
+
+    async def change_entry(self, call: Call, request: ChangeEntry) -> None:
+        """Change several properties of one entry in one transact. Raises: NOT_FOUND, BAD_REQUEST, CONFLICT."""
         ...
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:

@@ -148,6 +148,7 @@ LIBRARIAN: Final = table(
     row(Librarian.undelete, _B, retry=_KEYED),
     row(Librarian.trash, _B, _A),
     row(Librarian.set_wanted, _B, retry=_KEYED),
+    row(Librarian.change_entry, _B, retry=_KEYED),
     row(Librarian.entries, _B, _A),
     row(Librarian.recall, _B),
     row(Librarian.heartbeat, *EVERYONE),  # an unknown identity is recorded as waiting for approval

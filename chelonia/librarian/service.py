@@ -253,6 +253,7 @@ class LibrarianService:
     undelete = _in(lambda parts: parts.names.undelete)
     trash = _in(lambda parts: parts.names.trash)
     set_wanted = _in(lambda parts: parts.names.set_wanted)
+    change_entry = _in(lambda parts: parts.names.change_entry)
     entries = _in(lambda parts: parts.names.entries)
 
     async def recall(self, call: Call) -> str | None:

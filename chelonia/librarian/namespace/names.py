@@ -13,6 +13,7 @@ from chelonia.core import bounds
 from chelonia.core.ahash import Walk, WalkOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Over
 from chelonia.core.ids import (
     ROOT,
     TRASH_OBJECT,
@@ -30,6 +31,7 @@ from chelonia.core.librarian import (
     TYPE_COLLECTION,
     TYPE_FILE,
     TYPE_TRASHED,
+    ChangeEntry,
     Delete,
     Entry,
     EntryPage,
@@ -271,7 +273,12 @@ class Names:
         """Rename, move or hard-link."""
 
         async def build() -> Draft:
-            return Draft(tree.move(request, await self._move_view(call, request), self._now()), memo=request.child)
+            view = await self._move_view(call, request)
+            if request.over == Over.EXCHANGE.value and view.there is not None:
+                return Draft(tree.exchange(request, view), memo=request.child)
+            if view.there is not None and tree.type_of(view.there.entry) == TYPE_COLLECTION:
+                await self._emptied(call, view.there.entry)
+            return Draft(tree.move(request, view, self._now(), self._keep_ms), memo=request.child)
 
         await self._records.apply(call, build)
 
@@ -280,19 +287,36 @@ class Names:
             call, (TREE_OBJECT, entry_id(request.child)), (Needed("epoch"), Needed("entry"), Needed("parents"))
         )
         above: frozenset[Guid] = frozenset()
+        above_source: frozenset[Guid] = frozenset()
         if tree.type_of(child) == TYPE_COLLECTION:
             above = await self._ancestors(call, request.target_parent)
+        if request.over == Over.EXCHANGE.value:
+            above_source = await self._ancestors(call, request.source_parent)
         check_name(request.target_name)
         names = tree.slot_filter(dict.fromkeys((request.source_name, request.target_name)))
         ids = (entry_id(request.source_parent), entry_id(request.target_parent))
         source, target = await self._records.get(call, ids, names)
+        slot = await self._with_pending(call, Slot(target, request.target_name))
         return MoveView(
             child=child,
             source=Slot(source, request.source_name),
-            target=await self._with_pending(call, Slot(target, request.target_name)),
+            target=slot,
             epoch=epoch.value("epoch", "tree"),
             above=above,
+            there=await self._in_the_way(call, request, slot),
+            above_source=above_source,
         )
+
+    async def _in_the_way(self, call: Call, request: Move, target: Slot) -> Doomed | None:
+        """The entry whose name a move may take. Raises: CONFLICT when it is another than the caller saw."""
+        if request.over == Over.REFUSE.value:
+            return None
+        if target.child != request.there:
+            raise CheloniaError(Kind.CONFLICT, "move", request.target_name, "another entry has the name now; try again")
+        if not target.child:
+            return None
+        entry = await self._records.one(call, entry_id(target.child))
+        return await self._doomed(call, entry, ((request.target_parent, request.target_name),))
 
     async def _ancestors(self, call: Call, start: Guid) -> frozenset[Guid]:
         """Every collection above `start`, itself included, through all parents."""
@@ -306,6 +330,15 @@ class Names:
             level = [guid for guid in above if guid not in seen]
             seen.update(dict.fromkeys(level))
         return frozenset(seen)
+
+    async def change_entry(self, call: Call, request: ChangeEntry) -> None:
+        """Change several properties of one entry at once."""
+
+        async def build() -> Draft:
+            entry = await self._records.one(call, entry_id(request.guid), tree.ENTRY)
+            return Draft(tree.change_entry(request, entry, self._now()), memo=request.guid)
+
+        await self._records.apply(call, build)
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
         """Change how many replicas a file wants."""

@@ -24,7 +24,10 @@ from chelonia.core.librarian import (
     TYPE_FILE,
     TYPE_MOUNTPOINT,
     TYPE_PENDING,
+    TYPE_SPECIAL,
+    TYPE_SYMLINK,
     TYPE_TRASHED,
+    ChangeEntry,
     MakeEntry,
     Move,
     SetWanted,
@@ -55,8 +58,11 @@ from chelonia.librarian.namespace.trash import drop_reservation
 
 CLOSED_YES: Final = "yes"
 CLOSED_BROKEN: Final = "broken"
-GIVEN_SECTIONS: Final = frozenset({"policy", "defaultPolicy", "metadata", "states", "mountpoint", "timestamps"})
+GIVEN_SECTIONS: Final = frozenset(
+    {"policy", "defaultPolicy", "metadata", "states", "mountpoint", "timestamps", "posix", "node"}
+)
 """Sections a caller may give with a new entry; all others are the Librarian's own."""
+MAKEABLE_TYPES: Final = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SYMLINK, TYPE_SPECIAL)
 MODIFIABLE_SECTIONS: Final = GIVEN_SECTIONS
 MEASURED_STATES: Final = frozenset({"size", "checksum", "checksumType"})
 """Facts about bytes: they change only with the bytes."""
@@ -120,7 +126,7 @@ def make_entry(request: MakeEntry, guid: Guid, slot: Slot | None, now: Ms) -> li
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, BAD_REQUEST.
     """
-    if request.type not in (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT):
+    if request.type not in MAKEABLE_TYPES:
         raise CheloniaError(Kind.BAD_REQUEST, "makeEntry", request.name, f"{request.type!r} is no type of an entry")
     obj = ObjectId(guid)
     elements = expectations(request.expect)
@@ -322,33 +328,84 @@ def sweep_reservations(collection: ObjectId, reservations: Iterable[tuple[str, s
 @dataclass(frozen=True, slots=True)
 class MoveView:
     """What a move rests on, as read: the child, both names, and for a collection the tree epoch (read first) and
-    every collection above the target, the target's parent included."""
+    every collection above the target, the target's parent included. `there`: the entry that has the name, where it may
+    have it; `above_source`: of an exchange, every collection above the source."""
 
     child: StoredObject
     source: Slot
     target: Slot
     epoch: str = ""
     above: frozenset[Guid] = frozenset()
+    there: Doomed | None = None
+    above_source: frozenset[Guid] = frozenset()
 
 
-def move(request: Move, view: MoveView, now: Ms) -> list[Element]:
-    """Give an entry another name, or (`keep`) one more.
+def move(request: Move, view: MoveView, now: Ms, keep_ms: int = 0) -> list[Element]:
+    """Give an entry another name, or (`keep`) one more; an entry that has the name goes as `unlink` takes it.
 
-    Raises: NOT_FOUND, EXISTS, NO_PARENT, NOT_A_COLLECTION, INVALID_TARGET (a cycle, or the root), TOO_LARGE.
+    Args: `keep_ms`: how long a file that goes is kept in the trash.
+    Raises: NOT_FOUND, EXISTS, NO_PARENT, NOT_A_COLLECTION, NOT_A_FILE, INVALID_TARGET (a cycle, or the root),
+        TOO_LARGE.
     """
     child, kind = view.child, type_of(view.child)
     if not visible(child) or (view.source.child != request.child and request.child != ROOT):
         raise CheloniaError(Kind.NOT_FOUND, "move", request.source_name, "no such name for this entry")
-    if request.child == ROOT or (kind == TYPE_COLLECTION and request.child in view.above):
-        cause = "a collection cannot be put below itself" if request.child != ROOT else "the root stays"
-        raise CheloniaError(Kind.INVALID_TARGET, "move", request.target_name, cause)
-    elements = [*expectations(request.expect), *take_name(view.target, "", now)]
+    _check_no_cycle(request.child, kind, view.above, request.target_name)
+    elements = [*expectations(request.expect)]
+    if view.there is None:
+        elements += take_name(view.target, "", now)
+    else:
+        elements += _clear_name(request, view, view.there, now, keep_ms)
     elements.append(put(view.target.parent.id, "entries", key_for(request.target_name, kind), child.id))
     elements += _source_name(request, view.source, kind)
     elements += _parents(request, child)
     if kind == TYPE_COLLECTION:
-        elements.append(add(TREE_OBJECT, "epoch", "tree", 1, as_read("epoch", "tree", view.epoch)))
+        elements.append(_next_epoch(view))
     return elements
+
+
+def _clear_name(request: Move, view: MoveView, there: Doomed, now: Ms, keep_ms: int) -> list[Element]:
+    """Take the name from the entry that has it, for another of its kind (POSIX rename)."""
+    kind, other = type_of(view.child), type_of(there.entry)
+    if kind == TYPE_COLLECTION and other != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NOT_A_COLLECTION, "move", request.target_name, f"what has the name is a {other}")
+    if other == TYPE_COLLECTION and kind != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NOT_A_FILE, "move", request.target_name, "what has the name is a collection")
+    check_collection(view.target.parent, request.target_name)
+    name = Unlink(request.target_parent, request.target_name, Guid(there.entry.id))
+    return unlink(name, there, now, keep_ms)
+
+
+def exchange(request: Move, view: MoveView) -> list[Element]:
+    """Have two entries change names, in one transact. Raises: NOT_FOUND, INVALID_TARGET (a cycle, or the root)."""
+    assert view.there is not None, "an exchange is of two entries"
+    one, other = view.child, view.there.entry
+    for entry, slot in ((one, view.source), (other, view.target)):
+        if not visible(entry) or slot.child != Guid(entry.id):
+            raise CheloniaError(Kind.NOT_FOUND, "move", slot.name, "no such name for this entry")
+    _check_no_cycle(Guid(one.id), type_of(one), view.above, request.target_name)
+    _check_no_cycle(Guid(other.id), type_of(other), view.above_source, request.source_name)
+    elements = [*expectations(request.expect)]
+    for entry, slot in ((one, view.source), (other, view.target)):
+        elements += drop_name(slot, type_of(entry), Guid(entry.id))
+    for entry, old, new in ((one, view.source, view.target), (other, view.target, view.source)):
+        elements.append(put(new.parent.id, "entries", key_for(new.name, type_of(entry)), entry.id))
+        same = is_("entry", "type", type_of(entry))
+        elements.append(drop(entry.id, "parents", f"{old.parent.id}/{old.name}", same))
+        elements.append(put(entry.id, "parents", f"{new.parent.id}/{new.name}", "parent"))
+    if TYPE_COLLECTION in (type_of(one), type_of(other)):
+        elements.append(_next_epoch(view))
+    return elements
+
+
+def _check_no_cycle(child: Guid, kind: str, above: frozenset[Guid], name: str) -> None:
+    if child == ROOT or (kind == TYPE_COLLECTION and child in above):
+        cause = "a collection cannot be put below itself" if child != ROOT else "the root stays"
+        raise CheloniaError(Kind.INVALID_TARGET, "move", name, cause)
+
+
+def _next_epoch(view: MoveView) -> Element:
+    return add(TREE_OBJECT, "epoch", "tree", 1, as_read("epoch", "tree", view.epoch))
 
 
 def _source_name(request: Move, source: Slot, kind: str) -> list[Element]:
@@ -369,6 +426,21 @@ def _parents(request: Move, child: StoredObject) -> list[Element]:
 
 
 # --- changing -------------------------------------------------------------------------------------------------------
+
+
+def change_entry(request: ChangeEntry, entry: StoredObject, now: Ms) -> list[Element]:
+    """Set and unset several properties of one entry. Raises: NOT_FOUND, BAD_REQUEST (not a caller's to change)."""
+    if not visible(entry):
+        raise CheloniaError(Kind.NOT_FOUND, "changeEntry", request.guid, "no such entry")
+    for section, prop in (*((t.section, t.property) for t in request.put), *request.drop):
+        check_modifiable(section, prop)
+        if section == "states":
+            cause = "states have operations of their own"
+            raise CheloniaError(Kind.BAD_REQUEST, "changeEntry", f"{section}/{prop}", cause)
+    elements = [*expectations(request.expect), check(entry.id, is_("entry", "GUID", request.guid))]
+    elements += [put(entry.id, triple.section, triple.property, triple.value) for triple in request.put]
+    elements += [drop(entry.id, section, prop) for section, prop in request.drop]
+    return [*elements, put(entry.id, "timestamps", "changed", seconds(now))]
 
 
 def set_wanted(request: SetWanted, file: StoredObject, blobs: Iterable[StoredObject]) -> list[Element]:

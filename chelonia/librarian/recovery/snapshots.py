@@ -56,6 +56,7 @@ _LOG = logging.getLogger(__name__)
 
 ENTRY_KEPT: Final = (
     "entry", "timestamps", "parents", "policy", "defaultPolicy", "metadata", "states", "blobs", "mountpoint", "trashed",
+    "posix", "node",
 )  # fmt: skip
 """Sections of an entry that a snapshot keeps."""
 _ROLES: Final = tuple(role.value for role in Role)

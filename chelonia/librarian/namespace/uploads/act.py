@@ -78,6 +78,10 @@ class Uploads:
             guid, blob, seal(self._record_key, blob, guid, name=name, owner=request.owner, wanted=request.wanted)
         )
 
+    def _named(self, new: NewBlob, guid: Guid) -> NewBlob:
+        """The blob of an upload that became the file `guid`: of another one than it was begun for, sealed anew."""
+        return new if new.facts.guid == guid else self._sealed(replace(new, facts=replace(new.facts, guid=guid)))
+
     def _sealed(self, new: NewBlob) -> NewBlob:
         """The blob of an upload under a reserved name, sealed for the file that it belongs to: what its Shepherds wrote
         down names the upload."""
@@ -132,15 +136,16 @@ class Uploads:
         tree.check_wanted(begin.wanted)
         self._check_receipts(call, request.receipts)
         name = str(begin.ln)
-        if begun.guid != (begin.replaces or begun.guid) or not sealed(
+        if not sealed(
             self._record_key, begun.seal, begun.blob, begun.guid, name=name, owner=begin.owner, wanted=begin.wanted
         ):
             cause = "these ids were not begun here for this name, owner and count; begin again"
             raise CheloniaError(Kind.BAD_REQUEST, "commitFile", name, cause)
-        memo = f"{begun.guid} {begun.blob}"
+        guid = begin.replaces or (self._guid() if request.renew else begun.guid)
+        memo = f"{guid} {begun.blob}"
 
         async def build() -> Draft:
-            new = uploads.begun_blob(request, self._now())
+            new = self._named(uploads.begun_blob(request, self._now()), guid)
             over = await self._overwritten(call, begin.replaces)
             if over is not None:
                 if begun.blob in tree.blobs_of(over.file):

@@ -223,7 +223,7 @@ def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, CHECKSUM.
     """
-    begin, guid = request.begin, request.begun.guid
+    begin, guid = request.begin, new.facts.guid
     elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
     elements.append(put(slot.parent.id, "entries", slot.name, guid))
     obj = ObjectId(guid)

@@ -139,7 +139,7 @@ def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
     """What makes the root what it was: it exists from the first start, with the policy of the configuration."""
     gone = [
         drop(now.id, section, prop)
-        for section in ("policy", "defaultPolicy", "metadata", "states")
+        for section in ("policy", "defaultPolicy", "metadata", "states", "posix", "node")
         for prop in now.sections.get(section, {})
         if prop not in stored.sections.get(section, {})
     ]

@@ -1,0 +1,222 @@
+"""Changes of the port `Files`: each is judged on one walk and handed to the Librarian as one transact.
+
+The transact is conditioned on the versions of what was judged and of what a `When` spoke of; when one has changed, the
+change is judged anew (`bulk`). Nothing here can leave half a change behind, but for implied parents, which stay.
+"""
+
+from __future__ import annotations
+
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.client_metadata import accepted, check_text, check_value, check_volume, merged, new_policies
+from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, setting_triples, user_triples
+from chelonia.bartender.names import check_url, may_link, parent_of
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import Found, Judge, existing, is_visible, parent_of_new, versions
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import ANY, LEAVE, Done, Make, Move, Over, Remove, Removing, Set, When
+from chelonia.core.ids import Guid, RequestKey
+from chelonia.core.librarian import (
+    TYPE_COLLECTION,
+    TYPE_MOUNTPOINT,
+    TYPE_SPECIAL,
+    TYPE_SYMLINK,
+    ChangeEntry,
+    Delete,
+    Expect,
+    MakeEntry,
+    Traversal,
+    Unlink,
+    Unmake,
+)
+from chelonia.core.librarian import Move as MoveOrder
+from chelonia.core.metadata import Needed, Sections, Triple, from_triples
+from chelonia.core.names import LogicalName
+from chelonia.core.policy import Action
+
+_ALL_WRITTEN = (*DESCRIBED, Needed("metadata"))
+
+
+async def make(ports: Ports, turn: Turn, change: Make) -> Done:
+    """Make an entry without bytes."""
+    own = _own_sections(change)
+    given = accepted(user_triples(change.user), change.type, "make.metadata")
+    walked = await walk(ports, turn, change.place, parents=change.parents)
+    there = seen(walked)
+    change.when.require(change.place, attributes_of(there.object) if there else None)
+    parent = parent_of_new(change.place, walked)
+    expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, parent)
+    sections = merged(new_policies(parent.object.sections, change.type), given, own)
+    entry = MakeEntry(parent.guid, change.place.name, change.type, turn.user.dn, sections, expect)
+    await ports.librarian.make_entry(turn.service, entry)
+    return Done(made=True)
+
+
+async def set_attributes(ports: Ports, turn: Turn, change: Set) -> Done:
+    """Change attributes, user metadata and rights of one entry, together."""
+    (walked,) = await ports.librarian.traverse(turn.service, (change.place,), _ALL_WRITTEN)
+    found = existing(change.place, walked)
+    change.when.require(change.place, attributes_of(found.object))
+    put, drop = _changes(change)
+    judge = Judge(turn.user, "set")
+    expect: Expect = pinned(change.when, found)
+    if change.setting != LEAVE or change.user:
+        expect += judge.require(Action.MODIFY_METADATA, found)
+    if change.policy:
+        expect += judge.require(Action.MODIFY_POLICY, found)
+    check_volume(merged(found.object.sections, from_triples(put)))
+    if put or drop:
+        order = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys(expect)))
+        await ports.librarian.change_entry(turn.service, order)
+    return Done()
+
+
+async def move(ports: Ports, turn: Turn, change: Move) -> Done:
+    """Rename, move, link, replace or exchange."""
+    source, target = change.source, change.target
+    if not source.parts or not target.parts:
+        cause = "only an entry with a name can be moved, to a name inside a collection"
+        raise CheloniaError(Kind.INVALID_TARGET, subject=str(source), cause=cause)
+    if change.keep and change.over is Over.EXCHANGE:
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(target), cause="an exchange keeps no name")
+    names = (source, source.parent, target, target.parent)
+    walks = await ports.librarian.traverse(turn.service, names, DESCRIBED)
+    found, source_parent = existing(source, walks[0]), parent_of(source, walks[0], walks[1])
+    change.when.require(source, attributes_of(found.object))
+    there, target_parent = _target(change, walks[2], walks[3])
+    if there is not None and there.guid == found.guid:
+        return Done()  # two names of one file: POSIX rename does nothing
+    judge = Judge(turn.user, "move")
+    expect = (*pinned(change.when, found), *judge.require(Action.ADD_ENTRY, target_parent))
+    if change.keep:
+        expect += may_link(judge, found)
+    else:
+        expect += judge.require_one(((Action.REMOVE_ENTRY, source_parent), (Action.DELETE, found)))
+    if there is not None:
+        expect += judge.require_one(((Action.REMOVE_ENTRY, target_parent), (Action.DELETE, there)))
+    if change.over is Over.EXCHANGE:
+        expect += judge.require(Action.ADD_ENTRY, source_parent)
+    order = MoveOrder(
+        child=found.guid,
+        source_parent=source_parent.guid,
+        source_name=source.name,
+        target_parent=target_parent.guid,
+        target_name=target.name,
+        keep=change.keep,
+        expect=tuple(dict.fromkeys(expect)),
+        over=change.over.value,
+        there=there.guid if there is not None else Guid(""),
+    )
+    await ports.librarian.move(turn.service, order)
+    return Done(made=there is None)
+
+
+async def remove(ports: Ports, turn: Turn, change: Remove) -> Done:
+    """Take a name, a file or an empty collection away."""
+    place = change.place
+    walks = await ports.librarian.traverse(turn.service, (place, place.parent), DESCRIBED)
+    found = existing(place, walks[0])
+    change.when.require(place, attributes_of(found.object))
+    judge, held = Judge(turn.user, "remove"), pinned(change.when, found)
+    match change.what:
+        case Removing.NAME:
+            if not place.parts:
+                cause = "this is an entry itself, not a name of one"
+                raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(place), cause=cause)
+            parent = parent_of(place, walks[0], walks[1])
+            rights = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
+            order = Unlink(parent.guid, place.name, found.guid, _joined(held, rights))
+            await ports.librarian.unlink(turn.service, order)
+        case Removing.FILE:
+            if found.type == TYPE_COLLECTION:
+                raise CheloniaError(Kind.NOT_A_FILE, subject=str(place), cause="it is a collection")
+            rights = judge.require(Action.DELETE, found)
+            await ports.librarian.delete(turn.service, Delete(found.guid, _joined(held, rights)))
+        case Removing.COLLECTION:
+            if found.type != TYPE_COLLECTION:
+                raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(place), cause=f"it is a {found.type}")
+            rights = judge.require(Action.DELETE, found)
+            await ports.librarian.unmake(turn.service, Unmake(found.guid, _joined(held, rights)))
+    return Done()
+
+
+async def walk(ports: Ports, turn: Turn, place: LogicalName, *, parents: bool) -> Traversal:
+    """Follow a name; with `parents`, make the collections above it that are missing first."""
+    while True:
+        (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
+        if not parents or len(walked.rest) < 2 or walked.last.value("entry", "type") != TYPE_COLLECTION:
+            return walked
+        above = Found(LogicalName(place.start, place.parts[: -len(walked.rest)]), walked.last)
+        expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
+        sections = merged(new_policies(above.object.sections, TYPE_COLLECTION), {"states": {"closed": "no"}})
+        entry = MakeEntry(above.guid, walked.rest[0], TYPE_COLLECTION, turn.user.dn, sections, expect)
+        try:
+            await ports.librarian.make_entry(turn.service.keyed(RequestKey("")), entry)
+        except CheloniaError as error:
+            if error.kind is not Kind.EXISTS:  # somebody else has just made it
+                raise
+
+
+def seen(walked: Traversal) -> Found | None:
+    """The entry at the end of a walk, None where the name leads nowhere."""
+    return Found(LogicalName(walked.guid, ()), walked.last) if walked.complete and is_visible(walked.last) else None
+
+
+def pinned(when: When, found: Found) -> Expect:
+    """The version that a `When` was judged on, so that the transact holds it."""
+    return versions(found) if when != ANY else ()
+
+
+def _joined(*expects: Expect) -> Expect:
+    return tuple(dict.fromkeys(pair for expect in expects for pair in expect))
+
+
+def _own_sections(change: Make) -> Sections:
+    """What the type of a new entry brings along. Raises: BAD_REQUEST."""
+    setting = from_triples(setting_triples(change.setting))
+    match change.type:
+        case t if t == TYPE_COLLECTION:
+            return {**setting, "states": {"closed": "no"}}
+        case t if t == TYPE_MOUNTPOINT:
+            check_url(change.target)
+            return {**setting, "mountpoint": {"externalURL": change.target}}
+        case t if t == TYPE_SYMLINK:
+            check_text(Triple("node", "target", change.target))
+            if not change.target or len(change.target.encode()) > bounds.SYMLINK_BYTES_MAX:
+                cause = f"a symlink's target has 1 to {bounds.SYMLINK_BYTES_MAX} bytes"
+                raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
+            return {**setting, "node": {"target": change.target}}
+        case t if t == TYPE_SPECIAL:
+            return setting
+    cause = f"{change.type!r} cannot be made without bytes; write it"
+    raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
+
+
+def _changes(change: Set) -> tuple[tuple[Triple, ...], tuple[tuple[str, str], ...]]:
+    """What is put and what is dropped. Raises: BAD_REQUEST, TOO_LARGE."""
+    put = list(setting_triples(change.setting))
+    drop: list[tuple[str, str]] = []
+    for section, values in (("metadata", change.user), ("policy", change.policy)):
+        for name, value in sorted(values.items()):
+            if value is None:
+                drop.append((section, name))
+                continue
+            triple = Triple(section, name, value)
+            check_text(triple)
+            check_value(triple)
+            put.append(triple)
+    if len(put) + len(drop) > bounds.USER_METADATA_MAX:
+        cause = f"at most {bounds.USER_METADATA_MAX} properties in one change"
+        raise CheloniaError(Kind.TOO_LARGE, subject=str(change.place), cause=cause)
+    return tuple(put), tuple(drop)
+
+
+def _target(change: Move, walked: Traversal, parent: Traversal) -> tuple[Found | None, Found]:
+    """What has the target's name, where a move may take it, and the collection. Raises: EXISTS, NOT_FOUND, ..."""
+    there = seen(walked)
+    if there is None and change.over is Over.EXCHANGE:
+        raise CheloniaError(Kind.NOT_FOUND, subject=str(change.target), cause="an exchange is of two entries")
+    if there is None or change.over is Over.REFUSE:
+        return None, parent_of_new(change.target, walked)
+    named = Found(change.target, there.object)
+    return named, parent_of(change.target, walked, parent)

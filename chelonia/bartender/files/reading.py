@@ -1,0 +1,92 @@
+"""Looking at entries and listing collections, for the port `Files`.
+
+A look needs `read` on the entry. A listing needs `read` on the collection; a child that the caller may not read shows
+its type, size and times only, as in the Bartender's own `list`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, checksums_of, user_triples
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.rights import Found, Judge, existing, is_visible
+from chelonia.bartender.transfers import locations
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import UNSET, Attributes, Listed, Listing, Look, Looked, Named, Want
+from chelonia.core.ids import Dn
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Entry
+from chelonia.core.metadata import Filter, Needed
+from chelonia.core.policy import Action
+from chelonia.core.replicas import Checksums, ReplicaState
+
+
+async def look(ports: Ports, turn: Turn, ask: Look) -> Looked:
+    """Look at one entry. Raises: NOT_FOUND, IN_MOUNTPOINT, DENIED; with SOURCES also NO_REPLICA."""
+    # A ticket outlives the decision, so it is not given on a policy that has been revoked.
+    service = turn.service.strongly() if Want.SOURCES in ask.want else turn.service
+    (walked,) = await ports.librarian.traverse(service, (ask.place,), _filter(ask.want))
+    found = existing(ask.place, walked)
+    Judge(turn.user, "look").require(Action.READ, found)
+    user = dict(found.section("metadata")) if Want.USER in ask.want else {}
+    turn.room.take(1, user_triples(user))
+    return Looked(
+        attributes_of(found.object),
+        user,
+        dict(found.section("policy")) if Want.POLICY in ask.want else {},
+        checksums_of(found.object) if Want.CHECKSUMS in ask.want else Checksums(),
+        await _sources(ports, turn, found) if Want.SOURCES in ask.want else (),
+    )
+
+
+async def listed(ports: Ports, turn: Turn, ask: Listing) -> Listed:
+    """A page of a collection. Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST."""
+    if ask.limit < 0:
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause="limit is 0 or a number of entries")
+    (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
+    found = existing(ask.place, walked)
+    judge = Judge(turn.user, "list")
+    judge.require(Action.READ, found)
+    if found.type == TYPE_MOUNTPOINT:
+        cause = f"it is a mount point, which stands for {attributes_of(found.object).target}"
+        raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(ask.place), cause=cause)
+    if found.type != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ask.place), cause=f"it is a {found.type}")
+    limit = min(ask.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
+    page = await ports.librarian.entries(turn.service, found.guid, ask.after, limit, _filter(ask.want))
+    return Listed(tuple(_named(turn, judge, ask, e) for e in page.entries if is_visible(e.object)), page.after)
+
+
+def _named(turn: Turn, judge: Judge, ask: Listing, entry: Entry) -> Named:
+    child, attributes = Found(ask.place.child(entry.name), entry.object), attributes_of(entry.object)
+    if not judge.may(Action.READ, child):
+        return Named(entry.name, _public(attributes))
+    user = dict(child.section("metadata")) if Want.USER in ask.want else {}
+    turn.room.take(1, user_triples(user))
+    return Named(entry.name, attributes, user)
+
+
+def _public(known: Attributes) -> Attributes:
+    """What everybody is told who may list the collection."""
+    return replace(
+        known, owner=Dn(""), etag="", mode=UNSET, uid=UNSET, gid=UNSET, device=0, links=1, target="", wanted=0
+    )
+
+
+def _filter(want: Want) -> Filter:
+    more = ((Want.USER, "metadata"), (Want.SOURCES, "locations"))
+    return (*DESCRIBED, *(Needed(section) for flag, section in more if flag in want))
+
+
+async def _sources(ports: Ports, turn: Turn, found: Found) -> tuple[str, ...]:
+    """TURLs of whole replicas, nearest first. Raises: NO_REPLICA; nothing for what has no bytes."""
+    if found.type != TYPE_FILE:
+        return ()
+    alive = locations(found.object, (ReplicaState.ALIVE.value,))
+    if not alive:
+        cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
+        raise CheloniaError(Kind.NO_REPLICA, subject=str(found.ln), cause=cause)
+    answers = await ports.shepherds.read_turls(turn.service, alive, turn.user.carrier or turn.user.dn)
+    return tuple(answer.turl for answer in answers)

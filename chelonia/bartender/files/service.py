@@ -1,0 +1,122 @@
+"""`core.files.Files` on a Librarian and Shepherds: each element judged, keyed and answered by itself (`bulk`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from chelonia.bartender.bulk import Operation, Turn, answer_all
+from chelonia.bartender.files import changing, reading, writing
+from chelonia.bartender.files.attributes import DESCRIBED, attributes_of
+from chelonia.bartender.ports import Ports
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError
+from chelonia.core.files import (
+    Change,
+    Done,
+    Failure,
+    Listed,
+    Listing,
+    Look,
+    Looked,
+    Make,
+    Move,
+    Placed,
+    Placing,
+    Remove,
+    Set,
+    Write,
+)
+from chelonia.core.names import LogicalName
+
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+class FilesService:
+    """Implements `Files`. It keeps nothing."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        """Look at entries."""
+        return await self._answered(call, "look", partial(reading.look, self._ports), asks)
+
+    async def list(self, call: Call, ask: Listing) -> Listed:
+        """Return a page of a collection."""
+        (answer,) = await self._answered(call, "list", partial(reading.listed, self._ports), (ask,))
+        if isinstance(answer, Failure):
+            raise answer.error("list")
+        return answer
+
+    async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
+        """Choose Shepherds for new bytes."""
+        return await self._answered(call, "place", partial(writing.place, self._ports), asks)
+
+    async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        """Apply changes, each one transact."""
+        operation: Operation[Change, Done | Failure] = Operation(
+            "apply",
+            self._apply,
+            _failure,
+            repr,
+            recalled=lambda change: Done(),
+            ordered=_ordered,
+        )
+        answers = await answer_all(self._ports, call, operation, changes)
+        return await self._described(call, changes, answers)
+
+    async def _apply(self, turn: Turn, change: Change) -> Done | Failure:
+        match change:
+            case Make():
+                return await changing.make(self._ports, turn, change)
+            case Write():
+                return await writing.write(self._ports, turn, change)
+            case Set():
+                return await changing.set_attributes(self._ports, turn, change)
+            case Move():
+                return await changing.move(self._ports, turn, change)
+            case Remove():
+                return await changing.remove(self._ports, turn, change)
+
+    async def _described(
+        self, call: Call, changes: Sequence[Change], answers: Sequence[Done | Failure]
+    ) -> tuple[Done | Failure, ...]:
+        """The answers with the attributes of what is there after them: one walk for all."""
+        wanted = {n: place for n, change in enumerate(changes) if (place := _after(change, answers[n])) is not None}
+        if not wanted:
+            return tuple(answers)
+        settings = self._ports.settings
+        service = call.as_service(settings.dn, Role.BARTENDER, settings.service_id)
+        walks = await self._ports.librarian.traverse(service, tuple(wanted.values()), DESCRIBED)
+        described = list(answers)
+        for n, walked in zip(wanted, walks, strict=True):
+            found, done = changing.seen(walked), answers[n]
+            if found is not None and isinstance(done, Done):
+                described[n] = replace(done, attributes=attributes_of(found.object))
+        return tuple(described)
+
+    async def _answered(
+        self, call: Call, name: str, act: Callable[[Turn, R], Awaitable[A]], asks: Sequence[R]
+    ) -> tuple[A | Failure, ...]:
+        operation: Operation[R, A | Failure] = Operation(name, act, _failure, repr)
+        return await answer_all(self._ports, call, operation, asks)
+
+
+def _failure(ask: object, text: str, error: CheloniaError) -> Failure:
+    return Failure(error.kind, error.subject, error.cause)
+
+
+def _after(change: Change, answer: Done | Failure) -> LogicalName | None:
+    """Where the entry of a change is once it has applied, None where there is none."""
+    if isinstance(answer, Failure) or isinstance(change, Remove):
+        return None
+    return change.target if isinstance(change, Move) else change.place
+
+
+def _ordered(change: Change) -> str:
+    """The name whose relatives wait for this change; a move has two, and waits for all."""
+    return "/" if isinstance(change, Move) else str(change.place)

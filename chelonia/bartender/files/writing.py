@@ -1,0 +1,115 @@
+"""New bytes of the port `Files`: where they may go, and the one transact that gives them a name.
+
+`place` writes nothing. `write` decides everything anew on the state of that moment: whether it makes a file or swaps
+the bytes of the one that has the name by then, whatever was there when the bytes were sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chelonia.bartender.bulk import Turn
+from chelonia.bartender.client_metadata import FileFacts, accepted, merged, new_policies
+from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, setting_triples, user_triples
+from chelonia.bartender.files.changing import pinned, seen, walk
+from chelonia.bartender.ports import Ports
+from chelonia.bartender.put_token import PutToken, decode, encode
+from chelonia.bartender.rights import Found, Judge, parent_of_new
+from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Done, Placed, Placing, Write
+from chelonia.core.ids import Guid, Ms
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, BeginPut, CommitFile, Expect
+from chelonia.core.metadata import Sections, from_triples
+from chelonia.core.names import LogicalName
+from chelonia.core.policy import Action
+from chelonia.core.replicas import Checksums
+from chelonia.core.shepherd import Purpose
+
+
+async def place(ports: Ports, turn: Turn, ask: Placing) -> Placed:
+    """Choose Shepherds for new bytes. Raises: DENIED, NO_PARENT, NOT_A_FILE, NO_SHEPHERD, NO_SPACE, BAD_REQUEST."""
+    if not 1 <= ask.wanted <= bounds.REPLICAS_WANTED_MAX or ask.size < -1:
+        cause = f"1 to {bounds.REPLICAS_WANTED_MAX} copies, and a size (-1: not known) are needed"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
+    (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
+    judge, there = Judge(turn.user, "place"), seen(walked)
+    replaces = Guid("")
+    if there is not None:
+        replaces = _replaceable(ask.place, there).guid
+        judge.require(Action.DELETE, there)
+    elif len(walked.rest) > 1 and walked.last.value("entry", "type") == TYPE_COLLECTION:
+        above = LogicalName(ask.place.start, ask.place.parts[: -len(walked.rest)])
+        judge.require(Action.ADD_ENTRY, Found(above, walked.last))  # `Write.parents` may make what is missing
+    else:
+        judge.require(Action.ADD_ENTRY, parent_of_new(ask.place, walked))
+    begin = BeginPut(
+        parent=Guid(""),
+        name=ask.place.name,
+        ln=ask.place,
+        owner=turn.user.dn,
+        sections={},
+        wanted=ask.wanted,
+        size=ask.size,
+        checksums=ask.checksums,
+        expires_ms=Ms(ports.clock.now_ms() + ports.settings.put_lifetime_ms),
+        named=False,
+        replaces=replaces,
+    )
+    turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
+    return Placed(turl, encode(PutToken(begin, begun, _record_type(ask.checksums)), ports.settings.token_key))
+
+
+async def write(ports: Ports, turn: Turn, change: Write) -> Done:
+    """Give durable bytes their name, if the caller still may and what he rests on still holds."""
+    token = decode(change.content.put, ports.settings.token_key)
+    begin = token.begin
+    held = checked_receipts(ports, turn, token, change.content.receipts)
+    if begin.ln != change.place:
+        cause = f"these bytes were placed for {begin.ln}; place them again for this name"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
+    own = from_triples(setting_triples(change.setting))
+    given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
+    walked = await walk(ports, turn, change.place, parents=change.parents)
+    there = seen(walked)
+    change.when.require(change.place, attributes_of(there.object) if there else None)
+    inherited, expect, parent = _judged(turn, change, walked_parent=parent_of_new(change.place, walked) if there is None
+                                        else None, there=there)  # fmt: skip
+    facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
+    ready = replace(
+        begin,
+        parent=parent or holder(walked),
+        replaces=there.guid if there is not None else Guid(""),
+        sections=merged(inherited, given, own, {"states": facts.states()}),
+        expect=expect,
+    )
+    renew = there is None and begin.replaces != ""
+    await ports.librarian.commit_file(turn.service, CommitFile(ready, token.begun, held, renew))
+    return Done(made=there is None)
+
+
+def _judged(
+    turn: Turn, change: Write, *, walked_parent: Found | None, there: Found | None
+) -> tuple[Sections, Expect, Guid]:
+    """Whether the caller may. Returns: what a new file inherits; versions decided on; the collection of a new file."""
+    judge = Judge(turn.user, "write")
+    if there is not None:
+        _replaceable(change.place, there)
+        return {}, tuple(dict.fromkeys((*pinned(change.when, there), *judge.require(Action.DELETE, there)))), Guid("")
+    assert walked_parent is not None, "what is not there has a parent"
+    expect = judge.require(Action.ADD_ENTRY, walked_parent)
+    return new_policies(walked_parent.object.sections, TYPE_FILE), expect, walked_parent.guid
+
+
+def _replaceable(place: LogicalName, there: Found) -> Found:
+    if there.type != TYPE_FILE:
+        raise CheloniaError(Kind.NOT_A_FILE, subject=str(place), cause=f"there is a {there.type} of this name")
+    return there
+
+
+def _record_type(sums: Checksums) -> str:
+    """The type of the file's checksum of record: a declared one, else SHA-256."""
+    if sums.sha256 or not (sums.md5 or sums.adler32):
+        return "sha256"
+    return "md5" if sums.md5 else "adler32"

@@ -1,0 +1,351 @@
+"""The Files port: names, attributes, content and changes as typed values. Every door is a translation of it.
+
+`look` and `list` read, `place` says where new bytes may go, `apply` changes. A change says what must hold (`When`);
+the Bartender decides the caller's rights, and one transact carries both as conditions. Bytes travel by `core.bytes`.
+Instants are integer nanoseconds since the Unix epoch, sizes are bytes.
+
+Invariants: a change applies wholly or not at all, and once per request key; nothing is decided on a state older than
+the transact that uses it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, Guid
+from chelonia.core.names import LogicalName
+from chelonia.core.replicas import Checksums
+
+UNSET: Final = -1
+"""An attribute that nobody has set: the door that shows it chooses (a mount: 0644, 0755, its own user)."""
+
+
+class Want(enum.Flag):
+    """What a look or a listing tells beside the attributes."""
+
+    NOTHING = 0
+    USER = enum.auto()
+    """Metadata that users wrote."""
+    POLICY = enum.auto()
+    CHECKSUMS = enum.auto()
+    SOURCES = enum.auto()
+    """TURLs to read a file from, bound to `Call.carrier` or else to the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What is known of an entry without its bytes.
+
+    Args:
+        type: `file`, `collection`, `mountpoint`, `symlink` or `special`.
+        version: rises with every change of the entry itself; a `When` may name it.
+        size: bytes; 0 for what has none.
+        etag: names these bytes (a strong validator, RFC 9110 section 8.8.3); of a collection, its state.
+        mode: permission bits, with the file type's bits of a special file; `UNSET`, as `uid` and `gid`, when not set.
+        links: how many names lead to it.
+        target: what a symlink or mount point stands for.
+        wanted: copies wanted of a file; 0 for what has none.
+    """
+
+    guid: Guid
+    type: str
+    version: int
+    owner: Dn
+    size: int = 0
+    etag: str = ""
+    modified_ns: int = 0
+    changed_ns: int = 0
+    accessed_ns: int = 0
+    created_ns: int = 0
+    mode: int = UNSET
+    uid: int = UNSET
+    gid: int = UNSET
+    device: int = 0
+    links: int = 1
+    target: str = ""
+    wanted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """What must hold of the entry under a name for a change of it. Empty: anything.
+
+    Args:
+        absent: there is none (`If-None-Match: *`, O_EXCL).
+        present: there is one (`If-Match: *`).
+        etags: its etag is one of these (`If-Match`); not_etags: it is none of these (`If-None-Match`).
+        version: `Attributes.version`; -1: any.
+        unmodified_since_ns: it was last modified at this instant or before; -1: any.
+    """
+
+    absent: bool = False
+    present: bool = False
+    etags: tuple[str, ...] = ()
+    not_etags: tuple[str, ...] = ()
+    version: int = -1
+    unmodified_since_ns: int = -1
+
+    def refusal(self, there: Attributes | None) -> str:
+        """Why this does not hold of what is there (None: nothing), for people; "" when it holds."""
+        if there is None:
+            asks = self.present or self.etags or self.version >= 0 or self.unmodified_since_ns >= 0
+            return "there is no such entry" if asks else ""
+        if self.absent:
+            return "there is an entry of this name"
+        if self.etags and there.etag not in self.etags:
+            return f"its etag is {there.etag}"
+        if there.etag in self.not_etags:
+            return f"its etag is {there.etag} still"
+        if self.version not in (-1, there.version):
+            return f"its version is {there.version}"
+        if 0 <= self.unmodified_since_ns < there.modified_ns:
+            return "it was modified since"
+        return ""
+
+    def require(self, place: LogicalName, there: Attributes | None) -> None:
+        """Raises: PRECONDITION unless this holds of what is there."""
+        reason = self.refusal(there)
+        if reason:
+            raise CheloniaError(Kind.PRECONDITION, subject=str(place), cause=f"{reason}; look at it again")
+
+
+ANY: Final = When()
+
+UserValues = Mapping[str, str]
+"""Metadata that users wrote: property -> value of the section `metadata`."""
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Look at one entry; attributes are always told."""
+
+    place: LogicalName
+    want: Want = Want.NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One entry. What was not asked for is empty. `sources`: nearest first; empty for an empty wish or no file."""
+
+    attributes: Attributes
+    user: UserValues = field(default_factory=dict)
+    policy: Mapping[str, str] = field(default_factory=dict)
+    checksums: Checksums = Checksums()
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one element of a call failed: the error of that element alone."""
+
+    kind: Kind
+    subject: str = ""
+    cause: str = ""
+
+    def error(self, op: str = "") -> CheloniaError:
+        """The error to raise where one element was asked for."""
+        return CheloniaError(self.kind, op, self.subject, self.cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of a collection's entries, in byte order of name (a collection's name ends in `/` for that order).
+
+    `after`: where the page before ended. `limit`: entries, at most `bounds.PAGE_ENTRIES_MAX`; 0: that many.
+    """
+
+    place: LogicalName
+    after: str = ""
+    limit: int = 0
+    want: Want = Want.NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One entry of a listing. A caller without `read` on it is told its type, size and times only."""
+
+    name: str
+    attributes: Attributes
+    user: UserValues = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A page of a listing. `after` continues it; "" when this is the last page."""
+
+    entries: tuple[Named, ...]
+    after: str = ""
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies."""
+
+    place: LogicalName
+    size: int
+    checksums: Checksums = Checksums()
+    wanted: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """`turl`: PUT the bytes there, with the ticket bound to `Call.carrier` or else to the caller; `put`: the token that
+    `Arrived` carries back."""
+
+    turl: str
+    put: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Bytes on stable storage: the token of `place`, and the receipts of the Shepherds that hold them."""
+
+    put: str
+    receipts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Attributes to set; None leaves one as it is."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    device: int | None = None
+    modified_ns: int | None = None
+    accessed_ns: int | None = None
+
+
+LEAVE: Final = Setting()
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """Make an entry that has no bytes: a collection, a symlink or mount point (`target`), a special file.
+
+    `parents`: make the collections above it that are missing; they stay when the entry itself is refused.
+    """
+
+    place: LogicalName
+    type: str
+    setting: Setting = LEAVE
+    user: UserValues = field(default_factory=dict)
+    target: str = ""
+    parents: bool = False
+    when: When = ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Give a file these bytes: a new one, or one that is there, which keeps its GUID, links and policy.
+
+    `user` None leaves what users wrote about a file as it is. `parents` as in `Make`.
+    """
+
+    place: LogicalName
+    content: Arrived
+    setting: Setting = LEAVE
+    user: UserValues | None = None
+    parents: bool = False
+    when: When = ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Set attributes, user metadata (a value None takes it away) and rights (`policy` likewise), together."""
+
+    place: LogicalName
+    setting: Setting = LEAVE
+    user: Mapping[str, str | None] = field(default_factory=dict)
+    policy: Mapping[str, str | None] = field(default_factory=dict)
+    when: When = ANY
+
+
+class Over(enum.Enum):
+    """What a move does with an entry that has the target's name."""
+
+    REFUSE = "refuse"
+    REPLACE = "replace"
+    """It goes as `Remove` does it, in the same transact; a collection only when it is empty (POSIX rename)."""
+    EXCHANGE = "exchange"
+    """The two entries change names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Give an entry another name; `keep`: one more name (a hard link). `when` speaks of the source."""
+
+    source: LogicalName
+    target: LogicalName
+    over: Over = Over.REFUSE
+    keep: bool = False
+    when: When = ANY
+
+
+class Removing(enum.Enum):
+    """What is taken away."""
+
+    NAME = "name"
+    """One name; the last one takes a file, or an empty collection, with it."""
+    FILE = "file"
+    """A file with all its names."""
+    COLLECTION = "collection"
+    """An empty collection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Take a name, a file or an empty collection away. A file's bytes stay in the trash for a while."""
+
+    place: LogicalName
+    what: Removing = Removing.NAME
+    when: When = ANY
+
+
+Change = Make | Write | Set | Move | Remove
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A change that applied. `attributes`: the entry after it, None when it is gone; `made`: the change made it."""
+
+    attributes: Attributes | None = None
+    made: bool = False
+
+
+class Files(Protocol):
+    """Names, attributes and changes. A failure of one element is an answer; a failure of the call is raised."""
+
+    async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        """Look at entries; `read` is needed on each.
+
+        Args: `asks`: at most `bounds.BULK_ELEMENTS_MAX`.
+        Returns: answers in the order of `asks`.
+        """
+        ...
+
+    async def list(self, call: Call, ask: Listing) -> Listed:
+        """Return a page of a collection. Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST."""
+        ...
+
+    async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
+        """Choose Shepherds for new bytes. Writes nothing, so that nothing is left of an upload that breaks off."""
+        ...
+
+    async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        """Apply changes, each one transact of its own, in order where their names are related.
+
+        Failures: PRECONDITION (a `When` does not hold), and what each change's errors are.
+        """
+        ...

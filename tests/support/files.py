@@ -1,0 +1,346 @@
+"""A memory twin of the port `Files` with a byte store behind it: for the contract suite, and for tests of doors.
+
+Entries are objects with names; rights are decided by `core.policy` on the entry alone. Nothing is kept in a trash.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from chelonia.bartender.files.attributes import setting_triples
+from chelonia.core import bounds
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import (
+    Arrived,
+    Attributes,
+    Change,
+    Done,
+    Failure,
+    Listed,
+    Listing,
+    Look,
+    Looked,
+    Make,
+    Move,
+    Named,
+    Over,
+    Placed,
+    Placing,
+    Remove,
+    Removing,
+    Set,
+    Setting,
+    Want,
+    Write,
+)
+from chelonia.core.ids import ROOT, Dn, Guid
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
+from chelonia.core.names import LogicalName, check_name, entry_key
+from chelonia.core.policy import Action, decide
+from chelonia.core.replicas import Checksums
+
+S = 1_000_000_000
+
+
+@dataclass
+class Node:
+    """One entry: its attributes, what users wrote, its names inside (of a collection) and its bytes (of a file)."""
+
+    attributes: Attributes
+    user: dict[str, str] = field(default_factory=dict)
+    policy: dict[str, str] = field(default_factory=dict)
+    inside: dict[str, Guid] = field(default_factory=dict)
+    data: bytes = b""
+    checksums: Checksums = Checksums()
+
+    @property
+    def type(self) -> str:
+        return self.attributes.type
+
+
+class MemoryFiles:
+    """`Files` over a dictionary. `arrive` stands for sending the bytes."""
+
+    def __init__(self, owner: Dn) -> None:
+        self._numbers = itertools.count(1)
+        self.nodes: dict[Guid, Node] = {ROOT: Node(Attributes(ROOT, TYPE_COLLECTION, 1, owner))}
+        self._placed: dict[str, tuple[Placing, Dn]] = {}
+        self._bytes: dict[str, bytes] = {}
+
+    def arrive(self, placed: Placed, data: bytes) -> Arrived:
+        """Keep these bytes for the upload."""
+        self._bytes[placed.put] = data
+        return Arrived(placed.put, ("receipt",))
+
+    # --- the port ---------------------------------------------------------------------------------------------------
+
+    async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        return tuple([_tried(self._look, call, ask) for ask in asks])
+
+    async def list(self, call: Call, ask: Listing) -> Listed:
+        return self._list(call, ask)
+
+    async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
+        return tuple([_tried(self._place, call, ask) for ask in asks])
+
+    async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        return tuple([_tried(self._apply, call, change) for change in changes])
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _look(self, call: Call, ask: Look) -> Looked:
+        node = self._existing(ask.place)
+        _require(call, Action.READ, node, ask.place)
+        sources = (f"memory:{node.attributes.etag}",) if Want.SOURCES in ask.want and node.type == TYPE_FILE else ()
+        return Looked(
+            self._described(node),
+            dict(node.user) if Want.USER in ask.want else {},
+            dict(node.policy) if Want.POLICY in ask.want else {},
+            node.checksums if Want.CHECKSUMS in ask.want else Checksums(),
+            sources,
+        )
+
+    def _list(self, call: Call, ask: Listing) -> Listed:
+        if ask.limit < 0:
+            raise CheloniaError(Kind.BAD_REQUEST)
+        node = self._existing(ask.place)
+        _require(call, Action.READ, node, ask.place)
+        if node.type != TYPE_COLLECTION:
+            kind = Kind.IN_MOUNTPOINT if node.type == TYPE_MOUNTPOINT else Kind.NOT_A_COLLECTION
+            raise CheloniaError(kind, subject=str(ask.place))
+        keys = {entry_key(n, self.nodes[g].type == TYPE_COLLECTION): (n, self.nodes[g]) for n, g in node.inside.items()}
+        order = [key for key in sorted(keys, key=str.encode) if not ask.after or key.encode() > ask.after.encode()]
+        page = order[: ask.limit or bounds.PAGE_ENTRIES_MAX]
+        entries = [self._named(call, *keys[key], ask.want) for key in page]
+        return Listed(tuple(entries), page[-1] if len(order) > len(page) else "")
+
+    def _named(self, call: Call, name: str, node: Node, want: Want) -> Named:
+        known = self._described(node)
+        if not _may(call, Action.READ, node):
+            public = Attributes(known.guid, known.type, known.version, Dn(""), known.size)
+            times = {t: getattr(known, t) for t in ("modified_ns", "changed_ns", "accessed_ns", "created_ns")}
+            return Named(name, replace(public, **times))
+        return Named(name, known, dict(node.user) if Want.USER in want else {})
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def _place(self, call: Call, ask: Placing) -> Placed:
+        there, parent, rest = self._find(ask.place)
+        if there is not None:
+            if there.type != TYPE_FILE:
+                raise CheloniaError(Kind.NOT_A_FILE, subject=str(ask.place))
+            _require(call, Action.DELETE, there, ask.place)
+        else:
+            _parent(ask.place, parent, rest[-1:])
+            _require(call, Action.ADD_ENTRY, parent, ask.place)
+        put = f"put-{next(self._numbers)}"
+        self._placed[put] = (ask, call.dn)
+        return Placed(f"memory:{put}", put)
+
+    def _apply(self, call: Call, change: Change) -> Done:
+        match change:
+            case Make():
+                return self._make(call, change)
+            case Write():
+                return self._write(call, change)
+            case Set():
+                return self._set(call, change)
+            case Move():
+                return self._move(call, change)
+            case Remove():
+                return self._remove(call, change)
+
+    def _make(self, call: Call, change: Make) -> Done:
+        there, parent = self._ready(call, change.place, parents=change.parents)
+        change.when.require(change.place, self._described(there) if there else None)
+        if there is not None:
+            raise CheloniaError(Kind.EXISTS, subject=str(change.place))
+        node = self._new(call, change.type, change.setting)
+        node.attributes = replace(node.attributes, target=change.target)
+        node.user = dict(change.user)
+        parent.inside[check_name(change.place.name)] = node.attributes.guid
+        return Done(self._described(node), made=True)
+
+    def _write(self, call: Call, change: Write) -> Done:
+        ask, owner = self._placed.get(change.content.put, (None, Dn("")))
+        if ask is None or owner != call.dn:
+            raise CheloniaError(Kind.BAD_TICKET)
+        if ask.place != change.place:
+            raise CheloniaError(Kind.BAD_REQUEST)
+        there, parent = self._ready(call, change.place, parents=change.parents)
+        change.when.require(change.place, self._described(there) if there else None)
+        if there is not None and there.type != TYPE_FILE:
+            raise CheloniaError(Kind.NOT_A_FILE, subject=str(change.place))
+        node = there or self._new(call, TYPE_FILE, change.setting)
+        if there is not None:
+            _require(call, Action.DELETE, there, change.place)
+            _settle(node, change.setting)
+        parent.inside[check_name(change.place.name)] = node.attributes.guid
+        node.data = self._bytes[change.content.put]
+        etag = f"blob-{next(self._numbers)}"
+        node.attributes = replace(node.attributes, size=len(node.data), etag=etag, wanted=ask.wanted)
+        node.user = dict(change.user) if change.user is not None else node.user
+        return Done(self._bumped(node), made=there is None)
+
+    def _set(self, call: Call, change: Set) -> Done:
+        node = self._existing(change.place)
+        change.when.require(change.place, self._described(node))
+        if change.policy:
+            _require(call, Action.MODIFY_POLICY, node, change.place)
+        if change.user or change.setting != Setting():
+            _require(call, Action.MODIFY_METADATA, node, change.place)
+        _settle(node, change.setting)
+        for values, kept in ((change.user, node.user), (change.policy, node.policy)):
+            for name, value in values.items():
+                kept.pop(name, None)
+                kept.update({name: value} if value is not None else {})
+        return Done(self._bumped(node))
+
+    def _move(self, call: Call, change: Move) -> Done:
+        node, source = self._existing(change.source), self._holder(change.source)
+        change.when.require(change.source, self._described(node))
+        there, target, rest = self._find(change.target)
+        if there is node and change.over is not Over.REFUSE:
+            return Done(self._described(node))
+        if there is None:
+            if change.over is Over.EXCHANGE:
+                raise CheloniaError(Kind.NOT_FOUND, subject=str(change.target))
+            _parent(change.target, target, rest)
+        elif change.over is Over.REFUSE:
+            raise CheloniaError(Kind.EXISTS, subject=str(change.target))
+        else:
+            target = self._holder(change.target)
+        _require(call, Action.ADD_ENTRY, target, change.target)
+        self._check_over(change, node, there, target)
+        if not change.keep:
+            del source.inside[change.source.name]
+        if there is not None and change.over is Over.EXCHANGE:
+            source.inside[change.source.name] = there.attributes.guid
+        target.inside[check_name(change.target.name)] = node.attributes.guid
+        return Done(self._bumped(node), made=there is None)
+
+    def _check_over(self, change: Move, node: Node, there: Node | None, target: Node) -> None:
+        if node.type == TYPE_COLLECTION and target.attributes.guid in self._below(node):
+            raise CheloniaError(Kind.INVALID_TARGET, subject=str(change.target))
+        if there is None or change.over is Over.EXCHANGE:
+            return
+        if node.type == TYPE_COLLECTION and there.type != TYPE_COLLECTION:
+            raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(change.target))
+        if there.type == TYPE_COLLECTION and node.type != TYPE_COLLECTION:
+            raise CheloniaError(Kind.NOT_A_FILE, subject=str(change.target))
+        if there.inside:
+            raise CheloniaError(Kind.NOT_EMPTY, subject=str(change.target))
+
+    def _remove(self, call: Call, change: Remove) -> Done:
+        node = self._existing(change.place)
+        change.when.require(change.place, self._described(node))
+        _require(call, Action.DELETE, node, change.place)
+        if change.what is Removing.NAME and not change.place.parts:
+            raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(change.place))
+        if change.what is Removing.COLLECTION and node.type != TYPE_COLLECTION:
+            raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(change.place))
+        if change.what is Removing.FILE and node.type == TYPE_COLLECTION:
+            raise CheloniaError(Kind.NOT_A_FILE, subject=str(change.place))
+        if node.inside:
+            raise CheloniaError(Kind.NOT_EMPTY, subject=str(change.place))
+        if change.what is Removing.NAME:
+            del self._holder(change.place).inside[change.place.name]
+        else:
+            for other in self.nodes.values():
+                other.inside = {n: g for n, g in other.inside.items() if g != node.attributes.guid}
+        return Done()
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def _find(self, place: LogicalName) -> tuple[Node | None, Node, tuple[str, ...]]:
+        """The entry, or None; the last entry on the way; what is left of the name."""
+        at = self.nodes[place.start]
+        for n, part in enumerate(place.parts):
+            if part not in at.inside:
+                return None, at, place.parts[n:]
+            at = self.nodes[at.inside[part]]
+        return at, at, ()
+
+    def _existing(self, place: LogicalName) -> Node:
+        there, at, _ = self._find(place)
+        if there is None:
+            raise CheloniaError(
+                Kind.IN_MOUNTPOINT if at.type == TYPE_MOUNTPOINT else Kind.NOT_FOUND, subject=str(place)
+            )
+        return there
+
+    def _holder(self, place: LogicalName) -> Node:
+        return self._existing(place.parent)
+
+    def _ready(self, call: Call, place: LogicalName, *, parents: bool) -> tuple[Node | None, Node]:
+        """What has the name, and the collection; with `parents` the missing ones are made."""
+        there, parent, rest = self._find(place)
+        if there is not None:
+            return there, self._holder(place)
+        while parents and len(rest) > 1:
+            _require(call, Action.ADD_ENTRY, parent, place)
+            made = self._new(call, TYPE_COLLECTION, Setting())
+            parent.inside[check_name(rest[0])] = made.attributes.guid
+            parent, rest = made, rest[1:]
+        _parent(place, parent, rest)
+        _require(call, Action.ADD_ENTRY, parent, place)
+        return None, parent
+
+    def _below(self, node: Node) -> set[Guid]:
+        found = {node.attributes.guid}
+        for child in node.inside.values():
+            found |= self._below(self.nodes[child])
+        return found
+
+    def _new(self, call: Call, kind: str, setting: Setting) -> Node:
+        guid = Guid(f"00000000-0000-4000-8000-{next(self._numbers):012x}")
+        node = Node(Attributes(guid, kind, 1, call.dn, created_ns=S, modified_ns=S, accessed_ns=S, changed_ns=S))
+        self.nodes[guid] = node
+        _settle(node, setting)
+        return node
+
+    def _described(self, node: Node) -> Attributes:
+        guid = node.attributes.guid
+        links = sum(list(other.inside.values()).count(guid) for other in self.nodes.values())
+        etag = node.attributes.etag or f"{guid}-{node.attributes.version}"
+        return replace(node.attributes, links=max(1, links), etag=etag)
+
+    def _bumped(self, node: Node) -> Attributes:
+        node.attributes = replace(node.attributes, version=node.attributes.version + 1)
+        return self._described(node)
+
+
+def _parent(place: LogicalName, parent: Node, rest: tuple[str, ...]) -> None:
+    if parent.type == TYPE_MOUNTPOINT:
+        raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(place))
+    if not place.parts:
+        raise CheloniaError(Kind.INVALID_TARGET, subject=str(place))
+    if len(rest) != 1 or parent.type != TYPE_COLLECTION:
+        raise CheloniaError(Kind.NO_PARENT, subject=str(place))
+
+
+def _settle(node: Node, setting: Setting) -> None:
+    setting_triples(setting)  # the same bounds
+    values = {name: getattr(setting, name) for name in Setting.__slots__}
+    known: Mapping[str, int] = {name: value for name, value in values.items() if value is not None}
+    node.attributes = replace(node.attributes, **known)
+
+
+def _may(call: Call, action: Action, node: Node) -> bool:
+    decision = decide(action, call.dn, call.attributes, owner=node.attributes.owner, policy=node.policy)
+    return call.has(Role.ADMINISTRATOR) or decision.allowed
+
+
+def _require(call: Call, action: Action, node: Node, place: LogicalName) -> None:
+    if not _may(call, action, node):
+        raise CheloniaError(Kind.DENIED, subject=str(place), cause=f"{call.dn} lacks {action.value}")
+
+
+def _tried(act, call, ask):  # type: ignore[no-untyped-def]
+    try:
+        return act(call, ask)
+    except CheloniaError as error:
+        return Failure(error.kind, error.subject, error.cause)
