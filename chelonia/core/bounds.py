@@ -64,8 +64,8 @@ HTTP_SEND_IDLE_MS: Final = 30_000
 """A client that takes no byte of an answer for so long is cut off."""
 CONNECTIONS_MAX: Final = 2000
 """Open connections of one listener: about 50 KiB each under TLS."""
-RANGES_MAX: Final = 256
-"""Byte ranges of one GET, after merging."""
+RANGES_MAX: Final = 1024
+"""Byte ranges of one GET: a basket group of a ROOT file asks for some hundreds."""
 
 COMPACT_CALLS_MAX: Final = 512
 """Calls of one service connection in flight at once in the compact encoding; beyond it the connection is not read."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,12 +23,13 @@ from chelonia.wire.ranges import ContentRange
         ("bytes=50-1000", 100, [(50, 50)]),
         ("bytes=99-99", 100, [(99, 1)]),
         ("Bytes = 0-0 , ,5-5", 100, [(0, 1), (5, 1)]),
-        ("bytes=0-4,5-9", 100, [(0, 10)]),
-        ("bytes=5-9,0-4", 100, [(0, 10)]),
-        ("bytes=0-9,3-5,8-20", 100, [(0, 21)]),
+        ("bytes=0-4,5-9", 100, [(0, 5), (5, 5)]),
+        ("bytes=5-9, 0-4", 100, [(5, 5), (0, 5)]),
+        ("bytes=0-9,3-5,8-20", 100, [(0, 10), (3, 3), (8, 13)]),
         ("bytes=0-0,200-300", 100, [(0, 1)]),
         ("bytes=0-0,-1", 100, [(0, 1), (99, 1)]),
-        ("bytes=" + "0-0," * 1000, 100, [(0, 1)]),
+        ("bytes=" + "0-0," * 200, 100, [(0, 1)] * 200),
+        ("bytes=" + "0-0," * 201, 100, []),
     ],
 )
 def test_ranges_asked_for(header: str, size: int, spans: list[tuple[int, int]]) -> None:
@@ -61,18 +60,16 @@ def test_too_many_separate_ranges_are_refused() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=8), st.integers(1, 30))
-def test_merged_ranges_cover_exactly_the_bytes_asked_for(pairs: list[tuple[int, int]], size: int) -> None:
+def test_ranges_are_served_as_asked_within_twice_the_body(pairs: list[tuple[int, int]], size: int) -> None:
     specs = [(min(pair), max(pair)) for pair in pairs]
-    wanted = {n for first, last in specs for n in range(first, last + 1) if n < size}
+    wanted = [range(first, min(last + 1, size)) for first, last in specs if first < size]
     header = "bytes=" + ",".join(f"{first}-{last}" for first, last in specs)
     if not wanted:
         with pytest.raises(CheloniaError):
             ranges.parse_range(header, size)
         return
-    spans = ranges.parse_range(header, size)
-    served = [n for span in spans for n in range(span.offset, span.offset + span.length)]
-    assert served == sorted(wanted)
-    assert all(a.offset + a.length < b.offset for a, b in itertools.pairwise(spans))
+    spans = [range(span.offset, span.offset + span.length) for span in ranges.parse_range(header, size)]
+    assert spans == (wanted if sum(map(len, wanted)) <= 2 * size else [])
 
 
 @given(st.text(max_size=30), st.integers(0, 100))
