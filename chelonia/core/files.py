@@ -190,12 +190,14 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies."""
+    """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies;
+    `parents`: the collections above it may be missing, as `Write.parents` will make them."""
 
     place: LogicalName
     size: int
     checksums: Checksums = Checksums()
     wanted: int = 3
+    parents: bool = False
 
 
 @dataclass(frozen=True, slots=True)

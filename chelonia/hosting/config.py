@@ -35,7 +35,7 @@ from chelonia.hosting.net.tls import check_key_mode
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.shepherd.settings import ShepherdSettings
 
-SERVES = ("ahash", "librarian", "bartender", "shepherd", "turl", "metrics")
+SERVES = ("ahash", "librarian", "bartender", "shepherd", "turl", "metrics", "files")
 """What a listener may serve. `turl` is a Shepherd's data plane; `metrics` adds /metrics; health is always there."""
 
 
@@ -338,7 +338,11 @@ def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]
         for name in listener.serves:
             if name not in SERVES:
                 yield _bad(f"listen[{index}].serves", f"{name!r} is none of: {', '.join(SERVES)}")
-            elif name not in ("metrics", "turl") and name not in hosted:
+            elif name == "files" and "bartender" not in hosted:
+                yield _bad(f"listen[{index}].serves", "files are served beside a Bartender: add [bartender]")
+            elif name == "files" and len(listener.serves) > 1:
+                yield _bad(f"listen[{index}].serves", "files have every path of their port: give them one of their own")
+            elif name not in ("metrics", "turl", "files") and name not in hosted:
                 yield _bad(f"listen[{index}].serves", f"{name!r} is not hosted here: add [{name}]")
         if listener.client_certificate not in ("required", "optional"):
             yield _bad(f"listen[{index}].client_certificate", "it is 'required' or 'optional'")

@@ -24,6 +24,7 @@ from chelonia.ahash.store.port import LocalDurability
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
+from chelonia.core import bounds
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -50,6 +51,8 @@ from chelonia.hosting.doors.data_door import DataDoor
 from chelonia.hosting.doors.grants import Registry, Source
 from chelonia.hosting.doors.guarded import Guarded, GuardParts
 from chelonia.hosting.doors.http_server import HttpServer, Listener, ServerParts
+from chelonia.hosting.doors.plain.door import PlainDoor
+from chelonia.hosting.doors.plain.parts import Parts
 from chelonia.hosting.doors.routes import Readiness, Routes, observer
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.event_loop_watch import Strain
@@ -64,6 +67,7 @@ from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 from chelonia.hosting.record_key import load_record_key, save_record_key
 from chelonia.hosting.signer import KeyVerifier, load_signer
 from chelonia.hosting.thread_pool import ThreadWorker
+from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.hosting.transfer.push import HttpCarrier, HttpTransfers
 from chelonia.librarian.metadata.records import Identity
 from chelonia.librarian.presence import registry as stored_registry
@@ -169,11 +173,12 @@ class Node:
             listener = Listener(section.host, section.port, context, section.client_certificate == "required")
             doors = {name: self._doors[name] for name in section.serves if name in self._doors}
             routes = Routes(doors, self._readiness, self._metrics if "metrics" in section.serves else None)
+            serve = self._doors["files"] if "files" in section.serves else routes.serve
             offered = {name: port for name, port in self._offered.items() if name in section.serves}
             door = CompactDoor(offered, CompactParts(self._registry, self._horizon, self._metrics.operation))
             guarded = self._guarded if "turl" in section.serves else None
             parts = ServerParts(self._clock, self._ids, self._tls.identify, observer(self._metrics), door, guarded)
-            server = HttpServer(routes.serve, listener, parts, self._config.limits)
+            server = HttpServer(serve, listener, parts, self._config.limits)
             await server.start()
             self._servers.append(server)
 
@@ -283,6 +288,8 @@ class Node:
         librarian = self._librarian or remote_librarian(self._link, section.librarians)
         bartender = BartenderService(librarian, self._directory, self._clock, self._ids, settings)
         self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
+        plain = Parts(bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT)
+        self._doors["files"] = PlainDoor(plain, self._registry, self._metrics).serve
         call = self._own(Role.BARTENDER, section.id)
 
         async def check() -> None:

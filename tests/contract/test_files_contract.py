@@ -124,7 +124,7 @@ async def there(world: World, name: str, want: Want = Want.NOTHING) -> Looked:
 
 
 async def write(world: World, name: str, data: bytes = b"bytes", call: Call = JOE, **more: object) -> Done | Kind:
-    (placed,) = await world.files.place(call, (Placing(at(name), len(data), wanted=2),))
+    (placed,) = await world.files.place(call, (Placing(at(name), len(data), wanted=2, parents="parents" in more),))
     if isinstance(placed, Failure):
         return placed.kind
     return await applied(world, Write(at(name), await world.arrive(placed, data), **more), call)  # type: ignore[arg-type]
@@ -185,6 +185,7 @@ def test_implied_parents_are_made_only_when_asked_for(play: Play) -> None:
         assert await looked(world, "/a") is Kind.NOT_FOUND
         await done(world, Make(at("/a/b/c"), "collection", parents=True))
         assert await names(world, "/a/b") == ["c"]
+        assert await write(world, "/x/y/file") is Kind.NO_PARENT
         assert isinstance(await write(world, "/x/y/file", parents=True), Done)
         assert await names(world, "/x/y") == ["file"]
 

@@ -134,7 +134,7 @@ class MemoryFiles:
                 raise CheloniaError(Kind.NOT_A_FILE, subject=str(ask.place))
             _require(call, Action.DELETE, there, ask.place)
         else:
-            _parent(ask.place, parent, rest[-1:])
+            _parent(ask.place, parent, rest[-1:] if ask.parents else rest)
             _require(call, Action.ADD_ENTRY, parent, ask.place)
         put = f"put-{next(self._numbers)}"
         self._placed[put] = (ask, call.dn)

@@ -39,9 +39,9 @@ async def place(ports: Ports, turn: Turn, ask: Placing) -> Placed:
     if there is not None:
         replaces = _replaceable(ask.place, there).guid
         judge.require(Action.DELETE, there)
-    elif len(walked.rest) > 1 and walked.last.value("entry", "type") == TYPE_COLLECTION:
+    elif ask.parents and len(walked.rest) > 1 and walked.last.value("entry", "type") == TYPE_COLLECTION:
         above = LogicalName(ask.place.start, ask.place.parts[: -len(walked.rest)])
-        judge.require(Action.ADD_ENTRY, Found(above, walked.last))  # `Write.parents` may make what is missing
+        judge.require(Action.ADD_ENTRY, Found(above, walked.last))
     else:
         judge.require(Action.ADD_ENTRY, parent_of_new(ask.place, walked))
     begin = BeginPut(

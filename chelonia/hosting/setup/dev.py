@@ -109,6 +109,7 @@ class Place:
     certs: Path
     replica: int = 0
     replica_port: int = 0
+    files_port: int = 0
     front: bool = False
     core: bool = False
 
@@ -219,8 +220,9 @@ class DevCluster:
         ]
         for n in range(replicas):
             replica = n + 1 if replicas > 1 else 0
-            port = base + PORTS_PER_NODE * kept.nodes + n
-            places[n] = replace(places[n], replica=replica, replica_port=port, front=n < FRONTS, core=True)
+            port, front = base + PORTS_PER_NODE * kept.nodes + n, n < FRONTS
+            files = port + replicas if front else 0
+            places[n] = replace(places[n], replica=replica, replica_port=port, files_port=files, front=front, core=True)
         return places
 
     def _kept(self) -> Kept:
@@ -239,7 +241,7 @@ class DevCluster:
                 raise CheloniaError(Kind.BAD_CONFIG, "dev", str(self._root), cause)
             return kept
         nodes = max(options.shepherds, 10) + options.replicas
-        count = PORTS_PER_NODE * nodes + options.replicas
+        count = PORTS_PER_NODE * nodes + options.replicas + FRONTS
         if options.port_base and not 1 <= options.port_base <= PORTS_END - count:
             cause = f"--port-base is from 1 to {PORTS_END - count}: {count} ports follow"
             raise CheloniaError(Kind.BAD_REQUEST, "dev", str(options.port_base), cause)
@@ -257,7 +259,12 @@ class DevCluster:
         """
         taken: list[int] = []
         for _ in range(PORT_TRIES):
-            ports = [port for place in places for port in (place.port, place.data_port, place.replica_port) if port]
+            ports = [
+                port
+                for place in places
+                for port in (place.port, place.data_port, place.replica_port, place.files_port)
+                if port
+            ]
             taken = [port for port in ports if not _is_free(port)]
             if not taken:
                 return
@@ -349,6 +356,7 @@ class DevCluster:
             listen=(
                 ListenSection(place.port, ("ahash", "librarian", "metrics"), HOST),
                 ListenSection(place.data_port, ("bartender", "metrics"), HOST, "optional"),
+                ListenSection(place.files_port, ("files",), HOST, "optional"),
             ),
             librarian=LibrarianSection(
                 place.url("Librarian"), (), str(self._root / "data" / "record.key"), _tuned(quick)

@@ -41,32 +41,32 @@ class _Opened:
 
 
 @asynccontextmanager
-async def opened(http: HttpClient, choice: Choice, offset: int) -> AsyncIterator[Streaming]:
-    """Give the first answer of a replica of `choice`, asked for the bytes from `offset` on.
+async def opened(http: HttpClient, choice: Choice, offset: int, end: int = -1) -> AsyncIterator[Streaming]:
+    """Give the first answer of a replica of `choice`, asked for the bytes from `offset` up to `end` (-1: to the last).
 
     Those that failed, and the one given, are no longer in `choice` afterwards; those that were slower are its last.
     Raises: what the last of them failed with, TIMEOUT when none has answered.
     """
-    won = await _race(http, choice, offset)
+    won = await _race(http, choice, _span(offset, end))
     async with won.holding:
         yield won.answer
 
 
-async def _race(http: HttpClient, choice: Choice, offset: int) -> _Opened:
+async def _race(http: HttpClient, choice: Choice, span: str) -> _Opened:
     async with Race[str, _Opened](SystemClock()) as race:
         try:
-            choice.given, won = await _first(http, choice, offset, race)
+            choice.given, won = await _first(http, choice, span, race)
             choice.turls += race.running.values()
             return won
         finally:
             await _dropped(race.running)
 
 
-async def _first(http: HttpClient, choice: Choice, offset: int, race: Race[str, _Opened]) -> tuple[str, _Opened]:
+async def _first(http: HttpClient, choice: Choice, span: str, race: Race[str, _Opened]) -> tuple[str, _Opened]:
     while True:
         if choice.turls:
             turl = choice.turls.pop(0)
-            race.begin(turl, _open(http, turl, offset, choice.patience_ms))
+            race.begin(turl, _open(http, turl, span, choice.patience_ms))
         ended = await race.ended(HEDGE_MS if choice.turls else choice.patience_ms)
         if ended is not None and ended[1].exception() is None:
             return ended[0], ended[1].result()
@@ -82,12 +82,18 @@ def _failure(error: BaseException | None, silent: Collection[str]) -> BaseExcept
     return CheloniaError(Kind.TIMEOUT, "get", cause=f"{names} did not answer in time")
 
 
-async def _open(http: HttpClient, turl: str, offset: int, patience_ms: int) -> _Opened:
-    headers = {"Range": f"bytes={offset}-"} if offset else {}
+def _span(offset: int, end: int) -> str:
+    """The `Range` to ask for; "" for the whole."""
+    last = str(end - 1) if end >= 0 else ""
+    return f"bytes={offset}-{last}" if offset or last else ""
+
+
+async def _open(http: HttpClient, turl: str, span: str, patience_ms: int) -> _Opened:
+    headers = {"Range": span} if span else {}
     async with AsyncExitStack() as stack:
         sending = Sending("GET", turl, headers, read_idle_ms=patience_ms)
         answer = await stack.enter_async_context(http.stream(sending))
-        if answer.status >= 400 and not (answer.status == 416 and offset):
+        if answer.status >= 400 and not (answer.status == 416 and span):
             raise_for_status(answer.status, answer.headers, await answer.read(4096), "get")
         return _Opened(answer, stack.pop_all())
     raise AssertionError("the block above returns or raises")

@@ -1,0 +1,28 @@
+"""The port by which a door moves bytes between a client and Shepherds, for the places that `core.files` names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from chelonia.core.files import Arrived, Placed
+from chelonia.core.shepherd import ByteRange
+
+
+class Bytes(Protocol):
+    """Bytes to and from Shepherds."""
+
+    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
+        """Send a body of `size` bytes (-1: not known) to where it was placed.
+
+        Returns: once it is on stable storage as often as it must be.
+        Raises: what `body` raised, NO_SPACE, CHECKSUM, NETWORK, TIMEOUT: then no name means these bytes.
+        """
+        ...
+
+    def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span`, from whichever source answers, going on at another where one breaks off.
+
+        Raises: NO_REPLICA, NETWORK, TIMEOUT, INCOMPLETE when none has the rest.
+        """
+        ...

@@ -1,0 +1,173 @@
+"""Changes of the namespace by the plain door: MKCOL, DELETE, MOVE, COPY.
+
+WebDAV removes, replaces and copies whole trees (RFC 4918 sections 9.6, 9.8, 9.9). A tree goes entry by entry, leaves
+first: what stops it in the middle leaves the rest, and every entry by itself is whole or gone. A MOVE is one transact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import (
+    Change,
+    Failure,
+    Listing,
+    Looked,
+    Make,
+    Move,
+    Named,
+    Over,
+    Placing,
+    Remove,
+    Removing,
+    Setting,
+    Want,
+    Write,
+)
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.names import LogicalName
+from chelonia.core.shepherd import ByteRange
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, destination, good, look, seen
+from chelonia.hosting.net.http_messages import Answer, text_answer
+from chelonia.wire.conditions import when_of
+
+TREE_DEPTH_MAX: Final = 256
+"""Levels of a tree that is removed or copied: as deep as a name can be."""
+
+
+async def mkcol(parts: Parts, exchange: Exchange) -> Answer:
+    """Make a collection."""
+    if exchange.request.length:
+        return text_answer(415, "MKCOL takes no body\n")
+    try:
+        await apply(parts, exchange.call, Make(exchange.place, TYPE_COLLECTION))
+    except CheloniaError as error:
+        if error.kind is Kind.EXISTS:
+            return text_answer(405, "there is an entry of this name\n")
+        raise
+    return Answer(201)
+
+
+async def delete(parts: Parts, exchange: Exchange) -> Answer:
+    """Remove a file, or a collection with all below it."""
+    place, when = exchange.place, when_of(exchange.request.headers)
+    if not place.parts:
+        raise CheloniaError(Kind.DENIED, "DELETE", str(place), "the root stays")
+    there = await look(parts, exchange.call, place)
+    when.require(place, there.attributes)
+    if there.attributes.type == TYPE_COLLECTION:
+        await remove_below(parts, exchange, place)
+        when = when_of({})  # its etag has changed with what was in it
+    await apply(parts, exchange.call, Remove(place, Removing.NAME, when))
+    return Answer(204)
+
+
+async def move(parts: Parts, exchange: Exchange) -> Answer:
+    """Give an entry another name."""
+    source, target = exchange.place, destination(exchange)
+    _check_apart(source, target)
+    when = when_of(exchange.request.headers)
+    over = await _cleared(parts, exchange, source, target)
+    done = await apply(parts, exchange.call, Move(source, target, over, when=when))
+    return Answer(201 if done.made and over is not Over.EXCHANGE else 204)
+
+
+async def copy(parts: Parts, exchange: Exchange) -> Answer:
+    """Copy a file, or a collection with all below it (`Depth: 0`: by itself)."""
+    if exchange.header("Source"):
+        cause = "copies from other servers are not made here yet; get the file and put it"
+        raise CheloniaError(Kind.NOT_SUPPORTED, "COPY", str(exchange.place), cause)
+    source, target = exchange.place, destination(exchange)
+    _check_apart(source, target)
+    made = await seen(parts, exchange.call, target) is None
+    await _cleared(parts, exchange, source, target)
+    there = await look(parts, carrying(parts, exchange.call), source, Want.USER | Want.SOURCES)
+    await _copy_tree(parts, exchange, there, (source, target), deep=exchange.header("Depth") != "0")
+    return Answer(201 if made else 204)
+
+
+def _check_apart(source: LogicalName, target: LogicalName) -> None:
+    """Raises: DENIED where one is the other, or lies in it (RFC 4918: 403)."""
+    shorter = min(len(source.parts), len(target.parts))
+    if source.parts[:shorter] == target.parts[:shorter] and len(source.parts) <= len(target.parts):
+        raise CheloniaError(Kind.DENIED, "", str(target), "source and Destination are one, or one lies in the other")
+
+
+async def _cleared(parts: Parts, exchange: Exchange, source: LogicalName, target: LogicalName) -> Over:
+    """Make way for what comes, as far as `Overwrite` lets it. Raises: PRECONDITION."""
+    there = await seen(parts, exchange.call, target)
+    if there is None:
+        return Over.REFUSE
+    if exchange.header("Overwrite").upper() == "F":
+        raise CheloniaError(Kind.PRECONDITION, exchange.request.method, str(target), "there is an entry of this name")
+    moved = await look(parts, exchange.call, source)
+    if there.attributes.type == TYPE_FILE and moved.attributes.type == TYPE_FILE:
+        return Over.REPLACE
+    if there.attributes.type == TYPE_COLLECTION:
+        await remove_below(parts, exchange, target)
+    await apply(parts, exchange.call, Remove(target))
+    return Over.REFUSE
+
+
+async def remove_below(parts: Parts, exchange: Exchange, place: LogicalName, depth: int = 0) -> None:
+    """Remove all that is in a collection. Raises: what the first entry that stays failed with."""
+    if depth > TREE_DEPTH_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, "DELETE", str(place), f"deeper than {TREE_DEPTH_MAX} levels")
+    async for page in _pages(parts, exchange, place):
+        for entry in page:
+            if entry.attributes.type == TYPE_COLLECTION:
+                await remove_below(parts, exchange, place.child(entry.name), depth + 1)
+        gone: tuple[Change, ...] = tuple(Remove(place.child(entry.name)) for entry in page)
+        for answer in await parts.files.apply(exchange.call, gone):
+            if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
+                raise answer.error("DELETE")
+
+
+async def _copy_tree(
+    parts: Parts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName], *, deep: bool
+) -> None:
+    source, target = names
+    if there.attributes.type != TYPE_COLLECTION:
+        await _copy_entry(parts, exchange, there, target)
+        return
+    await apply(parts, exchange.call, Make(target, TYPE_COLLECTION, user=there.user))
+    if not deep:
+        return
+    async for page in _pages(parts, exchange, source):
+        for entry in page:
+            inside = source.child(entry.name)
+            child = await look(parts, carrying(parts, exchange.call), inside, Want.USER | Want.SOURCES)
+            await _copy_tree(parts, exchange, child, (inside, target.child(entry.name)), deep=True)
+
+
+async def _copy_entry(parts: Parts, exchange: Exchange, there: Looked, target: LogicalName) -> None:
+    known = there.attributes
+    if known.type != TYPE_FILE:
+        await apply(parts, exchange.call, Make(target, known.type, user=there.user, target=known.target))
+        return
+    copies = known.wanted or parts.copies
+    (placed,) = await parts.files.place(carrying(parts, exchange.call), (Placing(target, known.size, wanted=copies),))
+    body = parts.bytes.get(there.sources, ByteRange(0, known.size)) if known.size else _nothing()
+    arrived = await parts.bytes.put(good(placed, "COPY"), body, known.size)
+    setting = Setting(modified_ns=known.modified_ns)
+    await apply(parts, exchange.call, Write(target, arrived, setting, there.user))
+
+
+async def _pages(parts: Parts, exchange: Exchange, place: LogicalName) -> AsyncIterator[tuple[Named, ...]]:
+    """The entries of a collection, page by page, each page as it is when it is read."""
+    after = ""
+    while True:
+        page = await parts.files.list(exchange.call, Listing(place, after))
+        if page.entries:
+            yield page.entries
+        after = page.after
+        if not after:
+            return
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    empty: tuple[bytes, ...] = ()
+    for chunk in empty:
+        yield chunk

@@ -1,0 +1,176 @@
+"""Bytes by the plain door: GET and HEAD of files and collections, PUT of files.
+
+Large files go straight from a Shepherd (307) to clients that show a certificate and follow; all others are served here,
+over whatever replica answers. Nothing of an upload is seen before its last byte is on stable storage and its conditions
+hold. Bodies of users are sandboxed: whatever a browser finds in them runs nowhere.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Arrived, Attributes, Done, Looked, Placing, Setting, Want, Write
+from chelonia.core.ids import ANONYMOUS
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.shepherd import ByteRange
+from chelonia.hosting.doors.plain import pages
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, look, seen
+from chelonia.hosting.net.http_messages import Answer, Whole, error_answer, read_whole
+from chelonia.wire.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
+from chelonia.wire.digests import digest_headers, parse_digests
+from chelonia.wire.ranges import content_range, parse_range, unsatisfied_range
+
+REDIRECTED_BYTES_MIN: Final = 256 * 1024
+"""A file this large is worth a second connection."""
+STAY_HERE: Final = ("curl/", "davfs2/", "cadaver/", "litmus/", "Microsoft-WebDAV", "WebDAVFS/", "gvfs/")
+"""Clients (`User-Agent`) that do not follow a redirect unless told to."""
+KEPT_BYTES_MAX: Final = 1024 * 1024
+"""A body up to this size is kept here, so that it can be sent to other Shepherds when the first ones fail."""
+TRIES: Final = 3
+BINARY: Final = "application/octet-stream"
+SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
+                  ("X-Content-Type-Options", "nosniff"))  # fmt: skip
+
+Headers = tuple[tuple[str, str], ...]
+
+
+async def get(parts: Parts, exchange: Exchange) -> Answer:
+    """Answer GET or HEAD."""
+    request = exchange.request
+    want = Want.CHECKSUMS if request.method == "HEAD" else Want.CHECKSUMS | Want.SOURCES
+    there = await look(parts, carrying(parts, exchange.call), exchange.place, want)
+    known = there.attributes
+    when_of({k: v for k, v in request.headers.items() if k.lower() in ("if-match", "if-unmodified-since")}).require(
+        exchange.place, known
+    )
+    if known.type == TYPE_COLLECTION:
+        return await pages.collection(parts, exchange, known)
+    if known.type != TYPE_FILE:
+        cause = f"it is a {known.type}" + (f" for {known.target}" if known.target else "")
+        raise CheloniaError(Kind.NOT_A_FILE, request.method, str(exchange.place), cause)
+    headers = _described(exchange, there)
+    if is_fresh(request.headers, known):
+        return Answer(304, headers)
+    if request.method == "HEAD":
+        return Answer(200, (*headers, ("Content-Type", _type(exchange))), b"", known.size)
+    if _redirects(exchange, known):
+        (source, *_) = (await look(parts, exchange.call, exchange.place, Want.SOURCES)).sources
+        return Answer(307, (("Location", source), ("Cache-Control", "no-store")), b"", 0)
+    return _content(parts, exchange, there, headers)
+
+
+def _described(exchange: Exchange, there: Looked) -> Headers:
+    known = there.attributes
+    fixed = (
+        ("ETag", quoted(known.etag)), ("Last-Modified", http_date(known.modified_ns)), ("Accept-Ranges", "bytes"),
+        ("Cache-Control", "private, no-cache"),
+    )  # fmt: skip
+    return (*fixed, *digest_headers(there.checksums), *SANDBOX)
+
+
+def _type(exchange: Exchange) -> str:
+    guessed, encoding = mimetypes.guess_type(exchange.place.name)
+    return guessed if guessed and not encoding else BINARY
+
+
+def _redirects(exchange: Exchange, known: Attributes) -> bool:
+    """Whether the bytes come straight from a Shepherd. Its ticket is for the caller's certificate alone."""
+    agent = exchange.header("User-Agent")
+    stays = exchange.call.dn == ANONYMOUS or "proxy" in exchange.request.query or agent.startswith(STAY_HERE)
+    return known.size >= REDIRECTED_BYTES_MIN and not stays
+
+
+def _content(parts: Parts, exchange: Exchange, there: Looked, headers: Headers) -> Answer:
+    """The bytes, or the ranges of them that are asked for."""
+    size, request = there.attributes.size, exchange.request
+    wanted = request.headers.get("Range", "") if ranges_count(request.headers, there.attributes) else ""
+    try:
+        spans = parse_range(wanted, size) if wanted else ()
+    except CheloniaError as error:
+        refusal = error_answer(error)
+        return Answer(refusal.status, (*refusal.headers, ("Content-Range", unsatisfied_range(size))), refusal.body)
+    kind = _type(exchange)
+    if not spans:
+        whole = parts.bytes.get(there.sources, ByteRange(0, size)) if size else b""
+        return Answer(200, (*headers, ("Content-Type", kind)), whole, size)
+    if len(spans) == 1:
+        told = (("Content-Type", kind), ("Content-Range", content_range(spans[0], size)))
+        return Answer(206, (*headers, *told), parts.bytes.get(there.sources, spans[0]), spans[0].length)
+    boundary = f"chelonia-{there.attributes.etag}"
+    heads = [
+        f"\r\n--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: {content_range(span, size)}\r\n\r\n".encode()
+        for span in spans
+    ]
+    tail = f"\r\n--{boundary}--\r\n".encode()
+    length = sum(len(head) + span.length for head, span in zip(heads, spans, strict=True)) + len(tail)
+    multipart = (("Content-Type", f"multipart/byteranges; boundary={boundary}"),)
+    return Answer(206, (*headers, *multipart), _parts(parts, there, heads, spans, tail), length)
+
+
+async def _parts(
+    parts: Parts, there: Looked, heads: list[bytes], spans: tuple[ByteRange, ...], tail: bytes
+) -> AsyncGenerator[bytes, None]:
+    for head, span in zip(heads, spans, strict=True):
+        yield head
+        async for chunk in parts.bytes.get(there.sources, span):
+            yield chunk
+    yield tail
+
+
+async def put(parts: Parts, exchange: Exchange) -> Answer:
+    """Answer PUT: 201 for a new file, 204 for new bytes of one."""
+    request, place = exchange.request, exchange.place
+    if exchange.header("Content-Range"):  # RFC 9110 section 14.4: a part must not be taken for the whole
+        raise CheloniaError(Kind.BAD_REQUEST, "PUT", str(place), "a part of a file cannot be PUT; send all of it")
+    if place.into or not place.parts:
+        raise CheloniaError(Kind.NOT_A_FILE, "PUT", str(place), "a file's name has no slash at its end")
+    when = when_of(request.headers)
+    there = await seen(parts, exchange.call, place)
+    when.require(place, there.attributes if there else None)
+    announced = parse_digests(
+        content_md5=exchange.header("Content-MD5"),
+        digest=exchange.header("Digest"),
+        repr_digest=exchange.header("Repr-Digest"),
+    )
+    copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
+    arrived = await _arrived(parts, exchange, Placing(place, request.length, announced, copies))
+    mtime = exchange.header("X-OC-Mtime")
+    setting = Setting(modified_ns=_mtime(mtime)) if mtime else Setting()
+    done: Done = await apply(parts, exchange.call, Write(place, arrived, setting, when=when))
+    etag = (("ETag", quoted(done.attributes.etag)),) if done.attributes else ()
+    accepted = (("X-OC-Mtime", "accepted"),) if mtime else ()
+    return Answer(201 if done.made else 204, (*etag, *accepted))
+
+
+async def _arrived(parts: Parts, exchange: Exchange, placing: Placing) -> Arrived:
+    """The body on stable storage; a small one is sent again when the first Shepherds fail."""
+    request, call = exchange.request, carrying(parts, exchange.call)
+    (placed,) = await parts.files.place(call, (placing,))
+    first = good(placed, "PUT")
+    if not 0 <= request.length <= KEPT_BYTES_MAX:
+        return await parts.bytes.put(first, request.body, request.length)
+    body = await read_whole(request, Whole(KEPT_BYTES_MAX))
+    for left in range(TRIES - 1, -1, -1):
+        try:
+            return await parts.bytes.put(first, _once(body), len(body))
+        except CheloniaError as error:
+            if not left or not error.meaning.retryable:
+                raise
+        (placed,) = await parts.files.place(call, (placing,))
+        first = good(placed, "PUT")
+    raise AssertionError("the last try returns or raises")
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    if body:
+        yield body
+
+
+def _mtime(text: str) -> int:
+    """`X-OC-Mtime`: Unix seconds. Raises: BAD_REQUEST."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise CheloniaError(Kind.BAD_REQUEST, "PUT", cause="X-OC-Mtime is Unix time in whole seconds")
+    return int(text) * NS_PER_S

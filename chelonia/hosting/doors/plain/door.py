@@ -1,0 +1,77 @@
+"""One request of the plain door: which method, for whom, on what, and what its answer is counted as.
+
+The door decides nothing about rights: it translates HTTP and WebDAV (class 1 and 3) into the port `Files`, and carries
+bytes by the port `Bytes`. Every failure is the status of its kind (`core.errors`) with a line that names the cure.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.hosting.doors.calls import call_of
+from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.plain import changes, content, properties
+from chelonia.hosting.doors.plain.parts import Exchange, Parts
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
+
+log = logging.getLogger("chelonia.plain")
+
+Handler = Callable[[Parts, Exchange], Awaitable[Answer]]
+
+METHODS: Final[dict[str, Handler]] = {
+    "GET": content.get,
+    "HEAD": content.get,
+    "PUT": content.put,
+    "DELETE": changes.delete,
+    "MKCOL": changes.mkcol,
+    "MOVE": changes.move,
+    "COPY": changes.copy,
+    "PROPFIND": properties.propfind,
+    "PROPPATCH": properties.proppatch,
+}
+ALLOW: Final = ", ".join((*METHODS, "OPTIONS"))
+
+
+class PlainDoor:
+    """Serves the namespace at `/` of its listener."""
+
+    def __init__(self, parts: Parts, registry: Registry, metrics: Metrics) -> None:
+        self._parts = parts
+        self._registry = registry
+        self._metrics = metrics
+
+    async def serve(self, request: Request) -> Answer:
+        """Answer one request."""
+        started, kind = time.perf_counter(), ""
+        try:
+            return await self._answer(request)
+        except CheloniaError as error:
+            kind = error.kind.value
+            log.info(
+                "refused %s path=%r request=%s who=%r error=%s",
+                request.method, request.path, request.request_id, request.peer.dn, error,
+            )  # fmt: skip
+            return error_answer(error)
+        finally:
+            method = request.method if request.method in METHODS else "other"
+            self._metrics.operation("plain", method, kind, time.perf_counter() - started)
+
+    async def _answer(self, request: Request) -> Answer:
+        if request.method == "OPTIONS":
+            return Answer(200, (("Allow", ALLOW), ("DAV", "1, 3"), ("MS-Author-Via", "DAV")))
+        handler = METHODS.get(request.method)
+        if handler is None:
+            return text_answer(405, f"this door takes {ALLOW}\n", (("Allow", ALLOW),))
+        call = await call_of(request, self._registry)
+        return await handler(self._parts, Exchange(request, call, place_of(request.path)))
+
+
+def place_of(path: str) -> LogicalName:
+    """The entry that a decoded path names. Raises: BAD_NAME; a path that begins with a GUID is none here."""
+    return parse_ln(path if path.startswith("/") else f"/{path}")

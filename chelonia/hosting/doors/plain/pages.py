@@ -1,0 +1,134 @@
+"""What a person sees of a collection: a page for browsers, lines for everything else.
+
+Rendered here, without scripts of strangers: names are escaped, the page may load nothing but its own style and script
+(their hashes stand in its Content-Security-Policy), and it works without the script, which adds uploading.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Final
+
+from chelonia.core.files import Attributes, Listing, Named
+from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.hosting.doors.plain.parts import Exchange, Parts
+from chelonia.hosting.net.http_messages import TEXT, Answer
+from chelonia.wire.conditions import NS_PER_S
+from chelonia.wire.dav import href_of
+
+STYLE: Final = """
+:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+nav{font-size:1.2rem;overflow-wrap:anywhere}nav a{text-decoration:none}
+table{border-collapse:collapse;width:100%;margin-top:1rem}
+th,td{text-align:left;padding:.35rem .75rem;border-bottom:1px solid #8884}
+td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+tr:hover,tr:focus-within{background:#8882}
+#drop{margin-top:1.5rem;padding:1rem;border:2px dashed #8888;border-radius:.5rem}
+#drop.over{border-color:#06c}progress{width:100%}footer{margin-top:2rem;color:#888;font-size:.85rem}
+"""
+SCRIPT: Final = """
+'use strict';
+const drop=document.getElementById('drop'),pick=document.getElementById('pick'),told=document.getElementById('told');
+drop.hidden=false;
+function send(file){return new Promise(done=>{
+ const row=document.createElement('p'),bar=document.createElement('progress');
+ row.textContent=file.name+' ';row.append(bar);told.append(row);
+ const ask=new XMLHttpRequest();
+ ask.upload.onprogress=e=>{bar.max=e.total;bar.value=e.loaded};
+ ask.onload=()=>{row.textContent=file.name+(ask.status<300?' stored':': '+ask.responseText);done(ask.status<300)};
+ ask.onerror=()=>{row.textContent=file.name+': the connection broke; nothing was stored';done(false)};
+ ask.open('PUT',location.pathname.replace(/\\/?$/,'/')+encodeURIComponent(file.name));
+ if(!window.confirmed)ask.setRequestHeader('If-None-Match','*');
+ ask.send(file)})}
+async function all(files){let good=true;for(const file of files)good=await send(file)&&good;if(good)location.reload()}
+pick.onchange=()=>all(pick.files);
+drop.ondragover=e=>{e.preventDefault();drop.classList.add('over')};
+drop.ondragleave=()=>drop.classList.remove('over');
+drop.ondrop=e=>{e.preventDefault();drop.classList.remove('over');all(e.dataTransfer.files)};
+"""
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+POLICY: Final = (
+    f"default-src 'none'; style-src {_hash(STYLE)}; script-src {_hash(SCRIPT)}; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+async def collection(parts: Parts, exchange: Exchange, known: Attributes) -> Answer:
+    """Answer a GET of a collection. Its URL ends in a slash, so that links in it are relative to it."""
+    request = exchange.request
+    if not request.path.endswith("/"):
+        return Answer(301, (("Location", href_of(exchange.place.parts, collection=True)),), b"", 0)
+    page = "text/html" in exchange.header("Accept")
+    kind = "text/html; charset=utf-8" if page else TEXT
+    headers = (
+        ("Content-Type", kind), ("Cache-Control", "private, no-cache"), ("X-Content-Type-Options", "nosniff"),
+        ("Vary", "Accept"), ("Referrer-Policy", "no-referrer"), ("Content-Security-Policy", POLICY),
+    )  # fmt: skip
+    if request.method == "HEAD":
+        return Answer(200, headers, b"", 0)
+    body = _page(parts, exchange, known) if page else _lines(parts, exchange)
+    return Answer(200, headers, body)
+
+
+async def _lines(parts: Parts, exchange: Exchange) -> AsyncIterator[bytes]:
+    """One name a line; of a collection with a slash."""
+    async for entries in _entries(parts, exchange):
+        yield "".join(f"{_shown(entry)}\n" for entry in entries).encode()
+
+
+async def _page(parts: Parts, exchange: Exchange, known: Attributes) -> AsyncIterator[bytes]:
+    title = html.escape(str(exchange.place))
+    crumbs = "".join(
+        f'/<a href="{href_of(exchange.place.parts[: n + 1], collection=True)}">{html.escape(part)}</a>'
+        for n, part in enumerate(exchange.place.parts)
+    )
+    yield (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title} - Chelonia</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
+        f'<nav aria-label="path"><a href="/">Chelonia</a> {crumbs}</nav><main><h1 hidden>{title}</h1>'
+        '<table><thead><tr><th scope="col">Name</th><th scope="col">Size</th><th scope="col">Modified (UTC)</th></tr>'
+        "</thead><tbody>\n"
+    ).encode()
+    if exchange.place.parts:
+        yield b'<tr><td><a href="../">..</a></td><td></td><td></td></tr>\n'
+    async for entries in _entries(parts, exchange):
+        yield "".join(_row(entry) for entry in entries).encode()
+    yield (
+        '</tbody></table><div id="drop" hidden><label>Add files: <input type="file" id="pick" multiple></label>'
+        '<div id="told" role="status"></div></div></main>'
+        f"<footer>{html.escape(exchange.call.dn)}</footer><script>{SCRIPT}</script></body></html>\n"
+    ).encode()
+
+
+async def _entries(parts: Parts, exchange: Exchange) -> AsyncIterator[tuple[Named, ...]]:
+    after = ""
+    while True:
+        page = await parts.files.list(exchange.call, Listing(exchange.place, after))
+        yield page.entries
+        after = page.after
+        if not after:
+            return
+
+
+def _shown(entry: Named) -> str:
+    return entry.name + ("/" if entry.attributes.type == TYPE_COLLECTION else "")
+
+
+def _row(entry: Named) -> str:
+    known, is_collection = entry.attributes, entry.attributes.type == TYPE_COLLECTION
+    href = href_of((entry.name,), collection=is_collection).removeprefix("/")
+    moment = datetime.fromtimestamp(known.modified_ns // NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M")
+    size = "" if is_collection else f"{known.size:,}".replace(",", "\u202f")
+    # `./`: a name may look like a scheme
+    link = f'<a href="./{html.escape(href)}">{html.escape(_shown(entry))}</a>'
+    return f'<tr><td>{link}</td><td class="n">{size}</td><td class="n">{moment}</td></tr>\n'

@@ -1,0 +1,91 @@
+"""What the handlers of the plain door work with, and the few things that all of them do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from chelonia.core.bytes import Bytes
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Change, Done, Failure, Files, Look, Looked, Want
+from chelonia.core.ids import Dn
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.hosting.net.http_messages import Request
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file."""
+
+    files: Files
+    bytes: Bytes
+    dn: Dn
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request: as it came, who calls, and the entry that its path names."""
+
+    request: Request
+    call: Call
+    place: LogicalName
+
+    def header(self, name: str) -> str:
+        """One header field, "" when it is not there."""
+        return self.request.headers.get(name, "")
+
+
+def carrying(parts: Parts, call: Call) -> Call:
+    """The caller's request, whose bytes this node carries."""
+    return msgspec.structs.replace(call, carrier=parts.dn)
+
+
+def good(answer: T | Failure, op: str) -> T:
+    """The answer to the one element asked for. Raises: what it failed with."""
+    if isinstance(answer, Failure):
+        raise answer.error(op)
+    return answer
+
+
+async def look(parts: Parts, call: Call, place: LogicalName, want: Want = Want.NOTHING) -> Looked:
+    """Look at one entry. Raises: as `Files.look` fails."""
+    (answer,) = await parts.files.look(call, (Look(place, want),))
+    return good(answer, "look")
+
+
+async def seen(parts: Parts, call: Call, place: LogicalName) -> Looked | None:
+    """The entry, None where there is none. Raises: as `look`, but for NOT_FOUND."""
+    (answer,) = await parts.files.look(call, (Look(place),))
+    if isinstance(answer, Failure) and answer.kind is Kind.NOT_FOUND:
+        return None
+    return good(answer, "look")
+
+
+async def apply(parts: Parts, call: Call, change: Change) -> Done:
+    """Apply one change. Raises: as it fails."""
+    (answer,) = await parts.files.apply(call, (change,))
+    return good(answer, type(change).__name__.lower())
+
+
+def destination(exchange: Exchange) -> LogicalName:
+    """The name that `Destination` gives. Raises: BAD_REQUEST when it is missing or on another server."""
+    text = exchange.header("Destination")
+    parsed = urlsplit(text)
+    host = exchange.header("Host")
+    if not text or parsed.query or parsed.fragment:
+        raise CheloniaError(Kind.BAD_REQUEST, exchange.request.method, cause="a Destination is needed: the new URL")
+    if parsed.netloc and parsed.netloc.lower() != host.lower():
+        cause = f"Destination is on {parsed.netloc}, this is {host}: bytes are not sent to other servers by this door"
+        raise CheloniaError(Kind.INVALID_TARGET, exchange.request.method, cause=cause)
+    try:
+        path = unquote(parsed.path, errors="strict")
+    except UnicodeDecodeError as error:
+        raise CheloniaError(Kind.BAD_NAME, exchange.request.method, cause="Destination is not UTF-8") from error
+    return parse_ln(path if path.startswith("/") else f"/{path}")

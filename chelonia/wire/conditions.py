@@ -1,0 +1,72 @@
+"""HTTP's conditional header fields, as conditions of the port `Files`. Pure. Source: RFC 9110 section 13."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC
+from email.utils import formatdate, parsedate_to_datetime
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Attributes, When
+
+NS_PER_S: Final = 1_000_000_000
+TAGS_MAX: Final = 1000
+"""Etags of one field: what fits into the header fields of a request."""
+
+
+def quoted(etag: str) -> str:
+    """An etag as a header field shows it."""
+    return f'"{etag}"'
+
+
+def http_date(ns: int) -> str:
+    """An instant as `Last-Modified` shows it, to the second below."""
+    return formatdate(ns // NS_PER_S, usegmt=True)
+
+
+def when_of(headers: Mapping[str, str]) -> When:
+    """What a change must hold by `If-Match`, `If-None-Match` and `If-Unmodified-Since`. Raises: BAD_REQUEST."""
+    match, none = headers.get("If-Match", ""), headers.get("If-None-Match", "")
+    tags, not_tags = _tags(match), _tags(none)
+    since = headers.get("If-Unmodified-Since", "")
+    return When(
+        absent="*" in not_tags,
+        present="*" in tags,
+        etags=() if "*" in tags else tags,
+        not_etags=() if "*" in not_tags else not_tags,
+        unmodified_since_ns=_instant(since) if since and not match else -1,
+    )
+
+
+def is_fresh(headers: Mapping[str, str], there: Attributes) -> bool:
+    """Whether a reader has this already (304): `If-None-Match`, or without it `If-Modified-Since`."""
+    none, since = headers.get("If-None-Match", ""), headers.get("If-Modified-Since", "")
+    if none:
+        tags = _tags(none)
+        return "*" in tags or there.etag in tags
+    return bool(since) and 0 <= there.modified_ns // NS_PER_S * NS_PER_S <= _instant(since)
+
+
+def ranges_count(headers: Mapping[str, str], there: Attributes) -> bool:
+    """Whether `Range` counts: `If-Range` names what is there, or is not sent."""
+    condition = headers.get("If-Range", "").strip()
+    return not condition or condition in (quoted(there.etag), http_date(there.modified_ns))
+
+
+def _tags(field: str) -> tuple[str, ...]:
+    """The opaque tags of a field, weak ones too: what we give is strong, so equal text is equal bytes."""
+    tags = tuple(tag.strip().removeprefix("W/").strip('"') for tag in field.split(",") if tag.strip())
+    if len(tags) > TAGS_MAX:
+        raise CheloniaError(Kind.BAD_REQUEST, cause=f"at most {TAGS_MAX} etags in one field")
+    return tags
+
+
+def _instant(text: str) -> int:
+    """An HTTP date in nanoseconds, of the end of that second; -1 for what is none (the field does not count then)."""
+    try:
+        moment = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return -1
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp()) * NS_PER_S + NS_PER_S - 1

@@ -1,0 +1,167 @@
+"""WebDAV's bodies: what PROPFIND and PROPPATCH ask, and the multistatus that answers. Pure. Source: RFC 4918.
+
+Live properties are told from attributes; dead ones are user metadata called `d:<namespace> <name>`, text only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Attributes
+from chelonia.core.librarian import TYPE_COLLECTION
+from chelonia.wire import xml
+from chelonia.wire.conditions import NS_PER_S, http_date, quoted
+
+DAV: Final = "DAV:"
+DEAD: Final = "d:"
+"""What the user metadata of a dead property are called by."""
+BODY_BYTES_MAX: Final = 256 * 1024
+"""A PROPFIND or PROPPATCH: some hundreds of properties."""
+MULTISTATUS: Final = 'application/xml; charset="utf-8"'
+HEAD: Final = b'<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">\n'
+TAIL: Final = b"</D:multistatus>\n"
+
+Property = tuple[str, str]
+"""(namespace, local name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a PROPFIND asks for: these properties, all there are, or (`names`) only what they are called."""
+
+    properties: tuple[Property, ...] = ()
+    everything: bool = True
+    names: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """What a PROPPATCH changes, in order: dead properties to set, None takes one away; `refused`: live ones."""
+
+    changes: tuple[tuple[Property, str | None], ...]
+    refused: tuple[Property, ...] = ()
+
+
+def propfind(body: bytes) -> Asked:
+    """Read a PROPFIND; an empty body asks for everything. Raises: BAD_XML, BAD_REQUEST, TOO_LARGE."""
+    if not body.strip():
+        return Asked()
+    root = xml.parse(body, BODY_BYTES_MAX)
+    if _name(root) != (DAV, "propfind"):
+        raise CheloniaError(Kind.BAD_REQUEST, "PROPFIND", cause="the body is no DAV:propfind")
+    kinds = {_name(child): child for child in root}
+    if (DAV, "prop") in kinds:
+        return Asked(tuple(dict.fromkeys(_name(each) for each in kinds[DAV, "prop"])), everything=False)
+    if (DAV, "propname") in kinds:
+        return Asked(names=True)
+    if (DAV, "allprop") in kinds:
+        return Asked()
+    raise CheloniaError(Kind.BAD_REQUEST, "PROPFIND", cause="it asks for neither prop, allprop nor propname")
+
+
+def proppatch(body: bytes) -> Patch:
+    """Read a PROPPATCH. Raises: BAD_XML, BAD_REQUEST, TOO_LARGE."""
+    root = xml.parse(body, BODY_BYTES_MAX)
+    if _name(root) != (DAV, "propertyupdate"):
+        raise CheloniaError(Kind.BAD_REQUEST, "PROPPATCH", cause="the body is no DAV:propertyupdate")
+    changes: list[tuple[Property, str | None]] = []
+    refused: list[Property] = []
+    for step in root:
+        sets = _name(step) == (DAV, "set")
+        if not sets and _name(step) != (DAV, "remove"):
+            continue
+        for prop in (prop for holder in step if _name(holder) == (DAV, "prop") for prop in holder):
+            if _name(prop)[0] == DAV:
+                refused.append(_name(prop))
+            else:
+                changes.append((_name(prop), "".join(prop.itertext()) if sets else None))
+    return Patch(tuple(changes), tuple(refused))
+
+
+def dead_key(prop: Property) -> str:
+    """The user metadata that hold a dead property."""
+    return f"{DEAD}{prop[0]} {prop[1]}"
+
+
+def response(href: str, there: Attributes, user: Mapping[str, str], asked: Asked) -> bytes:
+    """One entry of a multistatus. `href`: its path, encoded; `user`: its user metadata."""
+    known = {**_live(there), **_dead(user)}
+    if asked.names:
+        return _response(href, (("200 OK", "".join(_element(prop, None) for prop in known)),))
+    wanted = tuple(known) if asked.everything else asked.properties
+    found = "".join(_element(prop, known[prop]) for prop in wanted if prop in known)
+    missing = "".join(_element(prop, None) for prop in wanted if prop not in known)
+    return _response(href, (("200 OK", found), ("404 Not Found", missing)))
+
+
+def patched(href: str, patch: Patch) -> bytes:
+    """The answer to a PROPPATCH: all or none."""
+    names = "".join(_element(prop, None) for prop, _ in patch.changes)
+    refused = "".join(_element(prop, None) for prop in patch.refused)
+    first = "424 Failed Dependency" if refused else "200 OK"
+    return _response(href, ((first, names), ("403 Forbidden", refused)))
+
+
+def failed(href: str, status: int, reason: str) -> bytes:
+    """One entry of a multistatus that says what could not be done with it."""
+    return f"<D:response><D:href>{xml.attribute(href)}</D:href><D:status>HTTP/1.1 {status} {reason}</D:status></D:response>\n".encode()  # noqa: E501
+
+
+def href_of(parts: tuple[str, ...], *, collection: bool) -> str:
+    """The encoded path of an entry; of a collection with a slash at its end."""
+    path = "".join("/" + quote(part, safe="") for part in parts)
+    return path + "/" if collection else path
+
+
+def _response(href: str, stats: tuple[tuple[str, str], ...]) -> bytes:
+    told = "".join(
+        f"<D:propstat><D:prop>{props}</D:prop><D:status>HTTP/1.1 {status}</D:status></D:propstat>"
+        for status, props in stats
+        if props
+    )
+    told = told or "<D:propstat><D:prop/><D:status>HTTP/1.1 200 OK</D:status></D:propstat>"
+    return f"<D:response><D:href>{xml.attribute(href)}</D:href>{told}</D:response>\n".encode()
+
+
+def _live(there: Attributes) -> dict[Property, str]:
+    """The live properties of an entry, as XML."""
+    is_collection = there.type == TYPE_COLLECTION
+    created = datetime.fromtimestamp(there.created_ns // NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    live = {
+        (DAV, "resourcetype"): "<D:collection/>" if is_collection else "",
+        (DAV, "creationdate"): created,
+        (DAV, "getlastmodified"): http_date(there.modified_ns),
+        (DAV, "supportedlock"): "",
+    }
+    if there.etag:
+        live[DAV, "getetag"] = xml.attribute(quoted(there.etag))
+    if not is_collection:
+        live[DAV, "getcontentlength"] = str(there.size)
+    return live
+
+
+def _dead(user: Mapping[str, str]) -> dict[Property, str]:
+    dead = {}
+    for key, value in user.items():
+        if key.startswith(DEAD):
+            namespace, _, name = key.removeprefix(DEAD).rpartition(" ")
+            text = xml.escape(value)
+            if name and text is not None:
+                dead[namespace, name] = text
+    return dead
+
+
+def _element(prop: Property, value: str | None) -> str:
+    """A property with its content (as XML), or empty."""
+    namespace, name = prop
+    tag, declared = (f"D:{name}", "") if namespace == DAV else (name, f' xmlns="{xml.attribute(namespace)}"')
+    return f"<{tag}{declared}/>" if not value else f"<{tag}{declared}>{value}</{tag}>"
+
+
+def _name(node: xml.Node) -> Property:
+    return xml.namespace(node), xml.local_name(node)
