@@ -69,9 +69,11 @@ async def move(parts: Parts, exchange: Exchange) -> Answer:
     source, target = exchange.place, destination(exchange)
     _check_apart(source, target)
     when = when_of(exchange.request.headers)
+    when.require(source, (await look(parts, exchange.call, source)).attributes)
+    made = await seen(parts, exchange.call, target) is None
     over = await _cleared(parts, exchange, source, target)
-    done = await apply(parts, exchange.call, Move(source, target, over, when=when))
-    return Answer(201 if done.made and over is not Over.EXCHANGE else 204)
+    await apply(parts, exchange.call, Move(source, target, over, when=when))
+    return Answer(201 if made else 204)
 
 
 async def copy(parts: Parts, exchange: Exchange) -> Answer:

@@ -125,7 +125,7 @@ async def put(parts: Parts, exchange: Exchange) -> Answer:
     request, place = exchange.request, exchange.place
     if exchange.header("Content-Range"):  # RFC 9110 section 14.4: a part must not be taken for the whole
         raise CheloniaError(Kind.BAD_REQUEST, "PUT", str(place), "a part of a file cannot be PUT; send all of it")
-    if place.into or not place.parts:
+    if request.path.endswith("/") or not place.parts:
         raise CheloniaError(Kind.NOT_A_FILE, "PUT", str(place), "a file's name has no slash at its end")
     when = when_of(request.headers)
     there = await seen(parts, exchange.call, place)

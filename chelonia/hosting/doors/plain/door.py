@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.names import LogicalName, parse_ln
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.grants import Registry
 from chelonia.hosting.doors.plain import changes, content, properties
-from chelonia.hosting.doors.plain.parts import Exchange, Parts
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, place_of
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
 
@@ -70,8 +69,3 @@ class PlainDoor:
             return text_answer(405, f"this door takes {ALLOW}\n", (("Allow", ALLOW),))
         call = await call_of(request, self._registry)
         return await handler(self._parts, Exchange(request, call, place_of(request.path)))
-
-
-def place_of(path: str) -> LogicalName:
-    """The entry that a decoded path names. Raises: BAD_NAME; a path that begins with a GUID is none here."""
-    return parse_ln(path if path.startswith("/") else f"/{path}")

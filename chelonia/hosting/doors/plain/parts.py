@@ -88,4 +88,13 @@ def destination(exchange: Exchange) -> LogicalName:
         path = unquote(parsed.path, errors="strict")
     except UnicodeDecodeError as error:
         raise CheloniaError(Kind.BAD_NAME, exchange.request.method, cause="Destination is not UTF-8") from error
-    return parse_ln(path if path.startswith("/") else f"/{path}")
+    return place_of(path)
+
+
+def place_of(path: str) -> LogicalName:
+    """The entry that a decoded path names; a path never begins with a GUID, and a slash at its end says nothing.
+
+    Raises: BAD_NAME.
+    """
+    named = parse_ln(path if path.startswith("/") else f"/{path}")
+    return LogicalName(named.start, named.parts)

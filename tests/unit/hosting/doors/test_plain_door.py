@@ -1,0 +1,274 @@
+"""The plain door on the memory twin of `Files`: what HTTP and WebDAV clients see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from lxml import etree
+from multidict import CIMultiDict
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Arrived, Placed
+from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.core.shepherd import ByteRange
+from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.plain.door import PlainDoor
+from chelonia.hosting.doors.plain.parts import Parts
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_messages import Peer, Request
+from tests.support.files import MemoryFiles
+
+JOE, EVE = Dn("/CN=joe"), Dn("/CN=eve")
+DAV = "{DAV:}"
+
+
+class MemoryBytes:
+    """Bytes straight into the twin. `broken`: so many sendings fail before one succeeds."""
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self._files = files
+        self.broken = 0
+
+    async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
+        data = b"".join([chunk async for chunk in body])
+        if self.broken:
+            self.broken -= 1
+            raise CheloniaError(Kind.NETWORK, cause="the Shepherd died")
+        assert size in (-1, len(data))
+        return self._files.arrive(placed, data)
+
+    async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncIterator[bytes]:
+        (etag,) = sources
+        (node,) = [n for n in self._files.nodes.values() if etag == f"memory:{n.attributes.etag}"]
+        yield node.data[span.offset : span.offset + span.length]
+
+
+@dataclass
+class Seen:
+    """An answer, whole."""
+
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class Bench:
+    """A door with nothing behind it, and one way to ask it."""
+
+    def __init__(self) -> None:
+        self.files = MemoryFiles(JOE)
+        self.bytes = MemoryBytes(self.files)
+        parts = Parts(self.files, self.bytes, Dn("/CN=front"), 2)
+        registry = Registry((), None, SystemClock())
+        self.door = PlainDoor(parts, registry, Metrics())
+
+    def ask(self, method: str, path: str, body: bytes = b"", dn: Dn = JOE, **headers: str) -> Seen:
+        return asyncio.run(self._ask(method, path, body, dn, headers))
+
+    async def _ask(self, method: str, path: str, body: bytes, dn: Dn, headers: dict[str, str]) -> Seen:
+        async def chunks() -> AsyncIterator[bytes]:
+            if body:
+                yield body
+
+        path, _, query = path.partition("?")
+        fields = CIMultiDict({"Host": "se:1", **{name.replace("_", "-"): value for name, value in headers.items()}})
+        request = Request(
+            method, path, {query: ""} if query else {}, fields, Peer(dn), chunks(), len(body), "request"
+        )  # fmt: skip
+        answer = await self.door.serve(request)
+        told: Any = answer.body
+        whole = told if isinstance(told, bytes) else b"".join([chunk async for chunk in told])
+        return Seen(answer.status, CIMultiDict(answer.headers), whole)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def listed(bench: Bench, path: str) -> list[str]:
+    return bench.ask("GET", path).text.split("\n")[:-1]
+
+
+# --- bytes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_put_and_got(bench: Bench) -> None:
+    made = bench.ask("PUT", "/f", b"hello")
+    assert made.status == 201
+    got = bench.ask("GET", "/f")
+    assert (got.status, got.body, got.headers["ETag"]) == (200, b"hello", made.headers["ETag"])
+    assert bench.ask("PUT", "/f", b"again").status == 204
+    assert bench.ask("HEAD", "/f").body == b""
+
+
+def test_ranges_come_in_the_order_asked(bench: Bench) -> None:
+    bench.ask("PUT", "/f", b"0123456789")
+    one = bench.ask("GET", "/f", Range="bytes=2-4")
+    assert (one.status, one.body, one.headers["Content-Range"]) == (206, b"234", "bytes 2-4/10")
+    several = bench.ask("GET", "/f", Range="bytes=7-9, 0-1")
+    assert several.status == 206
+    assert several.text.index("bytes 7-9/10") < several.text.index("bytes 0-1/10")
+    beyond = bench.ask("GET", "/f", Range="bytes=10-")
+    assert (beyond.status, beyond.headers["Content-Range"]) == (416, "bytes */10")
+    etag = bench.ask("HEAD", "/f").headers["ETag"]
+    assert bench.ask("GET", "/f", Range="bytes=0-0", If_Range=etag).status == 206
+    assert bench.ask("GET", "/f", Range="bytes=0-0", If_Range='"other"').status == 200
+
+
+def test_conditions(bench: Bench) -> None:
+    etag = bench.ask("PUT", "/f", b"1").headers["ETag"]
+    assert bench.ask("GET", "/f", If_None_Match=etag).status == 304
+    assert bench.ask("PUT", "/f", b"2", If_None_Match="*").status == 412
+    assert bench.ask("PUT", "/f", b"2", If_Match='"other"').status == 412
+    assert bench.ask("PUT", "/g", b"2", If_Match="*").status == 412
+    assert bench.ask("PUT", "/f", b"2", If_Match=etag).status == 204
+    assert bench.ask("DELETE", "/f", If_Match=etag).status == 412
+    assert bench.ask("GET", "/f").body == b"2"
+
+
+def test_a_small_upload_outlives_a_shepherd_that_fails(bench: Bench) -> None:
+    bench.bytes.broken = 2
+    assert bench.ask("PUT", "/f", b"hello").status == 201
+    bench.bytes.broken = 3
+    assert bench.ask("PUT", "/g", b"hello").status == 502
+    assert listed(bench, "/") == ["f"]
+
+
+def test_large_files_go_straight_to_who_shows_a_certificate_and_follows(bench: Bench) -> None:
+    bench.ask("PUT", "/big", b"x" * 300_000)
+    bench.files.nodes[next(g for g, n in bench.files.nodes.items() if n.data)].policy["ANONYMOUS"] = "+read"
+    assert bench.ask("GET", "/big").status == 307
+    assert bench.ask("GET", "/big", User_Agent="curl/8").status == 200
+    assert bench.ask("GET", "/big?proxy").status == 200
+    assert bench.ask("GET", "/big", dn=ANONYMOUS).status == 200
+
+
+def test_what_cannot_be_put(bench: Bench) -> None:
+    bench.ask("MKCOL", "/d")
+    assert bench.ask("PUT", "/f", b"x", Content_Range="bytes 0-0/2").status == 400
+    assert bench.ask("PUT", "/f/", b"x").status == 409
+    assert bench.ask("PUT", "/d", b"x").status == 409
+    assert bench.ask("PUT", "/no/f", b"x").status == 409
+    assert bench.ask("PUT", "/f", b"x", dn=EVE).status == 403
+    assert listed(bench, "/") == ["d/"]
+
+
+def test_bodies_of_users_run_nowhere(bench: Bench) -> None:
+    bench.ask("PUT", "/evil.html", b"<script>alert(1)</script>")
+    got = bench.ask("GET", "/evil.html")
+    assert got.headers["Content-Security-Policy"].startswith("sandbox")
+    assert got.headers["X-Content-Type-Options"] == "nosniff"
+
+
+# --- the namespace --------------------------------------------------------------------------------------------------
+
+
+def test_trees_are_moved_copied_and_removed(bench: Bench) -> None:
+    for path in ("/a", "/a/b"):
+        assert bench.ask("MKCOL", path).status == 201
+    bench.ask("PUT", "/a/b/f", b"bytes")
+    assert bench.ask("COPY", "/a", Destination="https://se:1/c/").status == 201
+    assert bench.ask("GET", "/c/b/f").body == b"bytes"
+    assert bench.ask("MOVE", "/a", Destination="/c").status == 204
+    assert listed(bench, "/") == ["c/"]
+    assert bench.ask("MOVE", "/c", Destination="/c/b/inside").status == 403
+    assert bench.ask("DELETE", "/c").status == 204
+    assert listed(bench, "/") == []
+    assert bench.ask("DELETE", "/").status == 403
+
+
+def test_overwrite_is_the_clients_to_forbid(bench: Bench) -> None:
+    bench.ask("PUT", "/a", b"a")
+    bench.ask("PUT", "/b", b"b")
+    for method in ("COPY", "MOVE"):
+        assert bench.ask(method, "/a", Destination="/b", Overwrite="F").status == 412
+    assert bench.ask("GET", "/b").body == b"b"
+    assert bench.ask("COPY", "/a", Destination="davs://se:1/b").status == 204
+    assert bench.ask("GET", "/b").body == b"a"
+
+
+def test_what_mkcol_refuses(bench: Bench) -> None:
+    assert bench.ask("MKCOL", "/a/b").status == 409
+    assert bench.ask("MKCOL", "/a", b"<x/>").status == 415
+    bench.ask("MKCOL", "/a")
+    assert bench.ask("MKCOL", "/a").status == 405
+
+
+@pytest.mark.parametrize("target", ["", "https://other:1/b", "https://se:1/b?x=1", "/%ff", "/../b"])
+def test_destinations_that_are_refused(bench: Bench, target: str) -> None:
+    bench.ask("PUT", "/a", b"a")
+    assert 400 <= bench.ask("MOVE", "/a", Destination=target).status < 500
+    assert listed(bench, "/") == ["a"]
+
+
+@pytest.mark.parametrize("path", ["/../etc", "/a/../b", "/a\x00b", "/a\nb", "/" + "x" * 256])
+def test_names_that_are_none(bench: Bench, path: str) -> None:
+    assert bench.ask("PUT", path, b"x").status == 400
+    assert bench.ask("GET", path).status == 400
+
+
+def test_a_path_never_names_an_entry_by_its_guid(bench: Bench) -> None:
+    bench.ask("PUT", "/f", b"x")
+    guid = next(g for g, n in bench.files.nodes.items() if n.data)
+    assert bench.ask("GET", f"/{guid}").status == 404
+
+
+# --- properties and pages -------------------------------------------------------------------------------------------
+
+
+def responses(seen: Seen) -> dict[str, etree._Element]:
+    assert seen.status == 207, seen
+    root = etree.fromstring(seen.body)
+    return {r.findtext(f"{DAV}href") or "": r for r in root}
+
+
+def test_propfind_tells_an_entry_or_a_collection(bench: Bench) -> None:
+    bench.ask("MKCOL", "/d")
+    bench.ask("PUT", "/d/a&b", b"12345")
+    found = responses(bench.ask("PROPFIND", "/d", Depth="1"))
+    assert list(found) == ["/d/", "/d/a%26b"]
+    assert found["/d/a%26b"].findtext(f".//{DAV}getcontentlength") == "5"
+    assert found["/d/"].find(f".//{DAV}resourcetype/{DAV}collection") is not None
+    assert list(responses(bench.ask("PROPFIND", "/d", Depth="0"))) == ["/d/"]
+    assert bench.ask("PROPFIND", "/d").status == 403
+    assert bench.ask("PROPFIND", "/no", Depth="0").status == 404
+
+
+def test_dead_properties_are_kept_and_live_ones_refused(bench: Bench) -> None:
+    bench.ask("PUT", "/f", b"x")
+    value = b'<x xmlns="urn:n">a &lt; b</x>'
+    set_one = b'<D:propertyupdate xmlns:D="DAV:"><D:set><D:prop>%b</D:prop></D:set></D:propertyupdate>' % value
+    assert "200 OK" in bench.ask("PROPPATCH", "/f", set_one).text
+    asked = b'<D:propfind xmlns:D="DAV:"><D:prop><x xmlns="urn:n"/><y xmlns="urn:n"/></D:prop></D:propfind>'
+    (found,) = responses(bench.ask("PROPFIND", "/f", asked, Depth="0")).values()
+    assert found.findtext(".//{urn:n}x") == "a < b"
+    live = set_one.replace(value, b"<D:getetag>x</D:getetag>")
+    assert "403 Forbidden" in bench.ask("PROPPATCH", "/f", live).text
+    bomb = b'<!DOCTYPE x [<!ENTITY a "aa">]><x>&a;</x>'
+    assert bench.ask("PROPFIND", "/f", bomb, Depth="0").status == 400
+
+
+def test_a_page_shows_names_as_text(bench: Bench) -> None:
+    bench.ask("PUT", "/<img src=x onerror=alert(1)>", b"x")
+    bench.ask("PUT", "/javascript:alert(1)", b"x")
+    page = bench.ask("GET", "/", Accept="text/html")
+    assert "<img" not in page.text
+    assert 'href="./javascript%3Aalert%281%29"' in page.text
+    assert "script-src 'sha256-" in page.headers["Content-Security-Policy"]
+    bench.ask("MKCOL", "/d")
+    assert (bench.ask("GET", "/d").status, bench.ask("GET", "/d").headers["Location"]) == (301, "/d/")
+
+
+def test_methods_that_there_are_not(bench: Bench) -> None:
+    assert bench.ask("POST", "/f", b"x").status == 405
+    assert "PROPFIND" in bench.ask("OPTIONS", "/f").headers["Allow"]
