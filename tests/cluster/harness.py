@@ -237,6 +237,11 @@ class Cluster:
         """The URLs of all instances of `ahash`, `librarian` or `bartender`."""
         return tuple(entry["url"] for entry in self.info[service])
 
+    @property
+    def files_url(self) -> str:
+        """Where the plain door of the first Bartender is, without a slash at the end."""
+        return str(self.info["files"][0]).rstrip("/")
+
     def named(self, url: str) -> str:
         """The name of the Shepherd whose id, URL or TURL this is."""
         port = urlsplit(url.split(" ", 1)[0]).port

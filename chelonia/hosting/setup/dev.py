@@ -418,6 +418,7 @@ class DevCluster:
         for name in ("AHash", "Librarian", "Bartender", "Shepherd"):
             key = "shepherds" if name == "Shepherd" else name.lower()
             out[key] = [self._entry(place, name) for place in self._places.values() if name in place.services]
+        out["files"] = [f"https://localhost:{place.files_port}/" for place in self._places.values() if place.files_port]
         out["ca_dir"] = str(self._certs / "certificates")
         out["user_proxy"] = str(self._file("user-proxy"))
         for name in ("user", "user2", "admin", "service"):

@@ -32,8 +32,8 @@ from chelonia.hosting.config import (
 
 PORT_FIRST: Final = 60_000
 """The first port of a cluster that says nothing else; those after it are counted from here."""
-BARTENDER, CORE, FILES, CONTROL, DATA, ADMISSION, REPLICA = 0, 1, 2, 3, 4, 5, 11
-"""Counted from the first: users; A-Hash and Librarian; files as URLs; the Shepherd's two; `cheloniad admit`; the
+BARTENDER, CORE, CONTROL, DATA, ADMISSION, FILES, REPLICA = 0, 1, 3, 4, 5, 6, 11
+"""Counted from the first: users; A-Hash and Librarian; the Shepherd's two; `cheloniad admit`; files as URLs; the
 A-Hash's replicas."""
 LISTENING: Final = (BARTENDER, CORE, FILES, CONTROL, DATA, REPLICA)
 """Ports on which the nodes of a host listen."""

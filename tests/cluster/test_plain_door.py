@@ -1,0 +1,118 @@
+"""The plain door on real daemons: curl, a broken upload, a Shepherd that dies under a download, who may what."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cluster.harness import Cluster
+from tests.cluster.load import fetch, put
+from tests.cluster.test_foreign_clients import curl
+
+DATA = os.urandom(3_000_000)
+
+
+@pytest.fixture
+def place(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """The URL of a fresh collection."""
+    url = f"{cluster.files_url}/plain-{request.node.name[:40].replace('[', '-').replace(']', '')}"
+    assert cluster.request("MKCOL", url).status == 201
+    return url
+
+
+@pytest.mark.capability("command:curl")
+def test_curl_puts_and_gets_and_lists(cluster: Cluster, place: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(DATA)
+    sent = curl(cluster, "-i", "-T", str(source), f"{place}/file")
+    assert b" 201 " in sent.stdout, sent
+    assert curl(cluster, f"{place}/file").stdout == DATA
+    assert curl(cluster, "-L", "-A", "a browser", f"{place}/file").stdout == DATA
+    assert b"307" in curl(cluster, "-i", "-A", "a browser", f"{place}/file").stdout.splitlines()[0]
+    assert curl(cluster, "-r", "1000000-1999999", f"{place}/file").stdout == DATA[1_000_000:2_000_000]
+    assert curl(cluster, f"{place}/").stdout == b"file\n"
+    assert b" 204 " in curl(cluster, "-i", "-X", "DELETE", f"{place}/file").stdout
+
+
+def test_what_the_door_writes_every_other_door_sees(cluster: Cluster, place: str) -> None:
+    name = urlsplit(place).path
+
+    async def by_the_sdk() -> bytes:
+        async with cluster.client("user") as client:
+            await put(client, f"{name}/sdk", b"from the SDK")
+            return await fetch(client, f"{name}/door")
+
+    assert cluster.request("PUT", f"{place}/door", body=b"from the door").status == 201
+    assert asyncio.run(by_the_sdk()) == b"from the door"
+    assert cluster.request("GET", f"{place}/sdk").body == b"from the SDK"
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(cluster: Cluster, place: str) -> None:
+    path = urlsplit(place).path
+    with cluster.connected(place) as connection:
+        head = f"PUT {path}/broken HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000000\r\n\r\n"
+        connection.sendall(head.encode() + DATA[:500_000])
+    assert cluster.request("GET", f"{place}/broken").status == 404
+    assert cluster.request("GET", f"{place}/").body == b""
+    assert cluster.request("PUT", f"{place}/broken", body=b"whole").status == 201
+
+
+def test_a_policy_is_the_same_at_this_door(cluster: Cluster, place: str) -> None:
+    assert cluster.request("PUT", f"{place}/mine", body=b"x").status == 201
+    for who in ("user2", "anonymous"):
+        assert cluster.request("PUT", f"{place}/mine", who, body=b"theirs").status == 403
+        assert cluster.request("DELETE", f"{place}/mine", who).status == 403
+    assert cluster.request("GET", f"{place}/mine").body == b"x"
+
+
+def test_two_that_create_one_name_at_once_and_one_wins(cluster: Cluster, place: str) -> None:
+    async def race() -> list[int]:
+        once = {"If-None-Match": "*"}
+        tries = [
+            asyncio.to_thread(cluster.request, "PUT", f"{place}/one", body=b"%d" % n, headers=once) for n in range(6)
+        ]
+        return sorted(answer.status for answer in await asyncio.gather(*tries))
+
+    assert asyncio.run(race()) == [201, 412, 412, 412, 412, 412]
+
+
+def test_a_get_goes_on_when_its_shepherd_dies(own_cluster: Callable[..., Cluster]) -> None:
+    cluster = own_cluster(shepherds=3)
+    url = f"{cluster.files_url}/large"
+    data = os.urandom(24_000_000)
+    assert cluster.request("PUT", url, body=data).status == 201
+    parts = urlsplit(url)
+    assert parts.port is not None
+    connection = http.client.HTTPSConnection("localhost", parts.port, context=cluster.context("user"), timeout=30)
+    connection.request("GET", f"{parts.path}?proxy")
+    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    answer = connection.getresponse()
+    got = answer.read(1_000_000)
+    olds = {name: cluster.kill(name) for name in cluster.shepherd_names[:2]}  # one of them was sending, mostly
+    got += answer.read()
+    connection.close()
+    assert got == data
+    for name, old in olds.items():
+        cluster.wait_restarted(name, old)
+
+
+def test_what_is_large_is_listed_page_by_page(cluster: Cluster, place: str) -> None:
+    async def fill() -> None:
+        name = urlsplit(place).path
+        async with cluster.client("user") as client:
+            for start in range(0, 1200, 400):
+                await asyncio.gather(*(client.make_collection(f"{name}/d{n:04}") for n in range(start, start + 400)))
+
+    asyncio.run(fill())
+    found = cluster.request("PROPFIND", place, headers={"Depth": "1"})
+    assert found.status == 207
+    assert found.body.count(b"<D:response>") == 1201
+    assert cluster.request("DELETE", place).status == 204
+    assert cluster.request("GET", f"{place}/").status == 404
