@@ -60,6 +60,21 @@ async def test_a_node_is_drained_stopped_and_forgotten(
         assert victim not in [node["shepherd"] for node in listed["results"]]
 
 
+async def test_a_node_that_holds_empty_files_is_drained_and_no_node_ends(own_cluster: Callable[..., Cluster]) -> None:
+    """Moves of 0 bytes wait beside each other; forgetting the first once ended the Librarian's whole process."""
+    cluster = own_cluster(restart=False)
+    victim = cluster.url("shepherd1")
+    async with cluster.client("user") as client:
+        for number in range(30):
+            await put(client, f"/{number}", b"")
+        for number in range(30):
+            await until_live(client, f"/{number}", 2)
+        code, told = await admin(cluster, "node", "drain", victim, "--wait")
+        assert (code, told["results"][0]["drain"]) == (0, "drained")
+        assert await fetch(client, "/0") == b""
+    assert not [name for name in cluster.names if "background work failed" in cluster.log_of(name)]
+
+
 async def test_a_dead_node_with_only_copies_is_forgotten_only_when_the_loss_is_accepted(
     own_cluster: Callable[..., Cluster],
 ) -> None:

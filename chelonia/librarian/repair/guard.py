@@ -5,7 +5,7 @@ Small state machines with monotonic time passed in.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from chelonia.core.ids import Ms, ServiceId
@@ -47,20 +47,20 @@ class Relief:
     def __init__(self, keep_ms: int) -> None:
         self._keep_ms = keep_ms
         self._moves: deque[tuple[Ms, ServiceId, int]] = deque()
-        self._sums: dict[ServiceId, int] = {}
+        self._sums: Counter[ServiceId] = Counter()
 
     def add(self, shepherd: ServiceId, size: int, now: Ms) -> None:
         """So many bytes begin to leave a Shepherd."""
+        assert size >= 0, size
         self._moves.append((now, shepherd, size))
-        self._sums[shepherd] = self._sums.get(shepherd, 0) + size
+        self._sums[shepherd] += size
 
     def bytes(self, now: Ms) -> dict[ServiceId, int]:
         """What has not left yet."""
         while self._moves and now - self._moves[0][0] >= self._keep_ms:
             _, shepherd, size = self._moves.popleft()
             self._sums[shepherd] -= size
-            if not self._sums[shepherd]:
-                del self._sums[shepherd]
+        self._sums = +self._sums  # without those at 0: a move of 0 bytes may still wait for one of them
         return dict(self._sums)
 
 
