@@ -185,6 +185,12 @@ ERASURES_PER_CALL_MAX: Final = 200
 ERASURES_UNASKED_PER_MIN_MAX: Final = 1000
 """Trims per minute without a user's deletion behind them; beyond it trimming stops and alarms."""
 
+# --- background jobs ---
+JOB_PAUSE_MS: Final = 1_000
+"""Before a job whose step ended with an unexpected error takes its next one; it doubles with each in a row."""
+JOB_PAUSE_MS_MAX: Final = 60_000
+"""The longest such pause: what was mended meanwhile goes on within a minute, and the log is not filled."""
+
 # --- snapshots ---
 SNAPSHOT_SEGMENT_BYTES: Final = 8 * 1024 * 1024
 """Bytes of one segment of a namespace snapshot, about: it is held in memory while it is written and read."""

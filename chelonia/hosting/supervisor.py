@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from chelonia.core.timing.pacing import Backoff
+
 log = logging.getLogger("chelonia.supervisor")
 
 PR_SET_PDEATHSIG: Final = 1
@@ -57,7 +59,7 @@ class Child:
     async def run(self) -> None:
         """Start the process and keep it alive; returns when it ended and is not to be started again."""
         loop = asyncio.get_running_loop()
-        pause_ms = 0
+        backoff = Backoff(BACKOFF_MS, BACKOFF_MAX_MS)
         while not self._told_to_stop():
             started = loop.time()
             code = await self._once()
@@ -65,7 +67,9 @@ class Child:
             if self._told_to_stop() or not self._restart:
                 log.info("ended name=%s code=%d", self.program.name, code)
                 return
-            pause_ms = 0 if lived_ms >= STEADY_MS else min(max(pause_ms * 2, BACKOFF_MS), BACKOFF_MAX_MS)
+            if lived_ms >= STEADY_MS:
+                backoff.worked()
+            pause_ms = 0 if lived_ms >= STEADY_MS else backoff.failed()
             log.info("died, is started again name=%s code=%d pause_ms=%d", self.program.name, code, pause_ms)
             await asyncio.sleep(pause_ms / 1000)
 

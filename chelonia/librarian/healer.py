@@ -1,7 +1,7 @@
 """Healing: what keeps asking the planner what to do, and has it done.
 
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
-blobs. This file hears of events and keeps the loops going; its parts each have one duty: `lease.act` (lease, who is
+blobs. This file hears of events and names the jobs; its parts each have one duty: `lease.act` (lease, who is
 away), `plan.act` (plan and act), `copies` (what runs), `claims.act` (claims), `trim`, `erase` (outboxes),
 `sweep` (trash), `survey`, `balance.act`, `drills.act`, `tally`, `removal.act` (what is written late of forgotten
 Shepherds).
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from chelonia.core.ahash import ChangeType, Element
@@ -26,6 +26,7 @@ from chelonia.core.ids import BLOB_PREFIX, BlobId, Ms, ServiceId
 from chelonia.core.librarian import HealthSummary
 from chelonia.core.placement import NODE_OFFLINE
 from chelonia.core.replicas import Location
+from chelonia.core.timing.jobs import BUSY, IDLE, Job, Jobs, Next, Wait, every
 from chelonia.librarian.context import Footing
 from chelonia.librarian.drills.act import Drilling
 from chelonia.librarian.leadership import operator_controls as steering
@@ -81,7 +82,7 @@ class Healer:
         self._balancing = Balancing(on, parts, self._repairing.act)
         self._progress = Progress(on, parts, rate)
         self._drilling = Drilling(on, self._leading, planning, (self._tally, self._progress, self._trimming))
-        self._surveying = Surveying(on, planning, self._leading, self._tally, self._surveyed)
+        self._surveying = Surveying(on, planning, self._tally, self._surveyed)
         self._erasers = Erasers(records, nodes, identity, world)
         self._expiring = Expiring(on, self._leading)
         self._questions = OpenQuestions(on, self._leading)
@@ -89,6 +90,7 @@ class Healer:
         self.keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
         self._snapshotting = Snapshotting(on, self._leading, self.keeping) if self.keeping else None
         self._held = False
+        self.jobs = Jobs(world.clock, self._all_jobs())
         records.listen(self._applied)
         nodes.listen(self._node_changed)
 
@@ -230,62 +232,69 @@ class Healer:
         self._work.surveyed(blobs)
         self._wake.set()
 
-    # --- loops ------------------------------------------------------------------------------------------------------
+    # --- jobs -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Keep healing until cancelled."""
-        loops = (
-            self._every(self._on.settings.tick_ms, self._tick),
-            self._repair(),
-            self._watch(),
-            self._detecting.run(),
-            self._every(self._on.settings.tick_ms, self._trim),
-            self._every(self._on.settings.tick_ms, self._erase),
-            self._every(self._on.settings.services_interval_ms, self._sweep_forgotten),
-            self._every(self._on.settings.tick_ms, self._telling.step),
-            self._every(self._on.settings.tick_ms, self._renewing.step),
-            self._surveying.run(self._tolerant),
-            self._every(self._on.settings.tick_ms, self._balance),
-            self._every(self._on.settings.tick_ms, self._drilling.step),
-            self._every(self._on.settings.sweep_interval_ms, self._expiring.sweep),
-            self._every(self._on.settings.sweep_interval_ms, self._questions.step),
-            *(
-                [self._every(self._on.settings.sweep_interval_ms, self._snapshotting.step)]
-                if self._snapshotting
-                else []
-            ),
-        )
-        tasks = [asyncio.create_task(loop) for loop in loops]
         try:
-            await asyncio.gather(*tasks)
+            await self.jobs.run()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, self._copies.stop(), return_exceptions=True)
+            await self._copies.stop()
 
-    async def _watch(self) -> None:
-        while True:
-            self._on.nodes.table.listening.watch(self._on.now)
-            await self._on.world.clock.sleep(self._on.settings.lease_ms // WATCHES)
+    def _all_jobs(self) -> Iterator[Job]:
+        """What this Librarian does by itself. Only `lead`, `listen` and `detect` go on while the namespace is rebuilt:
+        what is not found yet is not lost."""
+        settings = self._on.settings
+        tick, seldom = settings.tick_ms, settings.sweep_interval_ms
+        yield Job("lead", every(tick, self._tick), Wait(tick))
+        yield Job("listen", every(settings.lease_ms // WATCHES, self._listen), Wait(tick))
+        yield Job("detect", self._detecting.step, IDLE, news=self._detecting.news)
+        yield Job("repair", self._repair, IDLE, news=self._wake, held=self._in_rebuild)
+        yield self._leaders("trim", self._trimming.step, tick, ended=self._trimming.leave, pauses=True)
+        yield self._leaders("erase", self._erase, tick)
+        yield self._leaders("forget", self._sweep_forgotten, settings.services_interval_ms)
+        yield Job("notify leader", every(tick, self._telling.step), Wait(tick), held=self._in_rebuild)
+        yield Job("renew claims", every(tick, self._renewing.step), Wait(tick), held=self._in_rebuild)
+        yield self._survey()
+        yield self._leaders("balance", self._balance, tick, ended=self._balancing.leave, pauses=True)
+        yield self._leaders("drill", self._drilling.step, tick, ended=self._drilling.leave)
+        yield self._leaders("sweep", self._expiring.sweep, seldom)
+        yield Job("ask to compare", every(seldom, self._questions.step), Wait(seldom), held=self._in_rebuild)
+        if self._snapshotting is not None:
+            yield self._leaders("snapshot", self._snapshotting.step, seldom)
 
-    async def _every(self, pause_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await self._tolerant(work)
-            await self._on.world.clock.sleep(pause_ms)
+    def _survey(self) -> Job:
+        again = Wait(self._on.settings.survey_interval_ms)  # also of one that broke off: it reads all
+        rest, held = Wait(self._on.settings.tick_ms), self._not_leading
+        return Job("survey", self._surveying.step, rest, again, held=held, needs_lease=True)
 
-    async def _tolerant(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do a piece of work; what others could not do now is tried again later. Returns whether it went through.
+    def _leaders(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[None]],
+        ms: int,
+        *,
+        ended: Callable[[], None] = lambda: None,
+        pauses: bool = False,
+    ) -> Job:
+        """A job of the repair leader, which leaves what it was at (`ended`) when another one leads."""
 
-        While the namespace is rebuilt everything waits: what is not found yet is not lost.
-        """
-        if self._leading.rebuilding and work != self._tick:
-            return False
-        try:
-            await work()
-        except CheloniaError as error:
-            _LOG.info("healing waits: %s", error)
-            return False
-        return True
+        def held() -> str:
+            why = self._not_leading()
+            if why:
+                ended()
+            return why or (pauses and self._copies.paused and "an administrator has paused healing") or ""
+
+        return Job(name, every(ms, work), Wait(ms), held=held, needs_lease=True)
+
+    def _in_rebuild(self) -> str:
+        return "the namespace is being rebuilt" if self._leading.rebuilding else ""
+
+    def _not_leading(self) -> str:
+        return self._in_rebuild() or ("" if self._leading.now else "this Librarian does not lead repair")
+
+    async def _listen(self) -> None:
+        self._on.nodes.table.listening.watch(self._on.now)
 
     async def _tick(self) -> None:
         """Keep the lease, write who came and went, let timers and waiting blobs go on."""
@@ -323,26 +332,18 @@ class Healer:
                 if self._leading.led:
                     self._began()
 
-    async def _repair(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._repairing.ready and not self._renewing.behind:
-                if not await self._tolerant(self._repairing.step):
-                    break
-
-    async def _trim(self) -> None:
-        if not self._copies.paused:
-            await self._trimming.step()
+    async def _repair(self) -> Next:
+        if not self._repairing.ready or self._renewing.behind:
+            return IDLE
+        await self._repairing.step()
+        return BUSY
 
     async def _balance(self) -> None:
-        if not self._copies.paused and not self._work.queued:
+        if not self._work.queued:
             await self._balancing.step()
 
     async def _erase(self) -> None:
-        if self._leading.now:
-            await self._erasers.dispatch(self._on.now, self._leading.check())
+        await self._erasers.dispatch(self._on.now, self._leading.check())
 
     async def _sweep_forgotten(self) -> None:
-        if self._leading.now:
-            await self.life.sweep(self._on.call, self._leading.check())
+        await self.life.sweep(self._on.call, self._leading.check())

@@ -13,15 +13,15 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, ReferenceId
+from chelonia.core.ids import BlobId, Ms, ReferenceId
 from chelonia.core.shepherd import ByteRange, Damaged, ScrubOrder, ScrubPage
+from chelonia.core.timing.jobs import BUSY, Job, Next, Wait
 from chelonia.shepherd.node import CURSOR, Node
 from chelonia.shepherd.rules import scrub
 from chelonia.shepherd.rules.scrub import Pace
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store.checksums import Hasher
 from chelonia.shepherd.store.lifecycle import Held
-from chelonia.shepherd.waiting import wake_or_sleep
 
 log = logging.getLogger(__name__)
 
@@ -35,27 +35,30 @@ class Scrubber:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._pace = Pace(node.settings.scrub_period_ms, node.settings.scrub_bytes_per_s_max)
+        self._last_ms = Ms(0)
         self.scrubbed = 0
         self.damaged = 0
 
-    async def loop(self) -> None:
+    def job(self) -> Job:
         """Check for ever: each suspicion at once, the others in their turn."""
+        node, pause = self._node, Wait(scrub.nap_ms(self._pace))
+        self._last_ms = node.ports.clock.monotonic_ms()
+        return Job("scrub", self._step, pause, news=node.suspicion, held=lambda: node.disk.trouble)
+
+    async def _step(self) -> Next:
         clock, node = self._node.ports.clock, self._node
-        last_ms = clock.monotonic_ms()
-        while True:
-            due_ms = last_ms + self._slot_ms()  # anew each time: replicas come and go
-            suspect = None if node.disk.trouble else node.round.next_suspect(node.index)
-            if node.disk.trouble:
-                await clock.sleep(scrub.nap_ms(self._pace))
-            elif suspect is not None:
-                await self._try(suspect, paced=False)
-            elif clock.monotonic_ms() >= due_ms:
-                last_ms = clock.monotonic_ms()
-                held = node.round.next_in_turn(node.index)
-                if held is not None:
-                    await self._try(held, paced=True)
-            else:
-                await wake_or_sleep(clock, node.suspicion, min(due_ms - clock.monotonic_ms(), scrub.nap_ms(self._pace)))
+        due_ms = self._last_ms + self._slot_ms()  # anew each time: replicas come and go
+        suspect = node.round.next_suspect(node.index)
+        if suspect is not None:
+            await self._try(suspect, paced=False)
+        elif clock.monotonic_ms() >= due_ms:
+            self._last_ms = clock.monotonic_ms()
+            held = node.round.next_in_turn(node.index)
+            if held is not None:
+                await self._try(held, paced=True)
+        else:
+            return Wait(min(due_ms - clock.monotonic_ms(), scrub.nap_ms(self._pace)))
+        return BUSY
 
     async def check_now(self, references: tuple[ReferenceId, ...]) -> int:
         """Check these replicas (all when empty) and return how many are damaged."""

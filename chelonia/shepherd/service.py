@@ -40,6 +40,7 @@ from chelonia.core.shepherd import (
     Upload,
     Uploaded,
 )
+from chelonia.core.timing.jobs import Job, Jobs, Wait, every
 from chelonia.shepherd.drilling import Drilling
 from chelonia.shepherd.node import Node, ShepherdPorts
 from chelonia.shepherd.proving import check_challenge, proof
@@ -53,7 +54,7 @@ from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.transfers.downloads import Downloads, checksum_of
 from chelonia.shepherd.transfers.forwarding import push_copy
 from chelonia.shepherd.transfers.uploads import Uploads
-from chelonia.shepherd.waiting import run_together, settled
+from chelonia.shepherd.waiting import settled
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,9 @@ class ShepherdService:
         self._drilling = Drilling(self._node)
         self._aside = _Aside({}, {})
         self._readmitted_to = ReferenceId("")
+        pause = settings.tidy_ms
+        tidying = Job("tidy", every(pause, self.tidy), Wait(pause), loud=True)
+        self.jobs = Jobs(ports.clock, (*self._reporting.jobs(), self._scrubber.job(), tidying))
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -113,12 +117,7 @@ class ShepherdService:
 
     async def run(self) -> None:
         """Keep heartbeats, reports, scrub and expiry going until cancelled."""
-        await run_together(
-            self._reporting.heartbeat_loop(),
-            self._reporting.report_loop(),
-            self._scrubber.loop(),
-            self._tidy_loop(),
-        )
+        await self.jobs.run()
 
     async def leave(self) -> None:
         """Tell the Librarians that this process ends: it counts as away at once, and as back soon."""
@@ -182,14 +181,6 @@ class ShepherdService:
         await self._stock.note()  # after what makes room
         await self._scrubber.save_cursor()
         await self._stock.put_in_order()
-
-    async def _tidy_loop(self) -> None:
-        while True:
-            try:
-                await self.tidy()
-            except CheloniaError as error:
-                log.warning("tidying failed, it is tried again error=%s", error)
-            await self._node.ports.clock.sleep(self._node.settings.tidy_ms)
 
     async def _readmit_once(self) -> None:
         """Under metadata of another generation (restored from a backup) what was unknown may be known."""

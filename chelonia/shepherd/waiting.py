@@ -1,27 +1,16 @@
-"""Waiting with a deadline on the injected clock, on asyncio primitives only."""
+"""Tasks that end with what started them, or outlive it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.timing.clock import Clock
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-async def wake_or_sleep(clock: Clock, wake: asyncio.Event, limit_ms: int) -> None:
-    """Return when `wake` is set or after `limit_ms`, which sets it; it is cleared. Nobody else waits for it."""
-    timer = clock.call_later(limit_ms, wake.set)
-    try:
-        await wake.wait()
-    finally:
-        timer.cancel()
-    wake.clear()
 
 
 async def settled(task: asyncio.Task[Any]) -> None:
@@ -55,13 +44,3 @@ class Background:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, CheloniaError):
             log.error("background work failed", exc_info=error)
-
-
-async def run_together(*loops: Awaitable[None]) -> None:
-    """Run endless loops until one fails or this is cancelled; then end the others."""
-    tasks = [asyncio.ensure_future(loop) for loop in loops]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            await settled(task)

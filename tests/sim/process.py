@@ -20,8 +20,10 @@ from typing import Any
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Ms
 from chelonia.core.position import Horizon
+from chelonia.core.timing import jobs
 from tests.sim.virtual_loop import Timer, VirtualLoop, this_loop
 
+LOGGED = jobs.log_bug
 EPOCH_MS = 1_700_000_000_000
 
 ENDED_MAX = 8
@@ -47,7 +49,7 @@ class Life:
         self._living = this_loop().living
         self.context = contextvars.copy_context()
         self.context.run(_LIFE.set, self)
-        self._unexpected = unexpected
+        self.unexpected = unexpected
 
     def look(self) -> None:
         """Look at how tasks have ended, which are no part of this life any more."""
@@ -58,9 +60,21 @@ class Life:
                 continue
             error = task.exception()
             if error is not None and not self.over and not isinstance(error, CheloniaError):
-                self._unexpected(self.name, error)
+                self.unexpected(self.name, error)
         self._living.difference_update(ended)
         self.full = len(self.tasks) * 5 // 4 + ENDED_MAX
+
+
+def bug(job: jobs.Job, error: Exception) -> None:
+    """A job of a simulated process goes on after a bug, as everywhere; the run has failed."""
+    life = _LIFE.get()
+    if life is None:
+        LOGGED(job, error)
+    elif not life.over:
+        life.unexpected(life.name, error)
+
+
+jobs.log_bug = bug
 
 
 def check_alive() -> None:

@@ -28,11 +28,12 @@ from chelonia.ahash.group.peer_messages import AnswerFrame, Beat, CallFrame, Goo
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.timing.pacing import Backoff
 
 _LOG = logging.getLogger(__name__)
 
-BACKOFF_MIN_S: Final = 0.05
-BACKOFF_MAX_S: Final = 1.0
+BACKOFF_MIN_MS: Final = 50
+BACKOFF_MAX_MS: Final = 1_000
 HANDSHAKE_S: Final = 5.0
 """For the TLS handshake, and again for the HELLO."""
 RECHECK_S: Final = 10.0
@@ -171,7 +172,7 @@ class Links:
 
     async def _dial(self, member: Member) -> None:
         """Keep a link to a member up."""
-        pause_s = BACKOFF_MIN_S
+        backoff = Backoff(BACKOFF_MIN_MS, BACKOFF_MAX_MS)
         while True:
             link = _Link(self, member)
             try:
@@ -179,8 +180,9 @@ class Links:
                 await asyncio.shield(link.closed)
             except (OSError, ssl.SSLError, CheloniaError) as error:
                 self.complain(f"replica {member.replica} at {member.address} is not reached: {error}", logging.INFO)
-            pause_s = BACKOFF_MIN_S if link.greeted else min(BACKOFF_MAX_S, 2 * pause_s)
-            await asyncio.sleep(pause_s)
+            if link.greeted:
+                backoff.worked()
+            await asyncio.sleep(backoff.failed() / 1000)
 
     async def _connect(self, link: _Link, member: Member) -> None:
         host, _, port = member.address.rpartition(":")

@@ -1,6 +1,8 @@
-"""So much a second: when the next may go. Pure, monotonic time passed in."""
+"""When the next may go: so much a second, or ever later after failures. Pure, monotonic time passed in."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from chelonia.core.ids import Ms
 
@@ -19,3 +21,21 @@ class Pace:
     def spend(self, much: int, now: Ms) -> None:
         """So much goes now. A rate of 0 is one of 1: who wants none at all does not ask."""
         self._free_ms = Ms(max(now, self._free_ms) + round(much * 1000 / (self.per_s_max or 1)))
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Pauses after failures in a row: `first_ms`, then double the last one, at most `max_ms`."""
+
+    first_ms: int
+    max_ms: int
+    pause_ms: int = 0
+
+    def failed(self) -> int:
+        """It failed; returns the milliseconds to wait before it is tried again."""
+        self.pause_ms = min(max(self.pause_ms * 2, self.first_ms), self.max_ms)
+        return self.pause_ms
+
+    def worked(self) -> None:
+        """It went through: the next failure is a first one."""
+        self.pause_ms = 0

@@ -20,6 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from chelonia.core.timing.pacing import Backoff
 from chelonia.core.timing.stillness import SIGNS
 from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, message
 
@@ -94,7 +95,7 @@ class Guarded:
     async def run(self) -> None:
         """Keep a guard until cancelled; one that ends is started again, less and less often when it does so soon."""
         loop = asyncio.get_running_loop()
-        pause_ms, said = 0, ""
+        backoff, said = Backoff(PAUSE_MS, PAUSE_MAX_MS), ""
         while True:
             started = loop.time()
             try:
@@ -102,8 +103,9 @@ class Guarded:
             except Exception as error:  # whatever it is: the node serves without a guard
                 reason = f"it could not be started: {error!r}"
             if (loop.time() - started) * 1000 >= STEADY_MS:
-                pause_ms, said = 0, ""
-            pause_ms = min(max(pause_ms * 2, PAUSE_MS), PAUSE_MAX_MS)
+                backoff.worked()
+                said = ""
+            pause_ms = backoff.failed()
             if reason != said:
                 log.warning(
                     "nothing cuts clients' connections should this process stand still: the guard has gone, %s; "

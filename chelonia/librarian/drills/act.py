@@ -212,11 +212,12 @@ class Drilling:
         await self._changed(drill, drills.called_off(drill, f"stopped by {order.by}", self._on.wall))
         return self.own_status()
 
+    def leave(self) -> None:
+        """Another Librarian leads, and watches."""
+        self._drill, self._watching = None, ""
+
     async def step(self) -> None:
         """Look at the drill that runs, if any."""
-        if not self._leading.now:
-            self._drill, self._watching = None, ""
-            return
         async with self._busy:
             drill = self._drill = self._current()
             if not drill.running:

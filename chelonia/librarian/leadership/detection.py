@@ -18,6 +18,7 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.healing import Word
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.timing.clock import within
+from chelonia.core.timing.jobs import IDLE, Next
 from chelonia.librarian.context import Footing
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.presence.quorum_verdict import Verdict, verdict
@@ -31,7 +32,7 @@ ASK_MS_MAX = 1_000
 
 
 class Detecting:
-    """One Librarian's detection. `suspect` and `run` for what closes, `look` for what is not heard."""
+    """One Librarian's detection. `suspect` and `step` for what closes, `look` for what is not heard."""
 
     def __init__(self, footing: Footing, me: ServiceId, leading: Leading) -> None:
         self._on = footing
@@ -40,7 +41,8 @@ class Detecting:
         self._me = me
         self._leading = leading
         self._suspects: dict[ServiceId, Ms] = {}
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
+        """Set when there is something for `step`."""
         self._asked_all_ms = Ms(0)
         footing.nodes.listen(self._changed)
 
@@ -50,24 +52,19 @@ class Detecting:
         """The connection that this Shepherd's heartbeats came over has closed."""
         if self._neighbours is not None and shepherd in self._table.shepherds():
             self._suspects[shepherd] = self._on.now
-            self._news.set()
+            self.news.set()
 
     def _changed(self, shepherd: ServiceId) -> None:
         if self._table.doubts.is_away(shepherd, self._on.now):
-            self._news.set()
+            self.news.set()
 
     # --- what it does -----------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Look into suspicions until cancelled."""
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            suspects, self._suspects = self._suspects, {}
-            try:
-                await self._examine(suspects)
-            except CheloniaError as error:
-                _LOG.info("what was found of %s is written later: %s", ", ".join(suspects), error)
+    async def step(self) -> Next:
+        """Look into the suspicions there are; what cannot be written now is found again by the leader's `look`."""
+        suspects, self._suspects = self._suspects, {}
+        await self._examine(suspects)
+        return IDLE
 
     async def look(self, now: Ms) -> None:
         """The leader's look at whom it has not heard: others are asked before their leases run out."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,8 @@ from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Position
 from chelonia.core.timing.clock import Clock, Ids
+from chelonia.core.timing.jobs import CAUSE
+from chelonia.core.timing.pacing import Backoff
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import EXPECT
 
@@ -81,6 +84,8 @@ class Records:
         self._identity = identity
         self._listeners: list[Applied] = []
         self._position = Position("", 0, 0)
+        self.written = Counter[str]()
+        """Transacts that applied, by the job or operation that they were made for."""
         self.remembers_deleted = False
         """Whether a record is kept of each blob that is deleted: a Shepherd that a rebuild was made without may come
         back with bytes of it."""
@@ -100,14 +105,14 @@ class Records:
         """The same A-Hash, asked again while it does not answer; who listens here hears of that, too. It keeps no
         record of what is deleted: a rebuild, whose own it is, notes by itself what newer bytes have replaced."""
         patient = Records(self._ahash, self._identity, patience)
-        patient._listeners = self._listeners
+        patient._listeners, patient.written = self._listeners, self.written
         return patient
 
     async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask, and ask again as long as patience lasts. Raises: what the A-Hash raised last, with the cure."""
         if self._patience is None:
             return await ask()
-        clock, pause_ms = self._patience.clock, PATIENCE_PAUSE_MS
+        clock, backoff = self._patience.clock, Backoff(PATIENCE_PAUSE_MS, PATIENCE_MS)
         give_up = clock.monotonic_ms() + PATIENCE_MS
         while True:
             try:
@@ -120,8 +125,7 @@ class Records:
                     cause = f"the A-Hash has not answered for {PATIENCE_MS // 1000} s ({error.cause}): {cure}"
                     raise CheloniaError(error.kind, error.op, error.subject, cause) from error
                 _LOG.info("the A-Hash is asked again: %s", error)
-            await clock.sleep(pause_ms)
-            pause_ms *= 2
+            await clock.sleep(backoff.failed())
 
     async def get(self, call: Call, ids: Sequence[ObjectId], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """Read objects in order of `ids`, as many calls as that takes."""
@@ -179,6 +183,7 @@ class Records:
             raise
         self._saw(outcome.position)
         if outcome.applied:
+            self.written[CAUSE.get()] += 1
             self._tell(elements)
         return outcome
 

@@ -91,7 +91,7 @@ class Snapshotting:
     async def step(self) -> None:
         """Take a snapshot if one is due. The next is due after the interval also when this one fails: it reads all."""
         every = self._on.settings.snapshot_interval_ms
-        if not every or not self._leading.now or (self._checked_ms and self._on.now - self._checked_ms < every):
+        if not every or (self._checked_ms and self._on.now - self._checked_ms < every):
             return
         stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
         last = _last(stored)

@@ -30,7 +30,7 @@ from chelonia.librarian.metadata.elements import drop, isset, on_version, outbox
 from chelonia.librarian.metadata.records import Draft, Identity, Records
 from chelonia.librarian.presence import reports
 from chelonia.librarian.presence.nodes import Nodes
-from chelonia.librarian.repair.guard import Backoff
+from chelonia.librarian.repair.guard import Sparing
 from chelonia.librarian.repair.plan.decide import SURPLUS
 from chelonia.librarian.world import World
 
@@ -51,7 +51,7 @@ class Erasers:
         self._due: dict[ServiceId, Ms] = {}
         self._after: dict[ServiceId, str] = {}
         self._found: dict[ServiceId, int] = {}
-        self._backoff = Backoff(world.settings.backoff_ms, world.settings.backoff_max_ms)
+        self._sparing = Sparing(world.settings.backoff_ms, world.settings.backoff_max_ms)
 
     @property
     def waiting(self) -> int:
@@ -67,7 +67,7 @@ class Erasers:
     def wake(self, shepherd: ServiceId) -> None:
         """Look at this Shepherd's outbox soon."""
         self._due[shepherd] = Ms(0)
-        self._backoff.worked(shepherd)
+        self._sparing.worked(shepherd)
 
     async def dispatch(self, now: Ms, lease: Element) -> None:
         """Hand over one batch to each Shepherd that is there and due."""
@@ -76,7 +76,7 @@ class Erasers:
             for shepherd in self._nodes.table.shepherds()
             if self._nodes.present(shepherd)
             and now >= self._due.get(shepherd, Ms(0))
-            and not self._backoff.spared(shepherd, now)
+            and not self._sparing.spared(shepherd, now)
         ]
         await asyncio.gather(*(self._dispatch_one(shepherd, now, lease) for shepherd in due))
 
@@ -103,7 +103,7 @@ class Erasers:
             confirmed = await self._erase(shepherd, keys, position) if keys else []
         except CheloniaError as error:
             _LOG.info("shepherd %s erases nothing now: %s", shepherd, error)
-            self._backoff.failed(shepherd, now)
+            self._sparing.failed(shepherd, now)
             self._after[shepherd] = ""
             return
         elements = [lease, *struck_off(shepherd, boot, [*confirmed, *absent])]

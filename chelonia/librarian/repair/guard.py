@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.timing.pacing import Backoff
 
 MINUTE_MS = 60_000
 THROTTLE_MS = 100
@@ -158,21 +159,21 @@ class Slots:
                 del self._busy[shepherd]
 
 
-class Backoff:
-    """How long to leave a failing Shepherd alone: doubling with each failure in a row."""
+class Sparing:
+    """Which Shepherds are left alone for a while: each that has failed, longer with each failure in a row."""
 
     def __init__(self, first_ms: int, max_ms: int) -> None:
         self._first_ms = first_ms
         self._max_ms = max_ms
-        self._failing: dict[ServiceId, tuple[int, Ms]] = {}
+        self._failing: dict[ServiceId, tuple[Backoff, Ms]] = {}
 
     def failed(self, shepherd: ServiceId, now: Ms) -> Ms:
-        """It failed; returns when it may be tried again."""
-        pause, until = self._failing.get(shepherd, (0, Ms(0)))
+        """It failed; returns when it may be tried again. What fails while it is left alone says nothing new."""
+        backoff, until = self._failing.get(shepherd, (Backoff(self._first_ms, self._max_ms), Ms(0)))
         if now >= until:
-            pause = min(max(pause * 2, self._first_ms), self._max_ms)
-            self._failing[shepherd] = (pause, Ms(now + pause))
-        return self._failing[shepherd][1]
+            until = Ms(now + backoff.failed())
+            self._failing[shepherd] = backoff, until
+        return until
 
     def worked(self, shepherd: ServiceId) -> None:
         """It did what it was asked, or has been heard of anew."""
@@ -180,4 +181,4 @@ class Backoff:
 
     def spared(self, shepherd: ServiceId, now: Ms) -> bool:
         """Whether it should be left alone now."""
-        return now < self._failing.get(shepherd, (0, Ms(0)))[1]
+        return shepherd in self._failing and now < self._failing[shepherd][1]

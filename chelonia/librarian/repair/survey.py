@@ -6,43 +6,36 @@ repair (what a round through a Shepherd will come to is left to the round, `work
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from chelonia.core import bounds
 from chelonia.core.ids import BlobId, ServiceId, blob_object, shepherd_object
 from chelonia.core.replicas import Location, ReplicaState
+from chelonia.core.timing.jobs import Next, Wait
 from chelonia.librarian.context import Footing
-from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 from chelonia.librarian.repair.plan.read import Planning
 from chelonia.librarian.repair.tally import Tally
 
 Found = Callable[[Mapping[BlobId, Collection[Location]]], None]
 """Told of blobs that something should be done about, and of the places of those that want a copy."""
-Tolerant = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
-"""Does a piece of work and says whether it went through."""
 
 
 class Surveying:
     """One Librarian's survey. `found` is told what to repair."""
 
-    def __init__(self, footing: Footing, planning: Planning, leading: Leading, tally: Tally, found: Found) -> None:
+    def __init__(self, footing: Footing, planning: Planning, tally: Tally, found: Found) -> None:
         self._on = footing
         self._planning = planning
-        self._leading = leading
         self._tally = tally
         self._found = found
 
-    async def run(self, tolerant: Tolerant) -> None:
-        """Survey again and again while this Librarian leads."""
-        settings, clock = self._on.settings, self._on.world.clock
-        while True:
-            begun = self._on.now
-            if self._leading.now and await tolerant(self._survey):
-                self._tally.end()
-            spent = self._on.now - begun
-            pause = settings.survey_interval_ms - spent if self._leading.now else settings.tick_ms
-            await clock.sleep(max(pause, settings.tick_ms))
+    async def step(self) -> Next:
+        """Survey once."""
+        settings, begun = self._on.settings, self._on.now
+        await self._survey()
+        self._tally.end()
+        return Wait(max(settings.survey_interval_ms - (self._on.now - begun), settings.tick_ms))
 
     async def _survey(self) -> None:
         self._tally.begin()

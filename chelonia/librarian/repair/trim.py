@@ -72,9 +72,11 @@ class Trimming:
             await self._trim(batch)
             for blob in batch:
                 self._offered.pop(blob, None)
-        if not self._leading.now:
-            self._offered.clear()
-            self._held_back.clear()
+
+    def leave(self) -> None:
+        """Another Librarian leads: what was offered here is offered there."""
+        self._offered.clear()
+        self._held_back.clear()
 
     async def _trim(self, batch: Sequence[BlobId]) -> None:
         stored = await self._on.records.get(self._on.call.strongly(), [blob_object(blob) for blob in batch])

@@ -27,6 +27,7 @@ from chelonia.core.librarian import (
     ReportAnswer,
 )
 from chelonia.core.replicas import ReplicaState
+from chelonia.core.timing.jobs import BUSY, Job, Next, Wait, every
 from chelonia.shepherd.node import Node
 from chelonia.shepherd.reports.heartbeats import Beats
 from chelonia.shepherd.reports.stock import Stock
@@ -38,7 +39,6 @@ from chelonia.shepherd.store.disk import CURE
 from chelonia.shepherd.store.lifecycle import Fate, Held
 from chelonia.shepherd.store.note_mark import Believed, Mark, Told
 from chelonia.shepherd.transfers.uploads import Uploads
-from chelonia.shepherd.waiting import wake_or_sleep
 
 log = logging.getLogger(__name__)
 
@@ -99,26 +99,29 @@ class Reporting:
         """End heartbeats under way."""
         await self._beats.stop()
 
+    def jobs(self) -> tuple[Job, ...]:
+        """Heartbeats, whose BAD_CONFIG says that the cluster knows this Shepherd with another store, and reports."""
+        pause = self._node.settings.heartbeat_ms
+        beats = Job("heartbeat", every(pause, self._beat_if_on), Wait(pause), fatal=(Kind.BAD_CONFIG,))
+        return beats, Job("report", self._report, Wait(self._node.settings.report_ms), news=self._node.news)
+
     async def starting_loop(self) -> None:
-        """Send signs of life while a start takes longer than the time between two. Raises: as `heartbeat_loop`."""
-        await self._node.ports.clock.sleep(self._node.settings.heartbeat_ms)
-        await self.heartbeat_loop()
-
-    async def heartbeat_loop(self) -> None:
-        """Send signs of life for ever. Raises: BAD_CONFIG when the cluster knows this Shepherd with another store."""
+        """Send signs of life while a start takes longer than the time between two. Raises: as `beat`."""
         while True:
-            if self.on and not self._leaving and not self._node.silent_ms:
-                await self.beat()
             await self._node.ports.clock.sleep(self._node.settings.heartbeat_ms)
+            await self._beat_if_on()
 
-    async def report_loop(self) -> None:
-        """Send what changed for ever, never more often than `report_ms`."""
-        while True:
-            ready = self.on and self._linked and not self._node.disk.trouble and not self._node.silent_ms
-            if ready and await self.report_once():
-                await self._node.ports.clock.sleep(self._node.settings.report_ms)
-                continue
-            await wake_or_sleep(self._node.ports.clock, self._node.news, self._pause_ms(ready))
+    async def _beat_if_on(self) -> None:
+        if self.on and not self._leaving and not self._node.silent_ms:
+            await self.beat()
+
+    async def _report(self) -> Next:
+        """Send what changed, never more often than `report_ms`."""
+        ready = self.on and self._linked and not self._node.disk.trouble and not self._node.silent_ms
+        if ready and await self.report_once():
+            await self._node.ports.clock.sleep(self._node.settings.report_ms)  # whatever is new meanwhile
+            return BUSY
+        return Wait(self._pause_ms(ready))
 
     async def beat(self) -> None:
         """Send one sign of life and learn from the answer; a failure is logged, the next beat tries again.

@@ -616,7 +616,7 @@ async def test_starts_that_nobody_answers_change_nothing() -> None:
     await world.stop()
 
 
-@pytest.mark.expect_log("tidying failed")
+@pytest.mark.expect_log("tidy is tried again")
 @virtual
 async def test_a_disk_too_full_for_a_mark_reports_and_compares_at_the_next_start(
     monkeypatch: pytest.MonkeyPatch,

@@ -69,10 +69,6 @@ class Balancing:
 
     async def step(self) -> None:
         """One pass over what should be left, if there is any."""
-        if not self._parts.leading.now:
-            self._settled = self._apart = None
-            self._held.clear()
-            return
         nodes, balanced = self._parts.planning.nodes(), self._balance()
         shape, places = self._shape(nodes), _places(nodes)
         if shape == self._settled and self._on.now < self._look_ms:
@@ -90,6 +86,11 @@ class Balancing:
         soon = moved or waiting or any(node.draining for node in nodes.health.values())
         pause = self._on.settings.backoff_max_ms if soon else self._on.settings.survey_interval_ms
         self._settled, self._look_ms = shape, Ms(self._on.now + pause)
+
+    def leave(self) -> None:
+        """Another Librarian leads: what was found here is found anew there."""
+        self._settled = self._apart = None
+        self._held.clear()
 
     async def _leave(self, shepherd: ServiceId) -> tuple[int, int]:
         """Move what should leave a Shepherd. Returns how many copies were begun, and how many files were not quiet."""

@@ -21,7 +21,7 @@ from chelonia.librarian.context import Footing
 from chelonia.librarian.metadata.blobs import blob_of, facts_of
 from chelonia.librarian.repair.copies.act import Copier, CopyJob
 from chelonia.librarian.repair.forecast import Rate
-from chelonia.librarian.repair.guard import Backoff, Flow, Slots, Throttle
+from chelonia.librarian.repair.guard import Flow, Slots, Sparing, Throttle
 from chelonia.librarian.repair.plan.decide import BlobPlan, Copy
 from chelonia.librarian.repair.worklist import Waiting
 
@@ -48,8 +48,8 @@ class Copies:
         self._throttle = Throttle(COPIES_MIN, settings.copies_max)
         self._sent, self._taken = Flow(), Flow()
         self.paused = False
-        self._backoff = Backoff(settings.backoff_ms, settings.backoff_max_ms)
-        self._busy = Backoff(settings.backoff_ms, settings.backoff_ms << BUSY_DOUBLINGS)
+        self._backoff = Sparing(settings.backoff_ms, settings.backoff_max_ms)
+        self._busy = Sparing(settings.backoff_ms, settings.backoff_ms << BUSY_DOUBLINGS)
         self._running: dict[ReferenceId, tuple[CopyJob, asyncio.Task[None]]] = {}
 
     def __len__(self) -> int:

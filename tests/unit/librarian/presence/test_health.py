@@ -17,7 +17,7 @@ from chelonia.librarian.presence.health import (
     steady_from,
     unsteady,
 )
-from chelonia.librarian.repair.guard import Backoff, RateGuard, Slots, Throttle
+from chelonia.librarian.repair.guard import RateGuard, Slots, Sparing, Throttle
 
 A, B = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
 LEASE = 1_000
@@ -395,7 +395,7 @@ def test_slots_keep_to_what_a_shepherd_bears_itself() -> None:
 
 
 def test_backoff_doubles_to_its_limit_and_forgets_on_success() -> None:
-    backoff = Backoff(100, 350)
+    backoff = Sparing(100, 350)
     now, pauses = Ms(0), []
     for _ in range(4):
         until = backoff.failed(A, now)

@@ -1,4 +1,4 @@
-"""The brakes of repair, and the other small state machines of its loops: whatever sizes come, 0 among them, none fails."""
+"""The brakes of repair, and the other small state machines of its loops: none fails whatever sizes come, 0 among them."""
 
 from collections.abc import Sequence
 

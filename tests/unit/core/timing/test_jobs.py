@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from chelonia.shepherd.waiting import wake_or_sleep
+from chelonia.core.timing.jobs import wake_or_sleep
 from tests.support.shepherd import VirtualClock, virtual
 
 
