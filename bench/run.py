@@ -21,6 +21,7 @@ import depth
 import floor
 import freeze
 import heal
+import idle
 import multiuser
 import plan
 import restart
@@ -45,6 +46,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "stream": stream.run,
     "heal": heal.run,
     "freeze": freeze.run,
+    "idle": idle.run,
     "restart": restart.run,
     "small_files": small_files.run,
 }

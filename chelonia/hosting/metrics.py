@@ -32,6 +32,9 @@ Reader = Callable[[], Awaitable[None]]
 """Brings some gauges up to date. May raise CheloniaError."""
 
 
+Counts = Mapping[tuple[str, ...], float]
+
+
 @dataclass(slots=True)
 class _Served:
     """One operation: how often with which outcome, how many within each of `_SECONDS` (and later), how long in all."""
@@ -75,6 +78,22 @@ class _Operations(Collector):
         yield latency
 
 
+class _Kept(Collector):
+    """A counter that somebody else keeps: `read` says how much by the values of `labels`."""
+
+    def __init__(self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Counts]) -> None:
+        self._family = name, text, labels
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """As the library's counter."""
+        name, text, labels = self._family
+        family = CounterMetricFamily(name, text, labels=labels)
+        for values, count in sorted(self._read().items()):
+            family.add_metric(values, count)
+        yield family
+
+
 class Metrics:
     """The metrics of one node."""
 
@@ -107,6 +126,10 @@ class Metrics:
             "chelonia_ahash_round_trip_seconds", "To a replica and back, at least.", ("replica",), registry=r
         )
         self._days = Gauge("chelonia_certificate_days_left", "Days until the first expires.", ("what",), registry=r)
+
+    def keep(self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Counts]) -> None:
+        """Have a counter read from who keeps it; `name` without the prefix `chelonia_`."""
+        self.registry.register(_Kept(f"chelonia_{name}", text, labels, read))
 
     def data(self, direction: str, count: int) -> None:
         """Count file bytes; `direction` is `in` or `out`."""

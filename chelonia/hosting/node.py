@@ -31,6 +31,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
 from chelonia.core.position import Horizon
+from chelonia.core.timing.jobs import Job, Jobs, JobView, NodeJobs, Wait, every
 from chelonia.core.timing.stillness import still_after_ms
 from chelonia.hosting.ahash_replica import (
     REPLACE,
@@ -51,12 +52,13 @@ from chelonia.hosting.doors.data_door import DataDoor
 from chelonia.hosting.doors.grants import Registry, Source
 from chelonia.hosting.doors.guarded import Guarded, GuardParts
 from chelonia.hosting.doors.http_server import HttpServer, Listener, ServerParts
+from chelonia.hosting.doors.jobs_door import JobsDoor
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import Parts
 from chelonia.hosting.doors.routes import Readiness, Routes, observer
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.event_loop_watch import Strain
-from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.metrics import Counts, Metrics
 from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
@@ -130,6 +132,8 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._failure = ""
+        self._jobs = Jobs(self._clock)
+        self._all_jobs: dict[str, Callable[[], Jobs]] = {"node": lambda: self._jobs}
         self._registry = Registry(trusted(config), self._registry_source(), self._clock, config.registry)
         self._parts = SoapParts(self._registry, self._metrics, self._horizon)
 
@@ -161,17 +165,24 @@ class Node:
     # --- the four services ---
 
     async def _start(self) -> None:
+        self._keep("jobs", self._jobs.run())
+        text = "Steps of background jobs that ended with an unexpected error."
+        self._metrics.keep("job_failures", text, ("service", "job"), self._bugs)
         for host in (self._host_ahash, self._host_librarian, self._host_bartender, self._host_shepherd):
             if self._stop.is_set():
                 return
             await host()
         self._metrics.read_with(self._certificate_days)
-        self._keep("registry", self._registry.run())
-        self._keep("certificates", self._watch_certificates())
+        self._jobs.add(Job("registry", self._registry.step, Wait(self._config.registry.refresh_ms)))
+        pause = self._config.tls.reload_check_ms
+        self._jobs.add(Job("certificates", every(pause, self._watch_certificates), Wait(pause)))
+        process, name = self._ids.uuid(), self._config.node.name
+        jobs_door = JobsDoor(self._registry, lambda: NodeJobs(name, process, self._job_views())).serve
         for section in self._config.listen:
             context = self._tls.server_context(ClientCertificate[section.client_certificate.upper()])
             listener = Listener(section.host, section.port, context, section.client_certificate == "required")
             doors = {name: self._doors[name] for name in section.serves if name in self._doors}
+            doors["jobs"] = jobs_door
             routes = Routes(doors, self._readiness, self._metrics if "metrics" in section.serves else None)
             serve = self._doors["files"] if "files" in section.serves else routes.serve
             offered = {name: port for name, port in self._offered.items() if name in section.serves}
@@ -193,7 +204,8 @@ class Node:
         else:
             ahash = await self._host_alone(section, scrub)
         if scrub.on:
-            self._keep("page scrub", scrub.run(REPLACE if section.replica_id else RESTORE, self._ids.uniform()))
+            cure = REPLACE if section.replica_id else RESTORE
+            self._forever("page scrub", lambda: scrub.run(cure, self._ids.uniform()))
         self._ahash = ahash
         self._doors["ahash"] = SoapDoor(AHASH, ahash, section.id, self._parts).serve
         self._offered |= offer(AHASH.table, ahash, BRIEF, ahash.at_once)
@@ -260,8 +272,13 @@ class Node:
             return
         save_record_key(section.record_key_file, librarian.record_key)
         self._closers.append(librarian.stop)
-        self._keep("strain", strain.run())
+        self._forever("event loop watch", strain.run)
         self._keep("librarian", librarian.run())
+        self._all_jobs["librarian"] = lambda: librarian.jobs
+        self._metrics.keep(
+            "transacts", "Transacts that applied, by the job or operation that they were made for.", ("cause",),
+            lambda: {(cause,): count for cause, count in librarian.written.items()},
+        )  # fmt: skip
         self._librarian = librarian
         ended = heartbeats_end(librarian.suspect)
         self._doors["librarian"] = SoapDoor(LIBRARIAN, librarian, section.id, self._parts, done=ended).serve
@@ -331,6 +348,7 @@ class Node:
 
         self._closers.append(close)
         self._keep("shepherd", shepherd.run())
+        self._all_jobs["shepherd"] = lambda: shepherd.jobs
         self._directory.host(own_id, shepherd)
         call = self._own(Role.LIBRARIAN, section.id)
 
@@ -363,7 +381,7 @@ class Node:
         config = self._config
         parts = GuardParts(limit_ms, self._metrics.cut, config.node.name, config.log.format)
         self._guarded = Guarded(parts)
-        self._keep("connection guard", self._guarded.run())
+        self._forever("connection guard", self._guarded.run)
 
     # --- bindings ---
 
@@ -425,10 +443,20 @@ class Node:
         return False
 
     def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run background work; when it ends by itself the node ends with it."""
+        """Run what the node is there for; when it ends by itself the node ends with it."""
         task = asyncio.create_task(work, name=name)
         self._tasks[task] = name
         task.add_done_callback(self._ended)
+
+    def _forever(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run background work whose one step has no end, as a job."""
+        self._jobs.add(Job(name, every(0, work), Wait(0)))
+
+    def _job_views(self) -> tuple[JobView, ...]:
+        return tuple(view for service, jobs in self._all_jobs.items() for view in jobs().views(service))
+
+    def _bugs(self) -> Counts:
+        return {(view.service, view.name): view.bugs for view in self._job_views()}
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         name = self._tasks.pop(task, "")
@@ -458,13 +486,11 @@ class Node:
 
     async def _watch_certificates(self) -> None:
         """Take up certificates and CRLs that were replaced on disk without a SIGHUP."""
-        while True:
-            await self._clock.sleep(self._config.tls.reload_check_ms)
-            try:
-                await asyncio.to_thread(self._tls.reload_if_changed)
-                await asyncio.to_thread(self._replica_tls.reload_if_changed)
-            except CheloniaError as error:
-                log.error("certificates not reloaded, the old ones stay error=%s", error)
+        try:
+            await asyncio.to_thread(self._tls.reload_if_changed)
+            await asyncio.to_thread(self._replica_tls.reload_if_changed)
+        except CheloniaError as error:
+            log.error("certificates not reloaded, the old ones stay error=%s", error)
 
     async def _say_goodbye(self) -> None:
         """Tell the cluster that this node ends, before it refuses anybody."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -45,6 +45,7 @@ from chelonia.core.librarian import (
     ReportAnswer,
     ServiceRecord,
 )
+from chelonia.core.timing.jobs import Jobs
 from chelonia.librarian.context import Footing
 from chelonia.librarian.healer import Healer
 from chelonia.librarian.metadata.elements import check, put_all, version
@@ -121,6 +122,16 @@ class LibrarianService:
             _LOG.warning(
                 "the namespace was rebuilt without %s: when it is back, `%s`", shepherd, late_command(shepherd)
             )
+
+    @property
+    def jobs(self) -> Jobs:
+        """Its background work."""
+        return self._parts.healer.jobs
+
+    @property
+    def written(self) -> Mapping[str, int]:
+        """Transacts that applied, by the job or operation that they were made for."""
+        return self._parts.records.written
 
     @property
     def record_key(self) -> str:

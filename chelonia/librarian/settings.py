@@ -102,7 +102,7 @@ class LibrarianSettings:
             bootstrap=bootstrap,
             lease_ms=1_000,
             start_grace_ms=0,
-            leader_lease_ms=2_000,
+            leader_lease_ms=3_500,
             tick_ms=200,
             repair_delay_ms=0,
             flap_window_ms=10_000,

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
 
 from chelonia.core.ahash import AHash
 from chelonia.core.drills import DrillOrder, DrillStatus
@@ -18,9 +22,13 @@ from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.librarian import HealthSummary, Librarian, NodeView, ServiceRecord
 from chelonia.core.shepherd import Shepherd
 from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.http_client import HttpClient, Sending, raise_for_status
 from chelonia_clients.client import new_call
+
+JOBS_MS: Final = 5_000
+"""How long a node is waited for that should say how its jobs get on: one may be stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,24 @@ class Administrator:
     async def drill_status(self) -> DrillStatus:
         """The present or last drill. Raises: as `nodes`."""
         return await self.librarian.drill_status(new_call())
+
+    async def nodes_known(self) -> tuple[str, ...]:
+        """The base URLs of approved services and of the A-Hashes that are known. Raises: as `nodes`."""
+        records = await self.services()
+        ids = [*self._ports.ahashes, *(record.service_id for record in records if record.approved)]
+        parts = {urlsplit(url) for url in ids if url}
+        # An id without a port is no address: it names a client, as the `service` identity of `cheloniad dev`.
+        return tuple(sorted({f"{part.scheme}://{part.netloc}" for part in parts if part.port}))
+
+    async def jobs(self, node: str) -> NodeJobs:
+        """The background jobs of a node, by its base URL. Raises: NETWORK, DENIED, ..."""
+        answer = await self.http.request(Sending("GET", f"{node}/jobs", read_idle_ms=JOBS_MS))
+        raise_for_status(answer.status, answer.headers, answer.body, "jobs")
+        try:
+            return msgspec.json.decode(answer.body, type=NodeJobs)
+        except msgspec.MsgspecError as error:
+            cause = "its answer is no list of jobs; is it of another version?"
+            raise CheloniaError(Kind.BAD_REQUEST, "jobs", node, cause) from error
 
     async def approve(self, record: ServiceRecord) -> None:
         """Approve (or, with `approved` False, withdraw) a service. Raises: as `nodes`."""

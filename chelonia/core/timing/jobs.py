@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
@@ -46,6 +46,7 @@ class Wait:
 
 
 Next = Busy | Idle | Wait
+FAILING: Final = "failing"
 BUSY: Final = Busy()
 IDLE: Final = Idle()
 
@@ -102,6 +103,14 @@ class JobView(msgspec.Struct, frozen=True):
     needs_lease: bool
 
 
+class NodeJobs(msgspec.Struct, frozen=True):
+    """All jobs of a process. `process`: a name of its own, whatever address it is asked by."""
+
+    node: str
+    process: str
+    jobs: tuple[JobView, ...]
+
+
 class Jobs:
     """The jobs of one service. `run` keeps them going; `add` works before and meanwhile."""
 
@@ -109,6 +118,9 @@ class Jobs:
         self._clock = clock
         self._jobs = list(jobs)
         self._group: asyncio.TaskGroup | None = None
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._jobs)
 
     def add(self, job: Job) -> None:
         """Keep this job, too."""
@@ -159,7 +171,7 @@ class Jobs:
             job.state, job.last_error = "waiting", str(error)
             return job.retry or job.rest
         except Exception as error:  # noqa: BLE001 - a bug in one job leaves the others and the users alone
-            job.state, job.last_error, job.bugs = "failing", repr(error), job.bugs + 1
+            job.state, job.last_error, job.bugs = FAILING, repr(error), job.bugs + 1
             log_bug(job, error)
             await self._sleep(job, job.backoff.failed())  # whatever is new meanwhile
             return BUSY

@@ -22,6 +22,7 @@ from chelonia.core.ids import RequestKey, parse_request_key
 from chelonia.core.operations import PortTable
 from chelonia.core.position import Horizon
 from chelonia.core.timing.eager import begin
+from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.faults import note_fault
 from chelonia.hosting.doors.grants import Grant, Registry
 from chelonia.hosting.net.http_messages import Peer
@@ -113,6 +114,7 @@ class CompactDoor:
             if grant is None:
                 grant = await self._parts.registry.grant(who.dn, asked.service_id)
             port, method = self._find(asked, grant)
+            CAUSE.set(method.name)
             call = _call(who, asked, grant)
             result = await getattr(port, method.name)(call, *compact.decode_args(method, asked.args))
             return compact.encode_result(asked.number, result, self._parts.horizon.newest)

@@ -19,6 +19,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import ServiceRecord
 from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.jobs import Next, Wait
 
 log = logging.getLogger("chelonia.registry")
 
@@ -53,7 +54,7 @@ STRANGERS_MAX = 10_000
 
 
 class Registry:
-    """Grants roles to DNs. `run` keeps it fresh; without a source only the configured identities are known."""
+    """Grants roles to DNs. `step` keeps it fresh; without a source only the configured identities are known."""
 
     def __init__(
         self, configured: Iterable[ServiceRecord], source: Source | None, clock: Clock, pace: RegistryPace | None = None
@@ -132,12 +133,11 @@ class Registry:
         self._know((*self._configured, *read))
         return True
 
-    async def run(self) -> None:
-        """Keep reading the registry until cancelled."""
-        while self._source is not None:
-            await self.refresh()
-            self._forget_old()
-            await self._clock.sleep(self._pace.refresh_ms)
+    async def step(self) -> Next:
+        """Keep it fresh: a job's step."""
+        await self.refresh()
+        self._forget_old()
+        return Wait(self._pace.refresh_ms)
 
     def _forget_old(self) -> None:
         if self._read_at >= 0 and self._clock.monotonic_ms() - self._read_at > self._pace.keep_ms:

@@ -16,6 +16,7 @@ from typing import Any
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.position import Horizon
+from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.faults import note_fault
 from chelonia.hosting.doors.grants import Registry
@@ -118,6 +119,7 @@ class SoapDoor:
                 operation = soap.LIDI
                 return _xml(200, await self._information())
             operation = message.operation.name
+            CAUSE.set(message.operation.method)
             call = await call_of(request, self._parts.registry)
             result = await getattr(self._port, message.operation.method)(call, *message.args)
             if self._done is not None:

@@ -60,10 +60,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A decided transact, and the note that a retry of the request will be answered from."""
+    """A decided transact, the note that a retry of the request will be answered from, and what it is counted by where
+    its job writes for several reasons."""
 
     elements: Sequence[Element]
     memo: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class Records:
             raise
         self._saw(outcome.position)
         if outcome.applied:
-            self.written[CAUSE.get()] += 1
+            self.written[draft.cause or CAUSE.get()] += 1
             self._tell(elements)
         return outcome
 

@@ -19,6 +19,7 @@ from chelonia_clients.verbs import shepherds as verbs_shepherds
 from chelonia_clients.verbs.drill import drill
 from chelonia_clients.verbs.fsck import fsck
 from chelonia_clients.verbs.heal import heal
+from chelonia_clients.verbs.jobs import jobs
 
 
 async def admin(session: Session, arguments: Arguments) -> None:
@@ -55,6 +56,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await verbs_ahash.remove(session, replica)
         case ("ahash", "replace", replica, dn, address):
             await verbs_ahash.replace(session, replica, dn, address)
+        case ("jobs",):
+            await jobs(session)
         case ("scrub",):
             await verbs_shepherds.scrub(session, arguments)
         case ("quarantine", *words):

@@ -140,7 +140,7 @@ ADMIN = Verb(
     "node undrain <id> | node forget <id> [--accept-loss] | rebuild [--late <id>] | service list | "
     "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>] | "
     "ahash status | ahash backup <name> | ahash add <DN> <host:port> | ahash remove <id> | "
-    "ahash replace <id> <DN> <host:port> | "
+    "ahash replace <id> <DN> <host:port> | jobs | "
     "scrub [--node <id>] [--path <LN> [-r]] [--older-than 7d] [--suspicion] | quarantine list [<id>] | "
     "quarantine discard <id> <reference>...|all | quarantine readmit <id>",
     "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, -1),

@@ -109,7 +109,7 @@ class Leading:
         records.remembers_deleted = remembers(self._rebuild)
         self._leadership.observe(leader.parse(self._record), now)
         bid = self._leadership.bid(now, self._on.wall)
-        if bid is not None and (await records.attempt(call, Draft(bid.elements()))).applied:
+        if bid is not None and (await records.attempt(call, Draft(bid.elements(), cause="lease"))).applied:
             self._leadership.won(bid)
         before, self._led = self._led, self._leadership.leading(now)
         if self._led and (not before or self._term != self._leadership.term):

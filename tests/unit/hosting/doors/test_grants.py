@@ -10,6 +10,7 @@ from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
 from chelonia.core.librarian import ServiceRecord
+from chelonia.core.timing.jobs import Wait
 from chelonia.hosting.doors.grants import Grant, Registry, RegistryPace
 
 ADMIN, HOST, NEW, EVE = Dn("/CN=admin"), Dn("/CN=host"), Dn("/CN=new"), Dn("/CN=eve")
@@ -153,10 +154,8 @@ async def test_a_node_with_several_roles_has_them_all() -> None:
     assert grant == Grant((Role.LIBRARIAN, Role.BARTENDER), ServiceId("b"))
 
 
-async def test_run_keeps_reading() -> None:
+async def test_each_step_reads_and_says_when_to_read_again() -> None:
     cluster = Cluster()
     registry = Registry((), cluster.read, HandClock(), PACE)
-    running = asyncio.create_task(registry.run())
-    while cluster.reads < 3:
-        await asyncio.sleep(0)
-    running.cancel()
+    assert [await registry.step() for _ in range(3)] == [Wait(PACE.refresh_ms)] * 3
+    assert cluster.reads == 3

@@ -1,4 +1,4 @@
-"""The brakes of repair, and the other small state machines of its loops: none fails whatever sizes come, 0 among them."""
+"""The brakes of repair and the other small state machines of its loops: none fails whatever sizes come, 0 as well."""
 
 from collections.abc import Sequence
 

@@ -1,0 +1,61 @@
+"""How often does a cluster commit that nobody uses, and what for?
+
+Three replicas of the A-Hash and three Shepherds with the dev settings; every number here is of the metrics. The whole
+cluster's commits a second, and what they were made for by `chelonia_transacts_total`: a job that writes again and
+again would show, as once 42 commits a second did not for 45 minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import cluster
+from experiment import Outcome, Setup
+from intervals import check, median_interval
+
+from chelonia.hosting.net.http_client import Sending
+from chelonia_clients import connect
+from chelonia_clients.administrator import Administrator
+from chelonia_clients.settings import Wish
+
+SETTLE_S, BLOCK_S = 10.0, 5.0
+TRANSACTS = re.compile(r'chelonia_transacts_total\{cause="([^"]*)"\} ([0-9.e+]+)')
+COMMITS = re.compile(r"^chelonia_ahash_commits ([0-9.e+]+)", re.MULTILINE)
+
+
+async def run(setup: Setup) -> Outcome:
+    """Measure."""
+    async with cluster.dev(setup.scratch, 3, replicas=3) as running, _administrator(running.description) as asking:
+        await asyncio.sleep(SETTLE_S)
+        rates, causes = list[float](), Counter[str]()
+        before, at = await _counted(asking), time.perf_counter()
+        for _ in range(setup.blocks):
+            await asyncio.sleep(BLOCK_S)
+            after, now = await _counted(asking), time.perf_counter()
+            rates.append((after["commits"] - before["commits"]) / (now - at))
+            causes.update(after - before)
+            before, at = after, now
+    seconds = setup.blocks * BLOCK_S
+    told = {cause: round(count / seconds, 3) for cause, count in causes.most_common() if cause != "commits"}
+    setup.say(f"   idle: {median_interval(rates)} commits/s; transacts/s by cause: {told}")
+    results = {"commits_per_s": rates, "transacts_per_s": told}
+    return Outcome(results, [check("commits of an idle cluster, 1/s", "at most", 1.0, rates)])
+
+
+def _administrator(description: Path) -> Administrator:
+    return connect.administrator_from_environment(Wish(cluster=description), {})
+
+
+async def _counted(asking: Administrator) -> Counter[str]:
+    """Commits of the A-Hash, and the transacts of all Librarians by cause; of no node twice."""
+    found = Counter[str]()
+    for url in asking.ahashes:
+        told = await asking.http.request(Sending("GET", url.rsplit("/", 1)[0] + "/metrics"))
+        text = told.body.decode()
+        found.update({cause: int(float(count)) for cause, count in TRANSACTS.findall(text)})
+        found["commits"] = max(found["commits"], *(int(float(count)) for count in COMMITS.findall(text)))
+    return found

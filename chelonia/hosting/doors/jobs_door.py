@@ -1,0 +1,38 @@
+"""`GET /jobs`: the background jobs of this node's services, for administrators, as JSON.
+
+One list for a process, whatever it hosts: jobs belong to nodes, and a node may host no service that could be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.timing.jobs import NodeJobs
+from chelonia.hosting.doors.calls import call_of
+from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
+
+
+class JobsDoor:
+    """Serves what `look` returns."""
+
+    def __init__(self, registry: Registry, look: Callable[[], NodeJobs]) -> None:
+        self._registry = registry
+        self._look = look
+
+    async def serve(self, request: Request) -> Answer:
+        """Answer one request."""
+        if request.method != "GET":
+            return text_answer(405, "jobs are listed: GET\n", (("Allow", "GET"),))
+        try:
+            call = await call_of(request, self._registry)
+        except CheloniaError as error:
+            return error_answer(error)
+        if not call.has(Role.ADMINISTRATOR):
+            cause = f"{call.dn} is no administrator of this cluster (trust.administrators)"
+            return error_answer(CheloniaError(Kind.DENIED, "jobs", cause=cause))
+        return Answer(200, (("Content-Type", "application/json"),), msgspec.json.encode(self._look()))

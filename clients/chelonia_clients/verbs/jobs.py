@@ -1,0 +1,45 @@
+"""`admin jobs`: the background work of every node, as each node sees its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
+from chelonia_clients.output import table
+from chelonia_clients.session import Session
+
+JOB_FAILS = 1
+"""Exit code while a job fails: it is tried again, and is worth knowing."""
+
+
+async def jobs(session: Session) -> None:
+    """`jobs`."""
+    administrator, out = session.administrator(), session.out
+    urls = await administrator.nodes_known()
+    answers = await asyncio.gather(*(administrator.jobs(url) for url in urls), return_exceptions=True)
+    told: dict[str, NodeJobs] = {}
+    rows: list[tuple[str, ...]] = [("NODE", "SERVICE", "JOB", "STATE", "NEXT", "LEADER", "BUGS", "WHY")]
+    for url, answer in zip(urls, answers, strict=True):
+        if isinstance(answer, CheloniaError):
+            out.failure(CheloniaError(answer.kind, "jobs", url, answer.cause), node=url)
+        elif isinstance(answer, BaseException):
+            raise answer
+        elif answer.process not in told:  # a node with several addresses tells the same at each
+            told[answer.process] = answer
+            rows += [_row(session, answer.node, job) for job in answer.jobs]
+    for line in table(rows, frozenset({4, 6})):
+        out.say(line)
+    if any(row[3] == FAILING for row in rows):
+        out.exit_code = out.exit_code or JOB_FAILS
+
+
+def _row(session: Session, node: str, job: JobView) -> tuple[str, ...]:
+    """What a person sees of one job; programs are told as well."""
+    session.out.result(
+        node=node, service=job.service, job=job.name, state=job.state, why=job.why, last_error=job.last_error,
+        bugs=job.bugs, next_in_ms=job.next_in_ms, needs_lease=job.needs_lease,
+    )  # fmt: skip
+    due = "" if job.next_in_ms is None else f"{job.next_in_ms / 1000:.1f}s"
+    leader = "yes" if job.needs_lease else ""
+    return (node, job.service, job.name, job.state, due, leader, str(job.bugs or ""), job.why or job.last_error)

@@ -1,0 +1,47 @@
+"""A mistake in any one job of a Librarian: the others go on, users are served, and the mistake is seen."""
+
+import asyncio
+
+import pytest
+
+from chelonia.core.timing.jobs import FAILING, Next
+from tests.sim.virtual_loop import run_virtual
+from tests.support.paper import Paper, paper
+
+NAMES = (
+    "lead", "listen", "detect", "repair", "trim", "erase", "forget", "notify leader", "renew claims", "survey",
+    "balance", "drill", "sweep", "ask to compare",
+)  # fmt: skip
+UNNEEDED = ("trim", "erase", "forget", "notify leader", "survey", "balance", "drill", "sweep", "ask to compare")
+"""Copies are made without these."""
+
+
+async def mistake() -> Next:
+    raise KeyError("https://h/Shepherd")
+
+
+def broken(p: Paper, name: str) -> None:
+    next(job for job in p.b.service.jobs if job.name == name).step = mistake
+
+
+@pytest.mark.expect_log("job failed")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mistake_in_one_job_leaves_the_others_and_the_users_alone(name: str) -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=4) as p:
+            broken(p, name)
+            await asyncio.sleep(5)
+            _, blob = await p.upload("f")
+            if name in UNNEEDED:
+                await asyncio.sleep(1)
+                next(p.shepherds[s] for s in p.holding(blob)).up = False
+                await p.until(lambda: p.held_twice(blob))
+            await asyncio.sleep(30)
+            views = {view.name: view for view in p.b.service.jobs.views("librarian")}
+            assert tuple(views) == NAMES
+            if name != "detect":  # which nothing has woken
+                assert views[name].bugs >= 2
+                assert (views[name].state, views[name].last_error) == (FAILING, "KeyError('https://h/Shepherd')")
+            assert [view.name for view in views.values() if view.bugs] in ([name], [])
+
+    run_virtual(scenario())
