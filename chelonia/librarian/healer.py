@@ -280,10 +280,10 @@ class Healer:
         """A job of the repair leader, which leaves what it was at (`ended`) when another one leads."""
 
         def held() -> str:
-            why = self._not_leading()
-            if why:
+            if not self._leading.now:
                 ended()
-            return why or (pauses and self._copies.paused and "an administrator has paused healing") or ""
+            paused = "an administrator has paused healing" if pauses and self._copies.paused else ""
+            return self._not_leading() or paused
 
         return Job(name, every(ms, work), Wait(ms), held=held, needs_lease=True)
 

@@ -35,6 +35,7 @@ from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Filter, Needed, Triple, from_triples
 from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import AGAIN
@@ -46,7 +47,7 @@ Metadata = Mapping[str, Mapping[str, str]]
 
 RETRY_MS = 10_000
 """How long an operation is repeated under the same request key while the cluster is busy with itself."""
-PAUSE_MS_MAX = 2_000
+PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +108,15 @@ class Client:
         """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
         call = new_call()
         give_up = self.clock.monotonic_ms() + self._retry_ms
-        pause = 100
+        backoff = Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while True:
             [answer] = await attempt(call)
+            pause = backoff.failed()
             late = self.clock.monotonic_ms() + pause > give_up
             if not answer.kind or kind_from_wire(answer.kind) not in AGAIN or late:
                 return answer
             self.trouble("the Bartender", answer.cause or answer.kind)
             await self.clock.sleep(int(pause * random.uniform(0.5, 1)))
-            pause = min(2 * pause, PAUSE_MS_MAX)
 
     async def stat(self, ln: str) -> Metadata:
         """Return all metadata of an entry. Raises: NOT_FOUND, DENIED."""

@@ -13,6 +13,7 @@ import pytest
 from chelonia.core.ahash import ReplicaView
 from chelonia.core.ids import Dn
 from chelonia.core.metadata import StoredObject
+from chelonia.core.timing.jobs import Job, Jobs, Next, Wait
 from tests.sim import large_pages
 from tests.sim.process import Nap, Node, Waiter, make_task
 from tests.sim.virtual_loop import VirtualLoop, run_virtual, this_loop
@@ -158,3 +159,21 @@ def test_large_pages_are_no_condition(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(large_pages, "_areas", none)
     assert large_pages.reserve()[0] == 0
+
+
+def test_a_mistake_in_a_job_fails_the_run_and_not_the_process() -> None:
+    async def scenario() -> tuple[list[str], int]:
+        told = list[str]()
+        node, steps = Node("n", lambda name, error: told.append(f"{name}: {error!r}")), list[int]()
+        node.begin()
+
+        async def step() -> Next:
+            steps.append(node.clock.monotonic_ms())
+            raise KeyError("planted")
+
+        node.spawn(Jobs(node.clock, [Job("a", step, Wait(1))]).run())
+        await node.clock.sleep(2_000)
+        await node.crash()
+        return told, len(steps)
+
+    assert run_virtual(scenario()) == (["n: KeyError('planted')"] * 2, 2)

@@ -67,8 +67,6 @@ class Expiring:
 
     async def _due(self, index: ObjectId) -> Sequence[str]:
         """The next keys whose time has come."""
-        if not self._leading.now:
-            return ()
         page = await self._on.records.scan(self._on.call, index, "due", "", PAGE)
         now = trash.due_key(self._on.wall, "~")
         return tuple(key for key, _ in page.items if key <= now)

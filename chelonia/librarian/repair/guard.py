@@ -29,6 +29,7 @@ class RateGuard:
 
     def take(self, count: int, now: Ms) -> bool:
         """Count `count` events if they fit; False means that none of them may happen now."""
+        assert count >= 0, count
         if count > self.room(now):
             return False
         self._events.append((now, count))
@@ -39,6 +40,7 @@ class RateGuard:
         """How many may happen now."""
         while self._events and now - self._events[0][0] >= MINUTE_MS:
             self._sum -= self._events.popleft()[1]
+        assert 0 <= self._sum <= self._max, (self._sum, self._max)
         return self._max - self._sum
 
 
@@ -152,6 +154,7 @@ class Slots:
 
     def release(self, shepherds: Iterable[ServiceId]) -> None:
         """One copy between these has ended."""
+        assert self.total > 0, "a copy ends once"
         self.total -= 1
         for shepherd in shepherds:
             self._busy[shepherd] -= 1

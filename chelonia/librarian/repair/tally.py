@@ -110,6 +110,7 @@ class Tally:
         self._stuck += sign * (flags >> 1)
         self._copies += sign * lack
         self._bytes += sign * lack * size
+        assert min(self._by_live[live], self._delayed, self._stuck, self._copies, self._bytes) >= 0, "counted twice"
 
     # --- replicas by state ------------------------------------------------------------------------------------------
 

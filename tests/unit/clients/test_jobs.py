@@ -1,0 +1,86 @@
+"""`chelonia admin jobs` as administrators see it."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import cast
+
+import msgspec
+import pytest
+
+from chelonia.core.ahash import AHash
+from chelonia.core.caller import Call, Role
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn, ServiceId
+from chelonia.core.librarian import Librarian, ServiceRecord
+from chelonia.core.timing.jobs import JobView, NodeJobs
+from chelonia.hosting.net.http_client import HttpClient, Received, Sending
+from chelonia_clients import connect
+from chelonia_clients.administrator import Administrator, AdministratorPorts
+from chelonia_clients.arguments import Arguments
+from chelonia_clients.output import Output
+from chelonia_clients.session import Session
+from chelonia_clients.verbs.admin import admin
+from tests.support.bartender import FakeBartender
+from tests.unit.clients.faking import client_on
+
+CORE = NodeJobs("core", "p1", (
+    JobView("librarian", "balance", "held", "this Librarian does not lead repair", "", 0, 200, True),
+    JobView("librarian", "repair", "idle", "", "", 0, None, False),
+))  # fmt: skip
+FAILS = NodeJobs("s1", "p2", (JobView("shepherd", "scrub", "failing", "", "KeyError('X')", 3, 4_000, False),))
+
+
+class PaperLibrarian:
+    async def services(self, _: Call) -> tuple[ServiceRecord, ...]:
+        ids = ("https://core:1/Librarian", "https://core:2/Bartender", "https://s1:3/Shepherd", "", "https://h/service")
+        return tuple(ServiceRecord(Role.LIBRARIAN, Dn("/CN=x"), ServiceId(each), True) for each in ids)
+
+
+class PaperHttp:
+    def __init__(self, **answers: NodeJobs | bytes | Kind) -> None:
+        self._answers = answers
+
+    async def request(self, sending: Sending) -> Received:
+        assert (sending.method, sending.url.rpartition("/")[2]) == ("GET", "jobs")
+        answer = self._answers[sending.url.removeprefix("https://").partition(":")[0]]
+        if isinstance(answer, Kind):
+            raise CheloniaError(answer, cause="it is gone")
+        return Received(200, {}, answer if isinstance(answer, bytes) else msgspec.json.encode(answer))
+
+
+async def run(http: PaperHttp, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> tuple[int, str]:
+    ports = AdministratorPorts(
+        cast("object", None),
+        cast(Librarian, PaperLibrarian()),
+        {"https://core:1/AHash": cast(AHash, None)},  # type: ignore[arg-type]
+    )
+    administrator = Administrator(ports, cast(HttpClient, http))
+    fake = FakeBartender()
+    monkeypatch.setattr(connect, "open_client", lambda *_: client_on(fake, retry_ms=0))
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
+    out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
+    environ = {"ARC_BARTENDER_URL": "https://b"}
+    await admin(Session(Arguments(("jobs",), {}), out, environ), Arguments(("jobs",), {}))
+    out.finish("admin")
+    return out.exit_code, cast(io.StringIO, out.stdout).getvalue()
+
+
+async def test_each_process_is_shown_once_however_many_addresses_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, text = await run(PaperHttp(core=CORE, s1=FAILS), monkeypatch)
+    assert code == 1, "a job fails"
+    rows = [line.split() for line in text.splitlines()]
+    assert rows[1][:6] == ["core", "librarian", "balance", "held", "0.2s", "yes"]
+    assert rows[2] == ["core", "librarian", "repair", "idle"]
+    assert rows[3] == ["s1", "shepherd", "scrub", "failing", "4.0s", "3", "KeyError('X')"]
+    assert len(rows) == 4
+
+
+async def test_a_node_that_does_not_answer_is_named_beside_what_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    for trouble in (Kind.NETWORK, b"<html>"):
+        code, text = await run(PaperHttp(core=CORE, s1=trouble), monkeypatch, as_json=True)
+        told = json.loads(text)
+        assert code not in (0, 1)
+        assert [job["job"] for job in told["results"] if job["ok"]] == ["balance", "repair"]
+        assert [job["node"] for job in told["results"] if not job["ok"]] == ["https://s1:3"]
