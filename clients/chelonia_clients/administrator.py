@@ -111,7 +111,7 @@ class Administrator:
         """The present or last drill. Raises: as `nodes`."""
         return await self.librarian.drill_status(new_call())
 
-    async def nodes_known(self) -> tuple[str, ...]:
+    async def node_urls(self) -> tuple[str, ...]:
         """The base URLs of approved services and of the A-Hashes that are known. Raises: as `nodes`."""
         records = await self.services()
         ids = [*self._ports.ahashes, *(record.service_id for record in records if record.approved)]

@@ -175,6 +175,7 @@ class SyncAdministrator(_Sync[Administrator]):
     health = _waits(Administrator.health)
     heal_status = _waits(Administrator.heal_status)
     heal_order = _waits(Administrator.heal_order)
+    jobs = _waits(Administrator.jobs)
     drill = _waits(Administrator.drill)
     drill_status = _waits(Administrator.drill_status)
     approve = _waits(Administrator.approve)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from chelonia.core.ids import Ms
 
@@ -12,15 +13,15 @@ class Pace:
 
     def __init__(self, per_s_max: float) -> None:
         self.per_s_max = per_s_max
-        self._free_ms = Ms(0)
+        self._free_ms = 0.0  # parts of a millisecond, too: many small things add up
 
     def wait_ms(self, now: Ms) -> int:
         """How long to wait before the next may go."""
-        return max(0, self._free_ms - now)
+        return max(0, ceil(self._free_ms - now))
 
     def spend(self, much: int, now: Ms) -> None:
         """So much goes now. A rate of 0 is one of 1: who wants none at all does not ask."""
-        self._free_ms = Ms(max(now, self._free_ms) + round(much * 1000 / (self.per_s_max or 1)))
+        self._free_ms = max(now, self._free_ms) + much * 1000 / (self.per_s_max or 1)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from chelonia.core.ids import Ms, ServiceId
-from chelonia.core.timing.pacing import Backoff
+from chelonia.core.timing.pacing import Backoff, Pace
 
 MINUTE_MS = 60_000
 THROTTLE_MS = 100
@@ -73,20 +73,18 @@ class Flow:
 
     def __init__(self, bytes_per_s_max: int = 0) -> None:
         self.bytes_per_s_max = bytes_per_s_max
-        self._owed: dict[ServiceId, tuple[Ms, float]] = {}
+        self._paces: dict[ServiceId, Pace] = {}
 
     def free(self, shepherd: ServiceId, now: Ms) -> bool:
         """Whether the next bytes of this Shepherd may go."""
-        return not self.bytes_per_s_max or self._owes(shepherd, now) <= 0
+        return not (self.bytes_per_s_max and shepherd in self._paces and self._paces[shepherd].wait_ms(now))
 
     def spend(self, shepherd: ServiceId, size: int, now: Ms) -> None:
         """So many bytes go now."""
         if self.bytes_per_s_max:
-            self._owed[shepherd] = now, self._owes(shepherd, now) + size
-
-    def _owes(self, shepherd: ServiceId, now: Ms) -> float:
-        since, owed = self._owed.get(shepherd, (now, 0.0))
-        return max(0.0, owed - (now - since) * self.bytes_per_s_max / 1000)
+            pace = self._paces.setdefault(shepherd, Pace(self.bytes_per_s_max))
+            pace.per_s_max = self.bytes_per_s_max
+            pace.spend(size, now)
 
 
 class Throttle:

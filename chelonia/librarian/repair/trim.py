@@ -69,9 +69,13 @@ class Trimming:
         """Trim what was offered."""
         while self._offered and self._leading.now:
             batch = list(islice(self._offered, min(self._on.settings.plan_batch, bounds.BULK_ELEMENTS_MAX)))
-            await self._trim(batch)
             for blob in batch:
-                self._offered.pop(blob, None)
+                del self._offered[blob]
+            try:
+                await self._trim(batch)
+            except CheloniaError:  # of a mistake the next survey finds what it cost: others are not held up by it
+                self._offered = {**dict.fromkeys(batch), **self._offered}
+                raise
 
     def leave(self) -> None:
         """Another Librarian leads: what was offered here is offered there."""

@@ -16,7 +16,7 @@ JOB_FAILS = 1
 async def jobs(session: Session) -> None:
     """`jobs`."""
     administrator, out = session.administrator(), session.out
-    urls = await administrator.nodes_known()
+    urls = await administrator.node_urls()
     answers = await asyncio.gather(*(administrator.jobs(url) for url in urls), return_exceptions=True)
     told: dict[str, NodeJobs] = {}
     rows: list[tuple[str, ...]] = [("NODE", "SERVICE", "JOB", "STATE", "NEXT", "LEADER", "BUGS", "WHY")]

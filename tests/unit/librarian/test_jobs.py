@@ -1,9 +1,12 @@
 """A mistake in any one job of a Librarian: the others go on, users are served, and the mistake is seen."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId
 from chelonia.core.timing.jobs import FAILING, Next
 from tests.sim.virtual_loop import run_virtual
 from tests.support.paper import Paper, paper
@@ -43,5 +46,29 @@ def test_a_mistake_in_one_job_leaves_the_others_and_the_users_alone(name: str) -
                 assert views[name].bugs >= 2
                 assert (views[name].state, views[name].last_error) == (FAILING, "KeyError('https://h/Shepherd')")
             assert [view.name for view in views.values() if view.bugs] in ([name], [])
+
+    run_virtual(scenario())
+
+
+def test_a_blob_that_trimming_fails_on_holds_no_other_up() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=3) as p:
+            await asyncio.sleep(5)
+            trimming, trimmed = p.b.service._parts.healer._trimming, list[list[str]]()
+            errors = [CheloniaError(Kind.UNAVAILABLE), KeyError("planted")]
+
+            async def trim(batch: Sequence[BlobId]) -> None:
+                trimmed.append(list(batch))
+                if errors:
+                    raise errors.pop(0)
+
+            trimming._trim = trim  # type: ignore[method-assign]
+            trimming.offer(BlobId("poison"))
+            for expected in (CheloniaError, KeyError):
+                with pytest.raises(expected):
+                    await trimming.step()
+            trimming.offer(BlobId("other"))
+            await trimming.step()
+            assert trimmed == [["poison"], ["poison"], ["other"]], "what services may raise is tried again"
 
     run_virtual(scenario())
