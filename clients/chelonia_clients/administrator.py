@@ -6,7 +6,7 @@ decided by the services, whatever asks them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -111,9 +111,8 @@ class Administrator:
         """The present or last drill. Raises: as `nodes`."""
         return await self.librarian.drill_status(new_call())
 
-    async def node_urls(self) -> tuple[str, ...]:
-        """The base URLs of approved services and of the A-Hashes that are known. Raises: as `nodes`."""
-        records = await self.services()
+    def node_urls(self, records: Sequence[ServiceRecord]) -> tuple[str, ...]:
+        """The base URLs of the approved among these services, and of the A-Hashes that are known."""
         ids = [*self._ports.ahashes, *(record.service_id for record in records if record.approved)]
         parts = {urlsplit(url) for url in ids if url}
         # An id without a port is no address: it names a client, as the `service` identity of `cheloniad dev`.

@@ -51,11 +51,6 @@ BUSY: Final = Busy()
 IDLE: Final = Idle()
 
 
-def unheld() -> str:
-    """Nothing holds this job back."""
-    return ""
-
-
 @dataclass(slots=True, eq=False)
 class Job:
     """One piece of background work.
@@ -77,7 +72,7 @@ class Job:
     rest: Next
     retry: Next | None = None
     news: asyncio.Event | None = None
-    held: Callable[[], str] = unheld
+    held: Callable[[], str] = str  # nothing holds it back
     needs_lease: bool = False
     fatal: tuple[Kind, ...] = ()
     loud: bool = False
@@ -131,7 +126,13 @@ class Jobs:
     def views(self, service: str) -> tuple[JobView, ...]:
         """How each gets on."""
         now = self._clock.monotonic_ms()
-        return tuple(_view(service, job, now) for job in self._jobs)
+        return tuple(
+            JobView(
+                service, job.name, job.state, job.why, job.last_error, job.bugs,
+                None if job.next_ms is None else max(0, job.next_ms - now), job.needs_lease,
+            )
+            for job in self._jobs
+        )  # fmt: skip
 
     async def run(self) -> None:
         """Keep all jobs going until cancelled. Raises: CheloniaError of a kind that is `fatal` for a job."""
@@ -212,8 +213,3 @@ async def wake_or_sleep(clock: Clock, wake: asyncio.Event, limit_ms: int) -> Non
 def log_bug(job: Job, error: Exception) -> None:
     """A step has raised what no step may. The simulator puts its own in the place of this."""
     _LOG.error("job failed: %s; it is tried again, all else goes on", job.name, exc_info=error)
-
-
-def _view(service: str, job: Job, now: Ms) -> JobView:
-    left = None if job.next_ms is None else max(0, job.next_ms - now)
-    return JobView(service, job.name, job.state, job.why, job.last_error, job.bugs, left, job.needs_lease)

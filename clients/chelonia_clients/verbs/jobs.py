@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from chelonia.core.errors import CheloniaError
+from chelonia.core.librarian import ServiceRecord
 from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
 from chelonia_clients.output import table
 from chelonia_clients.session import Session
@@ -16,7 +17,14 @@ JOB_FAILS = 1
 async def jobs(session: Session) -> None:
     """`jobs`."""
     administrator, out = session.administrator(), session.out
-    urls = await administrator.node_urls()
+    records: tuple[ServiceRecord, ...] = ()
+    try:
+        records = await administrator.services()
+    except CheloniaError as error:
+        if not error.meaning.retryable:
+            raise
+        out.failure(error)  # and the nodes of the A-Hash are asked: Librarians are mostly there
+    urls = administrator.node_urls(records)
     answers = await asyncio.gather(*(administrator.jobs(url) for url in urls), return_exceptions=True)
     told: dict[str, NodeJobs] = {}
     rows: list[tuple[str, ...]] = [("NODE", "SERVICE", "JOB", "STATE", "NEXT", "LEADER", "BUGS", "WHY")]

@@ -33,7 +33,11 @@ FAILS = NodeJobs("s1", "p2", (JobView("shepherd", "scrub", "failing", "", "KeyEr
 
 
 class PaperLibrarian:
+    away = False
+
     async def services(self, _: Call) -> tuple[ServiceRecord, ...]:
+        if self.away:
+            raise CheloniaError(Kind.NETWORK, "services", cause="no Librarian answers")
         ids = ("https://core:1/Librarian", "https://core:2/Bartender", "https://s1:3/Shepherd", "", "https://h/service")
         return tuple(ServiceRecord(Role.LIBRARIAN, Dn("/CN=x"), ServiceId(each), True) for each in ids)
 
@@ -84,3 +88,12 @@ async def test_a_node_that_does_not_answer_is_named_beside_what_others_say(monke
         assert code not in (0, 1)
         assert [job["job"] for job in told["results"] if job["ok"]] == ["balance", "repair"]
         assert [job["node"] for job in told["results"] if not job["ok"]] == ["https://s1:3"]
+
+
+async def test_without_a_librarian_the_nodes_of_the_a_hash_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PaperLibrarian, "away", True)
+    code, text = await run(PaperHttp(core=CORE), monkeypatch)
+    assert code not in (0, 1)
+    assert [line.split()[:3] for line in text.splitlines()[1:]] == [
+        ["core", "librarian", "balance"], ["core", "librarian", "repair"],
+    ]  # fmt: skip
