@@ -531,6 +531,10 @@ class BlobStore(Protocol):
         none."""
         ...
 
+    async def trim(self, reference: ReferenceId, size: int) -> None:
+        """Cut off durably what lies behind the first `size` bytes of a replica, of which there are more."""
+        ...
+
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note durably that these replicas are committed: a transact has named their blobs."""
         ...

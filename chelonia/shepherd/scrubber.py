@@ -1,7 +1,8 @@
 """The scrub: re-reads every replica within a period, suspicious ones at once, and believes nothing but the bytes.
 
 A replica is intact when its record can be read, names the blob the index has, and size and checksums of its bytes
-are the record's. Otherwise it is `invalid` and reported; a later match makes it alive again. Nothing is erased here.
+are the record's. Otherwise it is `invalid` and reported; a later match makes it alive again. Nothing is erased here,
+but for bytes behind the end of a replica that is right: no record speaks of them, and nobody can read them.
 """
 
 from __future__ import annotations
@@ -175,4 +176,16 @@ class Scrubber:
             return error.cause
         if not hasher.checksums().agrees(facts.checksums):
             return "its checksum differs from its record"
+        return await self._trimmed(held.reference, facts.size)
+
+    async def _trimmed(self, reference: ReferenceId, size: int) -> str:
+        """Have a replica whose bytes were verified end where its record says; what is wrong with it then."""
+        (there,) = await self._node.ports.blobs.sizes((reference,))
+        if there < size:
+            return "its bytes are missing"
+        if there > size:
+            await self._node.ports.blobs.trim(reference, size)
+            self.damaged += 1
+            text = "bytes behind the end of a replica cut off: its own are right reference=%s size=%d cut=%d"
+            log.warning(text, reference, size, there - size)
         return ""

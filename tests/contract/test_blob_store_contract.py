@@ -36,6 +36,7 @@ class Engine:
     reopen: Callable[[bool], BlobStore]
     flood: Callable[[], None]
     truncate: Callable[[ReferenceId, int], None]
+    grow: Callable[[ReferenceId, bytes], None]
     lose: Callable[[ReferenceId], None]
     damage_record: Callable[[ReferenceId], None]
 
@@ -51,7 +52,7 @@ def memory_engine(_: Path) -> Engine:
     def flood() -> None:
         store.capacity = store.used_bytes() + 10
 
-    return Engine(store, reopen, flood, store.truncate, store.lose, store.damage_record)
+    return Engine(store, reopen, flood, store.truncate, store.grow, store.lose, store.damage_record)
 
 
 def files_engine(folder: Path) -> Engine:
@@ -72,12 +73,16 @@ def files_engine(folder: Path) -> Engine:
         with file(reference).open("r+b") as handle:
             handle.truncate(size)
 
+    def grow(reference: ReferenceId, more: bytes) -> None:
+        with file(reference).open("ab") as handle:
+            handle.write(more)
+
     def damage_record(reference: ReferenceId) -> None:
         for suffix in (".record", ".uncommitted"):
             if file(reference, suffix).exists():
                 file(reference, suffix).write_bytes(b"CHLR garbage")
 
-    return Engine(opened[0], reopen, flood, truncate, lambda r: file(r).unlink(), damage_record)
+    return Engine(opened[0], reopen, flood, truncate, grow, lambda r: file(r).unlink(), damage_record)
 
 
 @pytest.fixture(params=[memory_engine, files_engine])
@@ -314,6 +319,19 @@ async def test_missing_bytes_are_not_alive(engine: Engine) -> None:
     engine.lose(REF)
     assert await refused(engine.store, REF, 1) is Kind.NOT_ALIVE
     assert await scan(engine.store) == [(REF, True, -1, False)]
+
+
+async def test_bytes_behind_the_end_show_in_the_sizes_and_are_cut_off(engine: Engine) -> None:
+    for reference in (REF, OTHER):
+        await write(engine.store, reference, b"abc")
+        engine.grow(reference, b"defg")
+    assert await engine.store.sizes((REF, OTHER)) == (7, 7)
+    assert await read(engine.store, REF, 0, 3) == b"abc"
+    await engine.store.trim(REF, 3)
+    await engine.store.trim(OTHER, 0)
+    store = engine.reopen(True)
+    assert await store.sizes((REF, OTHER)) == (3, 0)
+    assert await read(store, REF, 0, 3) == b"abc"
 
 
 async def test_a_damaged_record_is_no_record_and_counts_as_committed(engine: Engine) -> None:

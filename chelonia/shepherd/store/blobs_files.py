@@ -15,6 +15,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -132,6 +133,11 @@ class FileBlobs:
         """Change one byte in the middle of a replica, durably; False when it has none."""
         path = self.replica(reference)
         return await self.run(lambda: _spoil(path))
+
+    async def trim(self, reference: ReferenceId, size: int) -> None:
+        """Cut off durably what lies behind the first `size` bytes of a replica."""
+        path = self.replica(reference)
+        await self.run(lambda: _trim(path, size))
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note durably that these replicas are committed: one directory fsync per directory touched."""
@@ -518,11 +524,12 @@ def _with_suffix(listed: list[str], suffix: str) -> set[ReferenceId]:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        found = os.stat(path)
     except OSError as error:
         if error.errno not in _DAMAGE:
             raise
         return -1
+    return found.st_size if stat.S_ISREG(found.st_mode) else -1
 
 
 def _scan_folder(folder: Path, after: str) -> Iterator[StoredReplica]:
@@ -552,6 +559,16 @@ def _spoil(path: Path) -> bool:
             os.pwrite(fd, bytes((found[0] ^ 0xFF,)), middle)
             os.fsync(fd)
         return bool(found)
+    finally:
+        os.close(fd)
+
+
+def _trim(path: Path, size: int) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        assert os.fstat(fd).st_size >= size, "a replica is cut off behind its end, never made longer"
+        os.ftruncate(fd, size)
+        os.fsync(fd)
     finally:
         os.close(fd)
 

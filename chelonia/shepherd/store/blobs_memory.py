@@ -83,6 +83,10 @@ class MemoryBlobs:
         """Lose the end of a replica."""
         self._replicas[reference] = replace(self._replicas[reference], data=self.data(reference)[:size])
 
+    def grow(self, reference: ReferenceId, more: bytes) -> None:
+        """Put bytes behind the end of a replica."""
+        self._replicas[reference] = replace(self._replicas[reference], data=self.data(reference) + more)
+
     def lose(self, reference: ReferenceId) -> None:
         """Lose a replica's bytes; its record stays."""
         self._replicas[reference] = replace(self._replicas[reference], data=None)
@@ -182,6 +186,10 @@ class MemoryBlobs:
         if size:
             self.flip(reference, size // 2)
         return size > 0
+
+    async def trim(self, reference: ReferenceId, size: int) -> None:
+        """Cut off what lies behind the first `size` bytes of a replica."""
+        self.truncate(parse_reference(reference), size)
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note durably that these replicas are committed."""
