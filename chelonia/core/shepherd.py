@@ -494,7 +494,8 @@ class BlobStore(Protocol):
 
     async def identity(self) -> StoreIdentity | None:
         """Read from the medium whose store this is; None when nothing says so (a fresh, emptied or unmounted disk).
-        Raises: UNAVAILABLE when the medium fails, BAD_CONFIG when what is there cannot be read."""
+        Raises: UNAVAILABLE when the medium fails, BAD_CONFIG when what is there cannot be read, or the place of the
+        replicas is gone."""
         ...
 
     async def identify(self, identity: StoreIdentity) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from chelonia.core.caller import Call
 from chelonia_clients.client import Client
 from tests.cluster.harness import Away, Cluster
@@ -125,6 +127,42 @@ async def test_a_disk_that_vanishes_under_a_running_shepherd_is_told_and_comes_b
             await until_live(client, ln, 3)
     assert "replica is invalid" not in cluster.log_of("shepherd2")
     assert "replica missing" not in cluster.log_of("shepherd2")
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+async def test_replicas_that_vanish_under_a_running_shepherd_are_a_missing_store_and_come_back(
+    own_cluster: Callable[..., Cluster], mounted: bool
+) -> None:
+    """A disk may be mounted at replicas/ alone: without it that is missing, or an empty directory."""
+    cluster = own_cluster()
+    cluster.expect_log("the store is not there any more: its replicas/ is gone|cannot tell anything of its replicas")
+    async with cluster.client("user") as client:
+        await filled(cluster, client)
+        replicas = cluster.data_dir("shepherd2") / "replicas"
+        away = replicas.rename(replicas.with_name("away"))
+        if mounted:
+            replicas.mkdir()
+
+        async def shown() -> bool:
+            view = (await cluster.nodes())["shepherd2"]
+            return view.state == "offline" and "replicas/ is gone" in view.trouble
+
+        await poll_async(shown, 40.0, tolerate=Away, what="it is away and says why")
+        end = time.monotonic() + 3.0  # several rounds of the scrub would fit
+        while time.monotonic() < end:
+            for ln, data in DATA.items():
+                assert await fetch(client, ln) == data
+                assert not {"invalid", "deleted"} & set((await locations(client, ln)).values())
+        if mounted:
+            replicas.rmdir()
+        away.rename(replicas)
+        await cluster.until_serving("shepherd2")
+        for ln in DATA:
+            await until_live(client, ln, 3)
+    log = cluster.log_of("shepherd2")
+    assert "replica is invalid" not in log
+    assert "replica missing" not in log
+    assert log.count("the store is not there any more") == 1
 
 
 async def test_a_second_process_on_a_copied_disk_is_refused_while_the_first_lives(

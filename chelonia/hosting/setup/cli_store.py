@@ -18,7 +18,7 @@ from chelonia.core.ids import ServiceId
 from chelonia.core.shepherd import StoreIdentity
 from chelonia.hosting.config import load_config
 from chelonia.shepherd.store import blobs_notes
-from chelonia.shepherd.store.blobs_files import locked
+from chelonia.shepherd.store.blobs_files import lay_out, locked
 from chelonia.shepherd.store.store_state import read_identity, write_identity
 
 
@@ -41,7 +41,7 @@ def _accept(options: argparse.Namespace) -> int:
     root, service = Path(section.data_dir), ServiceId(section.id)
     root.mkdir(parents=True, exist_ok=True)
     with locked(root):
-        (root / "replicas").mkdir(exist_ok=True)
+        lay_out(root)
         held = sum(1 for _ in (root / "replicas").glob("??/*.record"))
         accepted = accept(_known(root) if held else None, service)
         (root / blobs_notes.NAME).unlink(missing_ok=True)  # nothing that was noted of it is believed, records are read

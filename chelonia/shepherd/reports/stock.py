@@ -45,7 +45,7 @@ class Stock:
         self.lost: dict[ReferenceId, bytes] = {}
         """What a start did not find of what is noted as listed: its rows."""
         self._behind = 0
-        self._measured_to = ""
+        self._measured_to, self._absences = "", 0
         self._writing = asyncio.Lock()
         self._again: dict[ReferenceId, None] | None = None
         self._rewriting = False
@@ -108,7 +108,10 @@ class Stock:
         self.untold[held.reference] = None
 
     async def measure(self) -> None:
-        """Look, once after a start, whether all bytes of every replica are there. Raises: UNAVAILABLE."""
+        """Look, once after a start and after each absence of the disk, whether all bytes of every replica are there.
+        Raises: UNAVAILABLE."""
+        if self._absences != self._node.disk.absences:
+            self._measured_to, self._absences, self._node.measured = "", self._node.disk.absences, False
         while not self._node.measured:
             await self._measure_page()
 

@@ -80,7 +80,7 @@ class FileBlobs:
 
     async def identity(self) -> StoreIdentity | None:
         """Read again whose store this is; None when nothing says so. Raises: UNAVAILABLE, BAD_CONFIG."""
-        return await self.run(lambda: store_state.read_identity(self._root))
+        return await self.run(lambda: _read_identity(self._root))
 
     async def identify(self, identity: StoreIdentity) -> None:
         """Write durably whose store this is."""
@@ -427,16 +427,14 @@ def _lock_directory(root: Path) -> int:
 
 def _prepare(root: Path) -> None:
     """Make the folders and throw away uploads that a crash interrupted."""
-    shards = [root / "replicas" / f"{number:02x}" for number in range(256)]
-    fresh = not shards[-1].exists()
-    if not shards[0].parent.exists() and (root / store_state.IDENTITY).exists():
+    fresh = not _is_laid_out(root)
+    if fresh and (root / store_state.IDENTITY).exists():
         cause = (
-            "its replicas/ is gone: mount or put back what was there; if the replicas are lost for good, "
+            f"{_GONE}: mount or put back what was there; if the replicas are lost for good, "
             "`cheloniad accept-store` says so to the cluster"
         )
         raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), cause)
-    for folder in (root / "incoming", root / "quarantine", *shards):
-        folder.mkdir(parents=True, exist_ok=True)
+    lay_out(root)
     if fresh:
         for folder in (root / "replicas", root, root.parent):
             _fsync_directory(folder)
@@ -444,6 +442,40 @@ def _prepare(root: Path) -> None:
         if path.suffix != ".kept":
             path.unlink()
     (root / blobs_notes.DRAFT).unlink(missing_ok=True)
+
+
+_GONE: Final = "its replicas/ is gone"
+
+
+def lay_out(root: Path) -> None:
+    """Make the folders of a store, those of replicas before anything says whose they are."""
+    for folder in (root / "incoming", root / "quarantine", *_shards(root)):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def _shards(root: Path) -> list[Path]:
+    return [root / "replicas" / f"{number:02x}" for number in range(256)]
+
+
+def _is_laid_out(root: Path) -> bool:
+    """Whether replicas/ is the store's: below a disk that is not mounted there it is missing or empty."""
+    shards = _shards(root)
+    return _is_directory(shards[0]) or _is_directory(shards[-1])
+
+
+def _is_directory(path: Path) -> bool:
+    """Raises: OSError of a medium that cannot tell."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _read_identity(root: Path) -> StoreIdentity | None:
+    found = store_state.read_identity(root)
+    if found is not None and not _is_laid_out(root):
+        raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), _GONE)
+    return found
 
 
 def _open_upload(path: Path, kept: Path, resume: bool) -> tuple[int, int]:

@@ -38,6 +38,8 @@ class Disk:
         self.identity = StoreIdentity("", ServiceId(""))
         self.trouble = ""
         self.refused = ""
+        self.absences = 0
+        """How often it was found to be away: when it is back, what is there may not be what was there."""
 
     @property
     def unready(self) -> str:
@@ -70,6 +72,7 @@ class Disk:
         trouble = await self._found_trouble(hard)
         if trouble and not self.trouble:
             log.error("the store is not there any more: %s; nothing is concluded of its replicas; %s", trouble, CURE)
+            self.absences += 1
         if not trouble and self.trouble:
             log.info("the store is there again id=%s", self.identity.store)
         self.trouble = trouble
@@ -86,7 +89,7 @@ class Disk:
             if found is not None and found.store == self.identity.store and (hard or self.trouble):
                 await self._blobs.probe()  # what has failed once must prove itself
         except CheloniaError as error:
-            return f"its disk fails: {error.cause}"
+            return error.cause if error.kind is Kind.BAD_CONFIG else f"its disk fails: {error.cause}"
         if found is None:
             return "its directory is empty"
         if found.store != self.identity.store:
