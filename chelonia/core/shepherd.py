@@ -554,7 +554,7 @@ class BlobStore(Protocol):
 
     async def erase(self, reference: ReferenceId) -> bool:
         """Remove bytes and record durably, wherever they are (kept upload and quarantine too); False when there was
-        nothing."""
+        nothing. Raises: CONFLICT when something in their place can neither be removed nor be set aside."""
         ...
 
     async def quarantine(self, reference: ReferenceId) -> None:

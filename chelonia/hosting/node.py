@@ -369,6 +369,8 @@ class Node:
             self._metrics.gauge("shepherd_damaged", "Replicas found damaged since the start.", status.damaged)
             pages = shepherd.inventory_pages
             self._metrics.gauge("shepherd_inventory_pages", "Pages of its inventory compared since the start.", pages)
+            failed = shepherd.erasures_failed
+            self._metrics.gauge("shepherd_erasures_failed", "Tries to erase that failed since the start.", failed)
             for name in ("quarantined_bytes", "unfinished_bytes"):
                 self._metrics.gauge(f"shepherd_{name}", f"Space that could be had back: {name}.", getattr(status, name))
 

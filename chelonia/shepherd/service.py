@@ -92,6 +92,8 @@ class ShepherdService:
         pause = settings.tidy_ms
         tidying = Job("tidy", every(pause, self.tidy), Wait(pause), loud=True)
         self.jobs = Jobs(ports.clock, (*self._reporting.jobs(), self._scrubber.job(), tidying))
+        self.erasures_failed = 0
+        """Orders to erase that could not be carried out, each try counted."""
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -433,6 +435,7 @@ class ShepherdService:
         try:
             await self._node.erase(reference)
         except CheloniaError as error:
+            self.erasures_failed += 1
             log.warning("erasure failed reference=%s error=%s", reference, error)
             return DeleteOutcome(request_id, f"nosuchfile: {error}")
         return DeleteOutcome(request_id, "deleted")

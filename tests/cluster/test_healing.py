@@ -131,7 +131,21 @@ def become_another(path: Path) -> None:
     record_of(path).write_bytes(record_of(source).read_bytes())
 
 
-HARMS = [flip, truncate, remove, spoil_record, remove_record, other_bytes, become_another]
+def directory_in_its_place(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "somebody's").write_bytes(b"work")
+
+
+def link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.with_name("nothing"))
+
+
+HARMS = [
+    flip, truncate, remove, spoil_record, remove_record, other_bytes, become_another,
+    directory_in_its_place, link_to_nothing,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -158,7 +172,40 @@ async def test_harm_to_a_stored_replica_is_found_and_repaired(
             assert await seen <= {"alive", "invalid", "deleted"}
             after = await until_live(client, ln, 2)
             assert place not in after
+            left = cluster.replica_file(place)
+
+            async def erased(left: Path = left) -> bool:
+                health = await ports.librarian.health(Call())
+                return health.erasing == 0 and not any(
+                    path.name.startswith(left.name) for path in left.parent.iterdir()
+                )
+
+            await poll_async(erased, 60.0, what="what was replaced is erased")
         assert await fetch(client, ln) == data
+
+
+async def test_bytes_behind_the_end_of_a_replica_are_found_by_the_round_and_cost_no_copy(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    cluster, data = own_cluster(), bytes(range(256)) * 300
+    cluster.expect_log("bytes behind the end of a replica cut off")
+    async with cluster.client("user") as client:
+        for ln, content in (("/grown", data), ("/empty", b"")):
+            await put(client, ln, content, 3)
+        before = {ln: await until_live(client, ln, 3) for ln in ("/grown", "/empty")}
+        paths = {ln: [cluster.replica_file(place) for place in places] for ln, places in before.items()}
+        for path in paths["/grown"] + paths["/empty"]:
+            with path.open("ab") as file:
+                file.write(bytes(250_000))
+
+        async def trimmed() -> bool:
+            assert await fetch(client, "/grown") == data
+            sizes = {ln: {path.stat().st_size for path in several} for ln, several in paths.items()}
+            return sizes == {"/grown": {len(data)}, "/empty": {0}}
+
+        await poll_async(trimmed, 90.0, what="every copy has the size of its record")
+        for ln, places in before.items():
+            assert await locations(client, ln) == dict.fromkeys(places, "alive")
 
 
 async def states_until(client: object, ln: str, place: str) -> set[str]:

@@ -51,7 +51,10 @@ class Erasers:
         self._due: dict[ServiceId, Ms] = {}
         self._after: dict[ServiceId, str] = {}
         self._found: dict[ServiceId, int] = {}
-        self._sparing = Sparing(world.settings.backoff_ms, world.settings.backoff_max_ms)
+        pauses = (world.settings.backoff_ms, world.settings.backoff_max_ms)
+        self._sparing = Sparing(*pauses)
+        self._stuck = Sparing(*pauses)
+        """Of single orders: what is in the way of one holds up no other."""
 
     @property
     def waiting(self) -> int:
@@ -93,6 +96,7 @@ class Erasers:
             return
         blobs = await self._records.get(self._call, [blob_object(blob) for blob in given_up(page.items)])
         keys, spared = sorted_out(page.items, {blob_of(blob): blob for blob in blobs}, self._nodes.proven)
+        keys = [key for key in keys if not self._stuck.spared(f"{shepherd} {key}", now)]
         boot = reports.reached(await self._records.one(self._call, obj, (Needed("report", "boot"),))).boot
         position = await self._records.refresh_position(self._call)
         if position.generation != generation:
@@ -101,6 +105,7 @@ class Erasers:
         try:
             absent = await self._take_back(shepherd, spared, lease)
             confirmed = await self._erase(shepherd, keys, position) if keys else []
+            self._remember(shepherd, keys, confirmed, now)
         except CheloniaError as error:
             _LOG.info("shepherd %s erases nothing now: %s", shepherd, error)
             self._sparing.failed(shepherd, now)
@@ -139,6 +144,15 @@ class Erasers:
             if outcome.status != DELETED:
                 _LOG.info("shepherd %s did not erase %s: %s", shepherd, outcome.request_id, outcome.status)
         return confirmed
+
+    def _remember(self, shepherd: ServiceId, keys: list[str], confirmed: list[str], now: Ms) -> None:
+        """Leave alone for a while, ever longer, what could not be erased, and who erases nothing at all."""
+        done = dict.fromkeys(confirmed)
+        if keys and not done:
+            self._sparing.failed(shepherd, now)
+            return
+        for key in keys:
+            self._stuck.worked(f"{shepherd} {key}") if key in done else self._stuck.failed(f"{shepherd} {key}", now)
 
 
 def given_up(orders: Iterable[tuple[str, str]]) -> tuple[BlobId, ...]:

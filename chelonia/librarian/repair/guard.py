@@ -161,14 +161,15 @@ class Slots:
 
 
 class Sparing:
-    """Which Shepherds are left alone for a while: each that has failed, longer with each failure in a row."""
+    """Which Shepherds, or single orders to one, are left alone for a while: each that has failed, longer with each failure
+    in a row."""
 
     def __init__(self, first_ms: int, max_ms: int) -> None:
         self._first_ms = first_ms
         self._max_ms = max_ms
-        self._failing: dict[ServiceId, tuple[Backoff, Ms]] = {}
+        self._failing: dict[str, tuple[Backoff, Ms]] = {}
 
-    def failed(self, shepherd: ServiceId, now: Ms) -> Ms:
+    def failed(self, shepherd: str, now: Ms) -> Ms:
         """It failed; returns when it may be tried again. What fails while it is left alone says nothing new."""
         backoff, until = self._failing.get(shepherd, (Backoff(self._first_ms, self._max_ms), Ms(0)))
         if now >= until:
@@ -176,10 +177,10 @@ class Sparing:
             self._failing[shepherd] = backoff, until
         return until
 
-    def worked(self, shepherd: ServiceId) -> None:
+    def worked(self, shepherd: str) -> None:
         """It did what it was asked, or has been heard of anew."""
         self._failing.pop(shepherd, None)
 
-    def spared(self, shepherd: ServiceId, now: Ms) -> bool:
+    def spared(self, shepherd: str, now: Ms) -> bool:
         """Whether it should be left alone now."""
         return shepherd in self._failing and now < self._failing[shepherd][1]

@@ -42,8 +42,12 @@ UUID_CHARS: Final = 36
 SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
 """Written bytes are sent to the disk in the background this often, so that the last fsync is short."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_DAMAGE = (errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.EISDIR, errno.ENOTDIR)
+_DAMAGE = (errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 """What says that the bytes are gone or rotten; anything else (no descriptors, no rights) says nothing about them."""
+FOREIGN: Final = ".foreign"
+"""What a directory in a file's place is called in quarantine: nobody has ordered what is in it to be erased."""
+_IN_THE_WAY = (errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.EISDIR, errno.EXDEV, errno.ETXTBSY)
+"""What says that a name cannot be removed, and nothing about the disk."""
 
 
 class FileBlobs:
@@ -579,7 +583,7 @@ def _scan_names(folder: Path, listed: Iterable[str]) -> Iterator[StoredReplica]:
             _erase_at(path)
             continue
         facts, committed = _read_record(path)
-        yield StoredReplica(ReferenceId(reference), facts, path.stat().st_size if reference in names else -1, committed)
+        yield StoredReplica(ReferenceId(reference), facts, _size(str(path)), committed)
 
 
 def _spoil(path: Path) -> bool:
@@ -628,14 +632,30 @@ def _erase_at(place: Path) -> bool:
     there is nothing to be mistaken about."""
     intent = _with(place, ERASING)
     for record in (_with(place, COMMITTED), _with(place, UNCOMMITTED)):
-        if record.exists():
+        if os.path.lexists(record):
             os.replace(record, intent)
-    parts = [part for part in (place, intent) if part.exists()]
+    parts = [part for part in (place, intent) if os.path.lexists(part)]
     for part in parts:
-        part.unlink(missing_ok=True)
+        _remove(part)
     if parts:
         _fsync_directory(place.parent)
     return bool(parts)
+
+
+def _remove(part: Path) -> None:
+    """Remove a file; what else is in its place goes to quarantine. Raises: CONFLICT, naming what is in the way."""
+    try:
+        if stat.S_ISDIR(os.lstat(part).st_mode):
+            quarantine = part.parent if part.parent.name == "quarantine" else part.parents[2] / "quarantine"
+            os.replace(part, quarantine / f"{part.name}{FOREIGN}")
+            _fsync_directory(quarantine)
+        else:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno not in _IN_THE_WAY:
+            raise
+        cause = f"{part} cannot be removed: {error.strerror}; look what is there and move it away"
+        raise CheloniaError(Kind.CONFLICT, "erase", part.name, cause) from error
 
 
 def _move_aside(source: Path, target: Path) -> None:

@@ -1,0 +1,47 @@
+"""What becomes of an order to erase that cannot be carried out."""
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+from chelonia.core.caller import Call
+from chelonia.core.ids import ReferenceId
+from chelonia.core.librarian import Delete
+from chelonia.core.shepherd import DeleteOutcome
+from tests.sim.virtual_loop import run_virtual
+from tests.support.librarian import BARTENDER
+from tests.support.paper import paper
+
+
+def test_what_is_in_the_way_of_one_erasure_is_asked_for_ever_more_rarely_and_holds_up_no_other() -> None:
+    async def scenario() -> None:
+        async with paper(shepherds=1) as p:
+            (stuck, blob), (free, _) = await p.upload("stuck", copies=1), await p.upload("free", copies=1)
+            (one,) = p.b.shepherds
+            reference, tries = ReferenceId(f"{blob}@{one}"), list[float]()
+            erase = p.shepherds[one].delete
+
+            async def in_the_way(call: Call, asked: Any, authority: Any) -> tuple[DeleteOutcome, ...]:
+                outcomes = list(await erase(call, asked, authority))
+                for at, (key, wanted) in enumerate(asked):
+                    if wanted == reference:
+                        tries.append(asyncio.get_running_loop().time())
+                        outcomes[at] = DeleteOutcome(key, "nosuchfile: a directory is in its place")
+                return tuple(outcomes)
+
+            p.shepherds[one].delete = in_the_way  # type: ignore[method-assign]
+            await p.b.service.delete(BARTENDER, Delete(stuck))
+            await p.b.service.delete(BARTENDER, Delete(free))
+            await asyncio.sleep(60)
+            assert await p.b.outbox(one) == {reference: "deleted"}
+            pauses = [later - before for before, later in pairwise(tries)]
+            assert len(tries) < 30, "it was asked for as often as ever"
+            assert pauses[-1] >= 3.0
+            p.shepherds[one].delete = erase  # type: ignore[method-assign]
+
+            async def drained() -> bool:
+                return not await p.b.outbox(one)
+
+            await p.until(drained)
+
+    run_virtual(scenario())

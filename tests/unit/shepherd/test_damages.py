@@ -1,0 +1,242 @@
+"""Every kind of damage to a store's files: the scrub finds it, and what is ordered erased goes, whatever lies there."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ReferenceId
+from chelonia.core.shepherd import Authority
+from chelonia.shepherd.store.blobs_files import FileBlobs, lay_out
+from tests.support.shepherd import ADMINISTRATOR, LIBRARIAN, World
+
+DATA, OTHER = b"d" * 80_000, b"another file"
+
+
+class Harmed:
+    """A Shepherd on real files with two replicas; `path`: where the bytes of the first are."""
+
+    def __init__(self, world: World, references: list[ReferenceId]) -> None:
+        self.world = world
+        self.reference, self.other, self.empty = references
+        self.root: Path = world.blobs._root  # type: ignore[attr-defined]
+        self.path, self.bystander, self.nothing = map(self.place, references)
+
+    def place(self, reference: ReferenceId) -> Path:
+        return self.root / "replicas" / reference[:2] / reference
+
+    async def found(self, *references: ReferenceId) -> int:
+        return await self.world.service.scrub(LIBRARIAN, references or (self.reference,))
+
+    async def erase(self, *references: ReferenceId) -> list[str]:
+        wanted = tuple((reference, reference) for reference in references)
+        authority = Authority(self.world.librarian.position)
+        return [o.status for o in await self.world.service.delete(LIBRARIAN, wanted, authority)]
+
+
+@pytest.fixture
+async def harmed(tmp_path: Path) -> AsyncIterator[Harmed]:
+    world = World(min_free_bytes=0)
+    blobs = FileBlobs(tmp_path / "store")
+    world.blobs = blobs  # type: ignore[assignment]
+    world.service = world._service()
+    await world.start()
+    await world.service.beat()
+    references = [await world.store(data, number) for number, data in enumerate((DATA, OTHER, b""), 1)]
+    world.listed(*references)
+    await world.service._node.settle()
+    yield Harmed(world, references)
+    blobs.close()
+
+
+def record(path: Path) -> Path:
+    return next(path.parent.glob(f"{path.name}.*"))
+
+
+def flip(path: Path, _: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path, _: Path) -> None:
+    os.truncate(path, 100)
+
+
+def delete_file(path: Path, _: Path) -> None:
+    path.unlink()
+
+
+def delete_record(path: Path, _: Path) -> None:
+    record(path).unlink()
+
+
+def delete_both(path: Path, _: Path) -> None:
+    record(path).unlink()
+    path.unlink()
+
+
+def garbage_record(path: Path, _: Path) -> None:
+    record(path).write_bytes(b"CHLR" + bytes(60))
+
+
+def directory_as_record(path: Path, _: Path) -> None:
+    name = record(path)
+    name.unlink()
+    name.mkdir()
+
+
+def swap_files(path: Path, other: Path) -> None:
+    aside = path.with_suffix(".aside")
+    path.rename(aside)
+    other.rename(path)
+    aside.rename(other)
+
+
+def swap_records(path: Path, other: Path) -> None:
+    swap_files(record(path), record(other))
+
+
+def directory(path: Path, _: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def full_directory(path: Path, _: Path) -> None:
+    directory(path, path)
+    (path / "somebody's").write_bytes(b"work")
+
+
+def dangling_symlink(path: Path, _: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.with_name("nothing"))
+
+
+def circular_symlink(path: Path, _: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+HARMS = [
+    flip, cut, delete_file, delete_record, delete_both, garbage_record, directory_as_record, swap_files, swap_records,
+    directory, full_directory, dangling_symlink, circular_symlink,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_the_scrub_finds_every_harm_and_an_order_then_leaves_nothing(
+    harmed: Harmed, harm: Callable[[Path, Path], None], expect_log: Callable[..., None]
+) -> None:
+    expect_log("replica is invalid|bytes behind the end|replica damaged")
+    harm(harmed.path, harmed.bystander)
+    assert await harmed.found() == 1
+    assert await harmed.world.state_of(harmed.reference) == "invalid"
+    await harmed.world.restart(crash=False)  # a start finds the same, and does not stumble
+    assert await harmed.found() == (0 if harm is delete_both else 1)
+    assert await harmed.erase(harmed.reference) == ["deleted"]
+    left = [path.name for path in harmed.path.parent.iterdir() if path.name.startswith(harmed.reference)]
+    assert left == []
+    kept = sorted(path.name for path in (harmed.root / "quarantine").iterdir())
+    assert len(kept) == ("directory" in harm.__name__), "what nobody ordered erased is kept for a person"
+    if harm is full_directory:
+        assert (harmed.root / "quarantine" / kept[0] / "somebody's").read_bytes() == b"work"
+
+
+@pytest.mark.parametrize("harm", [delete_file, directory, dangling_symlink])
+async def test_an_empty_replica_that_is_gone_is_found_too(
+    harmed: Harmed, harm: Callable[[Path, Path], None], expect_log: Callable[..., None]
+) -> None:
+    expect_log("replica is invalid")
+    harm(harmed.nothing, harmed.bystander)
+    assert await harmed.found(harmed.empty) == 1
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_bytes_behind_the_end_are_cut_off_and_told(
+    harmed: Harmed, expect_log: Callable[..., None], restarted: bool
+) -> None:
+    expect_log("bytes behind the end of a replica cut off.* size=80000 cut=100")
+    expect_log("bytes behind the end of a replica cut off.* size=0 cut=80000")
+    harmed.path.write_bytes(DATA + bytes(100))
+    harmed.nothing.write_bytes(DATA)
+    if restarted:
+        expect_log("replica damaged .*; it will be checked")
+        await harmed.world.restart(crash=False)
+        await harmed.world.service.tidy()
+        assert await harmed.world.state_of(harmed.reference) == "invalid"
+    await harmed.found(harmed.reference, harmed.empty)
+    assert await harmed.found(harmed.reference, harmed.empty) == 0
+    assert (harmed.path.read_bytes(), harmed.nothing.read_bytes()) == (DATA, b"")
+    assert await harmed.world.state_of(harmed.reference) == await harmed.world.state_of(harmed.empty) == "alive"
+    assert (await harmed.world.service.status(ADMINISTRATOR)).damaged >= 2
+
+
+async def test_bytes_behind_a_damaged_replica_change_nothing(harmed: Harmed, expect_log: Callable[..., None]) -> None:
+    expect_log("replica is invalid")
+    harmed.path.write_bytes(b"x" + DATA[1:] + bytes(100))
+    assert await harmed.found() == 1
+    assert harmed.path.stat().st_size == len(DATA) + 100
+
+
+async def test_what_is_in_the_way_of_an_erasure_is_named_and_counted(
+    harmed: Harmed, expect_log: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expect_log("erasure failed .* cannot be removed: Device or resource busy")
+    directory(harmed.path, harmed.bystander)
+    real = os.replace
+
+    def busy(source: Path, target: Path) -> None:
+        if source == harmed.path:
+            raise OSError(16, "Device or resource busy", str(source))
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", busy)
+    status, other = await harmed.erase(harmed.reference, harmed.other)
+    assert (status.startswith("nosuchfile: "), other) == (True, "deleted")
+    assert str(harmed.path) in status
+    assert "disk" not in status
+    assert harmed.world.service.erasures_failed == 1
+    monkeypatch.undo()
+    assert await harmed.erase(harmed.reference) == ["deleted"]
+
+
+@pytest.mark.parametrize("below", ["nothing", "a mount point"])
+async def test_a_store_whose_replicas_are_away_is_missing_and_comes_back_by_itself(
+    harmed: Harmed, expect_log: Callable[..., None], below: str
+) -> None:
+    world, replicas = harmed.world, harmed.root / "replicas"
+    expect_log("the store is not there any more: its replicas/ is gone")
+    away = replicas.rename(harmed.root / "away")
+    if below == "a mount point":
+        replicas.mkdir()
+    for _ in range(3):
+        await world.service.beat()
+        with pytest.raises(CheloniaError) as caught:
+            await harmed.found()
+        assert caught.value.kind is Kind.UNAVAILABLE
+        await world.service.tidy()
+    assert "replicas/ is gone" in world.librarian.beats[-1].trouble
+    assert (await world.service.status(ADMINISTRATOR)).replicas == 3
+    if below == "a mount point":
+        replicas.rmdir()
+    away.rename(replicas)
+    harmed.bystander.unlink()  # what comes back is not all that was there
+    expect_log("replica damaged")
+    await world.service.beat()
+    assert world.librarian.beats[-1].trouble == ""
+    await world.service.tidy()
+    assert [await world.state_of(r) for r in (harmed.reference, harmed.other)] == ["alive", "invalid"]
+
+
+def test_a_start_without_its_replicas_is_refused_and_makes_none(tmp_path: Path) -> None:
+    """A start must not take the empty mount point for what the disk holds."""
+    lay_out(tmp_path)
+    (tmp_path / "store.json").write_text('{"format": 1}')
+    for folder in (tmp_path / "replicas").iterdir():
+        folder.rmdir()
+    with pytest.raises(CheloniaError, match="replicas/ is gone") as caught:
+        FileBlobs(tmp_path)
+    assert caught.value.kind is Kind.BAD_CONFIG
+    assert os.listdir(tmp_path / "replicas") == []
