@@ -133,6 +133,8 @@ class ReplicaFacts:
         wanted: copies wanted at the time.
         created_ms: when the file was put.
         seal: the cluster's signature over the facts it knew (opaque to the Shepherd).
+        commit_within_ms: for so long after `created_ms` a transact may name the blob by these bytes: how long the
+            ticket was good. 0: not known; so a claimed copy of a blob that was named before.
     """
 
     blob: BlobId
@@ -144,6 +146,7 @@ class ReplicaFacts:
     wanted: int
     created_ms: Ms
     seal: str = ""
+    commit_within_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

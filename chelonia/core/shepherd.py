@@ -125,7 +125,7 @@ class ShepherdStatus:
     """State of one Shepherd, for administrators and tests.
 
     `store`: id of its store; `trouble`: why it is not ready, "" when it is. Reclaimable: `quarantined_bytes` by
-    `discard`, `unfinished_bytes` of interrupted uploads by themselves.
+    `discard`; by themselves `unfinished_bytes`, of uploads that were interrupted, or not committed in their time.
     """
 
     shepherd: ServiceId

@@ -200,13 +200,17 @@ class ShepherdService:
         quarantined = await node.ports.blobs.quarantined()
         leftovers = [r for r in await node.ports.blobs.leftovers() if self._uploads.pending(r) is None]
         unacknowledged = [stored.reference for stored in quarantined if not stored.committed]
+        ended_ms = now_ms + node.settings.unknown_grace_ms
+        late = [
+            held.size for held in map(node.index.get, node.index.uncommitted) if held and held.keep_until_ms <= ended_ms
+        ]
         old = self._aside
         self._aside = _Aside(
             {reference: old.leftovers.get(reference, now_ms) for reference in leftovers},
             {reference: old.quarantined.get(reference, now_ms) for reference in unacknowledged},
             now_ms,
             sum(max(stored.size, 0) for stored in quarantined),
-            sum([await node.ports.blobs.suspended(reference) for reference in leftovers]),
+            sum([await node.ports.blobs.suspended(reference) for reference in leftovers]) + sum(late),
         )
         node.reclaimable_bytes = self._aside.quarantined_bytes + self._aside.unfinished_bytes
 

@@ -140,6 +140,7 @@ def _facts(found: dict[str, str]) -> ReplicaFacts:
         wanted=_int(found, "wanted", 0),
         created_ms=Ms(_int(found, "createdMs", 0)),
         seal=found.get("seal", ""),
+        commit_within_ms=_int(found, "commitWithinMs", 0),
     )
 
 
@@ -179,6 +180,7 @@ def _put_take(item: PutRequest) -> tuple[str, Pairs]:
         ("purpose", item.purpose.value),
         *_given(("blob", facts.blob), ("name", facts.name), ("owner", facts.owner), ("seal", facts.seal)),
         *_numbers(("wanted", facts.wanted, 0), ("createdMs", facts.created_ms, 0), ("durable", item.durable, 1)),
+        *_numbers(("commitWithinMs", facts.commit_within_ms, 0)),
         *_given(("referenceID", item.reference), ("dn", item.dn), ("address", item.address)),
         *_numbers(("lifetimeMs", item.lifetime_ms, 0)),
         *(("forward", turl) for turl in item.forward),
@@ -317,6 +319,7 @@ _WHOLE_FACTS = record(
     Text("wanted", "wanted", INT),
     Text("createdMs", "created_ms", INT),
     extra("seal", "seal"),
+    extra("commitWithinMs", "commit_within_ms", 0, form=INT),
 )
 _RECORD = record(
     ReplicaRecord,

@@ -1,5 +1,7 @@
 """Tickets in TURLs, at a real Shepherd: good once, for one thing, in one pair of hands, for a while."""
 
+from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -10,9 +12,9 @@ from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia.core.shepherd import GetRequest, Purpose, PutRequest
 from chelonia_clients.client import Client, new_call
-from tests.cluster.harness import Cluster
+from tests.cluster.harness import Away, Cluster, now_ms
 from tests.cluster.load import fetch, put, turl_for_put, until_live
-from tests.support.polling import poll
+from tests.support.polling import poll, poll_async
 
 DATA = bytes(range(256)) * 40
 
@@ -114,6 +116,35 @@ async def test_an_expired_ticket_is_refused(cluster: Cluster) -> None:
         answer = cluster.request("GET", reading.turl)
         assert (answer.status, answer.kind) == (403, "expired")
         poll(lambda: cluster.request("PUT", writing.turl, body=DATA).status == 403, 20.0)
+
+
+async def test_bytes_that_nobody_commits_are_set_aside_after_their_ticket_however_often_it_is_killed_and_are_counted(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    cluster, name = own_cluster(), "shepherd1"
+    cluster.reconfigure(name, shepherd={"tuning": {"unknown_grace_ms": 4_000}})
+    await cluster.until_alive(name)
+    blob = BlobId("00000000-0000-4000-8000-000000000001")
+    facts = ReplicaFacts(blob, Guid(blob), "/x", Dn("/CN=a"), len(DATA), Checksums(), 1, now_ms())
+    async with cluster.ports("core", retry_ms=10_000) as ports:
+        wish = PutRequest("0", facts, Purpose.RECEIPT, ("http",), lifetime_ms=6_000)
+        [writing] = await ports.shepherds[name].put(Call(), (wish,))
+        assert cluster.request("PUT", writing.turl, "anonymous", body=DATA).status == 201
+        for _ in range(2):
+            cluster.wait_restarted(name, cluster.kill(name))
+            await cluster.until_serving(name)
+        assert cluster.replica_file(f"{cluster.url(name)} {writing.reference}").exists()
+        aside = cluster.data_dir(name) / "quarantine" / writing.reference
+        await poll_async(lambda: exists(aside), 60.0, what="it is set aside")
+
+        async def told() -> bool:
+            return (await cluster.nodes())[name].reclaimable_bytes == len(DATA)
+
+        await poll_async(told, 60.0, tolerate=Away, what="its space is counted")
+
+
+async def exists(path: Path) -> bool:
+    return path.exists()
 
 
 @pytest.mark.parametrize("query", ["", "?ticket=", "?ticket=nonsense", "?other=1", "?ticket=a&ticket=b"])

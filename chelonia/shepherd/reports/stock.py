@@ -54,8 +54,7 @@ class Stock:
         """Build the index from what is on the disk."""
         node = self._node
         settings, now_ms = node.settings, node.ports.clock.monotonic_ms()
-        keep_until_ms = now_ms + settings.ticket_lifetime_max_ms + settings.unknown_grace_ms
-        head = rows.at_rest(keep_until_ms)
+        head = rows.at_rest(now_ms + settings.unknown_grace_ms)  # the namespace has listed it
         notes = await node.ports.blobs.notes(head)
         self.mark = marks.decode(notes.mark)
         noted = sum(map(len, notes.parts.values()))
@@ -65,7 +64,7 @@ class Stock:
             scanned[page.prefix] = True
             self._take_page(page, notes)
             for stored in page.read:
-                await self._found(stored, keep_until_ms, unsure.get(stored.reference, b""))
+                await self._found(stored, unsure.get(stored.reference, b""))
         for prefix in [prefix for prefix, seen in scanned.items() if not seen]:
             self._miss_listed(notes.parts[prefix], notes.parts[prefix])
         for reference in unsure:
@@ -90,13 +89,14 @@ class Stock:
             self._node.index.miss(reference)
             self.lost[reference] = noted[reference]
 
-    async def _found(self, stored: StoredReplica, keep_until_ms: int, note: bytes) -> None:
-        node = self._node
+    async def _found(self, stored: StoredReplica, note: bytes) -> None:
+        node, clock, settings = self._node, self._node.ports.clock, self._node.settings
         if stored.size < 0 and not stored.committed:
             await node.ports.blobs.erase(stored.reference)  # a crash during a commit: only the record came to be
             node.index.miss(stored.reference)
             return
-        held = lifecycle.found(stored, keep_until_ms)
+        left_ms = lifecycle.left_ms(stored.facts, clock.now_ms(), settings) if stored.facts else 0
+        held = lifecycle.found(stored, clock.monotonic_ms() + left_ms)
         if held.alive and note == rows.DAMAGED:
             log.info("replica was found damaged before reference=%s; it is checked again", held.reference)
             held = lifecycle.unproven(held)

@@ -33,6 +33,8 @@ class Index:
         self._changed: dict[ReferenceId, None] = {}
         self.missing: dict[ReferenceId, None] = {}
         """What is not here, though the namespace may list it: noted until it has been told."""
+        self.uncommitted: dict[ReferenceId, None] = {}
+        """What no transact is known to have named."""
         self._count = 0
         self.total_bytes = 0
 
@@ -63,6 +65,9 @@ class Index:
         part.enter(held.reference, row)
         self._add(held.reference, row)
         self._keep_warm(held)
+        self.uncommitted.pop(held.reference, None)
+        if not held.committed:
+            self.uncommitted[held.reference] = None
 
     def load(self, page: Scanned) -> None:
         """Add the known replicas of a page: whole ones, whose facts were learned by an earlier start. What is here
@@ -76,6 +81,7 @@ class Index:
             page.known.pop(reference, None)
         for reference in page.uncommitted & page.known.keys():
             page.known[reference] = rows.uncommitted(page.known[reference])
+            self.uncommitted[reference] = None
         self._enter_blobs(page.known)
         self.total_bytes += rows.sizes_together(page.known.values())
         self._count += len(page.known)
@@ -99,6 +105,7 @@ class Index:
         self._forget(reference, self._part(reference[:PREFIX_CHARS]).take(reference))
         self._count -= 1
         del self._warm[reference]
+        self.uncommitted.pop(reference, None)
         self._changed[reference] = None
         return held
 

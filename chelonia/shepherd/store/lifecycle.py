@@ -17,6 +17,7 @@ from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId
 from chelonia.core.librarian import ReportedReplica
 from chelonia.core.replicas import PROVEN, Cause, Checksums, ReplicaFacts, ReplicaState, next_state
 from chelonia.core.shepherd import StoredReplica
+from chelonia.shepherd.settings import ShepherdSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,17 @@ def found(stored: StoredReplica, keep_until_ms: int) -> Held:
         stored.reference, facts.blob, facts.guid, facts.size, facts.checksums, facts.created_ms,
         ReplicaState.ALIVE if whole else ReplicaState.INVALID, stored.committed, keep_until_ms=keep_until_ms,
     )  # fmt: skip
+
+
+def left_ms(facts: ReplicaFacts, now_ms: Ms, settings: ShepherdSettings) -> int:
+    """For how much longer an uncommitted replica that a start finds is expected to be unknown: no start prolongs it.
+
+    Args:
+        now_ms: wall clock. One that was set back keeps a replica no longer than a ticket of now would.
+    """
+    grace_ms = settings.unknown_grace_ms
+    left = facts.created_ms + facts.commit_within_ms + grace_ms - now_ms
+    return min(max(left, 0), settings.ticket_lifetime_max_ms + grace_ms)
 
 
 def unproven(held: Held) -> Held:

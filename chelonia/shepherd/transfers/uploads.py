@@ -358,13 +358,14 @@ class Uploads:
 
     async def _store(self, pending: Pending, intake: Intake) -> Held:
         """Verify and make durable. Raises: CHECKSUM, EXPIRED (withdrawn), NO_SPACE, UNAVAILABLE."""
-        node, expected = self._node, pending.request.facts
+        node, request = self._node, pending.request
+        expected, commit_within_ms = request.facts, 0 if request.reference else max(request.lifetime_ms, 0)
         measured = intake.hasher.checksums()
         for known in (expected.checksums, pending.announced):
             if known.conflicts(measured):
                 raise _wrong_checksum(pending.reference, known, measured)
         _check_open(pending)
-        facts = replace(expected, size=intake.writer.offset, checksums=measured)
+        facts = replace(expected, size=intake.writer.offset, checksums=measured, commit_within_ms=commit_within_ms)
         releasing = node.background.start(intake.release())
         await intake.writer.commit(facts)
         await releasing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ FACTS = ReplicaFacts(
     2,
     Ms(1_700_000_000_000),
     "00ff",
+    3_600_000,
 )
 DOCUMENT = (Path(__file__).parents[3] / "docs/formats/tickets.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```text (\w+)\n(.+?)\n```", DOCUMENT, re.MULTILINE | re.DOTALL))
@@ -41,6 +42,18 @@ def refusal(raw: bytes) -> CheloniaError:
 
 def test_a_replica_record_has_the_bytes_of_the_document() -> None:
     assert records.encode_facts(FACTS).hex() == BLOCKS["record"].replace("\n", "")
+
+
+def test_a_record_of_software_before_says_not_for_how_long_it_may_be_named() -> None:
+    body = msgspec.to_builtins(FACTS)
+    body.pop("commit_within_ms")
+    raw = records.check_in(b"CHLR", b"\x01" + msgspec.msgpack.encode(body))
+    assert records.decode_facts(raw) == replace(FACTS, commit_within_ms=0)
+
+
+def test_what_later_software_adds_to_a_record_is_passed_over() -> None:
+    body = {**msgspec.to_builtins(FACTS), "later": 1}
+    assert records.decode_facts(records.check_in(b"CHLR", b"\x01" + msgspec.msgpack.encode(body))) == FACTS
 
 
 @given(

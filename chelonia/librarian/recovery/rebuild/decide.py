@@ -67,6 +67,8 @@ from chelonia.wire.snapshots import Manifest
 UPLOAD_MS: Final = 24 * 60 * 60 * 1000
 """The longest ticket there is (`ticket_lifetime_max_ms` of a Shepherd). A record is dated by its ticket, so an upload
 may begin so long before its file is named: a younger blob that a snapshot lacks need not have been deleted."""
+COMMIT_SLACK_MS: Final = 10 * 60 * 1000
+"""What the clocks of hosts may differ, and the last tries of a commit take, after a ticket has ended."""
 
 
 def through(basis: Basis, told: Sequence[ServiceId], away: Sequence[ServiceId]) -> list[Element]:
@@ -255,10 +257,19 @@ def _judge(record: ReplicaRecord, known: Known, basis: Basis) -> Verdict:
     if not record.committed:
         recent = basis.begun_ms is None or facts.created_ms >= basis.begun_ms - UPLOAD_MS
         verdict = _judge_genuine(facts, known, basis)
-        return _uncommitted(verdict, recent=recent) if true and basis.late else Verdict.UNCOMMITTED
+        believed = true and basis.late and not _never_named(facts, basis)
+        return _uncommitted(verdict, recent=recent) if believed else Verdict.UNCOMMITTED
     if not true:
         return Verdict.SHELTERED
     return Verdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, known, basis)
+
+
+def _never_named(facts: ReplicaFacts, basis: Basis) -> bool:
+    """Whether a transact that named the blob of such a record would have been before the snapshot, which lacks it. What
+    lies aside proves nothing: a Librarian of older metadata may have been asked."""
+    if basis.begun_ms is None or basis.holes or not facts.commit_within_ms:
+        return False
+    return facts.created_ms + facts.commit_within_ms + COMMIT_SLACK_MS < basis.begun_ms
 
 
 def _uncommitted(verdict: Verdict, *, recent: bool) -> Verdict:

@@ -1,5 +1,7 @@
 """What a record beside a replica is worth to a rebuild."""
 
+from dataclasses import replace
+
 import pytest
 
 from chelonia.core.ids import BlobId, Guid, Ms, ObjectId, ReferenceId
@@ -47,3 +49,34 @@ def test_bytes_whose_upload_began_before_another_was_committed_may_be_the_last_o
     other = StoredObject(ObjectId("blob:other"), 1, {"blob": {"file": guid, "created_ms": str(begun - 1)}})
     known = Known(StoredObject(ObjectId("-"), 0), file, (other,))
     assert rebuild.judge(record, known, Basis(KEY, Ms(begun), late=True)) is becomes
+
+
+@pytest.mark.parametrize("aside", [False, True])
+@pytest.mark.parametrize(
+    ("minutes_before", "within_ms", "how", "becomes"),
+    [
+        (75, HOUR, {}, Verdict.UNCOMMITTED),
+        (65, HOUR, {}, Verdict.SHELTERED),  # clocks differ, and a commit is tried again
+        (75, 2 * HOUR, {}, Verdict.SHELTERED),
+        (75, 0, {}, Verdict.SHELTERED),  # nobody knows for how long
+        (75, HOUR, {"holes": True}, Verdict.SHELTERED),
+        (75, HOUR, {"begun_ms": None}, Verdict.FILE),
+        (-5, HOUR, {}, Verdict.FILE),
+    ],
+)
+def test_what_a_transact_would_have_named_before_the_snapshot_was_never_committed(
+    minutes_before: int, within_ms: int, how: dict[str, object], becomes: Verdict, aside: bool
+) -> None:
+    """What its Shepherd does not know to be committed is left out only where the time of its commit was over when the
+    snapshot was begun, which lacks it: an acknowledged file is never left out."""
+    blob, guid, begun = BlobId("00000000-0000-4000-9000-b00000000001"), Guid("g"), Ms(100 * HOUR)
+    sealed = seal(KEY, blob, guid, name="/f", owner=JOE, wanted=2)
+    created = Ms(begun - minutes_before * HOUR // 60)
+    facts = ReplicaFacts(blob, guid, "/f", JOE, 1, Checksums(), 2, created, sealed, within_ms)
+    record = ReplicaRecord(ReferenceId("r"), ReplicaState.ALIVE, False, aside, facts)
+    unknown = Known(StoredObject(ObjectId("-"), 0), StoredObject(ObjectId("-"), 0))
+    basis = replace(Basis(KEY, begun, late=True), **how)  # type: ignore[arg-type]
+    assert rebuild.judge(record, unknown, basis) is becomes
+    assert rebuild.judge(replace(record, committed=True), unknown, basis) is not Verdict.UNCOMMITTED
+    listed = replace(unknown, blob=StoredObject(ObjectId("-"), 1, {"blob": {"file": guid, "size": "1"}}))
+    assert rebuild.judge(record, listed, basis) is Verdict.LISTED

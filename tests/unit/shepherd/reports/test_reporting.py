@@ -316,6 +316,55 @@ async def test_uncommitted_bytes_are_asked_for_until_their_grace_is_over_then_se
     await world.stop()
 
 
+@virtual
+async def test_no_start_prolongs_the_time_of_bytes_that_nobody_committed() -> None:
+    world = await World(unknown_grace_ms=20_000).start(run=True)
+    await world.send(await world.ticket(request(DATA, lifetime_ms=10_000)), DATA)
+    (reference,) = world.blobs.references()
+    for _ in range(3):
+        await world.pass_ms(9_000)
+        await world.restart(run=True)
+    assert await world.state_of(reference) == "alive"
+    await world.pass_ms(6_000)
+    assert await world.state_of(reference) == "none"
+    assert await world.quarantined() == 1
+    await world.stop()
+
+
+@virtual
+async def test_a_start_with_the_clock_set_back_keeps_such_bytes_no_longer_than_the_longest_ticket() -> None:
+    settings = {"unknown_grace_ms": 20_000, "ticket_lifetime_max_ms": 50_000}
+    world = await World(**settings).start(run=True)
+    await world.send(await world.ticket(request(DATA, lifetime_ms=10_000)), DATA)
+    world.clock.step_ms = -1_000_000_000
+    await world.restart(run=True)
+    await world.pass_ms(60_000)
+    assert await world.quarantined() == 0
+    await world.pass_ms(20_000)
+    assert await world.quarantined() == 1
+    await world.stop()
+
+
+@virtual
+async def test_bytes_that_nobody_committed_in_time_count_as_reclaimable() -> None:
+    world = await World(unknown_grace_ms=20_000).start(run=True)
+    world.librarian.failures = {"report": [Kind.NETWORK] * 1_000}  # nobody says that they are unknown
+    for number in (1, 2):
+        await world.send(await world.ticket(request(DATA, number, lifetime_ms=number * 20_000)), DATA)
+    counted = list[int]()
+    for _ in range(3):
+        await world.pass_ms(18_000)
+        await world.service.tidy()
+        await world.service.beat()
+        counted.append(world.librarian.beats[-1].reclaimable_bytes)
+    assert counted == [0, len(DATA), 2 * len(DATA)]
+    world.librarian.failures = {}
+    await world.pass_ms(60_000)
+    assert (await world.service.status(ADMINISTRATOR)).unfinished_bytes == 0
+    assert world.librarian.beats[-1].reclaimable_bytes == 2 * len(DATA), "they lie in quarantine now"
+    await world.stop()
+
+
 @pytest.mark.parametrize("broken", ["inventory", "heartbeat"])
 @virtual
 async def test_what_lies_aside_is_not_erased_by_age_before_it_is_asked_whether_it_is_named_now(broken: str) -> None:
