@@ -46,7 +46,7 @@ _DAMAGE = (errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.EISDIR, 
 """What says that the bytes are gone or rotten; anything else (no descriptors, no rights) says nothing about them."""
 FOREIGN: Final = ".foreign"
 """What a directory in a file's place is called in quarantine: nobody has ordered what is in it to be erased."""
-_IN_THE_WAY = (errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.EISDIR, errno.EXDEV, errno.ETXTBSY)
+_IN_THE_WAY = (errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR, errno.EXDEV)
 """What says that a name cannot be removed, and nothing about the disk."""
 
 
@@ -453,26 +453,13 @@ _GONE: Final = "its replicas/ is gone"
 
 def lay_out(root: Path) -> None:
     """Make the folders of a store, those of replicas before anything says whose they are."""
-    for folder in (root / "incoming", root / "quarantine", *_shards(root)):
-        folder.mkdir(parents=True, exist_ok=True)
-
-
-def _shards(root: Path) -> list[Path]:
-    return [root / "replicas" / f"{number:02x}" for number in range(256)]
+    for name in ("incoming", "quarantine", *(f"replicas/{number:02x}" for number in range(256))):
+        (root / name).mkdir(parents=True, exist_ok=True)
 
 
 def _is_laid_out(root: Path) -> bool:
     """Whether replicas/ is the store's: below a disk that is not mounted there it is missing or empty."""
-    shards = _shards(root)
-    return _is_directory(shards[0]) or _is_directory(shards[-1])
-
-
-def _is_directory(path: Path) -> bool:
-    """Raises: OSError of a medium that cannot tell."""
-    try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return (root / "replicas/00").is_dir() or (root / "replicas/ff").is_dir()
 
 
 def _read_identity(root: Path) -> StoreIdentity | None:
@@ -580,7 +567,8 @@ def _scan_names(folder: Path, listed: Iterable[str]) -> Iterator[StoredReplica]:
             continue
         path = folder / reference
         if reference + ERASING in names:
-            _erase_at(path)
+            with contextlib.suppress(CheloniaError):  # what is in the way is told when the order comes again
+                _erase_at(path)
             continue
         facts, committed = _read_record(path)
         yield StoredReplica(ReferenceId(reference), facts, _size(str(path)), committed)
@@ -629,7 +617,17 @@ def _erase(kept: Path, places: tuple[Path, ...]) -> bool:
 
 def _erase_at(place: Path) -> bool:
     """The record is renamed first: it is the intent, and whoever finds it after a crash goes on here. Without a record
-    there is nothing to be mistaken about."""
+    there is nothing to be mistaken about. Raises: CONFLICT, naming what is in the way."""
+    try:
+        return _take_away(place)
+    except OSError as error:
+        if error.errno not in _IN_THE_WAY:
+            raise
+        cause = f"{error.filename} cannot be removed: {error.strerror}; look what is there and move it away"
+        raise CheloniaError(Kind.CONFLICT, "erase", place.name, cause) from error
+
+
+def _take_away(place: Path) -> bool:
     intent = _with(place, ERASING)
     for record in (_with(place, COMMITTED), _with(place, UNCOMMITTED)):
         if os.path.lexists(record):
@@ -643,19 +641,13 @@ def _erase_at(place: Path) -> bool:
 
 
 def _remove(part: Path) -> None:
-    """Remove a file; what else is in its place goes to quarantine. Raises: CONFLICT, naming what is in the way."""
-    try:
-        if stat.S_ISDIR(os.lstat(part).st_mode):
-            quarantine = part.parent if part.parent.name == "quarantine" else part.parents[2] / "quarantine"
-            os.replace(part, quarantine / f"{part.name}{FOREIGN}")
-            _fsync_directory(quarantine)
-        else:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        if error.errno not in _IN_THE_WAY:
-            raise
-        cause = f"{part} cannot be removed: {error.strerror}; look what is there and move it away"
-        raise CheloniaError(Kind.CONFLICT, "erase", part.name, cause) from error
+    """Remove a file; a directory in its place goes to quarantine."""
+    if stat.S_ISDIR(os.lstat(part).st_mode):
+        quarantine = part.parent if part.parent.name == "quarantine" else part.parents[2] / "quarantine"
+        os.replace(part, quarantine / f"{part.name}{FOREIGN}")
+        _fsync_directory(quarantine)
+    else:
+        part.unlink(missing_ok=True)
 
 
 def _move_aside(source: Path, target: Path) -> None:
