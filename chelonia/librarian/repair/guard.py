@@ -161,8 +161,7 @@ class Slots:
 
 
 class Sparing:
-    """Which Shepherds, or single orders to one, are left alone for a while: each that has failed, longer with each failure
-    in a row."""
+    """Which Shepherds, or single orders, are left alone: each that has failed, longer with each failure in a row."""
 
     def __init__(self, first_ms: int, max_ms: int) -> None:
         self._first_ms = first_ms

@@ -137,6 +137,7 @@ async def test_what_differs_is_told_and_nothing_else() -> None:
     world.librarian.failures["report"] = [Kind.NETWORK] * 50
     late = await world.store(b"late", 9)
     await world.pass_ms(2_000)
+    await world.stop_hard()  # else the scrub may find out before
     await world.blobs.erase(gone)
     world.blobs.truncate(cut, 1)
     world.librarian.failures.clear()
