@@ -23,7 +23,7 @@ class HttpBytes:
 
     async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int) -> Arrived:
         """Send a body to where it was placed."""
-        done = await self._transfers.push(placed.turl, body, size, patient=True)
+        done = await self._transfers.push(placed.turl, body, size)
         if not done.complete:
             raise CheloniaError(
                 Kind.INCOMPLETE, "PUT", cause=f"only {done.offset} bytes of it were kept; send it again"

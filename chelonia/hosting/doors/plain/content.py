@@ -27,8 +27,9 @@ REDIRECTED_BYTES_MIN: Final = 256 * 1024
 """A file this large is worth a second connection."""
 STAY_HERE: Final = ("curl/", "davfs2/", "cadaver/", "litmus/", "Microsoft-WebDAV", "WebDAVFS/", "gvfs/")
 """Clients (`User-Agent`) that do not follow a redirect unless told to."""
-KEPT_BYTES_MAX: Final = 1024 * 1024
-"""A body up to this size is kept here, so that it can be sent to other Shepherds when the first ones fail."""
+KEPT_BYTES_MAX: Final = 64 * 1024
+"""A body up to this size is kept here, so that it can be sent to other Shepherds when the first ones fail: with all
+connections of a listener at it, 128 MiB."""
 TRIES: Final = 3
 BINARY: Final = "application/octet-stream"
 SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
