@@ -31,7 +31,7 @@ from chelonia.hosting.doors.grants import RegistryPace
 from chelonia.hosting.doors.http_server import Limits
 from chelonia.hosting.logging_setup import LogSettings
 from chelonia.hosting.net.http_client import ClientLimits
-from chelonia.hosting.net.tls import check_key_mode
+from chelonia.hosting.net.tls import TlsSettings, check_key_mode, load_trust
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.shepherd.settings import ShepherdSettings
 
@@ -396,7 +396,7 @@ def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
         ("tls.cert", config.tls.cert, Path.read_bytes),
         ("tls.key", config.tls.key, check_key_mode),
         ("tls.key", config.tls.key, Path.read_bytes),
-        ("tls.ca_dir", config.tls.ca_dir, lambda path: list(path.iterdir())),
+        ("tls.ca_dir", config.tls.ca_dir, lambda path: load_trust(TlsSettings(ca_dir=path))),
         ("bartender.token_key_file", secret, read_secret),
     )
     told = ""

@@ -37,7 +37,7 @@ from chelonia.wire.headers import REQUEST_ID_HEADER
 log = logging.getLogger("chelonia.http.server")
 
 
-_OF_THE_CONNECTION = (Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNTRUSTED, Kind.EXPIRED)
+_OF_THE_CONNECTION = (Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNTRUSTED, Kind.EXPIRED, Kind.NOT_SUPPORTED)
 """What another connection may be rid of: a client that has a new certificate shows it on the next one."""
 _BREAKS = (ConnectionError, ssl.SSLError, RequestPayloadError, ClientPayloadError, HttpProcessingError)
 """What a body ends with that does not come whole."""
@@ -210,6 +210,7 @@ class HttpServer:
         started = self._parts.clock.monotonic_ms()
         request = self._request(raw, Peer(address=raw.remote or ""))
         try:
+            _check_coding(raw)
             request = self._request(raw, self._peer(raw))
             answer = await self._door(request)
         except CheloniaError as error:
@@ -429,6 +430,14 @@ class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
             self.logger.debug("connection lost: %s", fault)
         else:
             super().log(level, msg, *args, **kwargs)
+
+
+def _check_coding(raw: web.BaseRequest) -> None:
+    """Refuse a transfer coding that would have to be undone. Raises: NOT_SUPPORTED. Source: RFC 9112 section 6.1."""
+    codings = raw.headers.getall("Transfer-Encoding", ())
+    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
+        cause = f"Transfer-Encoding {', '.join(codings)[:80]!a} is not supported: send chunked alone"
+        raise CheloniaError(Kind.NOT_SUPPORTED, raw.method, cause=cause)
 
 
 async def _body(raw: web.BaseRequest, limits: Limits, clock: Clock) -> AsyncIterator[bytes]:

@@ -311,11 +311,13 @@ def proxy_language(cert: x509.Certificate) -> x509.ObjectIdentifier | None:
     Raises: UNTRUSTED if the proxyCertInfo extension is malformed.
     Source: RFC 3820 section 3.8 (ProxyCertInfo).
     """
-    value = _extension(cert, PROXY_CERT_INFO)
-    if value is None:
+    extension = _extension(cert, PROXY_CERT_INFO)
+    if extension is None:
         return None
     try:
-        return _policy_language(value)
+        if not extension.critical:
+            raise ValueError("it is not critical")
+        return _policy_language(extension.value.value)
     except (ValueError, IndexError) as error:
         raise CheloniaError(Kind.UNTRUSTED, "identify", "", f"malformed proxyCertInfo: {error}") from error
 
@@ -400,21 +402,31 @@ def _proxies(chain: Chain) -> tuple[int, bool]:
     return len(chain), limited
 
 
-def _extension(cert: x509.Certificate, oid: x509.ObjectIdentifier) -> bytes | None:
-    """The raw value of an extension that `cryptography` does not know; None if absent."""
-    for extension in cert.extensions:
-        if extension.oid == oid and isinstance(extension.value, x509.UnrecognizedExtension):
-            return extension.value.value
-    return None
+def _extension(cert: x509.Certificate, oid: x509.ObjectIdentifier) -> x509.Extension[x509.UnrecognizedExtension] | None:
+    """An extension that `cryptography` does not know; None if absent."""
+    return next((extension for extension in cert.extensions if extension.oid == oid), None)
 
 
 def _policy_language(value: bytes) -> x509.ObjectIdentifier:
-    """Read ProxyCertInfo ::= SEQUENCE { [INTEGER], SEQUENCE { OBJECT IDENTIFIER, [OCTET STRING] } }."""
-    body = _expect(value, 0x30)[0]
+    """Read ProxyCertInfo ::= SEQUENCE { [INTEGER (0..MAX)], SEQUENCE { OBJECT IDENTIFIER, [OCTET STRING] } }.
+
+    Raises: ValueError for what RFC 3820 section 3.8 forbids: a negative path length, a policy beside inheritAll.
+    """
+    body, behind = _expect(value, 0x30)
     if body[0] == 0x02:
-        body = _expect(body, 0x02)[1]
-    policy = _expect(body, 0x30)[0]
-    return _object_identifier(_expect(policy, 0x06)[0])
+        length, body = _expect(body, 0x02)
+        if not length or length[0] & 0x80:
+            raise ValueError("the path length is negative")
+    policy, after = _expect(body, 0x30)
+    oid, rest = _expect(policy, 0x06)
+    language = _object_identifier(oid)
+    if rest and language == INHERIT_ALL:
+        raise ValueError("a policy beside inheritAll")
+    if rest:
+        rest = _expect(rest, 0x04)[1]
+    if behind or after or rest:
+        raise ValueError("bytes behind its end")
+    return language
 
 
 def _expect(data: bytes, tag: int) -> tuple[bytes, bytes]:

@@ -57,10 +57,13 @@ from chelonia.wire import compact
 
 HTTP: Final = "http/1.1"
 """What is spoken after a handshake unless both ends agree on something else (RFC 7301)."""
+TLS_1_2_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""What TLS 1.2 may agree on: forward secrecy and authenticated encryption, no CBC, no SHA-1. TLS 1.3 has no other."""
 DAY_MS: Final = 24 * 3600 * 1000
 TRUST_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 """One file of a trust directory: the largest CRLs of grid CAs are a few MiB."""
 X509_V_ERR_CERT_HAS_EXPIRED: Final = 10
+UNLIMITED: Final = "it has no signing policy, so it may issue every name, an administrator's too: write one"
 _KEY_MODES: Final = (0o400, 0o600)
 _CA_FILE: Final = re.compile(r"[0-9a-f]{8}\.[0-9]{1,3}\Z")
 _CRL_FILE: Final = re.compile(r"[0-9a-f]{8}\.r[0-9]{1,3}\Z")
@@ -156,6 +159,12 @@ class Trust:
     policies: Mapping[str, tuple[SigningPolicy, ...]]
     problems: Mapping[str, str]
     anchors: frozenset[bytes]
+
+    @property
+    def unlimited(self) -> tuple[Dn, ...]:
+        """The CAs that may issue another's names: those without a signing policy, where there are several."""
+        names = sorted({subject_dn(cert) for cert in self.cas})
+        return tuple(ca for ca in names if ca not in self.policies) if len(names) > 1 else ()
 
     def check(self, chain: Chain, now_ms: Ms) -> Ms:
         """Refuse a chain that OpenSSL verified but a CRL or a signing policy forbids.
@@ -340,9 +349,20 @@ def load_trust(settings: TlsSettings) -> Trust:
     problems: dict[str, str] = {}
     crls = _read_crls(files, cas, problems)
     policies = _read_policies(files, cas, problems)
-    for ca, problem in problems.items():
-        _log.warning('event=ca-unusable ca="%s" reason="%s"', ca, problem)
-    return Trust(certs, crls, policies, problems, frozenset(map(fingerprint, certs)))
+    trust = Trust(certs, crls, policies, problems, frozenset(map(fingerprint, certs)))
+    for ca in trust.unlimited:
+        _log.warning('event=ca-unlimited ca="%s" reason="%s"', ca, UNLIMITED)
+    return trust
+
+
+def _unusable(path: Path, error: OSError | ValueError, cas: _Cas, problems: dict[str, str]) -> None:
+    """Note that a file's CAs cannot be relied on. Callers are told its name alone; the log says where it lies."""
+    what = "CRL" if _is_crl(path) else "signing policy" if _is_policy(path) else "CA file"
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    for cert in _owners(path, cas):
+        ca = subject_dn(cert)
+        problems[ca] = f"{what} {path.name} cannot be read: {reason}"
+        _log.warning('event=ca-unusable ca="%s" file="%s" reason="%s"', ca, path, reason)
 
 
 def load_own_chain(settings: TlsSettings, now_ms: Ms) -> Chain:
@@ -533,6 +553,7 @@ def _inspect_server(identities: IdentityCache, expected_dn: Dn | None, tls: TlsO
 def _furnish(context: ssl.SSLContext, settings: TlsSettings, trust: Trust, protocols: Sequence[str]) -> None:
     """Set what both ends share; `protocols` to be spoken, the first that both know (ALPN)."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(TLS_1_2_CIPHERS)
     context.verify_flags |= ssl.VerifyFlags.VERIFY_ALLOW_PROXY_CERTS
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.set_alpn_protocols(list(protocols))
@@ -629,7 +650,7 @@ def _read_crls(files: Iterable[Path], cas: _Cas, problems: dict[str, str]) -> di
             blocks = _PEM_CRL.findall(data) or ([] if bundle else [data])
             crls = [_load_crl(block, path, cas) for block in blocks]
         except (OSError, ValueError) as error:
-            problems.update((subject_dn(cert), f"CRL {path} cannot be read: {error}") for cert in _owners(path, cas))
+            _unusable(path, error, cas, problems)
             continue
         for crl in crls:
             owners = [] if bundle else [subject_dn(cert) for cert in _owners(path, cas)]
@@ -673,8 +694,7 @@ def _read_policies(files: Iterable[Path], cas: _Cas, problems: dict[str, str]) -
         try:
             policies = parse_signing_policy(_read(path).decode("utf-8"))
         except (OSError, ValueError) as error:
-            text = f"signing policy {path} cannot be read: {error}"
-            problems.update((subject_dn(cert), text) for cert in _owners(path, cas))
+            _unusable(path, error, cas, problems)
             continue
         for cert in _owners(path, cas):
             # a file for this CA that names it nowhere allows it nothing

@@ -20,7 +20,7 @@ from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import Credential, explain_file, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient, Sending
 from chelonia.hosting.net.rpc_client import Link, Patience, remote_bartender
-from chelonia.hosting.net.tls import DAY_MS, TlsSettings, Trust, load_trust
+from chelonia.hosting.net.tls import DAY_MS, UNLIMITED, TlsSettings, Trust, load_trust
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.client import Client
 from chelonia_clients.connect import ask_password, explicit_files, find, open_http, surroundings
@@ -101,6 +101,8 @@ def _look_at_cas(report: Report, settings: Settings) -> Trust | None:
     report.good("CAs", f"{len(trust.cas)} in {where}, {len(crls)} CRLs, {len(trust.policies)} signing policies")
     for ca, problem in sorted(trust.problems.items()):
         report.bad("CAs", f"everything by {ca} is refused: {problem}", "repair or remove that file")
+    for ca in trust.unlimited:
+        report.note("CAs", f"{ca}: {UNLIMITED}")
     now = _now()
     for crl in sorted(crls, key=lambda each: each.source):
         if crl.next_update_ms <= now:

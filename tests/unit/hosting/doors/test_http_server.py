@@ -89,6 +89,14 @@ async def test_every_answer_names_its_request() -> None:
         assert forged.headers["X-Request-Id"] not in ("", "a b")
 
 
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"identity, chunked"])
+async def test_a_coding_that_would_have_to_be_undone_is_not_implemented(coding: bytes) -> None:
+    raw = b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: " + coding + b"\r\n\r\n1\r\na\r\n0\r\n\r\n"
+    async with plain(echo) as server:
+        assert (await talk(server, raw, GET)).count(b"HTTP/1.1 501") == 1
+        assert b" 200 " in await talk(server, raw.replace(coding, b"Chunked") + GET)
+
+
 # --- bad input -----------------------------------------------------------------------------------------------------
 
 

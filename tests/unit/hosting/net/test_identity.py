@@ -225,6 +225,38 @@ def test_a_malformed_proxy_extension_is_an_error_value(grid: Grid, value: bytes)
     assert caught.value.kind is Kind.UNTRUSTED
 
 
+INHERIT = b"\x06\x08\x2b\x06\x01\x05\x05\x07\x15\x01"
+POLICY = b"\x30\x0a" + INHERIT
+
+
+def info(content: bytes) -> bytes:
+    return bytes((0x30, len(content))) + content
+
+
+@pytest.mark.parametrize(
+    ("value", "critical", "why"),
+    [
+        (info(POLICY), False, "not critical"),
+        (info(POLICY) + b"\x05\x00", True, "behind"),
+        (info(POLICY + b"\x05\x00"), True, "behind"),
+        (info(b"\x02\x01\xff" + POLICY), True, "negative"),
+        (info(b"\x30\x0d" + INHERIT + b"\x04\x01x"), True, "beside inheritAll"),
+    ],
+)
+def test_a_proxy_extension_that_rfc_3820_forbids_is_refused(grid: Grid, value: bytes, critical: bool, why: str) -> None:
+    user = grid.user().certificate
+    builder = x509.CertificateBuilder(
+        user.subject, user.subject, make_key(P256).public_key(), 1, user.not_valid_before_utc, user.not_valid_after_utc
+    )
+    builder = builder.add_extension(x509.UnrecognizedExtension(identity.PROXY_CERT_INFO, value), critical=critical)
+    with pytest.raises(CheloniaError, match=why):
+        identity.proxy_language(builder.sign(grid.ca.issued.key, hashes.SHA256()))
+
+
+def test_a_proxy_with_a_path_length_is_taken(grid: Grid) -> None:
+    assert identity._policy_language(info(b"\x02\x01\x00" + POLICY)) == identity.INHERIT_ALL
+
+
 def test_bytes_that_are_no_certificate_are_an_error_value() -> None:
     with pytest.raises(CheloniaError) as caught:
         identity.load_certificate(b"\x30\x00")

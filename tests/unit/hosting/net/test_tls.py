@@ -179,6 +179,7 @@ def test_others_of_that_ca_are_not_refused(grid: Grid) -> None:
     assert store.identify(side).dn == JANE
 
 
+@pytest.mark.expect_log("event=ca-unlimited")
 def test_a_revoked_intermediate_refuses_what_it_issued(grid: Grid) -> None:
     below = grid.ca.issue_ca(grid.root / "below", "/O=Grid/OU=Below/CN=Sub CA", grid.now)
     user = below.issue_user("/O=Grid/OU=Below/CN=Joe", grid.now)
@@ -217,7 +218,38 @@ def test_a_crl_that_cannot_be_read_refuses_its_ca(grid: Grid) -> None:
     for path in grid.trust_dir.glob("*.r0"):
         certificates.write_file(path, b"-----BEGIN X509 CRL-----\nrubbish\n-----END X509 CRL-----\n", 0o444)
     store, side = meet_unchecked(grid)
-    assert "cannot be read" in refusal(lambda: store.identify(side)).cause
+    cause = refusal(lambda: store.identify(side)).cause
+    assert "cannot be read" in cause
+    assert str(grid.trust_dir) not in cause
+
+
+@pytest.mark.expect_log("event=ca-unlimited")
+def test_a_second_ca_without_a_policy_is_warned_of(
+    grid: Grid, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert grid.server().trust.unlimited == ()
+    other = CertificateAuthority.create(tmp_path / "other", "/O=Other/CN=Other CA", grid.now, kind=P256)
+    for path in other.trust_dir.glob("*.0"):
+        certificates.write_file(grid.trust_dir / path.name, path.read_bytes(), 0o444)
+    assert grid.server().trust.unlimited == ("/O=Other/CN=Other CA",)
+    assert 'ca="/O=Other/CN=Other CA"' in caplog.text
+    for path in other.trust_dir.glob("*.signing_policy"):
+        certificates.write_file(grid.trust_dir / path.name, path.read_bytes(), 0o444)
+    assert grid.server().trust.unlimited == ()
+
+
+def test_tls_1_2_agrees_on_no_cbc(grid: Grid) -> None:
+    store = grid.server()
+    context = store._current(OPTIONAL)
+    names = [cipher["name"] for cipher in context.get_ciphers() if cipher["protocol"] == "TLSv1.2"]
+    assert names
+    assert all("GCM" in name or "CHACHA20" in name for name in names), names
+    old = ssl.create_default_context(cafile=None)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    old.set_ciphers("ECDHE-ECDSA-AES128-SHA:ECDHE-RSA-AES128-SHA")
+    with pytest.raises(ssl.SSLError):
+        handshake(store.server_context(OPTIONAL), old)
 
 
 def test_a_crl_signed_by_another_refuses(grid: Grid, tmp_path: Path) -> None:
