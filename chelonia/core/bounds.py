@@ -45,11 +45,21 @@ SOAP_BODY_MS: Final = 60_000
 SOAP_SMALL_BYTES: Final = 64 * 1024
 """A SOAP message up to this size needs no room among the large ones."""
 SOAP_LARGE_BODIES_MAX: Final = 32
-"""Larger SOAP messages of one service in memory at once: 256 MiB."""
+"""Larger SOAP messages of one service in memory at once: 256 MiB; as many again of approved services."""
+SOAP_LARGE_BODIES_PER_OWNER_MAX: Final = 2
+"""Of these, one user's or one stranger's address's: one on its way while another is answered."""
+SOAP_LARGE_SHOW_MS: Final = 1_000
+"""A large message arrives at least so long before it may give way to another as the slowest."""
+SOAP_DECODED_AT_ONCE_BYTES: Final = 1024 * 1024
+"""A larger SOAP message is decoded in a thread: 8 MiB cost half a second, longer than the A-Hash's lease."""
 XML_DEPTH_MAX: Final = 32
 """Nesting of elements; the deepest message of ours has 9."""
 XML_ELEMENTS_MAX: Final = 200_000
 """Elements of one message: bounds what parsing can cost."""
+XML_ATTRIBUTES_MAX: Final = 20_000
+"""Attributes of one message: ours have one for each text that is escaped, and those of tools a few an element."""
+XML_ESCAPED_BYTES_MAX: Final = 6 * VALUE_BYTES_MAX
+"""One text with escapes, before they are undone: the largest value, each character as `\\uXXXX`."""
 BULK_ELEMENTS_MAX: Final = 1000
 """Request elements of one call."""
 FILTER_MAX: Final = 100
@@ -64,6 +74,14 @@ HTTP_SEND_IDLE_MS: Final = 30_000
 """A client that takes no byte of an answer for so long is cut off."""
 CONNECTIONS_MAX: Final = 2000
 """Open connections of one listener: about 50 KiB each under TLS."""
+CONNECTIONS_RESERVED: Final = 200
+"""Of these, kept for approved services and administrators: strangers and users cannot shut them out."""
+CONNECTIONS_PER_ADDRESS_MAX: Final = 64
+"""Without a certificate, from one address (of IPv6: one network of 64 bits): more than a browser or a host needs."""
+CONNECTIONS_PER_DN_MAX: Final = 256
+"""Of one user: the pool of one client; jobs on many hosts that run under one DN take turns beyond it."""
+FIRST_REQUEST_MS: Final = 5_000
+"""From the TLS handshake to the end of the first request's head, of who is no approved service."""
 RANGES_MAX: Final = 1024
 """Byte ranges of one GET: a basket group of a ROOT file asks for some hundreds."""
 

@@ -53,6 +53,7 @@ from chelonia.hosting.doors.grants import Registry, Source
 from chelonia.hosting.doors.guarded import Guarded, GuardParts
 from chelonia.hosting.doors.http_server import HttpServer, Listener, ServerParts
 from chelonia.hosting.doors.jobs_door import JobsDoor
+from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import Parts
 from chelonia.hosting.doors.routes import Readiness, Routes, observer
@@ -135,7 +136,8 @@ class Node:
         self._jobs = Jobs(self._clock)
         self._all_jobs: dict[str, Callable[[], Jobs]] = {"node": lambda: self._jobs}
         self._registry = Registry(trusted(config), self._registry_source(), self._clock, config.registry)
-        self._parts = SoapParts(self._registry, self._metrics, self._horizon)
+        self._notes = LimitNotes(self._metrics.limited)
+        self._parts = SoapParts(self._registry, self._metrics, self._horizon, self._notes)
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serve until told to stop; returns the exit code. Raises: CheloniaError when it cannot start."""
@@ -188,7 +190,10 @@ class Node:
             offered = {name: port for name, port in self._offered.items() if name in section.serves}
             door = CompactDoor(offered, CompactParts(self._registry, self._horizon, self._metrics.operation))
             guarded = self._guarded if "turl" in section.serves else None
-            parts = ServerParts(self._clock, self._ids, self._tls.identify, observer(self._metrics), door, guarded)
+            parts = ServerParts(
+                self._clock, self._ids, self._tls.identify, observer(self._metrics), door, guarded,
+                self._registry.has_role, self._notes,
+            )  # fmt: skip
             server = HttpServer(serve, listener, parts, self._config.limits)
             await server.start()
             self._servers.append(server)

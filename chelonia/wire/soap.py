@@ -8,7 +8,7 @@ a traceback. Faults are sent with HTTP 500 as SOAP 1.1 section 6.2 says; the ori
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,10 +60,12 @@ def encode_request(
     return _envelope(service, operation.name, service.prefix, operation.request.encode(full))
 
 
-def decode_request(service: Service, body: bytes) -> Request | InformationRequest:
-    """Read a request.
+def decode_request(
+    service: Service, body: bytes, may: Callable[[str], None] = lambda name: None
+) -> Request | InformationRequest:
+    """Read a request; `may` is asked for the operation before its arguments are looked at.
 
-    Raises: BAD_XML, TOO_LARGE, BAD_REQUEST, BAD_NAME; UNKNOWN_OPERATION with the original's words
+    Raises: what `may` does; BAD_XML, TOO_LARGE, BAD_REQUEST, BAD_NAME; UNKNOWN_OPERATION with the original's words
     (`wrong namespace. expected: ...`, `wrong request (...)`).
     """
     node = _first_of_body(parse(body))
@@ -76,6 +78,7 @@ def decode_request(service: Service, body: bytes) -> Request | InformationReques
     operation = service.by_name.get(name)
     if operation is None:
         raise CheloniaError(Kind.UNKNOWN_OPERATION, "", service.name, f"wrong request ({_shown(name)})")
+    may(name)
     try:
         args = operation.request.decode(node)
     except CheloniaError as error:

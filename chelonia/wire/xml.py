@@ -30,6 +30,11 @@ _ESCAPE = re.compile(r"\\(?:\\|u([0-9a-f]{4})|.?)", re.DOTALL)
 _TOO_DEEP = etree.XPath(f"boolean({'/*' * (bounds.XML_DEPTH_MAX + 1)})")
 _SMALL_BYTES = 4 * bounds.XML_ELEMENTS_MAX
 """No element is shorter than `<a/>`: a smaller body cannot hold too many."""
+_FEW_ATTRIBUTES_BYTES = 6 * bounds.XML_ATTRIBUTES_MAX
+"""No attribute is shorter than ` a=""`, in UTF-8 with the blank before it: a smaller body cannot hold too many."""
+_ATTRIBUTE = re.compile(rb"=\s*[\"']")
+_TAG = re.compile(rb"<(?:[^<>\"']|\"[^<\"]*\"|'[^<']*')*")
+_QUOTED = re.compile(rb"\"[^\"]*\"|'[^']*'")
 _ENCODINGS = frozenset({"UTF-8", "UTF8", "US-ASCII", "ASCII"})
 
 
@@ -43,6 +48,8 @@ def parse(body: bytes, limit_bytes: int = bounds.SOAP_BODY_BYTES_MAX) -> Node:
         raise CheloniaError(Kind.TOO_LARGE, cause=f"the message has {len(body)} bytes, at most {limit_bytes} are taken")
     if len(body) > _SMALL_BYTES and body.count(b"<") - body.count(b"</") > bounds.XML_ELEMENTS_MAX:
         raise CheloniaError(Kind.TOO_LARGE, cause=f"more than {bounds.XML_ELEMENTS_MAX} elements in one message")
+    if len(body) > _FEW_ATTRIBUTES_BYTES and len(_ATTRIBUTE.findall(body)) > bounds.XML_ATTRIBUTES_MAX:
+        _check_attributes(body)
     try:
         root = etree.fromstring(body, _parser())
     except (etree.XMLSyntaxError, ValueError, LookupError) as error:
@@ -70,6 +77,9 @@ def text_of(node: Node) -> str:
     """The text of a leaf, backslash escapes undone where the element says so. Raises: BAD_XML on a bad escape."""
     text = node.text or ""
     if "\\" in text and node.get(ESCAPED_ATTRIBUTE) == "1":
+        if len(text) > bounds.XML_ESCAPED_BYTES_MAX:
+            cause = f"a text with escapes has {len(text)} characters, at most {bounds.XML_ESCAPED_BYTES_MAX} are taken"
+            raise CheloniaError(Kind.TOO_LARGE, cause=cause)
         return _unescape(text)
     return text
 
@@ -131,6 +141,13 @@ def _malformed(body: bytes, error: Exception) -> CheloniaError:
     words = " ".join(str(error).removesuffix("(<string>, line 1)").split())
     reason = words.encode("ascii", "backslashreplace").decode("ascii")[:200] or "empty document"
     return CheloniaError(Kind.BAD_XML, cause=f"not well-formed XML: {reason}")
+
+
+def _check_attributes(body: bytes) -> None:
+    """Count attributes in tags alone: text may hold what looks like one. Raises: TOO_LARGE."""
+    count = sum(len(_QUOTED.findall(tag)) for tag in _TAG.findall(body))
+    if count > bounds.XML_ATTRIBUTES_MAX:
+        raise CheloniaError(Kind.TOO_LARGE, cause=f"more than {bounds.XML_ATTRIBUTES_MAX} attributes in one message")
 
 
 def _check_depth(root: Node) -> None:

@@ -98,6 +98,11 @@ class Registry:
                 self._grants[dn] = grant
         return NOTHING if dn == ANONYMOUS else grant
 
+    def has_role(self, dn: Dn) -> bool:
+        """Whether `dn` is known at once to have a role here."""
+        grant = self.known(dn)
+        return grant is not None and bool(grant.roles)
+
     def _worth_reading(self, dn: Dn) -> bool:
         """Whether an unknown caller might be known after another read; nobody waits for a registry that is away."""
         if self._source is None or not self._reachable:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import ClientPayloadError, web
@@ -27,7 +27,9 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.hosting.doors.compact_server import CompactConnection, CompactDoor
+from chelonia.hosting.doors.connection_shares import ConnectionTable, Rank, Shares, owner_of
 from chelonia.hosting.doors.guarded import Guarded
+from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.net.http_messages import Answer, Door, Peer, Request, WhenClosed, error_answer
 from chelonia.hosting.net.identity import Identity, TlsObject
@@ -41,6 +43,8 @@ _OF_THE_CONNECTION = (Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNTRUSTED, Kind.EXPIRE
 """What another connection may be rid of: a client that has a new certificate shows it on the next one."""
 _BREAKS = (ConnectionError, ssl.SSLError, RequestPayloadError, ClientPayloadError, HttpProcessingError)
 """What a body ends with that does not come whole."""
+_CLOSED = "Connection closed."
+"""What aiohttp's RuntimeError says when the rest of a refused body is read and the client has gone."""
 Identify = Callable[[TlsObject | None], Identity]
 """Tells who is at the other end of a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
 Observe = Callable[[Request, int, int, int], None]
@@ -56,12 +60,22 @@ class Limits:
     body_rate_bytes_per_s_min: int = bounds.HTTP_BODY_RATE_BYTES_PER_S_MIN
     send_idle_ms: int = bounds.HTTP_SEND_IDLE_MS
     connections_max: int = bounds.CONNECTIONS_MAX
+    connections_reserved: int = bounds.CONNECTIONS_RESERVED
+    connections_per_address_max: int = bounds.CONNECTIONS_PER_ADDRESS_MAX
+    connections_per_dn_max: int = bounds.CONNECTIONS_PER_DN_MAX
+    first_request_ms: int = bounds.FIRST_REQUEST_MS
     keepalive_ms: int = 75_000
     handshake_ms: int = 10_000
     linger_ms: int = 3_000
     """How long the rest of a refused body is read and dropped, so that the sender gets to see the refusal."""
     identity_ms: int = 1_000
     """How long an open connection's identity counts before expiry and revocation are looked at again."""
+
+    @property
+    def shares(self) -> Shares:
+        """Who may hold how many connections; a small listener keeps at most half for known services."""
+        reserve = min(self.connections_reserved, self.connections_max // 2)
+        return Shares(self.connections_max, reserve, self.connections_per_address_max, self.connections_per_dn_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,9 @@ class ServerParts:
     """What connections that agree on the compact encoding speak to; the listener's TLS has to offer it."""
     guarded: Guarded | None = None
     """Has HTTP connections cut when this process stands still."""
+    known: Callable[[Dn], bool] = lambda dn: False
+    """Whether a DN is that of an approved service or an administrator, as far as is known at once."""
+    notes: LimitNotes = field(default_factory=LimitNotes)
 
 
 class HttpServer:
@@ -121,7 +138,7 @@ class HttpServer:
         limits = self._limits
         self._acceptor = _Acceptor(
             self._serve,
-            limits.connections_max,
+            _Newcomers(self._parts, limits),
             self._parts.guarded,
             keepalive_timeout=limits.keepalive_ms / 1000,
             lingering_time=limits.linger_ms / 1000,
@@ -173,9 +190,13 @@ class HttpServer:
     async def _serve(self, raw: web.BaseRequest) -> web.StreamResponse:
         self._active[id(raw)] = raw
         self._idle.clear()
+        assert self._acceptor is not None
+        table = self._acceptor.newcomers.table
+        table.busy(raw.protocol)
         try:
             return await self._exchange(raw)
         finally:
+            table.idle(raw.protocol)
             del self._active[id(raw)]
             self._mind_idle()
 
@@ -192,17 +213,24 @@ class HttpServer:
         assert self._acceptor is not None
         http = self._acceptor.protocol()
         door = self._parts.compact
-        return http if door is None or self._listener.tls is None else _Greeter(http, lambda: self._agreed(door))
+        return (
+            http
+            if door is None or self._listener.tls is None
+            else _Greeter(http, lambda transport: self._agreed(door, transport))
+        )
 
-    def _agreed(self, door: CompactDoor) -> CompactConnection:
+    def _agreed(self, door: CompactDoor, transport: asyncio.BaseTransport) -> CompactConnection:
         """A new connection in the compact encoding."""
+        assert self._acceptor is not None
         connection = CompactConnection(door, self._parts.identify, self._forget)
         self.compact_connections.add(connection)
-        if _refused(self.connections, self._limits.connections_max, stopping=self._stopping):
+        if not self._acceptor.newcomers.take(connection, transport, connection.cut, stopping=self._stopping):
             asyncio.get_running_loop().call_soon(connection.cut)
         return connection
 
     def _forget(self, connection: CompactConnection) -> None:
+        assert self._acceptor is not None
+        self._acceptor.newcomers.forget(connection)
         self.compact_connections.discard(connection)
         self._mind_idle()
 
@@ -339,7 +367,7 @@ class HttpServer:
 class _Greeter(asyncio.BufferedProtocol):
     """Meets a new connection, and leaves it to whatever was agreed on in the TLS handshake."""
 
-    def __init__(self, http: Buffered, agreed: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, http: Buffered, agreed: Callable[[asyncio.BaseTransport], asyncio.Protocol]) -> None:
         self._http = http
         self._agreed = agreed
 
@@ -348,20 +376,74 @@ class _Greeter(asyncio.BufferedProtocol):
         ssl_object = transport.get_extra_info("ssl_object")
         chosen: asyncio.BaseProtocol = self._http
         if ssl_object is not None and ssl_object.selected_alpn_protocol() == compact.PROTOCOL:
-            chosen = self._agreed()
+            chosen = self._agreed(transport)
         transport.set_protocol(chosen)
         chosen.connection_made(transport)
 
 
-class _Acceptor(web.Server):
-    """aiohttp's server with a cap on connections, and who is at the other end of each."""
+class _Newcomers:
+    """Looks who has come, and cuts who has to go for him."""
 
-    def __init__(self, handler: Any, connections_max: int, guarded: Guarded | None, **options: Any) -> None:
+    def __init__(self, parts: ServerParts, limits: Limits) -> None:
+        self.table = ConnectionTable(limits.shares)
+        self._parts = parts
+        self._first_request_ms = limits.first_request_ms
+        self._cuts: dict[Hashable, Callable[[], None]] = {}
+
+    def take(
+        self, connection: Hashable, transport: asyncio.BaseTransport, cut: Callable[[], None], *, stopping: bool
+    ) -> bool:
+        """Whether a new connection is taken; `cut` ends it when it has to go for another."""
+        if stopping:
+            log.info("connection refused: this stops")
+            return False
+        dn, address = self._who(transport)
+        rank = Rank.STRANGER if dn == ANONYMOUS else Rank.KNOWN if self._parts.known(dn) else Rank.USER
+        owner = owner_of(dn, address)
+        verdict = self.table.came(connection, owner, rank)
+        if verdict.limit:
+            done = "its oldest idle one, or a stranger's, was cut" if verdict.taken else "the new one was refused"
+            self._parts.notes.met(verdict.limit, owner, done)
+        if verdict.cut is not None:
+            self._cuts.pop(verdict.cut)()
+        if verdict.taken:
+            self._cuts[connection] = cut
+        return verdict.taken
+
+    def mind_silence(self, connection: _Connection) -> None:
+        """End a connection that has not asked anything in time, unless it is a known service's."""
+        name = self.table.owner(connection)
+        if name and not self._parts.known(Dn(name)):
+            asyncio.get_running_loop().call_later(self._first_request_ms / 1000, self._look, connection, name)
+
+    def _look(self, connection: _Connection, name: str) -> None:
+        if connection in self._cuts and connection.silent:
+            self._parts.notes.met("time to the first request", name, "the connection was closed")
+            connection.cut()
+
+    def forget(self, connection: Hashable) -> None:
+        """It has ended."""
+        self.table.gone(connection)
+        self._cuts.pop(connection, None)
+
+    def _who(self, transport: asyncio.BaseTransport) -> tuple[Dn, str]:
+        """DN and address of the other end; whoever is not to be trusted is told so at his request."""
+        address = str((transport.get_extra_info("peername") or ("",))[0])
+        try:
+            return self._parts.identify(transport.get_extra_info("ssl_object")).dn, address
+        except CheloniaError:
+            return ANONYMOUS, address
+
+
+class _Acceptor(web.Server):
+    """aiohttp's server with shares of its connections, and who is at the other end of each."""
+
+    def __init__(self, handler: Any, newcomers: _Newcomers, guarded: Guarded | None, **options: Any) -> None:
         super().__init__(handler, **options)
         self.identities: dict[int, tuple[Dn, int]] = {}
         self.closing: dict[int, dict[Hashable, Callable[[], None]]] = {}
         self.stopping = False
-        self._connections_max = connections_max
+        self.newcomers = newcomers
         self._guarded = guarded
         self._numbers: dict[int, int] = {}
         self._options = options
@@ -379,13 +461,16 @@ class _Acceptor(web.Server):
         super().connection_made(handler, transport)
         if self._guarded is not None:
             self._numbers[id(handler)] = self._guarded.hold(transport)
-        if _refused(len(self.connections), self._connections_max, stopping=self.stopping):
-            assert isinstance(handler, _Connection)
+        assert isinstance(handler, _Connection)
+        if self.newcomers.take(handler, transport, handler.cut, stopping=self.stopping):
+            self.newcomers.mind_silence(handler)
+        else:
             handler.refused = True
             self._loop.call_later(0.01, transport.abort)  # not at once: the handler is not on its feet yet
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         self.identities.pop(id(handler), None)
+        self.newcomers.forget(handler)
         if self._guarded is not None:
             self._guarded.release(self._numbers.pop(id(handler), 0))
         super().connection_lost(handler, exc)
@@ -403,6 +488,18 @@ class _Connection(RequestHandler):
         self._head_bytes = 0
         self.refused = False
         """Whether nothing is read of it. (Asyncio's own loop may begin to read a transport that was paused at once.)"""
+
+    @property
+    def silent(self) -> bool:
+        """Whether no whole head of a request has come yet."""
+        return bool(self._request_count == 0)
+
+    def cut(self) -> None:
+        """End it at once: who is cut need not agree to it."""
+        transport = self.transport
+        self.force_close()
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; cut off a client whose header fields do not end in time."""
@@ -426,7 +523,7 @@ class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
         if isinstance(fault, HttpProcessingError):
             # Its text quotes the request, which may hold a ticket.
             self.logger.info("malformed request: %s", type(fault).__name__)
-        elif isinstance(fault, ConnectionError):
+        elif isinstance(fault, ConnectionError) or (isinstance(fault, RuntimeError) and str(fault) == _CLOSED):
             self.logger.debug("connection lost: %s", fault)
         else:
             super().log(level, msg, *args, **kwargs)
@@ -490,11 +587,3 @@ def _headers(answer: Answer) -> CIMultiDict[str]:
 
 def _unsent(raw: web.BaseRequest) -> int:
     return raw.transport.get_write_buffer_size() if raw.transport is not None else 0
-
-
-def _refused(connections: int, connections_max: int, *, stopping: bool) -> bool:
-    """Whether a new connection, counted among these, is one too many or too late; told in the log."""
-    if not stopping and connections <= connections_max:
-        return False
-    log.info("connection refused: %s", "this stops" if stopping else f"{connections_max} are open")
-    return True

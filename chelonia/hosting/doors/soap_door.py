@@ -6,20 +6,26 @@ nobody expected is a Fault INTERNAL that names the request id, and a stack trace
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chelonia.core import bounds
+from chelonia.core.access import check_access
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.position import Horizon
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.calls import call_of
+from chelonia.hosting.doors.connection_shares import owner_of
 from chelonia.hosting.doors.faults import note_fault
 from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.large_bodies import Arriving, LargeBodies
+from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import Answer, Request, Whole, error_answer, read_whole, text_answer
 from chelonia.wire import positions, soap
@@ -31,43 +37,16 @@ log = logging.getLogger("chelonia.soap")
 
 Done = Callable[[Request, str, Sequence[Any]], None]
 
-_REFUSALS = (Kind.DENIED, Kind.UNTRUSTED, Kind.WRONG_CLUSTER, Kind.BAD_TICKET)
-
 
 @dataclass(frozen=True, slots=True)
 class SoapParts:
-    """What every SOAP door of a node shares. `horizon`: answers tell its newest position, at or after their own."""
+    """What every SOAP door of a node shares. `horizon`: answers tell its newest position, at or after their own;
+    `notes` are told of limits that are met."""
 
     registry: Registry
     metrics: Metrics
     horizon: Horizon = field(default_factory=Horizon)
-
-
-class LargeBodies:
-    """Room for so many large messages at once, so that strangers cannot fill the memory; small ones always pass."""
-
-    def __init__(self, room: int = bounds.SOAP_LARGE_BODIES_MAX) -> None:
-        self._room = room
-
-    @contextmanager
-    def one(self) -> Iterator[Callable[[], None]]:
-        """Give what takes room for one message, until the block ends. Raises: UNAVAILABLE when it is called in vain."""
-        taken = 0
-
-        def take() -> None:
-            nonlocal taken
-            if taken:
-                return
-            if self._room <= 0:
-                cause = "too many large messages are on their way here; try again in a moment, or send less at once"
-                raise CheloniaError(Kind.UNAVAILABLE, cause=cause)
-            self._room -= 1
-            taken = 1
-
-        try:
-            yield take
-        finally:
-            self._room += taken
+    notes: LimitNotes = field(default_factory=LimitNotes)
 
 
 class SoapDoor:
@@ -92,7 +71,8 @@ class SoapDoor:
         self._parts = parts
         self._capacity = capacity
         self._done = done
-        self._large = LargeBodies()
+        self._large_of_services = LargeBodies()
+        self._large = LargeBodies(per_owner=bounds.SOAP_LARGE_BODIES_PER_OWNER_MAX)
 
     async def serve(self, request: Request) -> Answer:
         """Answer one request: POST is SOAP, GET with `?wsdl` the description."""
@@ -102,29 +82,35 @@ class SoapDoor:
             return text_answer(200, f"{self._service.type_name}: POST SOAP 1.1 here; ?wsdl describes it\n")
         if request.method != "POST":
             return text_answer(405, "this is a SOAP endpoint: POST\n", (("Allow", "GET, HEAD, POST"),))
-        with self._large.one() as large:
-            answer = await self._post(request, Whole(bounds.SOAP_BODY_BYTES_MAX, large=large))
+        answer = await self._post(request)
         newest = self._parts.horizon.newest
         if newest is None:
             return answer
         return replace(answer, headers=(*answer.headers, (POSITION_HEADER, positions.to_header(newest))))
 
-    async def _post(self, request: Request, how: Whole) -> Answer:
+    async def _post(self, request: Request) -> Answer:
         started = time.perf_counter()
         operation, kind = "unreadable", ""
         try:
-            body = await read_whole(request, how)
-            message = soap.decode_request(self._service, body)
-            if isinstance(message, soap.InformationRequest):
-                operation = soap.LIDI
-                return _xml(200, await self._information())
-            operation = message.operation.name
-            CAUSE.set(message.operation.method)
             call = await call_of(request, self._parts.registry)
-            result = await getattr(self._port, message.operation.method)(call, *message.args)
-            if self._done is not None:
-                self._done(request, operation, message.args)
-            return _xml(200, soap.encode_response(self._service, message, result))
+            with self._slot(call) as slot:
+                body = await self._body(request, call, slot)
+
+                def may(name: str) -> None:
+                    nonlocal operation
+                    operation = name
+                    if self._service.name != "bartender":  # which judges users itself
+                        check_access(call, self._service.name, name)
+
+                message = await self._decoded(body, may)
+                if isinstance(message, soap.InformationRequest):
+                    operation = soap.LIDI
+                    return _xml(200, await self._information())
+                CAUSE.set(message.operation.method)
+                result = await getattr(self._port, message.operation.method)(call, *message.args)
+                if self._done is not None:
+                    self._done(request, operation, message.args)
+                return _xml(200, soap.encode_response(self._service, message, result))
         except CheloniaError as error:
             kind = error.kind.value
             note_fault(self._service.name, operation, request.request_id, request.peer, error)
@@ -136,6 +122,40 @@ class SoapDoor:
             return _fault(CheloniaError(Kind.INTERNAL, operation, cause=cause))
         finally:
             self._parts.metrics.operation(self._service.name, operation, kind, time.perf_counter() - started)
+
+    def _slot(self, call: Call) -> AbstractContextManager[Arriving]:
+        """Where a large message of this caller may wait."""
+        owner = owner_of(call.dn, call.address)
+        pool = self._large_of_services if call.roles else self._large
+        return pool.one(owner, lambda limit: self._parts.notes.met(limit, owner, "a large message was ended"))
+
+    async def _body(self, request: Request, call: Call, slot: Arriving) -> bytes:
+        """The body, as large as the caller's may be. Raises: DENIED, UNAVAILABLE; what `read_whole` does."""
+        loop = asyncio.get_running_loop()
+        stranger = not call.roles and self._service.name != "bartender"
+        limit = bounds.SOAP_SMALL_BYTES if stranger else bounds.SOAP_BODY_BYTES_MAX
+        try:
+            async with asyncio.timeout(None) as arrival:
+                slot.give_up = lambda: arrival.reschedule(loop.time())
+                how = Whole(limit, large=lambda size: slot.grow(size, loop.time()))
+                return await read_whole(request, how)
+        except TimeoutError as error:
+            cause = "other large messages waited and this came slowest: try again in a moment, or send less at once"
+            raise CheloniaError(Kind.UNAVAILABLE, cause=cause) from error
+        except CheloniaError as error:
+            if stranger and error.kind is Kind.TOO_LARGE:
+                self._parts.notes.met("bytes of a caller without a role", call.dn, "the message was refused")
+                cause = f"{call.dn} is not registered and approved here: what it sends has at most {limit} bytes"
+                raise CheloniaError(Kind.DENIED, self._service.name, cause=cause) from error
+            raise
+        finally:
+            slot.give_up = None
+
+    async def _decoded(self, body: bytes, may: Callable[[str], None]) -> soap.Request | soap.InformationRequest:
+        """Decode a message; a large one does not hold up the others."""
+        if len(body) <= bounds.SOAP_DECODED_AT_ONCE_BYTES:
+            return soap.decode_request(self._service, body, may)
+        return await asyncio.to_thread(soap.decode_request, self._service, body, may)
 
     async def _information(self) -> bytes:
         capacity = await self._capacity() if self._capacity is not None else None

@@ -79,13 +79,13 @@ def error_answer(error: CheloniaError) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """How a body is collected: at most `limit` bytes within `deadline_ms`; `large` is called once it exceeds
-    `small` bytes and may refuse it."""
+    """How a body is collected: at most `limit` bytes within `deadline_ms`; `large` is told its size as it grows
+    beyond `small` bytes, and may refuse it."""
 
     limit: int
     deadline_ms: int = bounds.SOAP_BODY_MS
     small: int = bounds.SOAP_SMALL_BYTES
-    large: Callable[[], None] = lambda: None
+    large: Callable[[int], None] = lambda size: None
 
 
 async def read_whole(request: Request, how: Whole) -> bytes:
@@ -110,6 +110,6 @@ async def _collect(request: Request, how: Whole) -> bytes:
         if size > limit:
             raise CheloniaError(Kind.TOO_LARGE, cause=f"a body here has at most {limit} bytes")
         if size > how.small:
-            how.large()
+            how.large(size)
         parts.append(chunk)
     return b"".join(parts)

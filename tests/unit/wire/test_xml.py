@@ -202,3 +202,23 @@ def _try(golden: Golden, body: bytes) -> Kind | None:
     except CheloniaError as error:
         return error.kind
     return None
+
+
+def test_attributes_are_bounded_and_what_looks_like_one_in_text_is_not_counted() -> None:
+    few = b"".join(b' a%d="x"' % number for number in range(100))
+    many = b"".join(b" a%d='>'" % number for number in range(bounds.XML_ATTRIBUTES_MAX + 1))
+    assert len(parse(b"<a" + few + b">" + b'b = "c" \'' * 100_000 + b"</a>").attrib) == 100
+    error = refusal(b"<a" + many + b"/>")
+    assert error.kind is Kind.TOO_LARGE
+    assert "attributes" in error.cause
+
+
+def test_a_text_with_escapes_is_refused_by_its_length() -> None:
+    for length, taken in ((bounds.VALUE_BYTES_MAX, True), (bounds.VALUE_BYTES_MAX + 1, False)):
+        node = parse(b'<a escaped="1">' + b"\\u0041" * length + b"</a>")
+        if taken:
+            assert text_of(node) == "A" * length
+            continue
+        with pytest.raises(CheloniaError) as caught:
+            text_of(node)
+        assert caught.value.kind is Kind.TOO_LARGE

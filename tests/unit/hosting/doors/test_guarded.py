@@ -23,7 +23,7 @@ import pytest
 from chelonia.hosting.doors import guarded as node_side
 from chelonia.hosting.doors.connection_guard import BEAT, FORGET, HOLD, log_line, message
 from chelonia.hosting.doors.guarded import START, Guarded, GuardParts
-from chelonia.hosting.doors.http_server import HttpServer, Listener
+from chelonia.hosting.doors.http_server import HttpServer, Limits, Listener
 from chelonia.hosting.net.http_messages import Answer, Request, text_answer
 from tests.support.polling import poll_async
 from tests.unit.hosting.listening import PLAIN, talk
@@ -74,7 +74,12 @@ async def guards(limit_ms: int = LIMIT_MS) -> AsyncIterator[Guards]:
             its.ended = True
         return text_answer(200, "all")
 
-    server = HttpServer(door, Listener("127.0.0.1", 0, None, False), replace(PLAIN, guarded=guarded))
+    server = HttpServer(
+        door,
+        Listener("127.0.0.1", 0, None, False),
+        replace(PLAIN, guarded=guarded),
+        Limits(connections_per_address_max=1000),
+    )
     its = Guards(guarded, cut, server)
     await server.start()
     running = asyncio.create_task(guarded.run())

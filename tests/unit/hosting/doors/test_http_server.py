@@ -206,10 +206,38 @@ async def test_a_client_that_stops_reading_is_cut_off() -> None:
         writer.close()
 
 
-async def test_connections_beyond_the_cap_are_closed() -> None:
-    async with plain(echo, Limits(connections_max=2)) as server:
-        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+async def test_one_address_has_its_share_and_loses_the_oldest_idle_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with plain(echo, Limits(connections_per_address_max=2)) as server:
+        (first, one), (_, two) = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
         await poll_async(lambda: server.connections == 2)
+        assert b" 200 " in await talk(server, GET)
+        assert await first.read(-1) == b""
+        one.close()
+        two.close()
+    assert "limit met limit='connections of one address' who='127.0.0.1'" in caplog.text
+
+
+async def test_who_asks_nothing_in_time_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with plain(echo, Limits(first_request_ms=100)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost:")
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read(-1) == b""
+        writer.close()
+    assert "limit met limit='time to the first request'" in caplog.text
+
+
+async def test_connections_at_work_are_not_cut_for_others() -> None:
+    async with plain(echo, Limits(connections_max=4)) as server:
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        for _, writer in held:
+            writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n1")
+        await poll_async(lambda: len(server._active) == 2)
         try:
             answer = await talk(server, GET)
         except ConnectionError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -26,7 +27,7 @@ from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Received, Sending
-from chelonia.hosting.net.http_messages import Answer, Peer, Request, Whole, read_whole
+from chelonia.hosting.net.http_messages import Answer, Door, Peer, Request, Whole, read_whole
 from chelonia.hosting.net.rpc_client import Channel, Link, Patience, remote_ahash, remote_shepherd
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import soap
@@ -116,9 +117,14 @@ class Port:
         return await self._status(call)
 
 
+def called_by_a_librarian(door: SoapDoor) -> Door:
+    """The door, for callers without TLS."""
+    return lambda request: door.serve(replace(request, peer=Peer(Dn(LIBRARIAN))))
+
+
 async def post(port: Port, body: bytes | AsyncIterator[bytes], **headers: str) -> Received:
     door = SoapDoor(AHASH, port, "https://x/AHash", parts())
-    async with plain(door.serve) as server, client_of(None) as client:
+    async with plain(called_by_a_librarian(door)) as server, client_of(None) as client:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await client.request(Sending("POST", f"http://127.0.0.1:{server.port}/AHash", named, body))
 
@@ -201,7 +207,7 @@ async def test_operations_are_counted_by_outcome() -> None:
 
     metrics = Metrics()
     door = SoapDoor(AHASH, Port(refuse), "https://x/AHash", parts(metrics))
-    async with plain(door.serve) as server, client_of(None) as client:
+    async with plain(called_by_a_librarian(door)) as server, client_of(None) as client:
         await client.request(Sending("POST", f"http://127.0.0.1:{server.port}/", body=STATUS))
     text = (await metrics.expose()).decode()
     assert 'chelonia_requests_total{operation="status",outcome="denied",service="ahash"} 1.0' in text
@@ -218,9 +224,9 @@ async def test_a_channel_goes_on_to_an_instance_that_answers_and_stays_there() -
         raise CheloniaError(Kind.NOT_FOUND)
 
     door = SoapDoor(AHASH, Port(answer), "https://x/AHash", parts())
-    async with plain(door.serve) as gone:
+    async with plain(called_by_a_librarian(door)) as gone:
         dead = f"http://127.0.0.1:{gone.port}/AHash"
-    async with plain(door.serve) as server, client_of(None) as client:
+    async with plain(called_by_a_librarian(door)) as server, client_of(None) as client:
         alive = f"http://127.0.0.1:{server.port}/AHash"
         for urls in ((dead, alive), (alive, dead)):
             channel = Channel(link(client), AHASH, urls)
@@ -240,7 +246,7 @@ async def test_a_repeated_change_keeps_its_request_key() -> None:
             raise CheloniaError(Kind.OUTCOME_UNKNOWN if len(keys) < 3 else Kind.DENIED)
 
     door = SoapDoor(AHASH, Once(), "https://x/AHash", parts())
-    async with plain(door.serve) as server, client_of(None) as client:
+    async with plain(called_by_a_librarian(door)) as server, client_of(None) as client:
         ahash = remote_ahash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
         with pytest.raises(CheloniaError) as caught:
             await ahash.transact(Call(), RequestKey(""), set_value("x"))
@@ -266,7 +272,7 @@ async def test_what_has_no_key_is_never_repeated(method: str, tries: int) -> Non
             raise CheloniaError(Kind.UNAVAILABLE if count < 2 else Kind.DENIED)
 
     door = SoapDoor(AHASH, Failing(), "https://x/AHash", parts())
-    async with plain(door.serve) as server, client_of(None) as client:
+    async with plain(called_by_a_librarian(door)) as server, client_of(None) as client:
         ahash = remote_ahash(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(retry_ms=5000, pause_ms=1))
         argument: Any = set_value("x") if method == "change" else (OBJECT,)
         with pytest.raises(CheloniaError):
@@ -291,7 +297,7 @@ async def test_an_instance_that_is_killed_in_the_middle_of_its_answer_is_one_tha
             return WELL
 
     well = SoapDoor(AHASH, Well(), "https://x/AHash", parts())
-    async with plain(killed) as one, plain(well.serve) as other, client_of(None) as client:
+    async with plain(killed) as one, plain(called_by_a_librarian(well)) as other, client_of(None) as client:
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
         for _ in range(8):  # which is asked first is drawn
             assert await remote_ahash(link(client), urls, Patience(retry_ms=0)).status(Call()) == WELL
@@ -313,7 +319,11 @@ async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left() -> N
 
     frozen = SoapDoor(AHASH, Instance("frozen", frozen=True), "https://x/AHash", parts())
     well = SoapDoor(AHASH, Instance("well", frozen=False), "https://x/AHash", parts())
-    async with plain(frozen.serve) as one, plain(well.serve) as other, client_of(None) as client:
+    async with (
+        plain(called_by_a_librarian(frozen)) as one,
+        plain(called_by_a_librarian(well)) as other,
+        client_of(None) as client,
+    ):
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
         patience = Patience(retry_ms=0, hedge_ms=50)
         stubs = [remote_ahash(link(client), urls, patience) for _ in range(8)]
@@ -365,7 +375,11 @@ async def test_one_that_answers_others_is_not_silent() -> None:
             await slow.wait()
 
     door = SoapDoor(AHASH, Instance(), "https://x/AHash", parts())
-    async with plain(door.serve) as one, plain(door.serve) as other, client_of(None) as client:
+    async with (
+        plain(called_by_a_librarian(door)) as one,
+        plain(called_by_a_librarian(door)) as other,
+        client_of(None) as client,
+    ):
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
         ahash = remote_ahash(link(client), urls, Patience(retry_ms=0, hedge_ms=200))
         long = asyncio.create_task(ahash.recall(Call(), RequestKey("k1")))
@@ -393,7 +407,11 @@ async def test_a_read_is_asked_of_another_sooner_than_a_change() -> None:
             await frozen.wait()
 
     door = SoapDoor(AHASH, Instance(), "https://x/AHash", parts())
-    async with plain(door.serve) as one, plain(door.serve) as other, client_of(None) as client:
+    async with (
+        plain(called_by_a_librarian(door)) as one,
+        plain(called_by_a_librarian(door)) as other,
+        client_of(None) as client,
+    ):
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
         patience = Patience(retry_ms=0, hedge_ms=60_000, hedge_read_ms=50)
         recalled = asyncio.create_task(remote_ahash(link(client), urls, patience).recall(Call(), RequestKey("k1")))
@@ -417,7 +435,7 @@ async def test_a_page_of_records_may_take_longer_than_what_reads_no_disk() -> No
             return RecordPage((), "here")
 
     door = SoapDoor(SHEPHERD, Instance(), "https://x/Shepherd", parts())
-    async with plain(door.serve) as server, client_of(None) as client:
+    async with plain(called_by_a_librarian(door)) as server, client_of(None) as client:
         shepherd = remote_shepherd(link(client), (f"http://127.0.0.1:{server.port}/",), Patience(0, read_ms=50))
         page = asyncio.create_task(shepherd.records(Call(), "", 1))
         with pytest.raises(CheloniaError) as caught:
@@ -459,6 +477,40 @@ async def test_large_messages_on_their_way_are_bounded_and_small_ones_pass(grid:
         assert b"bad-xml" in (await large()).body
 
 
+async def test_a_caller_without_a_role_sends_little_and_is_denied_before_his_arguments(
+    grid: Grid, tmp_path: Path
+) -> None:
+    torn = soap.encode_request(AHASH, "get", ((OBJECT,),)).replace(OBJECT.encode(), b"no id")
+    large = torn.replace(b"no id", b"x" * bounds.SOAP_SMALL_BYTES)
+    async with ahash_at(grid, tmp_path) as url, client_of(grid.client(grid.user())) as client:
+        for body in (torn, large):
+            answer = await client.request(Sending("POST", url, body=body))
+            assert b"<c:kind>denied</c:kind>" in answer.body
+    async with ahash_at(grid, tmp_path) as url, client_of(grid.client(grid.user(LIBRARIAN))) as client:
+        answer = await client.request(Sending("POST", url, body=torn))
+        assert b"denied" not in answer.body
+
+
+async def test_a_large_message_is_decoded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    where: list[int] = []
+
+    def decode(*args: Any) -> soap.InformationRequest:
+        where.append(threading.get_ident())
+        return soap.InformationRequest()
+
+    monkeypatch.setattr(soap, "decode_request", decode)
+    door = SoapDoor(AHASH, object(), "https://x/AHash", parts())
+    for size in (1000, bounds.SOAP_DECODED_AT_ONCE_BYTES + 1):
+        body = pieces_of(b" " * size)
+        answer = await door.serve(Request("POST", "/", {}, {}, Peer(Dn(LIBRARIAN)), body, size, "r"))
+        assert answer.status == 200
+    assert [thread == threading.get_ident() for thread in where] == [True, False]
+
+
+async def pieces_of(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
 async def test_a_message_that_takes_too_long_is_cut_off() -> None:
     async def dripping() -> AsyncIterator[bytes]:
         while True:
@@ -494,7 +546,7 @@ async def telling(service: Service = AHASH) -> AsyncIterator[tuple[Told, Channel
     """A port at the end of a channel, whose calls can also be made by hand."""
     told = Told(Horizon())
     door = SoapDoor(service, told, "https://x/AHash", replace(parts(), horizon=told.horizon))
-    async with plain(door.serve) as server, client_of(None) as client:
+    async with plain(called_by_a_librarian(door)) as server, client_of(None) as client:
         url = f"http://127.0.0.1:{server.port}/AHash"
         yield told, Channel(link(client), service, (url,)), client, url
 

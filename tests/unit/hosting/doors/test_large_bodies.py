@@ -1,0 +1,68 @@
+"""Who may have a large message on its way, and whose is ended for another's; how often limits are told."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.doors.large_bodies import OTHERS, PER_OWNER, Arriving, LargeBodies
+from chelonia.hosting.doors.limit_notes import LimitNotes
+
+
+def arriving(stack: contextlib.ExitStack, pool: LargeBodies, owner: str, ended: list[str], size: int) -> Arriving:
+    one = stack.enter_context(pool.one(owner))
+    one.give_up = lambda: ended.append(owner)
+    one.grow(size, 0.0)
+    return one
+
+
+def test_an_owner_has_his_share_and_frees_it() -> None:
+    pool, met = LargeBodies(8, 2), list[str]()
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(pool.one("x")).grow(70_000, 0.0)
+        with pool.one("x", met.append) as third, pytest.raises(CheloniaError, match="one after the other") as caught:
+            third.grow(70_000, 0.0)
+        assert caught.value.kind is Kind.UNAVAILABLE
+        assert met == [PER_OWNER]
+        stack.enter_context(pool.one("y")).grow(70_000, 0.0)
+    with pool.one("x") as again:
+        again.grow(70_000, 0.0)
+    assert pool.held == []
+
+
+def test_the_slowest_gives_way_once_it_had_time_to_show_it() -> None:
+    pool, ended, met = LargeBodies(3, 2), list[str](), list[str]()
+    with contextlib.ExitStack() as stack:
+        for owner, size in (("fast", 900_000), ("slow", 70_000), ("middle", 200_000)):
+            arriving(stack, pool, owner, ended, size)
+        new = stack.enter_context(pool.one("new", met.append))
+        with pytest.raises(CheloniaError, match="try again in a moment"):
+            new.grow(70_000, 0.5)
+        new.grow(70_000, 1.5)
+        assert ended == ["slow"]
+        assert met == [OTHERS, OTHERS]
+        assert len(pool.held) == 3
+
+
+def test_what_has_arrived_is_not_ended() -> None:
+    pool = LargeBodies(1)
+    with pool.one("x") as whole, pool.one("y") as new:
+        whole.grow(70_000, 0.0)
+        with pytest.raises(CheloniaError, match="try again in a moment"):
+            new.grow(70_000, 5.0)
+
+
+def test_limits_are_counted_each_time_and_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    counted, now = list[str](), [0.0]
+    notes = LimitNotes(counted.append, lambda: now[0])
+    for second in range(15):
+        now[0] = float(second)
+        notes.met("connections", "10.0.0.1", "it was refused")
+    assert len(counted) == 15
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert "times_since_last_line=9" in lines[1]
