@@ -8,7 +8,8 @@ one that has been an A-Hash alone, begins a group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ class Surroundings:
     ids: Ids
     horizon: Horizon
     scrub: PageScrub
+    issuers: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: S
     ahash = ReplicatedAHash(mastership, parts)
     members = configured(section)
     link_identity = LinkIdentity(own.id, settings.cluster, around.ids.token(NONCE_BYTES), settings.round_trip_ms)
-    links = Links(link_identity, members, trust_of(around.tls), mastership)
+    links = Links(link_identity, members, trust_of(around.tls, around.issuers), mastership)
 
     async def close() -> None:
         await ahash.close()
@@ -139,10 +141,16 @@ def configured(section: AHashSection) -> Membership:
     return Membership(1, members, entries[-1].id + 1)
 
 
-def trust_of(tls: TlsStore) -> LinkTrust:
-    """What links need of TLS."""
-    server, client = tls.server_context(ClientCertificate.REQUIRED), tls.client_context()
-    return LinkTrust(server, client, lambda connection: tls.identify(connection).dn)
+def trust_of(tls: TlsStore, issuers: Collection[str] = ()) -> LinkTrust:
+    """What links need of TLS; `issuers`: the CAs whose certificates members have (empty: any)."""
+
+    def identify(connection: ssl.SSLObject) -> Dn:
+        identity = tls.identify(connection)
+        if issuers and identity.issuer not in issuers:
+            raise CheloniaError(Kind.UNTRUSTED, "identify", identity.dn, f"{identity.issuer} is not in [trust] issuers")
+        return identity.dn
+
+    return LinkTrust(tls.server_context(ClientCertificate.REQUIRED), tls.client_context(), identify)
 
 
 def found_store(section: AHashSection, settings: AHashSettings) -> None:

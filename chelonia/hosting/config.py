@@ -79,10 +79,14 @@ class TrustedService:
 
 @dataclass(frozen=True, slots=True)
 class TrustSection:
-    """Who counts as what before the registry can be asked. Everybody else is registered and approved there."""
+    """Who counts as what before the registry can be asked. Everybody else is registered and approved there.
+
+    `issuers`: the CAs whose certificates may act as administrators and services, approved ones too (empty: any).
+    """
 
     administrators: tuple[str, ...] = ()
     services: tuple[TrustedService, ...] = ()
+    issuers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,11 @@ class Node:
         self._failure = ""
         self._jobs = Jobs(self._clock)
         self._all_jobs: dict[str, Callable[[], Jobs]] = {"node": lambda: self._jobs}
-        self._registry = Registry(trusted(config), self._registry_source(), self._clock, config.registry)
+        issuers = config.trust.issuers
+        if issuers and own.issuer not in issuers:
+            cause = f"this node's own certificate is of {own.issuer}: the other nodes would refuse it; name that CA too"
+            raise CheloniaError(Kind.BAD_CONFIG, "start", "trust.issuers", cause)
+        self._registry = Registry(trusted(config), self._registry_source(), self._clock, config.registry, issuers)
         self._notes = LimitNotes(self._metrics.limited)
         self._parts = SoapParts(self._registry, self._metrics, self._horizon, self._notes)
 
@@ -237,7 +241,9 @@ class Node:
         return ahash
 
     async def _host_replica(self, section: AHashSection, scrub: PageScrub) -> ReplicatedAHash:
-        around = Surroundings(self._dn, self._replica_tls, self._clock, self._ids, self._horizon, scrub)
+        around = Surroundings(
+            self._dn, self._replica_tls, self._clock, self._ids, self._horizon, scrub, self._config.trust.issuers
+        )
         replica = await host_replica(section, settings_of(section), around)
         self._closers.append(replica.close)
         self._keep("ahash", replica.run())

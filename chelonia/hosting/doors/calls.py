@@ -14,7 +14,7 @@ async def call_of(request: Request, registry: Registry) -> Call:
     """The context of `request`, roles from the registry. Raises: BAD_REQUEST for a malformed key or position."""
     after = request.headers.get(READ_AFTER_HEADER, "")
     key = request.headers.get(REQUEST_KEY_HEADER, "")
-    grant = await registry.grant(request.peer.dn, request.headers.get(SERVICE_HEADER, ""))
+    grant = await registry.grant(request.peer.dn, request.headers.get(SERVICE_HEADER, ""), request.peer.issuer)
     return Call(
         dn=request.peer.dn,
         roles=grant.roles,

@@ -92,10 +92,10 @@ class CompactDoor:
         if offered is None or asked.method not in offered.brief:
             return None
         started = time.perf_counter()
-        grant = self._parts.registry.known(who.dn, asked.service_id)
-        if grant is None or not grant.roles:
-            return None
         try:
+            grant = self._parts.registry.known(who.dn, asked.service_id, who.issuer)
+            if grant is None or not grant.roles:
+                return None
             arguments = compact.decode_args(offered.methods[asked.method], asked.args)
             result = offered.at_once(_call(who, asked, grant), asked.method, arguments)
             if result is None:
@@ -110,9 +110,9 @@ class CompactDoor:
         """Carry out one call; returns the frame of its answer, whatever came of it."""
         started, kind, method = time.perf_counter(), "", None
         try:
-            grant = self._parts.registry.known(who.dn, asked.service_id)
+            grant = self._parts.registry.known(who.dn, asked.service_id, who.issuer)
             if grant is None:
-                grant = await self._parts.registry.grant(who.dn, asked.service_id)
+                grant = await self._parts.registry.grant(who.dn, asked.service_id, who.issuer)
             port, method = self._find(asked, grant)
             CAUSE.set(method.name)
             call = _call(who, asked, grant)
@@ -134,7 +134,7 @@ class CompactDoor:
 
     async def knows(self, who: Peer) -> bool:
         """Whether a peer has any role here."""
-        return bool((await self._parts.registry.grant(who.dn)).roles)
+        return bool((await self._parts.registry.grant(who.dn, issuer=who.issuer)).roles)
 
     def _offers(self, asked: compact.Asked) -> bool:
         return asked.service in self._offered and asked.method in self._offered[asked.service].methods
@@ -283,12 +283,13 @@ class CompactConnection(asyncio.Protocol):
         """Look who is at the other end, and how much he may say; cut off whoever is nobody any more."""
         now_s = time.monotonic()
         try:
-            dn = self._identify(transport.get_extra_info("ssl_object")).dn
+            identity = self._identify(transport.get_extra_info("ssl_object"))
+            address = (transport.get_extra_info("peername") or ("",))[0]
+            self._who = Peer(identity.dn, address, identity.issuer)
+            known = await self._door.knows(self._who)
         except CheloniaError as error:
             self._cut(str(error))
             return
-        self._who = Peer(dn, (transport.get_extra_info("peername") or ("",))[0])
-        known = await self._door.knows(self._who)
         self._splitter.bytes_max = compact.CALL_BYTES_MAX if known else bounds.COMPACT_STRANGER_BYTES_MAX
         self._known_s = now_s
 

@@ -20,6 +20,7 @@ from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import ServiceRecord
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.jobs import Next, Wait
+from chelonia.hosting.net.identity import Identity
 
 log = logging.getLogger("chelonia.registry")
 
@@ -57,9 +58,16 @@ class Registry:
     """Grants roles to DNs. `step` keeps it fresh; without a source only the configured identities are known."""
 
     def __init__(
-        self, configured: Iterable[ServiceRecord], source: Source | None, clock: Clock, pace: RegistryPace | None = None
+        self,
+        configured: Iterable[ServiceRecord],
+        source: Source | None,
+        clock: Clock,
+        pace: RegistryPace | None = None,
+        issuers: Iterable[str] = (),
     ) -> None:
+        """`issuers`: the CAs whose certificates may carry roles; empty: any."""
         self._configured = tuple(configured)
+        self._issuers = frozenset(issuers)
         self._source = source
         self._clock = clock
         self._pace = pace or RegistryPace()
@@ -74,9 +82,12 @@ class Registry:
         self._records = _by_dn(records)
         self._grants: dict[Dn, Grant] = {}
 
-    async def grant(self, dn: Dn, service: str = "") -> Grant:
-        """The roles of `dn`; `service` chooses among the ids registered for it."""
-        known = self.known(dn, service)
+    async def grant(self, dn: Dn, service: str = "", issuer: str = "") -> Grant:
+        """The roles of `dn`, whose certificate is of `issuer`; `service` chooses among the ids registered for it.
+
+        Raises: UNTRUSTED when it has roles, and another CA than those that may vouch for roles issued its certificate.
+        """
+        known = self.known(dn, service, issuer)
         if known is not None:
             return known
         if self._worth_reading(dn):
@@ -86,10 +97,13 @@ class Registry:
             await asyncio.shield(self._reading)
             if dn not in self._records:
                 self._remember_stranger(dn)
-        return self.known(dn, service) or NOTHING
+        return self.known(dn, service, issuer) or NOTHING
 
-    def known(self, dn: Dn, service: str = "") -> Grant | None:
+    def known(self, dn: Dn, service: str = "", issuer: str = "") -> Grant | None:
         """`grant`, as far as nobody has to be asked; None: the registry might know more by now."""
+        if issuer and self._issuers and issuer not in self._issuers and dn in self._records:
+            cause = f"this name has roles here, and its certificate is of {issuer}, which [trust] issuers does not name"
+            raise CheloniaError(Kind.UNTRUSTED, "identify", dn, cause)
         self._forget_old()
         grant = None if service else self._grants.get(dn)
         if grant is None and dn in self._records:
@@ -98,9 +112,9 @@ class Registry:
                 self._grants[dn] = grant
         return NOTHING if dn == ANONYMOUS else grant
 
-    def has_role(self, dn: Dn) -> bool:
-        """Whether `dn` is known at once to have a role here."""
-        grant = self.known(dn)
+    def has_role(self, identity: Identity) -> bool:
+        """Whether a peer is known at once to have a role here. Raises: UNTRUSTED, as `grant`."""
+        grant = self.known(identity.dn, issuer=identity.issuer)
         return grant is not None and bool(grant.roles)
 
     def _worth_reading(self, dn: Dn) -> bool:

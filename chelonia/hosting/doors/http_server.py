@@ -100,8 +100,8 @@ class ServerParts:
     """What connections that agree on the compact encoding speak to; the listener's TLS has to offer it."""
     guarded: Guarded | None = None
     """Has HTTP connections cut when this process stands still."""
-    known: Callable[[Dn], bool] = lambda dn: False
-    """Whether a DN is that of an approved service or an administrator, as far as is known at once."""
+    known: Callable[[Identity], bool] = lambda identity: False
+    """Whether a peer is an approved service or an administrator, as far as is known at once."""
     notes: LimitNotes = field(default_factory=LimitNotes)
 
 
@@ -288,12 +288,13 @@ class HttpServer:
         now = self._parts.clock.monotonic_ms()
         known = self._acceptor.identities.get(id(raw.protocol))
         if known is not None and now - known[1] < self._limits.identity_ms:
-            return Peer(known[0], address)
-        dn = self._parts.identify(transport.get_extra_info("ssl_object")).dn
-        if dn == ANONYMOUS and self._listener.certificate_required:
+            return known[0]
+        identity = self._parts.identify(transport.get_extra_info("ssl_object"))
+        if identity.anonymous and self._listener.certificate_required:
             raise CheloniaError(Kind.UNTRUSTED, cause="this listener demands a client certificate")
-        self._acceptor.identities[id(raw.protocol)] = (dn, now)
-        return Peer(dn, address)
+        peer = Peer(identity.dn, address, identity.issuer)
+        self._acceptor.identities[id(raw.protocol)] = (peer, now)
+        return peer
 
     # --- the answer ---
 
@@ -397,9 +398,8 @@ class _Newcomers:
         if stopping:
             log.info("connection refused: this stops")
             return False
-        dn, address = self._who(transport)
-        rank = Rank.STRANGER if dn == ANONYMOUS else Rank.KNOWN if self._parts.known(dn) else Rank.USER
-        owner = owner_of(dn, address)
+        dn, rank = self._who(transport)
+        owner = owner_of(dn, str((transport.get_extra_info("peername") or ("",))[0]))
         verdict = self.table.came(connection, owner, rank)
         if verdict.limit:
             done = "its oldest idle one, or a stranger's, was cut" if verdict.taken else "the new one was refused"
@@ -412,8 +412,8 @@ class _Newcomers:
 
     def mind_silence(self, connection: _Connection) -> None:
         """End a connection that has not asked anything in time, unless it is a known service's."""
-        name = self.table.owner(connection)
-        if name and not self._parts.known(Dn(name)):
+        name, rank = self.table.owner(connection)
+        if rank is not Rank.KNOWN:
             asyncio.get_running_loop().call_later(self._first_request_ms / 1000, self._look, connection, name)
 
     def _look(self, connection: _Connection, name: str) -> None:
@@ -426,13 +426,14 @@ class _Newcomers:
         self.table.gone(connection)
         self._cuts.pop(connection, None)
 
-    def _who(self, transport: asyncio.BaseTransport) -> tuple[Dn, str]:
-        """DN and address of the other end; whoever is not to be trusted is told so at his request."""
-        address = str((transport.get_extra_info("peername") or ("",))[0])
+    def _who(self, transport: asyncio.BaseTransport) -> tuple[Dn, Rank]:
+        """DN and rank of the other end; whoever is not to be trusted is told so at his request."""
         try:
-            return self._parts.identify(transport.get_extra_info("ssl_object")).dn, address
+            identity = self._parts.identify(transport.get_extra_info("ssl_object"))
+            rank = Rank.STRANGER if identity.anonymous else Rank.KNOWN if self._parts.known(identity) else Rank.USER
         except CheloniaError:
-            return ANONYMOUS, address
+            return ANONYMOUS, Rank.STRANGER
+        return identity.dn, rank
 
 
 class _Acceptor(web.Server):
@@ -440,7 +441,7 @@ class _Acceptor(web.Server):
 
     def __init__(self, handler: Any, newcomers: _Newcomers, guarded: Guarded | None, **options: Any) -> None:
         super().__init__(handler, **options)
-        self.identities: dict[int, tuple[Dn, int]] = {}
+        self.identities: dict[int, tuple[Peer, int]] = {}
         self.closing: dict[int, dict[Hashable, Callable[[], None]]] = {}
         self.stopping = False
         self.newcomers = newcomers

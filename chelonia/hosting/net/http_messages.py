@@ -20,10 +20,11 @@ TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of the connection. `dn` is `ANONYMOUS` without a client certificate."""
+    """Who is at the other end of the connection. `dn` is `ANONYMOUS` without a client certificate; `issuer`: its CA."""
 
     dn: Dn = ANONYMOUS
     address: str = ""
+    issuer: Dn = Dn("")
 
 
 WhenClosed = Callable[[Hashable, Callable[[], None]], None]

@@ -101,13 +101,14 @@ class Identity:
     """A peer whose chain has been verified, or nobody in particular.
 
     Fields: `dn` end-entity subject in slash form, or `ANONYMOUS`; `attributes` always empty until VOMS signatures are
-    verified; `limited` whether a limited proxy stands anywhere in the chain; `proxy_depth` number of proxy
-    certificates; `not_before_ms`, `not_after_ms` the window in which every certificate of the chain is valid;
-    `fingerprint` SHA-256 of the leaf's DER in hex, for logs.
+    verified; `issuer` the CA that issued the end-entity certificate; `limited` whether a limited proxy stands anywhere
+    in the chain; `proxy_depth` number of proxy certificates; `not_before_ms`, `not_after_ms` the window in which every
+    certificate of the chain is valid; `fingerprint` SHA-256 of the leaf's DER in hex, for logs.
     """
 
     dn: Dn
     attributes: tuple[str, ...] = ()
+    issuer: Dn = Dn("")
     limited: bool = False
     proxy_depth: int = 0
     not_before_ms: Ms = Ms(0)
@@ -244,6 +245,7 @@ def identity_of_chain(chain: Chain) -> Identity:
         raise CheloniaError(Kind.UNTRUSTED, "identify", "", "the end-entity certificate has an empty subject")
     return Identity(
         dn=dn,
+        issuer=render_dn(entity.issuer),
         limited=limited,
         proxy_depth=depth,
         not_before_ms=max(_ms(cert.not_valid_before_utc) for cert in chain),

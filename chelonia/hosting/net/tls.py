@@ -63,7 +63,9 @@ DAY_MS: Final = 24 * 3600 * 1000
 TRUST_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 """One file of a trust directory: the largest CRLs of grid CAs are a few MiB."""
 X509_V_ERR_CERT_HAS_EXPIRED: Final = 10
-UNLIMITED: Final = "it has no signing policy, so it may issue every name, an administrator's too: write one"
+UNLIMITED: Final = (
+    "it has no signing policy, so it may issue every name: write one, or name the other in [trust] issuers"
+)
 _KEY_MODES: Final = (0o400, 0o600)
 _CA_FILE: Final = re.compile(r"[0-9a-f]{8}\.[0-9]{1,3}\Z")
 _CRL_FILE: Final = re.compile(r"[0-9a-f]{8}\.r[0-9]{1,3}\Z")

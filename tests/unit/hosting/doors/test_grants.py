@@ -159,3 +159,19 @@ async def test_each_step_reads_and_says_when_to_read_again() -> None:
     registry = Registry((), cluster.read, HandClock(), PACE)
     assert [await registry.step() for _ in range(3)] == [Wait(PACE.refresh_ms)] * 3
     assert cluster.reads == 3
+    running = asyncio.create_task(registry.run())
+    while cluster.reads < 3:
+        await asyncio.sleep(0)
+    running.cancel()
+
+
+async def test_a_name_with_roles_counts_only_under_the_cas_that_may_vouch_for_it() -> None:
+    registry = Registry(CONFIGURED, Cluster(shepherd(HOST, FIRST)).read, HandClock(), PACE, ["/CN=CA", "/CN=CA 2"])
+    for issuer in ("/CN=CA", "/CN=CA 2"):
+        assert (await registry.grant(HOST, issuer=issuer)).roles
+        assert (await registry.grant(ADMIN, issuer=issuer)).roles
+    for dn in (HOST, ADMIN):
+        with pytest.raises(CheloniaError, match="which \\[trust\\] issuers does not name") as caught:
+            await registry.grant(dn, issuer="/CN=Users' CA")
+        assert caught.value.kind is Kind.UNTRUSTED
+    assert await registry.grant(EVE, issuer="/CN=Users' CA") == Grant(), "a user needs no role"
