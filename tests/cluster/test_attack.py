@@ -1,0 +1,154 @@
+"""What strangers with many connections do to running daemons, and what is left for everybody else meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from cryptography import x509
+
+from chelonia.core import bounds
+from chelonia.core.bartender import NameRequest
+from chelonia.hosting.net.certificates import CertificateAuthority
+from chelonia.hosting.net.identity import render_dn, subject_dn
+from chelonia.wire import soap
+from chelonia.wire.operations_bartender import BARTENDER
+from chelonia.wire.operations_librarian import LIBRARIAN
+from tests.cluster.harness import Cluster, Files, now_ms
+from tests.support.polling import poll
+
+STAT = soap.encode_request(BARTENDER, "stat", ((NameRequest("0", "/"),),))
+LARGE = STAT.replace(b"</soap-env:Body>", b"<!--" + b" " * 100_000 + b"--></soap-env:Body>")
+FULL = {
+    "connections_max": 60, "connections_reserved": 10, "connections_per_address_max": 60, "first_request_ms": 60_000,
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def many(cluster: Cluster, url: str, who: str, count: int, sent: bytes = b"") -> Iterator[list[ssl.SSLSocket]]:
+    """So many connections, on each of which this much has been sent; whoever is cut off stays in the list."""
+    context, address = cluster.context(who), ("127.0.0.1", urlsplit(url).port or 0)
+    with contextlib.ExitStack() as held:
+        opened = []
+        for _ in range(count):
+            plain = held.enter_context(socket.create_connection(address, 15))
+            with contextlib.suppress(OSError):  # refused, or cut for the next one
+                secured = held.enter_context(context.wrap_socket(plain, server_hostname="localhost"))
+                opened.append(secured)
+                secured.sendall(sent)
+        yield opened
+
+
+def half_sent(path: str, announced: int = 1_000_000, sent: int = 70_000) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: text/xml\r\nContent-Length: {announced}\r\n\r\n"
+    return head.encode() + b" " * sent
+
+
+def met(cluster: Cluster, name: str, limit: str) -> bool:
+    """Whether a limit was met, as log and metrics say."""
+    url = cluster.url("bartender").rsplit("/", 1)[0]
+    told = cluster.request("GET", f"{url}/metrics", "admin").text
+    assert re.search(rf"^chelonia_limits_met_total{{limit=\"{limit}\"}} [1-9]", told, re.MULTILINE), told
+    return f"limit={limit!r}" in cluster.log_of(name)
+
+
+def open_now(cluster: Cluster, connection: ssl.SSLSocket) -> bool:
+    """Whether the other end still holds a connection of which it has answered nothing."""
+    connection.settimeout(0.05)
+    try:
+        return connection.recv(1) != b""
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def test_idle_strangers_of_one_address_shut_nobody_out(cluster: Cluster) -> None:
+    url = cluster.url("bartender")
+    with many(cluster, url, "anonymous", bounds.CONNECTIONS_PER_ADDRESS_MAX + 20) as held:
+        assert cluster.soap(url, STAT, "user").status == 200
+        assert cluster.soap(url, STAT, "anonymous").status == 200
+        poll(lambda: sum(open_now(cluster, one) for one in held) <= bounds.CONNECTIONS_PER_ADDRESS_MAX, 10)
+        poll(lambda: not any(open_now(cluster, one) for one in held), 30, what="who asks nothing is closed")
+    assert met(cluster, "core", "connections of one address")
+    assert met(cluster, "core", "time to the first request")
+
+
+def test_a_full_listener_has_room_for_services_and_users(own_cluster: Callable[..., Cluster]) -> None:
+    cluster = own_cluster(shepherds=1)
+    cluster.reconfigure("core", limits=FULL)
+    url = cluster.url("bartender")
+    poll(lambda: cluster.soap(url, STAT, "user").status == 200, 60, tolerate=(OSError,))
+    with many(cluster, url, "user2", 70), many(cluster, url, "anonymous", 70):
+        for who in ("user", "admin", "service"):
+            assert cluster.soap(url, STAT, who).status == 200
+    assert met(cluster, "core", "connections")
+
+
+@pytest.mark.parametrize(("door", "who"), [("bartender", "anonymous"), ("librarian", "user")])
+def test_half_sent_messages_stop_nobody_else(cluster: Cluster, door: str, who: str) -> None:
+    url = cluster.url(door)
+    sent = half_sent(urlsplit(url).path)
+    with many(cluster, url, who, bounds.SOAP_LARGE_BODIES_MAX + 1, sent):
+        if door == "bartender":
+            assert cluster.soap(url, LARGE, "user").status == 200
+        nodes = soap.encode_request(LIBRARIAN, "nodes", ())
+        padded = nodes.replace(b"</soap-env:Body>", b"<!--" + b" " * 100_000 + b"--></soap-env:Body>")
+        assert cluster.soap(cluster.url("librarian"), padded, "admin").status == 200
+    limit = "large messages of one caller" if door == "bartender" else "bytes of a caller without a role"
+    assert met(cluster, "core", limit)
+
+
+def test_a_service_port_denies_a_user_before_his_arguments(cluster: Cluster) -> None:
+    for name in (operation.name for operation in LIBRARIAN.operations if operation.name != "heartbeat"):
+        torn = soap.encode_request(LIBRARIAN, "nodes", ()).replace(b"nodes", name.encode())
+        assert cluster.soap(cluster.url("librarian"), torn, "user").kind == "denied", name
+
+
+ESCAPED = b'<bar:LN escaped="1">' + b"\\u0041" * 1_200_000 + b"</bar:LN>"
+ATTRIBUTES = b"<bar:LN" + b"".join(b' a%d=""' % number for number in range(400_000)) + b"/>"
+
+
+@pytest.mark.parametrize("costly", [ESCAPED, ATTRIBUTES], ids=["escaped", "attributes"])
+def test_costly_messages_of_a_stranger_are_refused(cluster: Cluster, costly: bytes) -> None:
+    body = STAT.replace(b"<bar:LN>/</bar:LN>", costly)
+    assert bounds.SOAP_DECODED_AT_ONCE_BYTES < len(body) < bounds.SOAP_BODY_BYTES_MAX
+    assert cluster.soap(cluster.url("bartender"), body, "anonymous").kind == "too-large"
+
+
+def test_a_coding_that_would_have_to_be_undone_is_refused(cluster: Cluster) -> None:
+    url = cluster.url("bartender")
+    head = f"POST {urlsplit(url).path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+    assert cluster.exchange(url, head.encode()).status == 501
+
+
+def test_tls_1_2_takes_no_cbc(cluster: Cluster) -> None:
+    context = cluster.context("anonymous")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ECDHE-ECDSA-AES128-SHA:ECDHE-RSA-AES128-SHA")
+    address = ("127.0.0.1", urlsplit(cluster.url("bartender")).port or 0)
+    with socket.create_connection(address, 15) as plain, pytest.raises(ssl.SSLError):
+        context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_a_second_ca_is_warned_of_and_cannot_be_the_administrator(own_cluster: Callable[..., Cluster]) -> None:
+    cluster = own_cluster(shepherds=1)
+    cluster.expect_log("event=ca-unlimited")
+    other = CertificateAuthority.create(cluster.root / "other", "/DC=org/O=Elsewhere/CN=Users CA", now_ms())
+    for path in other.trust_dir.glob("*.[0r]*"):  # not its signing policy
+        (cluster.ca_dir / path.name).write_bytes(path.read_bytes())
+    proxy, url = cluster.root / "forged.pem", cluster.url("librarian")
+    admin = x509.load_pem_x509_certificate((cluster.root / "certs" / "admin-cert.pem").read_bytes())
+    other.issue_user(subject_dn(admin), now_ms()).write_proxy(proxy)
+    cluster.reconfigure("core", trust={"issuers": [render_dn(admin.issuer)]})
+    nodes = soap.encode_request(LIBRARIAN, "nodes", ())
+    poll(lambda: cluster.soap(url, nodes, "admin").status == 200, 60, tolerate=(OSError,))
+    assert "event=ca-unlimited" in cluster.log_of("core")
+    answer = cluster.soap(url, nodes, Files(proxy, proxy))
+    assert "[trust] issuers does not name" in answer.text
+    poll(lambda: "alive" in cluster.soap(url, nodes, "admin").text, 60, what="services under their own CA are taken")
