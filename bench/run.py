@@ -17,6 +17,7 @@ from typing import Any
 
 import ahash
 import ahash_faults
+import attack
 import depth
 import floor
 import freeze
@@ -47,6 +48,7 @@ EXPERIMENTS: dict[str, Callable[[Setup], Awaitable[Outcome]]] = {
     "heal": heal.run,
     "freeze": freeze.run,
     "idle": idle.run,
+    "attack": attack.run,
     "restart": restart.run,
     "small_files": small_files.run,
 }
