@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from chelonia.core import bounds
 from chelonia.core.access import check_access
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS
 from chelonia.core.position import Horizon
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.calls import call_of
@@ -35,6 +37,7 @@ from chelonia.wire.wsdl import wsdl
 
 log = logging.getLogger("chelonia.soap")
 
+Message = soap.Request | soap.InformationRequest
 Done = Callable[[Request, str, Sequence[Any]], None]
 
 
@@ -71,6 +74,7 @@ class SoapDoor:
         self._parts = parts
         self._capacity = capacity
         self._done = done
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._large_of_services = LargeBodies()
         self._large = LargeBodies(per_owner=bounds.SOAP_LARGE_BODIES_PER_OWNER_MAX)
 
@@ -102,7 +106,7 @@ class SoapDoor:
                     if self._service.name != "bartender":  # which judges users itself
                         check_access(call, self._service.name, name)
 
-                message = await self._decoded(body, may)
+                message = await self._decoded(body, may, call)
                 if isinstance(message, soap.InformationRequest):
                     operation = soap.LIDI
                     return _xml(200, await self._information())
@@ -151,11 +155,21 @@ class SoapDoor:
         finally:
             slot.give_up = None
 
-    async def _decoded(self, body: bytes, may: Callable[[str], None]) -> soap.Request | soap.InformationRequest:
-        """Decode a message; a large one does not hold up the others."""
-        if len(body) <= bounds.SOAP_DECODED_AT_ONCE_BYTES:
+    async def _decoded(self, body: bytes, may: Callable[[str], None], call: Call) -> Message:
+        """Decode a message; neither a large one nor many of a stranger hold up the others."""
+        if len(body) > bounds.SOAP_DECODED_AT_ONCE_BYTES:
+            return await asyncio.to_thread(soap.decode_request, self._service, body, may)
+        if call.dn != ANONYMOUS:
             return soap.decode_request(self._service, body, may)
-        return await asyncio.to_thread(soap.decode_request, self._service, body, may)
+        owner = owner_of(call.dn, call.address)
+        turns = self._turns.get(owner)
+        if turns is None:
+            turns = self._turns[owner] = asyncio.Semaphore(bounds.SOAP_STRANGER_TURNS)
+        if turns.locked():
+            self._parts.notes.met("messages of one address at once", owner, "the message waited for its turn")
+        async with turns:
+            await asyncio.sleep(0)  # the next of this address in the next turn of the event loop
+            return soap.decode_request(self._service, body, may)
 
     async def _information(self) -> bytes:
         capacity = await self._capacity() if self._capacity is not None else None

@@ -22,6 +22,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.position import Horizon, Position
 from chelonia.core.shepherd import RecordPage, ShepherdStatus
 from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.routes import Readiness, Routes
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.metrics import Metrics
@@ -33,6 +34,7 @@ from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import soap
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations_bartender import BARTENDER
 from chelonia.wire.operations_shepherd import SHEPHERD
 from tests.support.ahash import open_store, serving
 from tests.unit.hosting.grid import JANE, Grid
@@ -603,3 +605,20 @@ async def test_shepherds_are_not_believed_about_positions() -> None:
         await channel.call(Call(), "status")
         await channel.call(Call(), "status")
     assert [call.read_after for call in told.calls] == [None, None]
+
+
+async def test_a_strangers_messages_take_turns_and_others_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[Dn] = []
+
+    def decode(service: Service, body: bytes, may: Callable[[str], None]) -> soap.InformationRequest:
+        decoded.append(Dn(body.decode()))
+        return soap.InformationRequest()
+
+    monkeypatch.setattr(soap, "decode_request", decode)
+    met: list[str] = []
+    door = SoapDoor(BARTENDER, object(), "https://x/B", replace(parts(), notes=LimitNotes(met.append)))
+    peers = [Peer(address="10.0.0.1")] * 20 + [Peer(Dn(JANE), "10.0.0.1")]
+    asked = [Request("POST", "/", {}, {}, who, pieces_of(who.dn.encode()), -1, "r") for who in peers]
+    assert [answer.status for answer in await asyncio.gather(*map(door.serve, asked))] == [200] * 21
+    assert decoded.index(Dn(JANE)) <= bounds.SOAP_STRANGER_TURNS
+    assert set(met) == {"messages of one address at once"}
