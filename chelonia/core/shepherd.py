@@ -305,11 +305,21 @@ class Shepherd(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Turl:
+    """The parts of a TURL: `base` is `https://host:port`, "" in a request, which names a path only. A ticket is good
+    for the replica that the path names, and for no other."""
+
+    base: str
+    reference: ReferenceId
+    ticket: str
+
+
+@dataclass(frozen=True, slots=True)
 class Upload:
     """One PUT. `length`: declared body length or -1; `offset`: where in the file this body starts (resume);
     `total`: declared size of the whole file or -1; `announced`: checksums of the whole file, as the sender has them."""
 
-    turl_ticket: str
+    turl: Turl
     body: AsyncIterator[bytes]
     length: int = -1
     offset: int = 0
@@ -379,11 +389,11 @@ class ShepherdData(Protocol):
         """
         ...
 
-    async def offset(self, call: Call, ticket: str) -> int:
+    async def offset(self, call: Call, turl: Turl) -> int:
         """How many bytes of an interrupted upload are kept; -1 when it is complete."""
         ...
 
-    async def open(self, call: Call, ticket: str) -> Download:
+    async def open(self, call: Call, turl: Turl) -> Download:
         """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""
         ...
 

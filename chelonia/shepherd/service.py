@@ -37,6 +37,7 @@ from chelonia.core.shepherd import (
     StatOutcome,
     StoredReplica,
     TurlOutcome,
+    Turl,
     Upload,
     Uploaded,
 )
@@ -394,15 +395,15 @@ class ShepherdService:
         self._drilling.require_answering("PUT")
         return await self._uploads.receive(call, upload)
 
-    async def offset(self, call: Call, ticket: str) -> int:
+    async def offset(self, call: Call, turl: Turl) -> int:
         """How many bytes of an interrupted upload are kept; -1 when it is complete. Raises: BAD_TICKET, EXPIRED."""
         self._drilling.require_answering("HEAD")
-        return await self._uploads.offset(call, ticket)
+        return await self._uploads.offset(call, turl)
 
-    async def open(self, call: Call, ticket: str) -> Download:
+    async def open(self, call: Call, turl: Turl) -> Download:
         """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""
         self._drilling.require_answering("GET")
-        return await self._downloads.open(call, ticket)
+        return await self._downloads.open(call, turl)
 
     def check(self, call: Call, row: PortMethod) -> None:
         """Raises: DENIED to who may not, UNAVAILABLE to everybody while a drill keeps this Shepherd silent."""

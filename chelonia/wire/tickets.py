@@ -19,6 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
 from chelonia.core.replicas import Checksums
+from chelonia.core.shepherd import Turl
 from chelonia.wire import armour
 from chelonia.wire.records import Format
 
@@ -66,13 +67,14 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How a ticket is being used. `boot` None: tickets of earlier boots are welcome."""
+    """How a ticket is being used. `boot`: of this start; a ticket for one use is refused after a restart, for the uses
+    are remembered in memory."""
 
     method: str
     reference: str
     dn: str
     address: str
-    boot: int | None = None
+    boot: int
 
 
 _FORMAT: Final = Format("ticket", Ticket, 1)
@@ -98,7 +100,7 @@ def verify(secret: bytes, text: str, now_ms: int, use: Use) -> Ticket:
 
     Raises: BAD_TICKET (altered, another method, replica, user, address or boot), EXPIRED.
     """
-    ticket = open_ticket(secret, text)
+    ticket = _open(secret, text)
     if ticket.method != use.method:
         raise _refused(f"it allows {ticket.method}, not {use.method[:16]!a}")
     if ticket.reference != use.reference:
@@ -107,7 +109,7 @@ def verify(secret: bytes, text: str, now_ms: int, use: Use) -> Ticket:
         raise _refused(f"it was given to another user: use the credentials it was asked for with, not {use.dn[:256]}")
     if ticket.address and ticket.address != use.address:
         raise _refused(f"it was given to another address than {use.address[:64]}")
-    if use.boot is not None and ticket.boot != use.boot:
+    if ticket.single_use and ticket.boot != use.boot:
         raise _refused("the Shepherd has restarted since: ask for a new TURL")
     if now_ms >= ticket.expires_ms:
         late = now_ms - ticket.expires_ms
@@ -115,7 +117,7 @@ def verify(secret: bytes, text: str, now_ms: int, use: Use) -> Ticket:
     return ticket
 
 
-def open_ticket(secret: bytes, text: str) -> Ticket:
+def _open(secret: bytes, text: str) -> Ticket:
     """Check only the signature and read the ticket. Raises: BAD_TICKET."""
     raw = armour.from_text(text) if len(text) <= bounds.TICKET_BYTES_MAX else None
     if raw is None or len(raw) <= MAC_BYTES:
@@ -130,15 +132,6 @@ def open_ticket(secret: bytes, text: str) -> Ticket:
 
 
 # --- TURLs ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Turl:
-    """The parts of a TURL: `base` is `https://host:port`."""
-
-    base: str
-    reference: ReferenceId
-    ticket: str
 
 
 def turl(base: str, reference: str, ticket: str) -> str:

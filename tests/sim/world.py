@@ -25,7 +25,7 @@ from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, ServiceId, shep
 from chelonia.core.librarian import Report, ServiceRecord
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Receipt, ReplicaState
-from chelonia.core.shepherd import ByteRange, StoreIdentity, Upload, Uploaded
+from chelonia.core.shepherd import ByteRange, StoreIdentity, Turl, Upload, Uploaded
 from chelonia.librarian.metadata.records import Identity
 from chelonia.librarian.presence import reports
 from chelonia.librarian.service import LibrarianService
@@ -519,11 +519,11 @@ class World:
     def _all(self) -> list[SimShepherd]:
         return [*self.shepherds, *self.lost] if self.lost else self.shepherds
 
-    def of_turl(self, turl: str) -> tuple[SimShepherd, str]:
-        """The Shepherd of a TURL, and its ticket."""
+    def of_turl(self, turl: str) -> tuple[SimShepherd, Turl]:
+        """The Shepherd of a TURL, and its parts."""
         host = turl.split("/")[2]
         shepherd = next(s for s in self._all() if s.service_id.split("/")[2] == host)
-        return shepherd, tickets.parse_turl(turl).ticket
+        return shepherd, tickets.parse_turl(turl)
 
     def nodes(self) -> list[Node]:
         """All processes."""

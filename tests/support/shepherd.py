@@ -23,7 +23,7 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
-from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, StoreIdentity, TurlOutcome, Upload, Uploaded
+from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, StoreIdentity, Turl, TurlOutcome, Upload, Uploaded
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev
@@ -222,7 +222,7 @@ class FakeTransfers:
         if parts.base in self.frozen:
             await asyncio.Event().wait()
         total = offset + length if offset else -1
-        upload = Upload(parts.ticket, self._wire(parts.base, body), length, offset, total)
+        upload = Upload(parts, self._wire(parts.base, body), length, offset, total)
         answer = await self.peers[parts.base].receive(PEER, upload)
         await asyncio.sleep(self.slow.get(parts.base, 0) / 1000)
         if parts.base in self.lose_answer:
@@ -239,7 +239,7 @@ class FakeTransfers:
             raise CheloniaError(Kind.TIMEOUT, "offset", parts.base)
         if parts.base in self.refused:
             raise self.refused[parts.base]
-        return await self.peers[parts.base].offset(PEER, parts.ticket)
+        return await self.peers[parts.base].offset(PEER, parts)
 
     async def _wire(self, base: str, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         left = self.cut_after.pop(base, -1)
@@ -319,12 +319,12 @@ class World:
         (outcome,) = await self.service.put(BARTENDER, (request,))
         return outcome
 
-    async def ticket(self, request: PutRequest) -> str:
+    async def ticket(self, request: PutRequest) -> Turl:
         outcome = await self.put(request)
         assert outcome.turl, outcome
-        return tickets.parse_turl(outcome.turl).ticket
+        return tickets.parse_turl(outcome.turl)
 
-    async def send(self, ticket: str, data: bytes, call: Call = JOE, **how: Any) -> Uploaded:
+    async def send(self, ticket: Turl, data: bytes, call: Call = JOE, **how: Any) -> Uploaded:
         how.setdefault("length", len(data))
         return await self.service.receive(call, Upload(ticket, body(data), **how))
 
@@ -333,7 +333,7 @@ class World:
         wanted = request(data, number, **how)
         self.librarian.known[wanted.facts.blob] = None
         outcome = await self.put(wanted)
-        await self.send(tickets.parse_turl(outcome.turl).ticket, data)
+        await self.send(tickets.parse_turl(outcome.turl), data)
         return outcome.reference
 
     def listed(self, *references: ReferenceId) -> None:
@@ -389,7 +389,7 @@ async def broken_body(data: bytes) -> AsyncIterator[bytes]:
     raise CheloniaError(Kind.NETWORK, "PUT", "", "connection lost")
 
 
-async def read_all(world: World, ticket: str, call: Call = JOE) -> bytes:
+async def read_all(world: World, ticket: Turl, call: Call = JOE) -> bytes:
     """One whole GET."""
     download = await world.service.open(call, ticket)
     chunks = [chunk async for chunk in download.reader.read(ByteRange(0, download.size))]

@@ -15,7 +15,8 @@ from email.utils import formatdate
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.shepherd import ByteRange, Download, ShepherdData, Upload, Uploaded
+from chelonia.core.ids import ReferenceId
+from chelonia.core.shepherd import ByteRange, Download, ShepherdData, Turl, Upload, Uploaded
 from chelonia.hosting.doors.calls import call_of
 from chelonia.hosting.doors.grants import Registry
 from chelonia.hosting.metrics import Metrics
@@ -94,12 +95,12 @@ class DataDoor:
             digest=request.headers.get("Digest", ""),
             repr_digest=request.headers.get("Repr-Digest", ""),
         )
-        return Upload(_ticket(request), self._counted(request.body, "in"), length, offset, total, announced)
+        return Upload(_turl(request), self._counted(request.body, "in"), length, offset, total, announced)
 
     # --- GET ---
 
     async def _get(self, request: Request) -> Answer:
-        download = await self._data.open(await call_of(request, self._registry), _ticket(request))
+        download = await self._data.open(await call_of(request, self._registry), _turl(request))
         try:
             return self._content(request, download)
         except CheloniaError as error:
@@ -170,14 +171,14 @@ class DataDoor:
     # --- HEAD ---
 
     async def _head(self, request: Request) -> Answer:
-        call, ticket = await call_of(request, self._registry), _ticket(request)
+        call, turl = await call_of(request, self._registry), _turl(request)
         try:
-            download = await self._data.open(call, ticket)
+            download = await self._data.open(call, turl)
         except CheloniaError as error:
             if error.kind is not Kind.BAD_TICKET:
                 raise
             # A ticket to write, or none of ours at all: the upload side says which.
-            return Answer(200, _offset(await self._data.offset(call, ticket)), b"", 0)
+            return Answer(200, _offset(await self._data.offset(call, turl)), b"", 0)
         await download.reader.close(complete=False)
         return Answer(200, (*_describe(download), ("Content-Type", BINARY)), _nothing(), download.size)
 
@@ -225,13 +226,13 @@ async def _nothing() -> AsyncIterator[bytes]:
         yield chunk
 
 
-def _ticket(request: Request) -> str:
+def _turl(request: Request) -> Turl:
     ticket = request.query.get("ticket", "")
     if not ticket:
         raise CheloniaError(
             Kind.BAD_TICKET, request.method, cause="no ticket in the query: use the TURL as it was given"
         )
-    return ticket
+    return Turl("", ReferenceId(request.path.strip("/").partition("/")[2]), ticket)
 
 
 def _offset(offset: int) -> Headers:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId
-from chelonia.core.shepherd import PROTOCOL_HTTP, ByteRange, Download, GetRequest, TurlOutcome
+from chelonia.core.shepherd import PROTOCOL_HTTP, ByteRange, Download, GetRequest, Turl, TurlOutcome
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd.node import Node
 from chelonia.shepherd.store.lifecycle import Held
@@ -37,9 +37,9 @@ class Downloads:
         """Issue a TURL per request, or say in the original's words why not."""
         return tuple(self._offer_one(request) for request in requests)
 
-    async def open(self, call: Call, text: str) -> Download:
+    async def open(self, call: Call, turl: Turl) -> Download:
         """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""
-        ticket = gate.admit(self._node, call, text, gate.GET)
+        ticket = gate.admit(self._node, call, turl, gate.GET)
         held = self._node.index.get(ticket.reference)
         if held is None or not held.alive or held.blob != ticket.blob:
             cause = "this replica is not alive (any more); ask for a TURL of another"

@@ -11,6 +11,7 @@ from typing import Final
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
+from chelonia.core.shepherd import Turl
 from chelonia.shepherd.node import Node
 from chelonia.wire import tickets
 from chelonia.wire.tickets import Ticket, Use
@@ -31,16 +32,14 @@ def turl(node: Node, ticket: Ticket) -> str:
     return tickets.turl(node.settings.base_url, ticket.reference, tickets.issue(node.state.ticket_secret, ticket))
 
 
-def admit(node: Node, call: Call, text: str, method: str) -> Ticket:
+def admit(node: Node, call: Call, shown: Turl, method: str) -> Ticket:
     """Judge a ticket that came with a request.
 
-    Raises: BAD_TICKET (altered, another Shepherd's, another method's, another user's, of an earlier start), EXPIRED.
+    Raises: BAD_TICKET (altered, another Shepherd's, another replica's, another method's, another user's, of an earlier
+    start), EXPIRED.
     """
-    secret = node.state.ticket_secret
-    claimed = tickets.open_ticket(secret, text)
-    boot = node.state.boot if claimed.single_use else None
-    use = Use(method, claimed.reference, call.dn, call.address, boot)
-    return tickets.verify(secret, text, node.ports.clock.now_ms(), use)
+    use = Use(method, shown.reference, call.dn, call.address, node.state.boot)
+    return tickets.verify(node.state.ticket_secret, shown.ticket, node.ports.clock.now_ms(), use)
 
 
 def read_ticket(node: Node, reference: ReferenceId, *, dn: str, address: str, expires_ms: Ms) -> Ticket:

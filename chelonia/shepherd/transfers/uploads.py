@@ -25,7 +25,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ReferenceId, ServiceId, parse_reference
 from chelonia.core.librarian import Arriving
 from chelonia.core.replicas import Checksums, Receipt
-from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, TurlOutcome, Upload, Uploaded
+from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, Turl, TurlOutcome, Upload, Uploaded
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd.node import Node
 from chelonia.shepherd.store import lifecycle
@@ -222,16 +222,16 @@ class Uploads:
 
     # --- bytes ----------------------------------------------------------------------------------------------------
 
-    async def offset(self, call: Call, text: str) -> int:
+    async def offset(self, call: Call, turl: Turl) -> int:
         """How many bytes of an upload are kept; -1 when they are complete. Raises: BAD_TICKET, EXPIRED."""
-        pending = self._admitted(call, text)
+        pending = self._admitted(call, turl)
         if pending.phase in (Phase.STORED, Phase.DONE):
             return -1
         return pending.written if pending.phase is Phase.KEPT else 0
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
         """Take one body; of a repair copy when there is a place. Raises: see `core.shepherd.ShepherdData.receive`."""
-        pending = self._admitted(call, upload.turl_ticket)
+        pending = self._admitted(call, upload.turl)
         if not pending.request.reference or pending.phase not in (Phase.OPEN, Phase.KEPT):
             return await self._receive(call, pending, upload)
         async with (
@@ -239,7 +239,7 @@ class Uploads:
             aclosing(place.while_coming(self._node.ports.clock, upload.body)) as coming,
             aclosing(at_pace(coming, self._node.taking_pace, self._node.ports.clock)) as body,
         ):  # until it came free the ticket may have run out
-            return await self._receive(call, self._admitted(call, upload.turl_ticket), replace(upload, body=body))
+            return await self._receive(call, self._admitted(call, upload.turl), replace(upload, body=body))
 
     async def _receive(self, call: Call, pending: Pending, upload: Upload) -> Uploaded:
         if pending.phase in (Phase.RECEIVING, Phase.FINISHING):
@@ -250,8 +250,8 @@ class Uploads:
         _check_lengths(pending, upload)
         return await self._received(call, pending, upload)
 
-    def _admitted(self, call: Call, text: str) -> Pending:
-        ticket = gate.admit(self._node, call, text, gate.PUT)
+    def _admitted(self, call: Call, turl: Turl) -> Pending:
+        ticket = gate.admit(self._node, call, turl, gate.PUT)
         pending = self._pending.get(ticket.reference)
         if pending is None or pending.nonce != ticket.nonce:
             raise gate.closed(ticket.reference, ticket.blob)

@@ -16,6 +16,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
 from chelonia.core.replicas import Checksums
+from chelonia.core.shepherd import Turl
 from chelonia.wire import armour, tickets
 from chelonia.wire.tickets import Ticket, Use
 
@@ -121,7 +122,7 @@ def test_expiry_is_exact_and_is_told_only_to_the_right_bearer() -> None:
 def test_boot_and_binding_matter_only_when_asked_for() -> None:
     free = Ticket("GET", REFERENCE, TICKET.blob, 3, TICKET.expires_ms, "n2")
     text = tickets.issue(SECRET, free)
-    assert tickets.verify(SECRET, text, NOW, Use("GET", REFERENCE, "ANONYMOUS", "198.51.100.1")) == free
+    assert tickets.verify(SECRET, text, NOW, Use("GET", REFERENCE, "ANONYMOUS", "198.51.100.1", boot=9)) == free
 
 
 def test_a_newer_format_is_refused_though_rightly_signed() -> None:
@@ -157,7 +158,7 @@ def test_tickets_round_trip(ticket: Ticket) -> None:
 def test_a_turl_comes_apart_as_it_was_composed() -> None:
     url = tickets.turl("https://h:7000/", REFERENCE, "abc-_1")
     assert url == f"https://h:7000/turl/{REFERENCE}?ticket=abc-_1"
-    assert tickets.parse_turl(url) == tickets.Turl("https://h:7000", REFERENCE, "abc-_1")
+    assert tickets.parse_turl(url) == Turl("https://h:7000", REFERENCE, "abc-_1")
     assert tickets.parse_turl(url.removeprefix("https://h:7000")).base == ""
 
 

@@ -14,7 +14,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.replicas import Checksums, Location, Receipt
-from chelonia.core.shepherd import ByteRange, Download, Upload, Uploaded
+from chelonia.core.shepherd import ByteRange, Download, Turl, Upload, Uploaded
 from chelonia.hosting.doors.data_door import DataDoor
 from chelonia.hosting.doors.grants import Registry
 from chelonia.hosting.metrics import Metrics
@@ -42,7 +42,7 @@ class Replica:
     readable: int = len(CONTENT)
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
-        if upload.turl_ticket != "put":
+        if upload.turl != Turl("", ReferenceId("r1"), "put"):
             raise CheloniaError(Kind.BAD_TICKET, "PUT", cause="not a ticket to write")
         self.uploads.append(upload)
         if upload.offset != len(self.kept):
@@ -53,15 +53,15 @@ class Replica:
             return Uploaded(False, len(self.kept))
         return Uploaded(True, len(self.kept), (RECEIPT, RECEIPT), "guid-1", SUMS)
 
-    async def offset(self, call: Call, ticket: str) -> int:
-        if ticket != "put":
+    async def offset(self, call: Call, turl: Turl) -> int:
+        if turl.ticket != "put":
             raise CheloniaError(Kind.BAD_TICKET, "HEAD", cause="not a ticket at all")
         return -1 if len(self.kept) == self.total else len(self.kept)
 
-    async def open(self, call: Call, ticket: str) -> Download:
-        if ticket not in ("get", "once"):
+    async def open(self, call: Call, turl: Turl) -> Download:
+        if turl.reference != "r1" or turl.ticket not in ("get", "once"):
             raise CheloniaError(Kind.BAD_TICKET, "GET", cause="not a ticket to read")
-        return Download(len(CONTENT), SUMS, Ms(86_400_000), BLOB, Reader(self), ticket == "once")
+        return Download(len(CONTENT), SUMS, Ms(86_400_000), BLOB, Reader(self), turl.ticket == "once")
 
 
 class Reader:

@@ -7,7 +7,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.shepherd import ByteRange, GetRequest, TurlOutcome
+from chelonia.core.shepherd import ByteRange, GetRequest, Turl, TurlOutcome
 from chelonia.wire import tickets
 from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all, virtual
 
@@ -25,8 +25,8 @@ async def ask(world: World, reference: ReferenceId, **how: Any) -> TurlOutcome:
     return outcome
 
 
-async def ticket_of(world: World, reference: ReferenceId, **how: Any) -> str:
-    return tickets.parse_turl((await ask(world, reference, **how)).turl).ticket
+async def ticket_of(world: World, reference: ReferenceId, **how: Any) -> Turl:
+    return tickets.parse_turl((await ask(world, reference, **how)).turl)
 
 
 @virtual
@@ -35,7 +35,7 @@ async def test_a_live_replica_is_offered_with_its_checksum_and_read() -> None:
     reference = await world.store(DATA)
     outcome = await ask(world, reference)
     assert (outcome.checksum_type, outcome.checksum) == ("md5", checksums(DATA).md5)
-    assert await read_all(world, tickets.parse_turl(outcome.turl).ticket) == DATA
+    assert await read_all(world, tickets.parse_turl(outcome.turl)) == DATA
 
 
 @virtual
@@ -61,6 +61,21 @@ async def test_a_bound_ticket_reads_any_ranges_until_it_expires_and_survives_a_r
     assert await kind_of(world.service.open(EVE, ticket)) is Kind.BAD_TICKET
     await world.pass_ms(5000)
     assert await kind_of(world.service.open(JOE, ticket)) is Kind.EXPIRED
+
+
+@virtual
+async def test_a_ticket_is_checked_once_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await World().start()
+    ticket = await ticket_of(world, await world.store(DATA), dn=JOE.dn)
+    sign, signed = tickets._mac, list[bytes]()
+
+    def counted(secret: bytes, signing: bytes) -> bytes:
+        signed.append(signing)
+        return sign(secret, signing)
+
+    monkeypatch.setattr(tickets, "_mac", counted)
+    assert await read_all(world, ticket) == DATA
+    assert len(signed) == 1
 
 
 @virtual

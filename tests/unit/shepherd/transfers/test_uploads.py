@@ -70,7 +70,7 @@ async def test_a_repair_copy_takes_the_place_that_an_upload_of_the_same_file_has
     assert (await world.put(request(b"x" * 600, 2))).error == "not enough space"
     copy = await world.put(request(b"x" * 600, 1, reference=CLAIMED))
     assert copy.error == ""
-    assert (await world.send(tickets.parse_turl(copy.turl).ticket, b"x" * 600)).complete
+    assert (await world.send(tickets.parse_turl(copy.turl), b"x" * 600)).complete
 
 
 @virtual
@@ -80,7 +80,7 @@ async def test_an_upload_that_does_not_begin_loses_its_space_but_not_its_ticket(
     idle = await world.put(request(b"x" * 600, 1))
     await world.pass_ms(world.settings.reserve_ms + 1)
     assert (await world.put(request(b"x" * 600, 2))).error == ""
-    assert (await world.send(tickets.parse_turl(idle.turl).ticket, b"x" * 600)).complete
+    assert (await world.send(tickets.parse_turl(idle.turl), b"x" * 600)).complete
 
 
 @virtual
@@ -143,7 +143,7 @@ async def test_a_claimed_reference_is_used_and_its_upload_can_be_offered_again()
     first = await world.put(request(DATA, reference=CLAIMED))
     second = await world.put(request(DATA, reference=CLAIMED))
     assert first.reference == second.reference == CLAIMED
-    old, new = (tickets.parse_turl(outcome.turl).ticket for outcome in (first, second))
+    old, new = (tickets.parse_turl(outcome.turl) for outcome in (first, second))
     assert await kind_of(world.send(old, DATA)) is Kind.BAD_TICKET
     assert (await world.send(new, DATA)).complete
 
@@ -164,10 +164,12 @@ async def test_tickets_are_refused_when_altered_expired_or_in_other_hands() -> N
     world = await World().start()
     ticket = await world.ticket(request(DATA, dn=JOE.dn, lifetime_ms=1000))
     bound = await world.ticket(request(DATA, 2, address=JOE.address))
-    middle = len(ticket) // 2
-    altered = ticket[:middle] + ("A" if ticket[middle] != "A" else "B") + ticket[middle + 1 :]
-    assert await kind_of(world.send(altered, DATA)) is Kind.BAD_TICKET
-    assert await kind_of(world.send("", DATA)) is Kind.BAD_TICKET
+    text, middle = ticket.ticket, len(ticket.ticket) // 2
+    altered = text[:middle] + ("A" if text[middle] != "A" else "B") + text[middle + 1 :]
+    assert await kind_of(world.send(replace(ticket, ticket=altered), DATA)) is Kind.BAD_TICKET
+    assert await kind_of(world.send(replace(ticket, ticket=""), DATA)) is Kind.BAD_TICKET
+    for path in ("", "a/b", bound.reference):
+        assert await kind_of(world.send(replace(ticket, reference=ReferenceId(path)), DATA)) is Kind.BAD_TICKET
     assert await kind_of(world.send(ticket, DATA, EVE)) is Kind.BAD_TICKET
     assert await kind_of(world.send(bound, DATA, structs.replace(JOE, address="10.9.9.9"))) is Kind.BAD_TICKET
     assert await kind_of(world.service.open(JOE, ticket)) is Kind.BAD_TICKET
@@ -345,7 +347,7 @@ async def test_a_full_disk_refuses_and_leaks_nothing() -> None:
 async def test_a_pending_upload_is_committed_under_its_own_key_before_it_is_answered() -> None:
     world = await World().start()
     outcome = await world.put(request(DATA, purpose=Purpose.PENDING))
-    done = await world.send(tickets.parse_turl(outcome.turl).ticket, DATA)
+    done = await world.send(tickets.parse_turl(outcome.turl), DATA)
     ((call, guid, receipts),) = world.librarian.commits
     assert call.request_key == f"commit/{outcome.reference}"
     assert call.service_id == world.settings.service_id
