@@ -11,23 +11,33 @@ spared was decided there; here it must be whole, committed, and of the blob that
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
 
 from chelonia.core import bounds
+from chelonia.core.access import check_access
 from chelonia.core.caller import Call
 from chelonia.core.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.operations import SHEPHERD
 from chelonia.core.shepherd import Authority
 from chelonia.shepherd.node import Node
 from chelonia.shepherd.rules import authority as authorities
 
 log = logging.getLogger(__name__)
 
+_DATA: Final = {"receive": "PUT", "offset": "HEAD", "open": "GET"}
+_ANSWERED: Final = {row.method: row.name for row in SHEPHERD.by_method.values() if row.method != "drill"} | _DATA
+"""Methods of a Shepherd that a drill silences, and what they are called in refusals."""
+
 
 class Drilling:
     """The drills of one Shepherd."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, port: object) -> None:
         self._node = node
+        self._port = port
         self._drill = ""
 
     async def obey(self, call: Call, order: ShepherdDrill) -> int:
@@ -45,12 +55,26 @@ class Drilling:
                 await self._corrupt(call, order)
         return node.silent_ms
 
-    def require_answering(self, operation: str) -> None:
-        """Refuse everybody while a drill keeps this Shepherd silent. Raises: UNAVAILABLE."""
+    def _cover(self) -> None:
+        """Stand before the port's methods until the silence is over: no other call pays for an exercise."""
+        self._uncover()
+        for method, operation in _ANSWERED.items():
+            setattr(self._port, method, partial(self._instead, operation, getattr(self._port, method)))
+
+    def _uncover(self) -> None:
+        for method in _ANSWERED:
+            vars(self._port).pop(method, None)
+
+    async def _instead(self, operation: str, method: Callable[..., Awaitable[Any]], call: Call, *args: Any) -> Any:
+        """Refuse everybody while the silence lasts; the first call after it ends that. Raises: UNAVAILABLE."""
         left_ms = self._node.silent_ms
-        if left_ms:
-            cause = f"a drill ({self._drill}) keeps this Shepherd silent for {left_ms} ms more; others have the bytes"
-            raise CheloniaError(Kind.UNAVAILABLE, operation, self._node.id, cause)
+        if not left_ms:
+            self._uncover()
+            return await method(call, *args)
+        if operation not in _DATA.values():
+            check_access(call, "shepherd", operation)  # who may not call learns nothing of drills
+        cause = f"a drill ({self._drill}) keeps this Shepherd silent for {left_ms} ms more; others have the bytes"
+        raise CheloniaError(Kind.UNAVAILABLE, operation, self._node.id, cause)
 
     def _hush(self, order: ShepherdDrill) -> None:
         node = self._node
@@ -62,6 +86,7 @@ class Drilling:
         duration_ms = min(max(order.duration_ms, 0), bounds.DRILL_MS_MAX)
         self._drill = order.drill
         node.silent_until_ms = node.ports.clock.monotonic_ms() + duration_ms
+        self._cover()
         log.warning(
             "DRILL %s: this Shepherd is silent for %d ms by order of an administrator, then it is back by itself",
             order.drill, duration_ms,

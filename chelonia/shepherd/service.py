@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from chelonia.core import bounds, operations
-from chelonia.core.access import admit, guarded
+from chelonia.core.access import guarded
 from chelonia.core.caller import Call
 from chelonia.core.drills import ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.operations import PortMethod
 from chelonia.core.position import Position
 from chelonia.core.replicas import Receipt
 from chelonia.core.shepherd import (
@@ -36,8 +35,8 @@ from chelonia.core.shepherd import (
     ShepherdStatus,
     StatOutcome,
     StoredReplica,
-    TurlOutcome,
     Turl,
+    TurlOutcome,
     Upload,
     Uploaded,
 )
@@ -76,7 +75,7 @@ class _Aside:
     unfinished_bytes: int = 0
 
 
-@guarded(operations.SHEPHERD, lambda service, call, row: service.check(call, row))
+@guarded(operations.SHEPHERD)
 class ShepherdService:
     """One Shepherd. Implements `core.shepherd.Shepherd` and `core.shepherd.ShepherdData`."""
 
@@ -87,7 +86,7 @@ class ShepherdService:
         self._stock = Stock(self._node)
         self._reporting = Reporting(self._node, self._uploads, self._stock)
         self._scrubber = Scrubber(self._node)
-        self._drilling = Drilling(self._node)
+        self._drilling = Drilling(self._node, self)
         self._aside = _Aside({}, {})
         self._readmitted_to = ReferenceId("")
         pause = settings.tidy_ms
@@ -392,24 +391,15 @@ class ShepherdService:
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
         """Take one PUT body to stable storage, forward it, and do what its purpose asks before answering."""
-        self._drilling.require_answering("PUT")
         return await self._uploads.receive(call, upload)
 
     async def offset(self, call: Call, turl: Turl) -> int:
         """How many bytes of an interrupted upload are kept; -1 when it is complete. Raises: BAD_TICKET, EXPIRED."""
-        self._drilling.require_answering("HEAD")
         return await self._uploads.offset(call, turl)
 
     async def open(self, call: Call, turl: Turl) -> Download:
         """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""
-        self._drilling.require_answering("GET")
         return await self._downloads.open(call, turl)
-
-    def check(self, call: Call, row: PortMethod) -> None:
-        """Raises: DENIED to who may not, UNAVAILABLE to everybody while a drill keeps this Shepherd silent."""
-        admit(call, row)
-        if row.method != "drill":
-            self._drilling.require_answering(row.name)
 
     # --- single elements ------------------------------------------------------------------------------------------
 

@@ -67,6 +67,20 @@ async def test_a_silent_shepherd_answers_nobody_and_is_back_by_itself(expect_log
 
 
 @virtual
+async def test_nothing_stands_before_a_call_but_while_a_drill_runs(expect_log: Callable[..., None]) -> None:
+    expect_log("DRILL")
+    world = await World().start()
+    methods = vars(type(world.service))
+    assert not methods.keys() & vars(world.service).keys()
+    for drill in ("d1", "d2"):
+        await world.service.drill(LIBRARIAN, replace(SILENCE, drill=drill))
+        assert "status" in vars(world.service)
+        await world.pass_ms(11_000)
+    assert (await world.service.status(ADMINISTRATOR)).boot
+    assert not methods.keys() & vars(world.service).keys()
+
+
+@virtual
 async def test_transfers_that_had_begun_go_on(expect_log: Callable[..., None]) -> None:
     expect_log("DRILL d1")
     world = await World().start()
