@@ -9,7 +9,7 @@ from __future__ import annotations
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.port import Reader
 from chelonia.core import bounds
-from chelonia.core.ahash import ObjectPage, Page, Walk, WalkOutcome, WalkStep
+from chelonia.core.ahash import Linked, ObjectPage, Page, Walk, WalkOutcome, WalkStep
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, StoredObject
@@ -43,7 +43,7 @@ def read_walk(reader: Reader, walk: Walk, needed: Filter) -> WalkOutcome:
             break
         taken.append(step)
         here = step.object
-    return WalkOutcome(tuple(taken), read_object(reader, here, needed))
+    return WalkOutcome(tuple(taken), read_object(reader, here, needed), _linked(reader, here, walk.linked))
 
 
 def read_page(reader: Reader, object_id: ObjectId, section: str, after: str, limit: int) -> Page:
@@ -115,6 +115,15 @@ def _add_wide_whole(reader: Reader, object_id: ObjectId, sections: layout.Mutabl
         else:
             counts[section] = limit
     return counts
+
+
+def _linked(reader: Reader, here: ObjectId, linked: Linked | None) -> tuple[StoredObject, ...]:
+    """What an object names."""
+    if linked is None:
+        return ()
+    values = read_page(reader, here, linked.section, "", bounds.LINKED_MAX).items
+    ids = [ObjectId(linked.prefix + value) for _, value in values]
+    return tuple(read_object(reader, object_id, linked.needed) for object_id in ids)
 
 
 def _add_rows(rows: list[tuple[bytes, bytes]], sections: layout.MutableSections) -> None:

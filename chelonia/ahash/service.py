@@ -561,10 +561,18 @@ def _check_id(object_id: ObjectId) -> None:
 
 def _check_reading(method: str, asked: Sized, needed: Filter) -> None:
     """What `get` and `walk` check alike: how much is asked for, and of what."""
-    count = max(len(asked), len(needed))
+    _check_count(method, len(asked))
+    _check_needed(method, needed)
+
+
+def _check_count(method: str, count: int) -> None:
     if count > bounds.BULK_ELEMENTS_MAX:
         cause = f"{count} in one call, at most {bounds.BULK_ELEMENTS_MAX}"
         raise CheloniaError(Kind.TOO_LARGE, method, "", cause)
+
+
+def _check_needed(method: str, needed: Filter) -> None:
+    _check_count(method, len(needed))
     for need in needed:
         engine.check_text(need.section, bounds.NAME_BYTES_MAX, "a section")
         if need.property:
@@ -574,6 +582,9 @@ def _check_reading(method: str, asked: Sized, needed: Filter) -> None:
 def _check_walk(walk: Walk) -> None:
     _check_id(walk.start)
     engine.check_text(walk.section, bounds.NAME_BYTES_MAX, "a section")
+    if walk.linked is not None:
+        engine.check_text(walk.linked.section, bounds.NAME_BYTES_MAX, "a section")
+        _check_needed("walk", walk.linked.needed)
     if len(walk.steps) > bounds.LN_DEPTH_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "walk", walk.start[:80], f"deeper than {bounds.LN_DEPTH_MAX}")
     for step in walk.steps:

@@ -117,15 +117,27 @@ class TransactOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Linked:
+    """The objects that an object names: each value of its narrow `section` behind `prefix` is an id; `needed` filters
+    them."""
+
+    section: str
+    prefix: str
+    needed: Filter = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Walk:
     """Follow `steps` from `start` through `section`.
 
-    Each step lists candidate properties; the first that is set is followed.
+    Each step lists candidate properties; the first that is set is followed. `linked`: what the last object names is
+    read with it, which saves its reader a second call.
     """
 
     start: ObjectId
     steps: tuple[tuple[str, ...], ...]
     section: str = "entries"
+    linked: Linked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +150,14 @@ class WalkStep:
 
 @dataclass(frozen=True, slots=True)
 class WalkOutcome:
-    """The steps that could be taken, in order, and the object where the walk ended (the start when none could)."""
+    """The steps that could be taken, in order, and the object where the walk ended (the start when none could).
+
+    `linked`: what that one names, at most `bounds.LINKED_MAX`, the lowest properties first.
+    """
 
     taken: tuple[WalkStep, ...]
     last: StoredObject
+    linked: tuple[StoredObject, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

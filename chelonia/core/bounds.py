@@ -64,6 +64,8 @@ XML_ESCAPED_BYTES_MAX: Final = 6 * VALUE_BYTES_MAX
 """One text with escapes, before they are undone: the largest value, each character as `\\uXXXX`."""
 BULK_ELEMENTS_MAX: Final = 1000
 """Request elements of one call."""
+LINKED_MAX: Final = 16
+"""Objects read along with the end of one walk: the blobs of all but the longest files, which take a second call."""
 FILTER_MAX: Final = 100
 """Needed metadata elements of one listing: each is looked for in every entry."""
 HTTP_HEADER_BYTES_MAX: Final = 16 * 1024

@@ -20,7 +20,7 @@ from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, Servi
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
+from chelonia.core.replicas import Checksums, Receipt, ReplicaState
 
 Expect = tuple[tuple[Guid, int], ...]
 """(entry, version) pairs a decision was based on; the transact fails with CONFLICT if one has changed."""
@@ -231,7 +231,6 @@ class Committed:
 
     guid: Guid
     blob: BlobId
-    locations: tuple[Location, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from chelonia.core.ahash import (
     Element,
     GroupChange,
     GroupStep,
+    Linked,
     ObjectPage,
     Page,
     PagesSeen,
@@ -85,19 +86,26 @@ _TRANSACTED = record(
 )
 
 
-def _walk_make(start: Any, steps: tuple[tuple[str, ...], ...], section: str) -> Walk:
-    return Walk(start, steps, section)
+def _walk_make(start: Any, steps: tuple[tuple[str, ...], ...], section: str, linked: Linked | None) -> Walk:
+    return Walk(start, steps, section, linked)
 
 
+_LINKED = record(Linked, Text("section", "section"), Text("prefix", "prefix"), needed())
 _WALK = shaped(
     _walk_make,
-    lambda walk: (walk.start, walk.steps, walk.section),
+    lambda walk: (walk.start, walk.steps, walk.section, walk.linked),
     Text("start", "start"),
     Listed("stepList", Children("step", "steps", single(Texts("name", "names")))),
     Text("section", "section", default="entries"),
+    Child("linked", "linked", _LINKED, default=None),
 )
 _STEP = record(WalkStep, Text("property", "property"), Text("ID", "object"))
-_WALKED = record(WalkOutcome, Listed("takenList", Children("taken", "taken", _STEP)), Child("object", "last", _OBJECT))
+_WALKED = record(
+    WalkOutcome,
+    Listed("takenList", Children("taken", "taken", _STEP)),
+    Child("object", "last", _OBJECT),
+    Listed("linkedList", Children("linked", "linked", _OBJECT), omit=True),
+)
 _ITEM = shaped(lambda *pair: pair, lambda pair: pair, Text("property", "property"), Text("value", "value"))
 _PAGE = record(Page, Listed("itemList", Children("item", "items", _ITEM)), Text("more", "more", BOOL))
 _REPLICA = record(

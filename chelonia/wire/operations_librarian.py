@@ -78,7 +78,6 @@ from chelonia.wire.elements import (
     CHECKSUMS,
     COUNTS,
     LN,
-    LOCATION,
     POSITION,
     RECEIPT,
     answers,
@@ -276,9 +275,7 @@ _BEGIN_PUT = record(
 _BEGUN = record(Begun, _GUID, Text("blob", "blob"), Text("seal", "seal"))
 _RECEIPTS = Listed("receiptList", Children("receipt", "receipts", RECEIPT, bounds.RECEIPTS_MAX))
 _COMMIT_FILE = record(CommitFile, Child("begin", "begin", _BEGIN_PUT), Child("begun", "begun", _BEGUN), _RECEIPTS)
-_COMMITTED = record(
-    Committed, _GUID, Text("blob", "blob"), Listed("locationList", Children("location", "locations", LOCATION))
-)
+_COMMITTED = record(Committed, _GUID, Text("blob", "blob"))
 _UNLINK = record(Unlink, Text("parent", "parent"), Text("name", "name"), Text("child", "child"), _EXPECT)
 _DELETE = record(Delete, _GUID, _EXPECT)
 _UNMAKE = record(Unmake, _GUID, _EXPECT)

@@ -173,7 +173,7 @@ class FakeLibrarian:
         if self.lose_answers.get("commit_put"):
             self.lose_answers["commit_put"] -= 1
             raise CheloniaError(Kind.OUTCOME_UNKNOWN, "commit_put")
-        return Committed(guid, receipts[0].blob, tuple(r.location for r in receipts))
+        return Committed(guid, receipts[0].blob)
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
         self._fail("inventory")

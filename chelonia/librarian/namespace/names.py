@@ -7,10 +7,10 @@ and applies the result. Who may call is checked in `service` before anything her
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from chelonia.core import bounds
-from chelonia.core.ahash import Walk, WalkOutcome
+from chelonia.core.ahash import Linked, Walk, WalkOutcome
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import Over
@@ -18,7 +18,6 @@ from chelonia.core.ids import (
     ROOT,
     TRASH_OBJECT,
     TREE_OBJECT,
-    BlobId,
     Guid,
     Ms,
     ObjectId,
@@ -77,12 +76,13 @@ class Names:
     async def get(self, call: Call, guids: Sequence[Guid], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """Entries as readers see them, in order of `guids`."""
         entries = await self._records.get(call, [entry_id(guid) for guid in guids], view.stored_filter(needed))
-        return await self._shown(call, entries, needed)
+        return await self._shown(call, entries, needed, {})
 
     async def traverse(self, call: Call, names: Sequence[LogicalName], needed: Filter = ()) -> tuple[Traversal, ...]:
         """Follow Logical Names as far as they lead; `needed` filters where each ends."""
         ends = await self._ends(call, names, view.stored_filter(needed))
-        last = await self._shown(call, [end.last for end in ends], needed)
+        linked = {blob.id: blob for end in ends for blob in end.linked}
+        last = await self._shown(call, [end.last for end in ends], needed, linked)
         out = []
         for name, end, entry in zip(names, ends, last, strict=True):
             if not end.taken and not entry.exists:
@@ -96,11 +96,12 @@ class Names:
 
     async def _ends(self, call: Call, names: Sequence[LogicalName], needed: Filter) -> list[WalkOutcome]:
         """Where walks end. What leads on is nearly always a collection: other entries are asked for only when not."""
-        ends = list(await self._records.walk(call, tuple(_walk(name, on=("/",)) for name in names), needed))
+        linked = view.BLOBS_LINKED if Needed(view.BLOBS) in needed or not needed else None
+        ends = list(await self._records.walk(call, tuple(_walk(name, ("/",), linked) for name in names), needed))
         short = [
             n for n, (name, end) in enumerate(zip(names, ends, strict=True)) if len(end.taken) < len(name.parts) - 1
         ]
-        again = await self._records.walk(call, tuple(_walk(names[n], on=("/", "")) for n in short), needed)
+        again = await self._records.walk(call, tuple(_walk(names[n], ("/", ""), linked) for n in short), needed)
         for n, end in zip(short, again, strict=True):
             ends[n] = end
         return ends
@@ -118,16 +119,21 @@ class Names:
         entries = [Entry(entry_name(key), child) for (key, _), child in zip(page.items, children, strict=True)]
         return EntryPage(tuple(entries), page.items[-1][0] if page.more and page.items else "")
 
-    async def _shown(self, call: Call, entries: Sequence[StoredObject], needed: Filter) -> tuple[StoredObject, ...]:
-        """Views of entries; the blobs of all of them are read in one call, and only when locations are asked for."""
-        blobs: dict[BlobId, StoredObject] = {}
+    async def _shown(
+        self, call: Call, entries: Sequence[StoredObject], needed: Filter, linked: Mapping[ObjectId, StoredObject]
+    ) -> tuple[StoredObject, ...]:
+        """Views of entries; those of their blobs that are not `linked` are read in one call, and only when locations
+        are asked for."""
+        blobs = dict(linked)
         if view.asks_locations(needed):
-            ids = [blob for entry in entries if tree.type_of(entry) == TYPE_FILE for blob in tree.blobs_of(entry)]
-            found = await self._records.get(call, [blob_object(blob) for blob in ids], view.BLOB_FILTER)
-            blobs = dict(zip(ids, found, strict=True))
+            files = [entry for entry in entries if tree.type_of(entry) == TYPE_FILE]
+            ids = [blob_object(blob) for entry in files for blob in tree.blobs_of(entry)]
+            more = [blob for blob in ids if blob not in blobs]
+            found = await self._records.get(call, more, view.BLOBS_LINKED.needed)
+            blobs |= dict(zip(more, found, strict=True))
         out = []
         for entry in entries:
-            own = [blobs[blob] for blob in tree.blobs_of(entry) if blob in blobs]
+            own = [blobs[blob] for blob in map(blob_object, tree.blobs_of(entry)) if blob in blobs]
             out.append(view.shown(entry, needed, view.merged_locations(own, self._present)))
         return tuple(out)
 
@@ -443,8 +449,8 @@ def numbered(call: Call, index: int, total: int) -> Call:
     return call.keyed(RequestKey(f"{call.request_key}/{index}"))
 
 
-def _walk(name: LogicalName, on: tuple[str, ...]) -> Walk:
+def _walk(name: LogicalName, on: tuple[str, ...], linked: Linked | None) -> Walk:
     """A walk along `name`: through keys that end as `on` says, to an entry of any kind."""
     kinds = [on] * (len(name.parts) - 1) + [("/", "")]
     steps = tuple(tuple(part + end for end in ends) for part, ends in zip(name.parts, kinds, strict=False))
-    return Walk(entry_id(name.start), steps)
+    return Walk(entry_id(name.start), steps, linked=linked)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from chelonia.core.ids import ServiceId
+from chelonia.core.ahash import Linked
+from chelonia.core.ids import BLOB_PREFIX, ServiceId
 from chelonia.core.metadata import Filter, Needed, StoredObject, selects
 from chelonia.core.names import entry_name
 from chelonia.core.replicas import ReplicaState, parse_location
@@ -21,7 +22,8 @@ Present = Callable[[ServiceId], bool]
 HIDDEN = frozenset({"put", "pending"})
 LOCATIONS = "locations"
 BLOBS = "blobs"
-BLOB_FILTER: Filter = (Needed(LOCATIONS),)
+BLOBS_LINKED = Linked(BLOBS, BLOB_PREFIX, (Needed(LOCATIONS),))
+"""The blobs of a file, of each its locations."""
 
 
 def asks_locations(needed: Filter) -> bool:

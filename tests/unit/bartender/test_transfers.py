@@ -1,8 +1,10 @@
 """putFile, startPut and commitPut, getFile, addReplica: where bytes go, who may send them, what is left behind."""
 
 import base64
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from chelonia.core.bartender import (
     AddReplicaRequest,
     CommitPutRequest,
     GetFileRequest,
+    NameRequest,
     Outcome,
     PutFileRequest,
     StartPutOutcome,
@@ -55,6 +58,40 @@ async def commit_put(
 ) -> Outcome:
     texts = tuple(receipts.to_text(receipt) for receipt in await stage.upload(begun.turl))
     return (await stage.bartender.commit_put(call, (CommitPutRequest("1", begun.put, texts, metadata),)))[0]
+
+
+class Asked:
+    """Notes what the A-Hash is asked."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.said: list[str] = []
+        for name in ("get", "walk", "scan", "transact"):
+            setattr(stage.ahash, name, self._noting(name, getattr(stage.ahash, name)))
+
+    def _noting(self, name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def noted(*args: Any) -> Any:
+            self.said.append(name)
+            return await method(*args)
+
+        return noted
+
+    def taken(self) -> list[str]:
+        said, self.said = self.said, []
+        return said
+
+
+@scene
+async def test_what_a_file_costs_the_ahash(stage: Stage) -> None:
+    """Before: startPut 1 read; commitPut 3 and a transact; getFile 2."""
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.bartender.stat(JOE, (NameRequest("1", "/"),))
+    asked = Asked(stage)
+    begun = await start_put(stage, "/f")
+    assert asked.taken() == ["walk"]
+    assert (await commit_put(stage, begun)).status == "done"
+    assert asked.taken() == ["get", "transact"]
+    assert (await stage.get_file("/f")).turl
+    assert asked.taken() == ["walk"]
 
 
 # --- putFile ---------------------------------------------------------------------------------------------------------

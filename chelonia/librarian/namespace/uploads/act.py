@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 from chelonia.core import bounds
 from chelonia.core.ahash import Element
@@ -17,8 +18,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object
 from chelonia.core.librarian import BeginPut, Begun, CommitFile, Committed
 from chelonia.core.metadata import Needed, StoredObject
-from chelonia.core.replicas import Receipt, ReplicaState
-from chelonia.librarian.metadata.blobs import NewBlob, facts_of, locations_of
+from chelonia.core.replicas import Receipt
+from chelonia.librarian.metadata.blobs import NewBlob, facts_of
 from chelonia.librarian.metadata.elements import expectations
 from chelonia.librarian.metadata.records import Draft, Records
 from chelonia.librarian.metadata.seal import seal, sealed
@@ -111,7 +112,7 @@ class Uploads:
 
         memo = (await self._records.apply(call, build)).memo
         await self.rechecking.written(receipts)
-        return await self._committed(call, memo)
+        return _committed(memo)
 
     async def _already(self, call: Call, pending: Pending, guid: Guid, receipts: tuple[Receipt, ...]) -> str:
         """The memo of this very commit when it went through before.
@@ -143,6 +144,7 @@ class Uploads:
             raise CheloniaError(Kind.BAD_REQUEST, "commitFile", name, cause)
         guid = begin.replaces or (self._guid() if request.renew else begun.guid)
         memo = f"{guid} {begun.blob}"
+        rounds = count()
 
         async def build() -> Draft:
             new = self._named(uploads.begun_blob(request, self._now()), guid)
@@ -153,12 +155,14 @@ class Uploads:
                 given = tree.given_sections(begin.sections)
                 elements = uploads.overwrite(over, new, given, self._now())
                 return Draft(expectations(begin.expect) + elements + await self._overtaken(call, begin), memo)
-            slot = await self._names.slot(call, begin.parent, begin.name)
+            # The Bartender has just read the collection: it is read again only when the transact finds it otherwise.
+            first = next(rounds) == 0
+            slot = uploads.free_slot(begin) if first else await self._names.slot(call, begin.parent, begin.name)
             return Draft(uploads.commit_file(request, slot, new, self._now()), memo)
 
         first = (await self._records.apply(call, build)).memo
         await self.rechecking.written(request.receipts)
-        return await self._committed(call, first)
+        return _committed(first)
 
     async def _overtaken(self, call: Call, begin: BeginPut) -> list[Element]:
         """Give up the owner's own earlier upload to the same name: it must not overwrite the newer bytes when it comes
@@ -173,13 +177,6 @@ class Uploads:
             return None
         file = await self._records.one(call, entry_id(guid))
         return Overwritten(file, await self._names.blobs(call, file))
-
-    async def _committed(self, call: Call, memo: str) -> Committed:
-        """The answer told from the stored note: the same for the first try and for every retry."""
-        guid, _, blob = memo.partition(" ")
-        found: StoredObject = await self._records.one(call, blob_object(BlobId(blob)))
-        locations = tuple(location for location, state in locations_of(found) if state is ReplicaState.ALIVE)
-        return Committed(Guid(guid), BlobId(blob), locations)
 
     def _check_receipts(self, call: Call, receipts: tuple[Receipt, ...]) -> None:
         """Raises: INCOMPLETE, BAD_REQUEST (too many), UNTRUSTED (a wrong signature), DENIED (another's receipts)."""
@@ -205,6 +202,12 @@ class Uploads:
 
     def _now(self) -> Ms:
         return self._world.clock.now_ms()
+
+
+def _committed(memo: str) -> Committed:
+    """The answer told from the stored note: the same for the first try and for every retry."""
+    guid, _, blob = memo.partition(" ")
+    return Committed(Guid(guid), BlobId(blob))
 
 
 def same_bytes(receipt: Receipt, blob: StoredObject) -> bool:

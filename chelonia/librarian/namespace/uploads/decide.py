@@ -14,6 +14,7 @@ from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, shepherd_object
 from chelonia.core.librarian import (
+    TYPE_COLLECTION,
     TYPE_FILE,
     TYPE_PENDING,
     BeginPut,
@@ -232,6 +233,12 @@ def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[
     sections["states"] = file_states(sections.get("states", {}), new)
     sections["blobs"] = {FIRST_ORDINAL: new.facts.blob}
     return [*elements, check(obj, version(0)), *put_all(obj, sections), *taken_blob(new)]
+
+
+def free_slot(begin: BeginPut) -> Slot:
+    """The name of an upload as it nearly always is: free, in an open collection. What is decided on it carries that as
+    conditions (`take_name`)."""
+    return Slot(StoredObject(ObjectId(begin.parent), 1, {"entry": {"type": TYPE_COLLECTION}}), begin.name)
 
 
 def begun_blob(request: CommitFile, now: Ms) -> NewBlob:
