@@ -8,11 +8,13 @@ Golden text: `docs/formats/put-token.md`.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import json
 from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
@@ -34,27 +36,50 @@ class PutToken:
     checksum_type: str
 
 
+class _Fields(msgspec.Struct, frozen=True):
+    """The payload."""
+
+    parent: Guid
+    name: str
+    ln: str
+    owner: Dn
+    wanted: int
+    size: int
+    sha256: str
+    md5: str
+    adler32: str
+    expires_ms: Ms
+    replaces: Guid
+    guid: Guid
+    blob: BlobId
+    seal: str
+    checksum_type: str
+
+
+_READER: Final = msgspec.json.Decoder(_Fields)
+
+
 def encode(token: PutToken, key: bytes) -> str:
     """Return the token as opaque text."""
-    begin, begun = token.begin, token.begun
-    fields = {
-        "parent": begin.parent,
-        "name": begin.name,
-        "ln": str(begin.ln),
-        "owner": begin.owner,
-        "wanted": begin.wanted,
-        "size": begin.size,
-        "sha256": begin.checksums.sha256,
-        "md5": begin.checksums.md5,
-        "adler32": begin.checksums.adler32,
-        "expires_ms": begin.expires_ms,
-        "replaces": begin.replaces,
-        "guid": begun.guid,
-        "blob": begun.blob,
-        "seal": begun.seal,
-        "checksum_type": token.checksum_type,
-    }
-    payload = _b64(json.dumps(fields, separators=(",", ":")).encode("ascii"))
+    begin, begun, sums = token.begin, token.begun, token.begin.checksums
+    fields = _Fields(
+        parent=begin.parent,
+        name=begin.name,
+        ln=str(begin.ln),
+        owner=begin.owner,
+        wanted=begin.wanted,
+        size=begin.size,
+        sha256=sums.sha256,
+        md5=sums.md5,
+        adler32=sums.adler32,
+        expires_ms=begin.expires_ms,
+        replaces=begin.replaces,
+        guid=begun.guid,
+        blob=begun.blob,
+        seal=begun.seal,
+        checksum_type=token.checksum_type,
+    )
+    payload = _b64(json.dumps(msgspec.to_builtins(fields), separators=(",", ":")).encode("ascii"))
     return f"{payload}.{_b64(_mac(payload, key))}"
 
 
@@ -66,23 +91,24 @@ def decode(text: str, key: bytes) -> PutToken:
     if not hmac.compare_digest(mac, _b64(_mac(payload, key))):
         raise _forged()
     try:
-        fields = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    except (ValueError, binascii.Error):  # signed by a version of ours that wrote something else
+        fields = _READER.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        ln = parse_ln(fields.ln)
+    except (ValueError, CheloniaError):  # signed by a version of ours that wrote something else
         raise _forged() from None
     begin = BeginPut(
-        parent=Guid(fields["parent"]),
-        name=fields["name"],
-        ln=parse_ln(fields["ln"]),
-        owner=Dn(fields["owner"]),
+        parent=fields.parent,
+        name=fields.name,
+        ln=ln,
+        owner=fields.owner,
         sections={},
-        wanted=fields["wanted"],
-        size=fields["size"],
-        checksums=Checksums(fields["sha256"], fields["md5"], fields["adler32"]),
-        expires_ms=Ms(fields["expires_ms"]),
+        wanted=fields.wanted,
+        size=fields.size,
+        checksums=Checksums(fields.sha256, fields.md5, fields.adler32),
+        expires_ms=fields.expires_ms,
         named=False,
-        replaces=Guid(fields["replaces"]),
+        replaces=fields.replaces,
     )
-    return PutToken(begin, Begun(Guid(fields["guid"]), BlobId(fields["blob"]), fields["seal"]), fields["checksum_type"])
+    return PutToken(begin, Begun(fields.guid, fields.blob, fields.seal), fields.checksum_type)
 
 
 def _mac(payload: str, key: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """putFile, startPut and commitPut, getFile, addReplica: where bytes go, who may send them, what is left behind."""
 
 import base64
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chelonia.bartender import put_token
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.bartender import (
@@ -345,6 +347,39 @@ async def test_tokens_of_others_are_refused(stage: Stage) -> None:
     assert not await stage.exists("/f")
 
 
+@pytest.mark.parametrize("meanwhile", ["deleted", "overwritten", "moved"])
+@scene
+async def test_a_token_that_was_used_says_so_whatever_its_file_has_become(stage: Stage, meanwhile: str) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    begun = await start_put(stage, "/f")
+    sent = await stage.upload(begun.turl)
+    again = CommitPutRequest("1", begun.put, tuple(receipts.to_text(receipt) for receipt in sent))
+    assert [(await stage.bartender.commit_put(JOE, (again,)))[0].status for _ in range(2)] == ["done", "done"]
+    if meanwhile == "deleted":
+        assert await stage.name_op("delFile", "/f") == "deleted"
+    elif meanwhile == "overwritten":
+        assert (await commit_put(stage, await start_put(stage, "/f", replaces=True))).status == "done"
+    else:
+        assert await stage.move("/f", "/g") == "moved"
+    stood = await stage.list("/")
+    outcome = (await stage.bartender.commit_put(JOE, (again,)))[0]
+    assert outcome.kind == "already-done" if meanwhile != "overwritten" else outcome.status == "done", outcome
+    assert await stage.list("/") == stood
+
+
+@scene
+async def test_a_used_token_does_not_bring_overwritten_bytes_back(stage: Stage) -> None:
+    """Its receipts are of replicas that were ordered to be erased."""
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.file("/f")
+    begun = await start_put(stage, "/f", replaces=True)
+    sent = await stage.upload(begun.turl)
+    again = CommitPutRequest("1", begun.put, tuple(receipts.to_text(receipt) for receipt in sent))
+    assert [(await stage.bartender.commit_put(JOE, (again,)))[0].status for _ in range(2)] == ["done", "done"]
+    assert (await commit_put(stage, await start_put(stage, "/f", replaces=True))).status == "done"
+    assert (await stage.bartender.commit_put(JOE, (again,)))[0].kind == "already-done"
+
+
 @scene
 async def test_a_token_expires(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
@@ -441,6 +476,18 @@ def test_every_byte_of_a_token_is_authenticated() -> None:
         forged = base64.urlsafe_b64encode(other).rstrip(b"=").decode() + text[len(payload) :]
         with pytest.raises(CheloniaError) as caught:
             decode(forged, KEY)
+        assert caught.value.kind is Kind.BAD_TICKET
+
+
+@pytest.mark.parametrize("change", [{"wanted": "2"}, {"parent": None}, {"ln": "no name"}, {"blob": 7}, {"size": None}])
+def test_a_rightly_signed_token_of_other_fields_is_refused(change: dict[str, Any]) -> None:
+    payload = encode(token(), KEY).partition(".")[0]
+    fields = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    without = {name: value for name, value in fields.items() if name not in change}
+    for altered in (fields | change, without, []):
+        text = put_token._b64(json.dumps(altered).encode())
+        with pytest.raises(CheloniaError) as caught:
+            decode(f"{text}.{put_token._b64(put_token._mac(text, KEY))}", KEY)
         assert caught.value.kind is Kind.BAD_TICKET
 
 

@@ -15,7 +15,7 @@ from chelonia.core import bounds
 from chelonia.core.ahash import Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object
+from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.librarian import BeginPut, Begun, CommitFile, Committed
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.replicas import Receipt
@@ -149,20 +149,30 @@ class Uploads:
         async def build() -> Draft:
             new = self._named(uploads.begun_blob(request, self._now()), guid)
             over = await self._overwritten(call, begin.replaces)
+            first = next(rounds) == 0
             if over is not None:
                 if begun.blob in tree.blobs_of(over.file):
                     return Draft((), memo)  # a repeat without a request key
+                await self._check_unused(call, new, first)
                 given = tree.given_sections(begin.sections)
                 elements = uploads.overwrite(over, new, given, self._now())
                 return Draft(expectations(begin.expect) + elements + await self._overtaken(call, begin), memo)
             # The Bartender has just read the collection: it is read again only when the transact finds it otherwise.
-            first = next(rounds) == 0
             slot = uploads.free_slot(begin) if first else await self._names.slot(call, begin.parent, begin.name)
+            if slot.child != begun.guid:
+                await self._check_unused(call, new, first)
             return Draft(uploads.commit_file(request, slot, new, self._now()), memo)
 
         first = (await self._records.apply(call, build)).memo
         await self.rechecking.written(request.receipts)
         return _committed(first)
+
+    async def _check_unused(self, call: Call, new: NewBlob, first: bool) -> None:
+        """Why a transact was refused, other than for its names. Raises: ALREADY_DONE."""
+        if not first:
+            ids = [shepherd_object(location.shepherd) for location in new.locations]
+            used = tuple(Needed("file", location.reference) for location in new.locations)
+            uploads.check_unused(await self._records.get(call, ids, used))
 
     async def _overtaken(self, call: Call, begin: BeginPut) -> list[Element]:
         """Give up the owner's own earlier upload to the same name: it must not overwrite the newer bytes when it comes

@@ -7,7 +7,7 @@ Conditions and errors work as in `tree`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chelonia.core.ahash import Element
@@ -189,14 +189,17 @@ def commit_new(pending: Pending, slot: Slot, new: NewBlob, now: Ms) -> list[Elem
 
 def taken_blob(new: NewBlob) -> list[Element]:
     """Make the blob of an upload, where its receipts say that it is."""
-    return [*still_known(new), *make_blob(new)]
+    return [*countable(new), *make_blob(new)]
 
 
-def still_known(new: NewBlob) -> list[Element]:
-    """Nobody is told that bytes are safe for a copy on a Shepherd that another Librarian has forgotten meanwhile: with
-    that, the key went by which its receipt was checked."""
+def countable(new: NewBlob) -> list[Element]:
+    """No receipt makes a file twice, and nobody is told that bytes are safe for a copy on a Shepherd that another
+    Librarian has forgotten meanwhile: with that, the key went by which its receipt was checked."""
     known = isset("node", "verify_key")
-    return [check(shepherd_object(location.shepherd), known, change_id=EXPECT) for location in new.locations]
+    shepherds = [(shepherd_object(location.shepherd), location.reference) for location in new.locations]
+    # A record of the replica is there once its receipt was used, and outlives the file until the bytes are erased.
+    unused = [check(shepherd, unset("file", reference)) for shepherd, reference in shepherds]
+    return unused + [check(shepherd, known, change_id=EXPECT) for shepherd, _ in shepherds]
 
 
 def commit_over(pending: Pending, slot: Slot, over: Overwritten, new: NewBlob, now: Ms) -> list[Element]:
@@ -212,7 +215,7 @@ def overwrite(over: Overwritten, new: NewBlob, given: Mapping[str, Mapping[str, 
     if type_of(over.file) != TYPE_FILE:
         kind = Kind.NOT_A_FILE if visible(over.file) else Kind.NOT_FOUND
         raise CheloniaError(kind, "commitPut", new.facts.name, "the file to overwrite is not there any more")
-    elements = [*still_known(new), *swap_blobs(over.file, over.blobs, new, now)]
+    elements = [*countable(new), *swap_blobs(over.file, over.blobs, new, now)]
     times = {"modified": seconds(now), **given.get("timestamps", {})}
     states = file_states(given.get("states", {}), new)
     sections = {"states": states, "timestamps": times, "metadata": given.get("metadata", {})}
@@ -233,6 +236,16 @@ def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[
     sections["states"] = file_states(sections.get("states", {}), new)
     sections["blobs"] = {FIRST_ORDINAL: new.facts.blob}
     return [*elements, check(obj, version(0)), *put_all(obj, sections), *taken_blob(new)]
+
+
+def check_unused(shepherds: Sequence[StoredObject]) -> None:
+    """Refuse receipts that have made a file before. `shepherds`: with the `file` records of the replicas they name.
+
+    Raises: ALREADY_DONE.
+    """
+    if any(shepherd.sections.get("file") for shepherd in shepherds):
+        cause = "this upload was committed before; what has become of its file since stays: to write again, start again"
+        raise CheloniaError(Kind.ALREADY_DONE, "commitPut", cause=cause)
 
 
 def free_slot(begin: BeginPut) -> Slot:
