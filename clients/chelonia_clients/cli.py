@@ -78,10 +78,10 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
         word, rest = "version", ()
     if not word:
         if not before.has("--help"):
-            out.tell(usage())
+            out.tell(*usage())
             return _refused(UsageError("no verb was given; `chelonia help` lists them"), word, out)
         out.as_json = False
-        out.say(usage())
+        out.say(*usage())
         return 0
     verb = find_verb(word)
     if verb is None:
@@ -92,13 +92,13 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
     out.verbose = len(options.flags.get("--verbose", ()))
     if options.has("--help"):
         out.as_json = False
-        out.say(usage_of(verb))
+        out.say(*usage_of(verb))
         return 0
     if options.has("--insecure"):
         raise UsageError(INSECURE)
     least, most = verb.operands
     if len(arguments.operands) < least or (0 <= most < len(arguments.operands)):
-        out.tell(_usage(verb))
+        out.tell(*_usage(verb))
         cause = f"wrong number of arguments; usage: chelonia {verb.name} {verb.synopsis}".rstrip()
         return _refused(UsageError(cause), verb.name, out)
     return _run_verb(verb, Session(options, out, os.environ, arguments.operands), arguments)
@@ -114,7 +114,7 @@ def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:
         raise
     except UsageError as error:
         out.tell(f"chelonia: {error.cause}")
-        out.tell(_usage(verb, arguments.operands))
+        out.tell(*_usage(verb, arguments.operands))
         out.exit_code = int(ExitCode.USAGE)
         out.blame(error)
     except Exception as error:
@@ -166,7 +166,7 @@ def _fast_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def usage() -> str:
+def usage() -> list[str]:
     """What the command knows."""
     lines = ["Usage: chelonia [-v] [-x] [-z <path>] [-b <URL>] [options] <verb> [<arguments>]", "", "Verbs:"]
     lines += [f"  {verb.name:<22} {verb.summary}" for verb in VERBS]
@@ -176,12 +176,12 @@ def usage() -> str:
         lines.append(f"  {spelled:<22} {flag.help}")
     lines += ["", "`chelonia help <verb>` shows a verb; its first three letters suffice."]
     lines += ["Exit codes: 0 ok, 1 other, 2 usage, 3 not found, 4 denied, 5 conflict, 6 quota, 7 network, 8 checksum."]
-    return "\n".join(lines)
+    return lines
 
 
-def usage_of(verb: Verb) -> str:
+def usage_of(verb: Verb) -> list[str]:
     """How one verb is used."""
-    lines = [_usage(verb), "", f"  {verb.summary}"]
+    lines = [*_usage(verb), "", f"  {verb.summary}"]
     if verb.flags:
         lines += ["", "Options:"]
     for flag in verb.flags:
@@ -189,10 +189,10 @@ def usage_of(verb: Verb) -> str:
         lines.append(f"  {spelled:<20} {flag.help}")
     if verb.examples:
         lines += ["", "Examples:", *(f"  {_example(text)}" for text in verb.examples)]
-    return "\n".join(lines)
+    return lines
 
 
-def _usage(verb: Verb, operands: Sequence[str] = ()) -> str:
+def _usage(verb: Verb, operands: Sequence[str] = ()) -> list[str]:
     """How a verb is called, one way a line: those that begin as `operands` do, or all."""
     ways = verb.synopsis.split(" | ")
     for count in range(len(operands), 0, -1):
@@ -201,7 +201,7 @@ def _usage(verb: Verb, operands: Sequence[str] = ()) -> str:
             ways = begun
             break
     first, *rest = (f"chelonia {verb.name} {way}".rstrip() for way in ways)
-    return "\n       ".join([f"Usage: {first}", *rest])
+    return [f"Usage: {first}", *(f"       {way}" for way in rest)]
 
 
 def _begins(way: Sequence[str], operands: Sequence[str]) -> bool:
@@ -215,12 +215,12 @@ def _example(text: str) -> str:
 async def help_(session: Session, arguments: Arguments) -> None:
     """The verb `help`."""
     if not arguments.operands:
-        session.out.say(usage())
+        session.out.say(*usage())
         return
     verb = find_verb(arguments.operands[0])
     if verb is None:
         raise UsageError(f"there is no verb {arguments.operands[0]!r}")
-    session.out.say(usage_of(verb))
+    session.out.say(*usage_of(verb))
 
 
 __all__ = ["describe", "main", "run"]

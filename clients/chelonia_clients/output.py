@@ -50,14 +50,14 @@ class Output:
     document: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] | None = None
 
-    def say(self, line: str) -> None:
-        """A line of the answer, for people. Raises: AnswerLost, BrokenPipeError."""
+    def say(self, *lines: str) -> None:
+        """Lines of the answer, for people. Raises: AnswerLost, BrokenPipeError."""
         if not self.as_json:
-            self._write(_printable(line) + "\n")
+            self._write("".join(_printable(line) + "\n" for line in lines))
 
-    def tell(self, line: str) -> None:
-        """A line about the work, for people."""
-        self.stderr.write(_printable(line) + "\n")
+    def tell(self, *lines: str) -> None:
+        """Lines about the work, for people."""
+        self.stderr.write("".join(_printable(line) + "\n" for line in lines))
         self.stderr.flush()
 
     def result(self, **facts: Any) -> None:
@@ -154,7 +154,8 @@ def _width(text: str) -> int:
 
 
 def _printable(line: str) -> str:
-    """Names may hold anything but control characters, values anything: a terminal gets no escape sequence from them."""
+    """Names may hold anything but control characters, values and service ids anything: a terminal gets no escape
+    sequence from them, and a reader no line that somebody else wrote."""
     if line.isprintable():
         return line
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in line)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)

@@ -23,7 +23,11 @@ class SoapTrace:
     async def request(self, sending: Sending) -> Received:
         """Send, and tell both messages. Raises: as `HttpClient.request`."""
         if isinstance(sending.body, bytes):
-            self._tell(f"> {sending.method} {sending.url}\n{sending.body.decode('utf-8', 'replace')}")
+            self._say(f"> {sending.method} {sending.url}", sending.body)
         received = await self._http.request(sending)
-        self._tell(f"< {received.status}\n{received.body.decode('utf-8', 'replace')}")
+        self._say(f"< {received.status}", received.body)
         return received
+
+    def _say(self, head: str, body: bytes) -> None:
+        for line in (head, *body.decode("utf-8", "replace").splitlines()):
+            self._tell(line)

@@ -171,9 +171,9 @@ async def completion(session: Session, arguments: Arguments) -> None:
     """The verb `completion`: the script of a shell, or the `next` word of a command line, which is what scripts ask."""
     match tuple(arguments.operands):
         case ("bash",):
-            session.out.say(script("chelonia.bash").rstrip("\n"))
+            session.out.say(*script("chelonia.bash").splitlines())
         case ("zsh",):
-            session.out.say(script("_chelonia").rstrip("\n"))
+            session.out.say(*script("_chelonia").splitlines())
         case ("next", *words):
             await _next(session, words)
         case _:

@@ -423,6 +423,12 @@ def test_no_traceback_and_no_escape_sequence_reaches_a_terminal(chelonia: Comman
     assert chelonia("ls", "/").code == 0
 
 
+def test_nobody_writes_a_line_of_his_own_before_an_administrator(chelonia: Command, fake: FakeBartender) -> None:
+    fake.add_collection("/c")
+    fake.entries[("c",)].metadata["metadata"] = {"k": "v\nhttps://good:1/Shepherd  alive"}
+    assert r"v\nhttps://good:1/Shepherd" in chelonia("stat", "/c").out
+
+
 def test_errors_say_what_on_what_and_why() -> None:
     from chelonia.core.errors import CheloniaError
 
