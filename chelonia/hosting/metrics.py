@@ -20,6 +20,7 @@ from prometheus_client.utils import floatToGoString
 from chelonia.core.drills import Drill, DrillStage
 from chelonia.core.errors import CheloniaError
 from chelonia.core.healing import HealStatus
+from chelonia.core.limits import Limits
 
 log = logging.getLogger("chelonia.metrics")
 
@@ -94,11 +95,28 @@ class _Kept(Collector):
         yield family
 
 
+class _Reached(Collector):
+    """How often each bound was reached."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+
+    def collect(self) -> Iterator[Metric]:
+        """As the library's counter."""
+        help_text = "How often a bound refused, cut or ended something; the log says whose."
+        reached = CounterMetricFamily("chelonia_limits_reached", help_text, labels=("limit",))
+        for name, count in sorted(self._limits.reached.items()):
+            reached.add_metric((name,), count)
+        yield reached
+
+
 class Metrics:
-    """The metrics of one node."""
+    """The metrics of one node. `limits`: what its services count when a bound is reached."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.limits = Limits()
+        self.registry.register(_Reached(self.limits))
         self._readers: list[Reader] = []
         r = self.registry
         operations = _Operations()

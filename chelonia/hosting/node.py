@@ -276,7 +276,8 @@ class Node:
         known = load_record_key(section.record_key_file)
         settings = LibrarianSettings(bootstrap=trusted(self._config), record_key=known, **tuning)
         neighbours, carrier, strain = HttpNeighbours(self._link), HttpCarrier(self._client), Strain()
-        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings, neighbours, carrier, strain)
+        around = (neighbours, carrier, strain, self._metrics.limits)
+        world = World(self._directory, KeyVerifier(), self._clock, self._ids, settings, *around)
         ahash = self._ahash or remote_ahash(self._link, section.ahash)
         librarian = LibrarianService(ahash, Identity(self._dn, ServiceId(section.id)), world)
         if not await self._persist("librarian", librarian.start):

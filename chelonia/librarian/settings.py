@@ -54,7 +54,7 @@ class LibrarianSettings:
         balance_bytes_per_s_max: how fast uneven disks are evened out and copies moved to better domains; 0: never.
         balance_hysteresis_percent: disks count as uneven when their used shares differ by more.
         drain_bytes_per_s_max: how fast copies leave Shepherds that are being drained.
-        waiting_max: unknown identities recorded for approval; more are refused.
+        waiting_max: unknown identities recorded for approval; a newcomer takes a place of the DN that has most.
         waiting_per_dn_max: of one DN, those withdrawn included: one stranger cannot take up all the room.
     """
 

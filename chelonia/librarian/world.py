@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.librarian import Librarian
+from chelonia.core.limits import Limits
 from chelonia.core.shepherd import Carrier, Directory, Verifier
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.librarian.settings import LibrarianSettings
@@ -40,6 +41,7 @@ class World:
     """Without it the Librarian keeps no bytes of its own: no snapshots, and no rebuild."""
     strain: Callable[[], float] | None = None
     """Milliseconds by which this process lately runs late, on average; without it healing yields to nobody."""
+    limits: Limits = field(default_factory=Limits)
 
     def owner(self, dn: str) -> Dn:
         """The owner to record for an entry whose maker gave none."""

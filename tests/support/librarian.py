@@ -20,6 +20,7 @@ from chelonia.core.librarian import (
     ReportedReplica,
     ServiceRecord,
 )
+from chelonia.core.limits import Limits
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaState
@@ -91,6 +92,7 @@ class Bench:
     shepherds: tuple[ServiceId, ...]
     settings: LibrarianSettings
     directory: object
+    limits: Limits
     reported: dict[ServiceId, int] = field(default_factory=dict)
 
     async def beat(self, shepherd: ServiceId, **facts: object) -> None:
@@ -178,6 +180,6 @@ async def bench(
             wrap(ahash) if wrap else ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world
         )
         await service.start()
-        out = Bench(service, ahash, hand, ids, chosen, directory)  # type: ignore[arg-type]
+        out = Bench(service, ahash, hand, ids, chosen, directory, world.limits)  # type: ignore[arg-type]
         await out.beat_all()
         yield out

@@ -93,9 +93,14 @@ class Detecting:
             await self._leading.write_transitions(self._on.now)
 
     async def _knock(self, suspects: dict[ServiceId, Ms]) -> tuple[ServiceId, ...]:
-        """Try the addresses; returns those of which it is certain that nobody is there."""
+        """Try the addresses; returns those of which it is certain that nobody is there.
+
+        Only of approved Shepherds: an id that waits is an address that a stranger chose.
+        """
         if self._neighbours is None:
             return ()
+        approved = self._table.shepherds()
+        suspects = {shepherd: at for shepherd, at in suspects.items() if shepherd in approved}
         refused = await asyncio.gather(*map(self._neighbours.refused, suspects))
         pairs = zip(suspects.items(), refused, strict=True)
         gone = tuple(s for (s, at), refuses in pairs if refuses and not self._heard_since(s, at))

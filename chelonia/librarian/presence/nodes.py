@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
@@ -154,14 +155,21 @@ class Nodes:
         if call.dn == ANONYMOUS or self._registry.find(Role.SHEPHERD, shepherd, call.dn):
             return
         _check_identity(record)
-        settings = self._world.settings
+        _check_url(shepherd)
+        settings, limits, elements = self._world.settings, self._world.limits, [registry.add_record(record)]
         if self._registry.refused(call.dn) >= settings.waiting_per_dn_max:
+            limits.hit("waiting_per_dn")
             cause = f"{settings.waiting_per_dn_max} services of {call.dn} wait or were withdrawn; approve them first"
             raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
-        if self._registry.waiting >= settings.waiting_max:
-            cause = "too many services wait for approval; approve or withdraw some"
-            raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
-        if (await self._records.attempt(call, Draft((registry.add_record(record),)))).applied:
+        if len(self._registry.waiting) >= settings.waiting_max:
+            limits.hit("waiting")
+            other = self._registry.gives_way(call.dn)
+            if other is None:
+                cause = "too many services wait for approval; approve or withdraw some"
+                raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
+            _LOG.info("service waits no longer id=%s dn=%s: most that wait are of it", other.service_id, other.dn)
+            elements.append(registry.drop_waiting(other))
+        if (await self._records.attempt(call, Draft(elements))).applied:
             _LOG.info("service waiting role=shepherd id=%s dn=%s", shepherd, call.dn)
         await self.refresh(call)
 
@@ -425,6 +433,21 @@ def _check_identity(record: ServiceRecord) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, "approve", service[:80], cause)
     if not service and record.role is not Role.ADMINISTRATOR:
         raise CheloniaError(Kind.BAD_REQUEST, "approve", record.dn[:80], "only administrators have no service id")
+
+
+def _check_url(service: ServiceId) -> None:
+    """Refuse an id that nobody can be reached by, or that would not show as it is: strangers choose theirs.
+
+    Raises: BAD_REQUEST.
+    """
+    try:
+        parts = urlsplit(service)
+        sound = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        sound = False
+    if not (sound and service.isascii() and service.isprintable()):
+        cause = "a service id is its address, https://host:port/Shepherd, in printable ASCII"
+        raise CheloniaError(Kind.BAD_REQUEST, "heartbeat", ascii(service[:80]), cause)
 
 
 def _word(record: ServiceRecord) -> str:

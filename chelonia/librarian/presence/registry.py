@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from chelonia.core.caller import Role
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import ServiceRecord
 from chelonia.core.metadata import Filter, Needed, StoredObject
-from chelonia.librarian.metadata.elements import isnot, put, unset
+from chelonia.librarian.metadata.elements import drop, is_, isnot, put, unset
 
 APPROVED = "approved"
 WAITING = "waiting"
@@ -67,13 +68,19 @@ def add_record(record: ServiceRecord) -> Element:
     return put(SERVICES_OBJECT, record.role.value, prop, value, unset(record.role.value, prop))
 
 
+def drop_waiting(record: ServiceRecord) -> Element:
+    """Forget an identity that still waits."""
+    role, prop = record.role.value, property_of(record)
+    return drop(SERVICES_OBJECT, role, prop, is_(role, prop, WAITING))
+
+
 @dataclass(frozen=True, slots=True)
 class Registry:
     """The identities as last read."""
 
     records: tuple[ServiceRecord, ...] = ()
-    waiting: int = 0
-    """How many identities wait for an administrator's word."""
+    waiting: tuple[ServiceRecord, ...] = ()
+    """Those that wait for an administrator's word."""
 
     def find(self, role: Role, service_id: ServiceId, dn: Dn) -> ServiceRecord | None:
         """The record of exactly this identity."""
@@ -98,6 +105,15 @@ class Registry:
         burnt = (r.service_id for r in self.records if r.role is Role.SHEPHERD and r.forgotten)
         return tuple(dict.fromkeys(shepherd for shepherd in burnt if shepherd not in known))
 
+    def gives_way(self, dn: Dn) -> ServiceRecord | None:
+        """Whose place one of `dn` takes when nobody else may wait: one of the DN that has most of them; None when that
+        has no more than `dn` would have then. So as many certificates as places are needed to shut newcomers out."""
+        counts = Counter(record.dn for record in self.waiting)
+        crowd = max(counts, key=lambda other: (counts[other], other), default=dn)
+        if counts[crowd] <= counts[dn] + 1:
+            return None
+        return max((record for record in self.waiting if record.dn == crowd), key=property_of)
+
     def refused(self, dn: Dn) -> int:
         """How many identities of this DN wait or were withdrawn."""
         return sum(record.dn == dn and not record.approved and not record.forgotten for record in self.records)
@@ -105,5 +121,6 @@ class Registry:
 
 def read(stored: StoredObject) -> Registry:
     """The registry as stored."""
-    waiting = sum(value == WAITING for role in Role for value in stored.sections.get(role.value, {}).values())
-    return Registry(parse(stored), waiting)
+    records = parse(stored)
+    waiting = tuple(r for r in records if stored.value(r.role.value, property_of(r)) == WAITING)
+    return Registry(records, waiting)

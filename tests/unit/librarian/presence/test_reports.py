@@ -409,6 +409,36 @@ async def test_one_stranger_cannot_take_up_the_room_of_all_who_wait() -> None:
         assert any(record.dn == "/CN=other" for record in await b.service.services(ADMIN))
 
 
+@pytest.mark.parametrize(
+    "odd",
+    ["", "-", "a", "file:///etc/passwd", "https://[::1", "https://h:1/Shepherd\n", "http://h:1/Shepherd", "https:///x",
+     "https://h:x/", "https://h:0/", "https://u@h:1/", "https://h:1/Ѕhepherd", "https://h:1/\x1b[2J"],
+)  # fmt: skip
+async def test_a_stranger_waits_under_an_address_that_shows_as_it_is(odd: str) -> None:
+    async with bench() as b:
+        before = await b.service.services(ADMIN)
+        with fails(Kind.BAD_REQUEST):
+            await b.service.heartbeat(Call(Dn("/CN=x")), Heartbeat(ServiceId(odd), 1, 0, 1, 1, 0, True, "", ""))
+        assert await b.service.services(ADMIN) == before
+
+
+async def test_a_few_strangers_do_not_shut_newcomers_out() -> None:
+    """13 DNs with 8 services each took every place."""
+    async with bench() as b:
+        most = b.settings.waiting_per_dn_max
+        for n in range(b.settings.waiting_max):
+            beat = Heartbeat(shepherd_id(1000 + n), 1, 0, 1, 1, 0, True, "", "")
+            await b.service.heartbeat(Call(Dn(f"/CN=stranger{n // most}")), beat)
+        for n in range(3):
+            await b.service.heartbeat(Call(Dn("/CN=new")), Heartbeat(shepherd_id(n + 20), 1, 0, 1, 1, 0, True, "", ""))
+        waiting = [record.dn for record in await b.service.services(ADMIN) if not record.approved]
+        assert len(waiting) == b.settings.waiting_max
+        assert waiting.count(Dn("/CN=new")) == 3
+        assert b.limits.reached == {"waiting": 3}
+        await b.service.start()
+        assert len([r for r in await b.service.services(ADMIN) if not r.approved]) == b.settings.waiting_max
+
+
 async def test_withdrawing_strangers_makes_room_for_others() -> None:
     async with bench() as b:
         for n in range(b.settings.waiting_max):
