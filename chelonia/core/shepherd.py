@@ -106,10 +106,11 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOutcome:
-    """`status`: `deleted` (also for what is not there) or `nosuchfile: <why it was refused>`."""
+    """`status`: `deleted` (also for what is not there) or `nosuchfile: <why it was refused>`; `kind`: of a refusal."""
 
     request_id: str
     status: str
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -432,7 +432,7 @@ class ShepherdService:
         except CheloniaError as error:
             self.erasures_failed += 1
             log.warning("erasure failed reference=%s error=%s", reference, error)
-            return DeleteOutcome(request_id, f"nosuchfile: {error}")
+            return DeleteOutcome(request_id, f"nosuchfile: {error}", error.kind.value)
         return DeleteOutcome(request_id, "deleted")
 
 

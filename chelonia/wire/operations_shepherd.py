@@ -361,7 +361,7 @@ SHEPHERD: Final = service(
                 bulk("delete", "references", _NAMED_REFERENCE),
                 Child("authority", "authority", _AUTHORITY, default=None),
             ),
-            answers("delete", record(DeleteOutcome, _REQUEST_ID, Text("status", "status"))),
+            answers("delete", record(DeleteOutcome, _REQUEST_ID, Text("status", "status"), extra("kind", "kind"))),
             answer_name="deleteresponse",
             answer_prefix="",
         ),

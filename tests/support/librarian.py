@@ -92,8 +92,8 @@ class Bench:
     shepherds: tuple[ServiceId, ...]
     settings: LibrarianSettings
     directory: object
-    limits: Limits
     reported: dict[ServiceId, int] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
 
     async def beat(self, shepherd: ServiceId, **facts: object) -> None:
         beat = Heartbeat(shepherd, 1, 0, 1 << 40, 1 << 41, 0, True, "", f"key of {shepherd}", compared=1)
@@ -180,6 +180,6 @@ async def bench(
             wrap(ahash) if wrap else ahash, Identity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world
         )
         await service.start()
-        out = Bench(service, ahash, hand, ids, chosen, directory, world.limits)  # type: ignore[arg-type]
+        out = Bench(service, ahash, hand, ids, chosen, directory, limits=world.limits)  # type: ignore[arg-type]
         await out.beat_all()
         yield out

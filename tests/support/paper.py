@@ -181,6 +181,8 @@ class PaperShepherd:
         self.authorities.append(authority.position)
         if self.broken == "delete":
             return tuple(DeleteOutcome(name, "nosuchfile: an older authority") for name, _ in references)
+        if self.broken == "void":
+            return tuple(DeleteOutcome(name, "nosuchfile: no UUID", "bad-request") for name, _ in references)
         for _, reference in references:
             self.replicas.pop(reference, None)
             self.erased.append(reference)

@@ -362,6 +362,9 @@ class Nodes:
                 return Draft(())
             for note in judged.notes:
                 _LOG.info("report %s", note)
+            for why in judged.refused:
+                self._world.limits.hit("report_entries")
+                _LOG.warning("report %d of %s: an entry is refused: %s", report.number, report.shepherd, why)
             answer = replace(answer, accepted=report.number, unknown=tuple(judged.unknown))
             as_it_says = [still_named(marker, report.shepherd)] if report.number == 1 else []
             return Draft([*judged.elements, *as_it_says])

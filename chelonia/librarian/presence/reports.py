@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chelonia.core.ahash import Element
-from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId, shepherd_object
+from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId, is_uuid, shepherd_object
 from chelonia.core.librarian import Report, ReportedReplica
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.position import Position
-from chelonia.core.replicas import Cause, Location, ReplicaState, next_state
-from chelonia.librarian.metadata.blobs import facts_of
+from chelonia.core.replicas import PROVEN, Cause, Location, ReplicaState, next_state
+from chelonia.librarian.metadata.blobs import facts_of, locations_of
 from chelonia.librarian.metadata.elements import as_read, check, drop, file_record, is_, isset, put, unset
 
 CAUSES = {
@@ -61,6 +61,10 @@ class Judged:
     unknown: list[ReferenceId] = field(default_factory=list)
     unlisted: list[ReferenceId] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """What cannot be true, and changes nothing: such a Shepherd is broken or lies."""
+    fresh: set[BlobId] = field(default_factory=set)
+    """Blobs of which this report lists a copy."""
 
 
 def records_needed(report: Report) -> Filter:
@@ -139,6 +143,9 @@ def _judge_one(location: Location, replica: ReportedReplica, known: Known, judge
     blob_id = known.blob_of(replica)
     blob = known.blobs.get(blob_id)
     cause = CAUSES.get(replica.state)
+    if why := _impossible(replica, record):
+        judged.refused.append(f"{location}: {why}")
+        return
     if blob is None or not blob.exists:
         if cause is Cause.ERASED and record:
             judged.elements.append(_forget(location, record))
@@ -155,13 +162,32 @@ def _judge_one(location: Location, replica: ReportedReplica, known: Known, judge
         _change(location, ReplicaState(stored), cause, blob, judged)
 
 
+def _impossible(replica: ReportedReplica, record: str) -> str:
+    """Why a reported replica cannot be, "" when it can."""
+    if not record and not (is_uuid(replica.reference) and (is_uuid(replica.blob) or not replica.blob)):
+        return "neither a reference nor a blob is called so"
+    sums = replica.checksums
+    if replica.state is ReplicaState.ALIVE and (replica.size < 0 or not (sums.sha256 or sums.md5 or sums.adler32)):
+        return "it is called alive without its size or a checksum"
+    return ""
+
+
+def _has_another(location: Location, blob: StoredObject, judged: Judged, blob_id: BlobId) -> bool:
+    """Whether a Shepherd that tells of one more copy of a blob has a verified one: it keeps one of each."""
+    listed = (place.shepherd for place, state in locations_of(blob) if state in PROVEN)
+    return blob_id in judged.fresh or location.shepherd in listed
+
+
 def _judge_unlisted(
     location: Location, cause: Cause | None, record: str, blob: StoredObject, judged: Judged, blob_id: BlobId
 ) -> None:
     """A replica of a known blob that is not among its locations: new, to be erased, or none of ours."""
     if cause is Cause.ERASED and record:
         judged.elements.append(_forget(location, record))
+    elif cause is Cause.VERIFIED and not record and _has_another(location, blob, judged, blob_id):
+        judged.refused.append(f"{location}: this Shepherd has a copy of {blob_id} already")
     elif cause is Cause.VERIFIED and not record:
+        judged.fresh.add(blob_id)
         judged.unlisted.append(location.reference)
         obj = shepherd_object(location.shepherd)
         fresh = (unset("locations", str(location)), isset("blob", "file"))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SHEPHERD_PREFIX, BlobId, Ms, ServiceId, blob_object, shepherd_object
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.position import Position
@@ -134,14 +134,20 @@ class Erasers:
         return [o.request_id for o in outcomes if o.request_id in spared and not o.found]
 
     async def _erase(self, shepherd: ServiceId, keys: list[str], position: Position) -> list[str]:
-        """Order the erasures; returns the outbox keys that the Shepherd confirmed."""
+        """Order the erasures; returns the outbox keys that the Shepherd confirmed, or can never confirm."""
         wanted = tuple((key, outbox_reference(key)) for key in keys)
         order = self._world.directory.shepherd(shepherd).delete(self._call, wanted, Authority(position))
         outcomes = await within(self._world.clock, self._world.settings.claim_ms, order)
         asked = dict.fromkeys(keys)
         confirmed = [o.request_id for o in outcomes if o.status == DELETED and o.request_id in asked]
         for outcome in outcomes:
-            if outcome.status != DELETED:
+            if outcome.status == DELETED or outcome.request_id not in asked:
+                continue
+            if outcome.kind == Kind.BAD_REQUEST.value:  # what is called so is nowhere, and would be asked for for ever
+                self._world.limits.hit("erasures_void")
+                _LOG.warning("shepherd %s: order %r is void: %s", shepherd, outcome.request_id, outcome.status)
+                confirmed.append(outcome.request_id)
+            else:
                 _LOG.info("shepherd %s did not erase %s: %s", shepherd, outcome.request_id, outcome.status)
         return confirmed
 

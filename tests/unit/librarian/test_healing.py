@@ -1,7 +1,7 @@
 """Healing as a whole: the Librarian, Shepherds of paper, virtual time. Nothing here waits in real time."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +45,11 @@ from tests.support.librarian import (
 from tests.support.paper import LoopClock, Paper, paper
 
 S = ReplicaState
+
+
+def extra(n: int) -> str:
+    """The reference of a copy that nobody asked for."""
+    return f"eeeeeeee-0000-4000-8000-{n:012d}"
 
 
 def test_a_dead_node_is_noticed_and_its_blobs_are_copied_then_the_surplus_goes() -> None:
@@ -169,6 +174,22 @@ def test_a_refused_erasure_stays_in_the_outbox() -> None:
             assert await p.b.outbox(one) == {f"{blob}@{one}": "deleted"}
             p.shepherds[one].broken = ""
             await p.until(lambda: drained(p))
+
+    run_virtual(scenario())
+
+
+def test_an_order_that_nobody_can_ever_carry_out_is_void(expect_log: Callable[..., None]) -> None:
+    """One for `not-a-uuid` was repeated 2 497 times in 57 minutes."""
+    expect_log("is void")
+
+    async def scenario() -> None:
+        async with paper() as p:
+            guid, _ = await p.upload("f", copies=2)
+            one = p.b.shepherds[0]
+            p.shepherds[one].broken = "void"
+            await p.b.service.delete(BARTENDER, Delete(guid))
+            await p.until(lambda: drained(p))
+            assert p.b.limits.reached == {"erasures_void": 1}
 
     run_virtual(scenario())
 
@@ -732,8 +753,8 @@ def test_a_surplus_copy_stays_while_another_does_not_answer_for_itself(trouble: 
         async with paper(3, settings) as p:
             _, blob = await p.upload("f", copies=2)
             three = p.shepherds[p.b.shepherds[2]]
-            three.replicas[ReferenceId("extra")] = blob
-            await p.b.report(three.id, (blob, "extra", S.ALIVE))
+            three.replicas[ReferenceId(extra(0))] = blob
+            await p.b.report(three.id, (blob, extra(0), S.ALIVE))
 
             async def marked() -> bool:
                 return await p.states(blob) == ["alive", "alive", "thirdwheel"]
@@ -763,8 +784,8 @@ def test_mass_trimming_is_stopped_and_alarms(monkeypatch: pytest.MonkeyPatch) ->
             for n in range(10):
                 _, blob = await p.upload(f"f{n}", copies=2)
                 three = p.b.shepherds[2]
-                await p.b.report(three, (blob, f"extra{n}", S.ALIVE))
-                p.shepherds[three].replicas[ReferenceId(f"extra{n}")] = blob
+                await p.b.report(three, (blob, extra(n), S.ALIVE))
+                p.shepherds[three].replicas[ReferenceId(extra(n))] = blob
             await asyncio.sleep(30)
             assert sum(len(s.erased) for s in p.shepherds.values()) == 3
             assert (await p.b.service.health(ADMIN)).held_back == 7

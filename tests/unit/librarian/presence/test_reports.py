@@ -1,5 +1,6 @@
 """Numbered reports, inventories, heartbeats and the registry."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, SUMS, Bench, bench, shepherd_call, shepherd_id
 
 S = ReplicaState
+EXTRA, LOST, NEW = (f"{n * 8}-0000-4000-8000-000000000000" for n in "abc")
 STRANGER = BlobId("77777777-0000-4000-8000-000000000000")
 
 
@@ -78,10 +80,10 @@ async def test_alive_of_a_known_blob_adds_a_location_and_unknown_bytes_are_only_
     async with bench() as b:
         _, blob = await b.file("f")
         three = b.shepherds[2]
-        answer = await b.report(three, (blob, "extra", S.ALIVE), (STRANGER, "lost", S.ALIVE))
-        assert answer.unknown == (ReferenceId("lost"),)
+        answer = await b.report(three, (blob, EXTRA, S.ALIVE), (STRANGER, LOST, S.ALIVE))
+        assert answer.unknown == (ReferenceId(LOST),)
         assert (await b.locations(blob))[three] == "alive"
-        assert await believed(b, three) == {"extra": S.ALIVE}
+        assert await believed(b, three) == {EXTRA: S.ALIVE}
         assert await b.outbox(three) == {}
 
 
@@ -91,12 +93,12 @@ async def test_a_repeat_is_told_again_what_is_unknown() -> None:
         _, blob = await b.file("f")
         three = b.shepherds[2]
         replicas = (
-            ReportedReplica("", ReferenceId("extra"), S.ALIVE, blob, 7, SUMS),
-            ReportedReplica("", ReferenceId("lost"), S.ALIVE, STRANGER, 7, SUMS),
+            ReportedReplica("", ReferenceId(EXTRA), S.ALIVE, blob, 7, SUMS),
+            ReportedReplica("", ReferenceId(LOST), S.ALIVE, STRANGER, 7, SUMS),
         )
         told = [await b.service.report(shepherd_call(three), Report(three, 1, 1, replicas)) for _ in range(3)]
-        assert [(answer.accepted, answer.unknown) for answer in told] == [(1, ("lost",))] * 3
-        assert await believed(b, three) == {"extra": S.ALIVE}
+        assert [(answer.accepted, answer.unknown) for answer in told] == [(1, (LOST,))] * 3
+        assert await believed(b, three) == {EXTRA: S.ALIVE}
 
 
 async def test_a_repeat_does_not_hide_that_a_blob_was_committed_since_without_this_copy() -> None:
@@ -105,16 +107,45 @@ async def test_a_repeat_does_not_hide_that_a_blob_was_committed_since_without_th
         three = b.shepherds[2]
         begin = b.begin("f", wanted=2)
         begun = await b.service.begin_put(BARTENDER, begin)
-        copy = ReportedReplica("", ReferenceId("extra"), S.ALIVE, begun.blob, 7, SUMS)
+        copy = ReportedReplica("", ReferenceId(EXTRA), S.ALIVE, begun.blob, 7, SUMS)
         answer = await b.service.report(shepherd_call(three), Report(three, 1, 1, (copy,)))
-        assert answer.unknown == ("extra",)
+        assert answer.unknown == (EXTRA,)
         receipts = tuple(b.receipt(begun.blob, shepherd) for shepherd in b.shepherds[:2])
         await b.service.commit_file(BARTENDER, CommitFile(begin, begun, receipts))
         again = await b.service.report(shepherd_call(three), Report(three, 1, 1, (copy,)))
-        assert (again.accepted, again.unknown) == (1, ("extra",))
+        assert (again.accepted, again.unknown) == (1, (EXTRA,))
         last = await b.service.report(shepherd_call(three), Report(three, 1, 2, (copy,)))
         assert (last.accepted, last.unknown) == (2, ())
-        assert await believed(b, three) == {"extra": S.ALIVE}
+        assert await believed(b, three) == {EXTRA: S.ALIVE}
+
+
+async def test_what_cannot_be_is_refused_and_holds_up_nothing_that_can(expect_log: Callable[..., None]) -> None:
+    """A Shepherd had three copies of one blob listed, without size and checksum, one of them `not-a-uuid`."""
+    expect_log("an entry is refused")
+    async with bench() as b:
+        _, blob = await b.file("f", copies=1)
+        _, other = await b.file("g", copies=1)
+        one, three = b.shepherds[0], b.shepherds[2]
+        good = ReportedReplica("", ReferenceId(NEW), S.ALIVE, other, 7, SUMS)
+        bare = replace(good, reference=ReferenceId(EXTRA), blob=blob)
+        wrong = (
+            replace(bare, reference=ReferenceId("not-a-uuid")),
+            replace(bare, blob=BlobId("blob:x")),
+            replace(bare, reference=ReferenceId(EXTRA[:-1] + "1"), size=-1),
+            replace(bare, reference=ReferenceId(EXTRA[:-1] + "2"), checksums=Checksums()),
+            replace(good, reference=ReferenceId(LOST)),
+        )
+        answer = await b.service.report(shepherd_call(three), Report(three, 1, 1, (good, *wrong)))
+        assert (answer.accepted, answer.unknown) == (1, ())
+        assert await believed(b, three) == {NEW: S.ALIVE}
+        assert three not in await b.locations(blob)
+        again = await b.service.report(shepherd_call(three), Report(three, 1, 2, (replace(good, reference=EXTRA),)))  # type: ignore[arg-type]
+        assert again.accepted == 2
+        assert await believed(b, three) == {NEW: S.ALIVE}
+        await b.report(one, (blob, ref(blob, one), S.INVALID))
+        assert (await b.report(one, (blob, EXTRA, S.ALIVE))).accepted == 2, "in the place of a damaged one"
+        assert (await believed(b, one))[EXTRA] is S.ALIVE  # type: ignore[index]
+        assert b.limits.reached == {"report_entries": 6}
 
 
 async def test_alive_with_other_bytes_is_not_alive() -> None:
@@ -124,9 +155,9 @@ async def test_alive_with_other_bytes_is_not_alive() -> None:
         wrong = ReportedReplica("", ReferenceId(ref(blob, one)), S.ALIVE, blob, 7, Checksums(sha256="00" * 32))
         await b.service.report(shepherd_call(one), Report(one, 1, 1, (wrong,)))
         assert (await b.locations(blob))[one] == "invalid"
-        short = replace(wrong, reference=ReferenceId("new"), size=6, checksums=SUMS)
+        short = replace(wrong, reference=ReferenceId(NEW), size=6, checksums=SUMS)
         answer = await b.service.report(shepherd_call(three), Report(three, 1, 1, (short,)))
-        assert answer.unknown == ("new",)
+        assert answer.unknown == (NEW,)
         assert three not in await b.locations(blob)
 
 
@@ -160,7 +191,7 @@ async def test_a_trimmed_replica_does_not_come_back_while_its_blob_lives() -> No
 
 async def test_an_empty_store_erases_nothing() -> None:
     async with bench() as b:
-        answer = await b.report(b.shepherds[0], *((STRANGER, f"r{n}", S.ALIVE) for n in range(100)))
+        answer = await b.report(b.shepherds[0], *((STRANGER, f"{EXTRA[:-3]}{n:03}", S.ALIVE) for n in range(100)))
         assert len(answer.unknown) == 100
         assert all(not found for found in (await b.everything()).values())
 
@@ -174,12 +205,12 @@ async def test_shepherd_is_not_shepherd2() -> None:
             await b.service.approve(ADMIN, record)
             await b.beat(shepherd)
         _, blob = await b.file("f")
-        await b.report(one, (blob, "r1", S.ALIVE))
-        await b.report(two, (blob, "r2", S.ALIVE))
-        await b.report(one, (blob, "r1", S.DELETED))
+        await b.report(one, (blob, EXTRA, S.ALIVE))
+        await b.report(two, (blob, NEW, S.ALIVE))
+        await b.report(one, (blob, EXTRA, S.DELETED))
         assert (await b.locations(blob)).get(two) == "alive"
         assert one not in await b.locations(blob)
-        assert await believed(b, two) == {"r2": S.ALIVE}
+        assert await believed(b, two) == {NEW: S.ALIVE}
         with fails(Kind.DENIED):
             await b.service.report(shepherd_call(one), Report(two, 1, 2, ()))
         with fails(Kind.DENIED):
