@@ -44,11 +44,13 @@ class UploadPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Shepherds to be asked for one upload, best first; those that have refused it; and how long each may take."""
+    """Shepherds to be asked for one upload, best first; those that have refused it; how long each may take; and of what
+    kind the refusals were."""
 
     nodes: list[NodeView]
     refused: list[NodeView]
     patience_ms: int
+    kinds: list[str]
 
 
 class Shepherds:
@@ -115,14 +117,17 @@ class Shepherds:
         First with little patience for each, then, without those that refused, with all there is.
         Returns: the TURL for the user. Raises: NO_SHEPHERD when too few Shepherds give tickets.
         """
+        kinds: list[str] = []
         for patience_ms in (2 * self._settings.hedge_ms, self._settings.shepherd_timeout_ms):
             refused: list[NodeView] = []
             candidates = sorted(candidates, key=lambda node: self._is_silent(node.shepherd))
-            turl = await self._upload_turl(call, plan, _Pool(list(candidates), refused, patience_ms))
+            turl = await self._upload_turl(call, plan, _Pool(list(candidates), refused, patience_ms, kinds))
             if turl:
                 return turl
             candidates = [node for node in candidates if node not in refused]
-        raise CheloniaError(Kind.NO_SHEPHERD, cause="too few Shepherds answered; try again in a moment")
+        full = kinds.count(Kind.NO_SPACE.value)
+        why = f"no space: {full} Shepherds have not enough for it" if full else "too few Shepherds answered"
+        raise CheloniaError(Kind.NO_SHEPHERD, cause=f"{why}; try again in a moment")
 
     async def _upload_turl(self, call: Call, plan: UploadPlan, pool: _Pool) -> str:
         while len(pool.nodes) >= plan.durable:
@@ -148,6 +153,7 @@ class Shepherds:
         outcome = await self._ask(node.shepherd, lambda: port.put(call, (request,)), pool.patience_ms)
         if not outcome.turl and outcome.kind != Kind.TIMEOUT.value:
             pool.refused.append(node)
+            pool.kinds.append(outcome.kind)
         return outcome
 
     async def replica_turl(self, call: Call, plan: UploadPlan, candidates: Sequence[NodeView]) -> str:

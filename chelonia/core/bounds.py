@@ -148,6 +148,10 @@ PEER_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 # --- bytes ---
 UPLOADS_OPEN_MAX: Final = 20_000
 """Uploads of one Shepherd that have a ticket and are not stored: each may become a file of its own, none is free."""
+UPLOADS_OPEN_PER_OWNER_MAX: Final = 2_000
+"""Of them one owner's: ten must work together to shut others out."""
+PROMISED_SHARE_PER_OWNER: Final = 0.5
+"""Of what is free on a disk: what is promised to one owner beyond it is not kept for him when others ask for less."""
 UPLOADS_REMEMBERED_MAX: Final = 20_000
 """Complete uploads of one Shepherd whose sender may repeat them, some 2 KiB each; of an earlier one the ticket is
 refused, and the sender starts anew."""

@@ -347,6 +347,7 @@ class Node:
             clock=self._clock,
             ids=self._ids,
             each_librarian=self._each_librarian(section.librarians, own_id),
+            limits=self._metrics.limits,
         )
         shepherd = ShepherdService(ports, settings)
         self._guard(lambda: still_after_ms(shepherd.lease_ms, settings.heartbeat_ms))

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.ids import ReferenceId, RequestKey
 from chelonia.core.librarian import Librarian, ReportedReplica
+from chelonia.core.limits import Limits
 from chelonia.core.replicas import Location, Receipt, ReplicaState
 from chelonia.core.shepherd import BlobStore, Signer, State, StateFile, Transfers
 from chelonia.core.timing.clock import Clock, Ids
@@ -55,6 +56,7 @@ class ShepherdPorts:
     clock: Clock
     ids: Ids
     each_librarian: tuple[Librarian, ...] = ()
+    limits: Limits = field(default_factory=Limits)
 
 
 class Node:

@@ -21,6 +21,7 @@ from chelonia.core.librarian import (
     Report,
     ReportAnswer,
 )
+from chelonia.core.limits import Limits
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import ByteRange, Purpose, PutRequest, StoreIdentity, Turl, TurlOutcome, Upload, Uploaded
@@ -267,6 +268,7 @@ class World:
         self.transfers = FakeTransfers()
         self.signer = NamedSigner(name)
         self.loops: asyncio.Task[None] | None = None
+        self.limits = Limits()
         self.service = self._service()
 
     def _service(self) -> ShepherdService:
@@ -279,6 +281,7 @@ class World:
             worker=InlineWorker(),
             clock=self.clock,
             ids=self.ids,
+            limits=self.limits,
         )
         return ShepherdService(ports, self.settings)
 
@@ -360,7 +363,7 @@ def request(data: bytes, number: int = 1, **how: Any) -> PutRequest:
         blob=BlobId(numbered("b", number)),
         guid=Guid(numbered("f", number)),
         name=how.pop("name", f"/file{number}"),
-        owner=JOE.dn,
+        owner=how.pop("owner", JOE.dn),
         size=how.pop("size", len(data)),
         checksums=how.pop("checksums", checksums(data)),
         wanted=2,

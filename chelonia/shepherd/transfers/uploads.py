@@ -28,6 +28,7 @@ from chelonia.core.replicas import Checksums, Receipt
 from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose, PutRequest, Turl, TurlOutcome, Upload, Uploaded
 from chelonia.core.status import NO_SUPPORTED_PROTOCOL
 from chelonia.shepherd.node import Node
+from chelonia.shepherd.rules.promises import Promise, make_room
 from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store.checksums import Hasher, hash_stream
 from chelonia.shepherd.store.lifecycle import Held, Phase
@@ -64,6 +65,8 @@ class Pending:
     sender: Dn = ANONYMOUS
     announced: Checksums = Checksums()
     withdrawn: bool = False
+    gave_way: bool = False
+    """Whether its space is kept no longer, for another that asked for less."""
     receipts: dict[ServiceId, Receipt] = field(default_factory=dict)
     untried: tuple[tuple[str, bool], ...] = ()
     answer: Uploaded | None = None
@@ -78,7 +81,11 @@ class Pending:
         are asked for again and again without a byte cannot fill a disk."""
         begun = self.phase in (Phase.RECEIVING, Phase.KEPT)
         waiting = self.phase is Phase.OPEN and now_ms < self.reserved_until_ms
-        return max(self.size - self.written, 0) if begun or waiting else 0
+        return max(self.size - self.written, 0) if (begun or waiting) and not self.gave_way else 0
+
+    def promise(self, now_ms: int) -> Promise:
+        """The space that is kept for it."""
+        return _promise(self.request, self.reference, self.reserved_bytes(now_ms), self.phase is Phase.RECEIVING)
 
 
 class Uploads:
@@ -167,25 +174,35 @@ class Uploads:
         busy = old is not None and old.phase not in (Phase.OPEN, Phase.KEPT)
         if busy or request.reference in index or index.live_copy(request.facts.blob) is not None:
             return "already have this file", Kind.EXISTS
-        promised = self._promised(old, request.facts.blob)
+        promises = self._promises(old, request.facts.blob)
         if len(self._unfinished) >= bounds.UPLOADS_OPEN_MAX and old is None:
+            self._node.ports.limits.hit("uploads_open")
             return "too many uploads are open", Kind.UNAVAILABLE
-        if not self._node.settings.accepting or free - promised <= 0 or free - promised < request.facts.size:
+        if not self._node.settings.accepting:
             return "not enough space", Kind.NO_SPACE
+        try:
+            ended = make_room(_promise(request, request.reference, max(request.facts.size, 0), False), free, promises)
+        except CheloniaError as error:
+            self._node.ports.limits.hit("space_promised" if error.kind is Kind.NO_SPACE else "uploads_open_per_owner")
+            return error.cause, error.kind
+        for reference in ended:
+            self._node.ports.limits.hit("promises_ended")
+            log.info("space is kept no longer reference=%s: %s asks for less", reference, request.facts.owner)
+            self._pending[reference].gave_way = True
         return None
 
-    def _promised(self, but: Pending | None, blob: BlobId) -> int:
-        """Bytes promised to uploads other than `but`, and other than those of `blob` that have not begun: of one blob
+    def _promises(self, but: Pending | None, blob: BlobId) -> list[Promise]:
+        """What is promised to uploads other than `but`, and other than those of `blob` that have not begun: of one blob
         one copy is kept here. Forgets on the way which of them count no more."""
         for reference, pending in list(self._unfinished.items()):
             if pending.phase in (Phase.STORED, Phase.DONE) or self._pending.get(reference) is not pending:
                 del self._unfinished[reference]
         now_ms = self._node.ports.clock.monotonic_ms()
-        return sum(
-            pending.reserved_bytes(now_ms)
+        return [
+            pending.promise(now_ms)
             for pending in self._unfinished.values()
             if pending is not but and not (pending.phase is Phase.OPEN and pending.request.facts.blob == blob)
-        )
+        ]
 
     def _open(self, request: PutRequest) -> TurlOutcome:
         node = self._node
@@ -481,6 +498,11 @@ class Uploads:
             if hasher.size > held.size:
                 return False
         return hasher.size == held.size and hasher.checksums() == held.checksums
+
+
+def _promise(request: PutRequest, reference: ReferenceId, size: int, begun: bool) -> Promise:
+    """The space of one upload; a copy that the metadata have claimed is called by its reference before it is asked."""
+    return Promise(reference, request.facts.owner, size, begun, claimed=bool(request.reference))
 
 
 async def _gather_receipts(pending: Pending, held: Held, fanout: Fanout) -> None:

@@ -84,6 +84,50 @@ async def test_an_upload_that_does_not_begin_loses_its_space_but_not_its_ticket(
 
 
 @virtual
+async def test_one_user_does_not_reserve_all_space_without_a_byte() -> None:
+    """25 `startPut` did, for as long as they were repeated."""
+    world = await World().start()
+    world.blobs.capacity = 100_000
+    for number in range(1, 26):
+        await world.put(request(b"", number, size=60_000 // number, owner=EVE.dn))
+    for number in range(31, 43):
+        assert (await world.put(request(b"y" * 1000, number))).error == "", number
+    assert world.limits.reached["promises_ended"] >= 1
+    claimed = await world.put(request(b"", 50, size=99_000, owner=EVE.dn, reference=CLAIMED))
+    assert claimed.error == "not enough space", "what others have promised for less stays"
+
+
+@virtual
+async def test_a_trickle_keeps_half_of_what_is_free_at_most() -> None:
+    world = await World().start()
+    world.blobs.capacity = 10_000
+    ticket = await world.ticket(request(b"", 1, size=9_000, owner=EVE.dn))
+    release = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"x"
+        await release.wait()
+
+    sending = asyncio.ensure_future(world.service.receive(JOE, Upload(ticket, slow(), 9_000)))
+    await world.pass_ms(100)
+    assert (await world.put(request(b"y" * 4000, 2))).error == ""
+    assert (await world.put(request(b"y" * 4000, 3, owner=EVE.dn))).error == ""
+    sending.cancel()
+    await asyncio.wait((sending,))
+
+
+@virtual
+async def test_an_owner_has_so_many_uploads_open_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "UPLOADS_OPEN_PER_OWNER_MAX", 3)
+    world = await World().start()
+    kinds = [(await world.put(request(DATA, number, owner=EVE.dn))).kind for number in range(5)]
+    assert kinds == ["", "", "", "unavailable", "unavailable"]
+    assert (await world.put(request(DATA, 9))).error == ""
+    assert (await world.put(request(DATA, 10, owner=EVE.dn, reference=CLAIMED))).error == "", "healing is nobody's own"
+    assert world.limits.reached == {"uploads_open_per_owner": 2}
+
+
+@virtual
 async def test_reserved_space_is_free_again_when_the_ticket_expires() -> None:
     world = await World().start()
     world.blobs.capacity = 1000
