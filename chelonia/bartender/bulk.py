@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -20,8 +21,10 @@ from chelonia.core import bounds, status
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
-from chelonia.core.metadata import Triple
+from chelonia.core.metadata import StoredObject, Triple
 from chelonia.core.names import parse_ln
+
+_LOG = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 6
 """Tries of one element whose entries keep changing under it; then the caller hears CONFLICT."""
@@ -47,10 +50,12 @@ A = TypeVar("A")
 
 @dataclass(slots=True)
 class Room:
-    """What the answer of one call may still hold: no client of ours reads a larger message."""
+    """What the answer of one call may still hold: no client of ours reads a larger message; and what may still be read
+    for it: a filter that shows nothing makes no call cheap."""
 
     elements: int = bounds.XML_ELEMENTS_MAX
     characters: int = bounds.SOAP_BODY_BYTES_MAX
+    unread: int = bounds.READ_BYTES_MAX
 
     def take(self, entries: int, triples: Iterable[Triple]) -> None:
         """Take room for that many entries with all these triples. Raises: TOO_LARGE; from then on there is none."""
@@ -60,8 +65,16 @@ class Room:
         self.elements -= entries * ELEMENTS_PER_ENTRY
         self.check()
 
+    def read(self, objects: Iterable[StoredObject]) -> None:
+        """Take note of what was read. Raises: TOO_LARGE; from then on nothing is read."""
+        self.unread -= sum(stored.weight for stored in objects)
+        self.check()
+
     def check(self) -> None:
-        """Raises: TOO_LARGE when nothing more fits."""
+        """Raises: TOO_LARGE when nothing more fits, or is read."""
+        if self.unread < 0:
+            cause = f"this call read over {bounds.READ_BYTES_MAX >> 20} MiB: list fewer names, or by page (limit)"
+            raise CheloniaError(Kind.TOO_LARGE, cause=cause)
         if self.elements < 0 or self.characters < 0:
             self.elements = -1
             cause = "the answer to this call is too large for one message: ask for less at once (limit, or fewer names)"
@@ -84,7 +97,8 @@ class Operation(Generic[R, A]):
 
     `act` serves one; `fail` makes the answer (request, status, error); `subject` is what the request key is bound to;
     `recalled` makes the answer when a first try is found to have applied (None: not a change); `ordered` names
-    the Logical Name whose relatives must wait for it (None: elements are independent).
+    the Logical Name whose relatives must wait for it (None: elements are independent); `side_by_side`: how many are in
+    work at once.
     """
 
     name: str
@@ -93,6 +107,7 @@ class Operation(Generic[R, A]):
     subject: Callable[[R], str]
     recalled: Callable[[R], A] | None = None
     ordered: Callable[[R], str] | None = None
+    side_by_side: int = SIDE_BY_SIDE_MAX
 
 
 async def answer_all(ports: Ports, call: Call, operation: Operation[R, A], requests: Sequence[R]) -> tuple[A, ...]:
@@ -108,13 +123,16 @@ async def answer_all(ports: Ports, call: Call, operation: Operation[R, A], reque
     errors: list[CheloniaError | None] = []
     room = Room()
     for first, last in waves(requests, operation.ordered):
-        for chunk in range(first, last, SIDE_BY_SIDE_MAX):
-            indexes = range(chunk, min(chunk + SIDE_BY_SIDE_MAX, last))
+        for chunk in range(first, last, operation.side_by_side):
+            indexes = range(chunk, min(chunk + operation.side_by_side, last))
             served = await asyncio.gather(
                 *(_serve(ports, Turn(call, call, room), operation, i, requests[i]) for i in indexes)
             )
             answers.extend(answer for answer, _ in served)
             errors.extend(error for _, error in served)
+    if room.unread < 0:
+        ports.limits.hit("read_bytes")
+        _LOG.info("listing ended for what it reads who=%r op=%s request=%s", call.dn, operation.name, call.request_id)
     hopeless = [error for error in errors if error is not None and error.kind in _CALL_FAILED]
     if hopeless and len(hopeless) == len(requests):
         raise hopeless[0]

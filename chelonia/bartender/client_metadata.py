@@ -78,6 +78,7 @@ def accepted(triples: tuple[Triple, ...], entry_type: str, phase: str) -> dict[s
         if _is_kept(triple, entry_type, phase):
             sections.setdefault(triple.section, {})[triple.property] = triple.value
     check_volume(sections)
+    check_rules(sections)
     return sections
 
 
@@ -88,6 +89,15 @@ def check_volume(sections: Sections) -> None:
     if size > bounds.USER_METADATA_BYTES_MAX:
         cause = f"{size} bytes of metadata and policy, at most {bounds.USER_METADATA_BYTES_MAX} are kept with one entry"
         raise CheloniaError(Kind.TOO_LARGE, subject="metadata", cause=cause)
+
+
+def check_rules(sections: Sections) -> None:
+    """Refuse policies of more rules than are looked at in time. Raises: TOO_LARGE."""
+    for name in ("policy", DEFAULT_POLICY_SECTION):
+        count = len(sections.get(name, {}))
+        if count > bounds.POLICY_RULES_MAX:
+            cause = f"{count} rules, at most {bounds.POLICY_RULES_MAX} make a policy: give rights to a VO, or to ALL"
+            raise CheloniaError(Kind.TOO_LARGE, subject=name, cause=cause)
 
 
 def check_value(triple: Triple) -> None:

@@ -18,7 +18,7 @@ from chelonia.core import bounds, status
 from chelonia.core.bartender import ListedEntry, ListOutcome, ListRequest, NameRequest, StatOutcome
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_MOUNTPOINT, Entry
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_MOUNTPOINT, Entry, EntryPage
 from chelonia.core.metadata import Filter, Needed, Sections, StoredObject, Triple, selects, to_triples
 from chelonia.core.names import LogicalName, entry_key, entry_name, parse_ln
 from chelonia.core.policy import Action
@@ -105,11 +105,20 @@ async def list_collection(
 
 
 async def _children(listing: Listing, after: str, limit: int) -> tuple[tuple[ListedEntry, ...], str]:
-    page = await listing.ports.librarian.entries(
-        listing.turn.service, listing.top.guid, after, limit, listing.fetched
-    )  # fmt: skip
-    shown = tuple(_listed(listing, entry, entry.name) for entry in page.entries if is_visible(entry.object))
-    return shown, page.after
+    shown: list[ListedEntry] = []
+    while True:
+        page = await _page(listing, listing.top.guid, after, limit - len(shown))
+        shown += [_listed(listing, entry, entry.name) for entry in page.entries if is_visible(entry.object)]
+        after = page.after
+        if not after or len(shown) >= limit:
+            return tuple(shown), after
+
+
+async def _page(listing: Listing, guid: Guid, after: str, limit: int) -> EntryPage:
+    """Some children of a collection, at most `limit`; fewer where they are large."""
+    page = await listing.ports.librarian.entries(listing.turn.service, guid, after, limit, listing.fetched)
+    listing.turn.room.read(entry.object for entry in page.entries)
+    return page
 
 
 @dataclass(slots=True)
@@ -148,9 +157,7 @@ async def _everything_below(listing: Listing, after: str, limit: int) -> tuple[t
 
 
 async def _read_on(listing: Listing, level: _Level, limit: int) -> None:
-    page = await listing.ports.librarian.entries(
-        listing.turn.service, level.guid, level.after, min(limit, bounds.PAGE_ENTRIES_MAX), listing.fetched
-    )
+    page = await _page(listing, level.guid, level.after, min(limit, bounds.PAGE_ENTRIES_MAX))
     level.waiting.extend(entry for entry in page.entries if is_visible(entry.object))
     level.after = page.after
     level.exhausted = not page.after

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chelonia.bartender.bulk import Turn
-from chelonia.bartender.client_metadata import check_text, check_value, check_volume, is_settable, merged
+from chelonia.bartender.client_metadata import check_rules, check_text, check_value, check_volume, is_settable, merged
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, Found, Judge, existing, versions
 from chelonia.core import bounds, status
@@ -80,8 +80,13 @@ async def modify(ports: Ports, turn: Turn, request: ModifyRequest) -> Outcome:
 
 def _check_growth(request: ModifyRequest, found: Found) -> None:
     """Refuse what would make the entry's metadata too large. Raises: TOO_LARGE."""
-    if request.change_type != UNSET:
-        check_volume(merged(found.object.sections, {request.section: {request.property: request.value}}))
+    if request.change_type == UNSET:
+        return
+    changed = {request.section: {request.property: request.value}}
+    after = merged(found.object.sections, changed)
+    check_volume(after)
+    if request.property not in found.section(request.section):
+        check_rules({request.section: after[request.section]})
 
 
 async def _change(ports: Ports, turn: Turn, asked: _Asked) -> Outcome:

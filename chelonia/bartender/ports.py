@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from chelonia.bartender.queues import Queues
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
+from chelonia.core import bounds
 from chelonia.core.librarian import Librarian
+from chelonia.core.limits import Limits
 from chelonia.core.timing.clock import Clock, Ids
 
 
@@ -19,3 +22,5 @@ class Ports:
     clock: Clock
     ids: Ids
     settings: BartenderSettings
+    limits: Limits = field(default_factory=Limits)
+    lists: Queues = field(default_factory=lambda: Queues(bounds.LISTS_PER_CALLER_MAX))

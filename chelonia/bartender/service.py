@@ -6,6 +6,7 @@ the Librarian as one transact; its answer is the original's string with kind and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -39,10 +40,13 @@ from chelonia.core.bartender import (
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.librarian import Librarian
+from chelonia.core.limits import Limits
 from chelonia.core.metadata import Filter
 from chelonia.core.operations import PortMethod
 from chelonia.core.shepherd import Directory
 from chelonia.core.timing.clock import Clock, Ids
+
+_LOG = logging.getLogger(__name__)
 
 
 def _check(_: object, call: Call, row: PortMethod) -> None:
@@ -66,6 +70,11 @@ class BartenderService:
         self._ports = Ports(librarian, shepherds, clock, ids, settings)
         self.files = FilesService(self._ports)
 
+    @property
+    def limits(self) -> Limits:
+        """What it counts when a bound is reached."""
+        return self._ports.limits
+
     async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
         """Return all metadata of entries the caller may read."""
         operation = Operation("stat", partial(listing.stat, self._ports), listing.stat_refused, _ln)
@@ -79,8 +88,12 @@ class BartenderService:
             cause = f"{len(needed)} needed metadata elements, at most {bounds.FILTER_MAX} are taken; ask for sections"
             raise CheloniaError(Kind.TOO_LARGE, "list", "", cause)
         act = partial(listing.list_collection, self._ports, needed, recursive)
-        operation = Operation("list", act, _list_refused, _list_ln)
-        return await answer_all(self._ports, call, operation, requests)
+        operation = Operation("list", act, _list_refused, _list_ln, side_by_side=bounds.LISTS_SIDE_BY_SIDE_MAX)
+        if self._ports.lists.is_full(call):
+            self._ports.limits.hit("lists_per_caller")
+            _LOG.info("listing waits for others of the same caller who=%r request=%s", call.dn, call.request_id)
+        async with self._ports.lists.one(call):
+            return await answer_all(self._ports, call, operation, requests)
 
     async def make_collection(self, call: Call, requests: tuple[MakeRequest, ...]) -> tuple[Outcome, ...]:
         """Make collections."""

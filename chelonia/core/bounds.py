@@ -66,6 +66,18 @@ BULK_ELEMENTS_MAX: Final = 1000
 """Request elements of one call."""
 LINKED_MAX: Final = 16
 """Objects read along with the end of one walk: the blobs of all but the longest files, which take a second call."""
+PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What is read for one page of a listing, about: a page of large entries ends early."""
+PAGE_FIRST: Final = 16
+"""Entries of a page that are read to see how large they are, before the rest is asked for: 2 MiB of user metadata."""
+READ_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What one listing call may have read, whatever of it is shown: some 0.3 s of a processor."""
+LISTS_PER_CALLER_MAX: Final = 2
+"""Listing calls of one caller at work at once; further ones wait."""
+LISTS_SIDE_BY_SIDE_MAX: Final = 4
+"""Elements of one listing call at work at once: each may hold a page."""
+POLICY_RULES_MAX: Final = 100
+"""Rules of one policy: each is looked at for every entry shown. Larger ones of before stay, and may only shrink."""
 FILTER_MAX: Final = 100
 """Needed metadata elements of one listing: each is looked for in every entry."""
 HTTP_HEADER_BYTES_MAX: Final = 16 * 1024

@@ -60,6 +60,11 @@ class StoredObject:
         return self.sections.get(section, {}).get(prop, default)
 
     @property
+    def weight(self) -> int:
+        """Characters of its properties and values: what reading it costs."""
+        return sum(len(p) + len(v) for section in self.sections.values() for p, v in section.items())
+
+    @property
     def exists(self) -> bool:
         """Whether the object has ever been made and not deleted."""
         return self.version > 0

@@ -98,14 +98,14 @@ class _Kept(Collector):
 class _Reached(Collector):
     """How often each bound was reached."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, *limits: Limits) -> None:
+        self.counted = list(limits)
 
     def collect(self) -> Iterator[Metric]:
         """As the library's counter."""
         help_text = "How often a bound refused, cut or ended something; the log says whose."
         reached = CounterMetricFamily("chelonia_limits_reached", help_text, labels=("limit",))
-        for name, count in sorted(self._limits.reached.items()):
+        for name, count in sorted(item for limits in self.counted for item in limits.reached.items()):
             reached.add_metric((name,), count)
         yield reached
 
@@ -116,7 +116,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.limits = Limits()
-        self.registry.register(_Reached(self.limits))
+        self._reached = _Reached(self.limits)
+        self.registry.register(self._reached)
         self._readers: list[Reader] = []
         r = self.registry
         operations = _Operations()
@@ -151,6 +152,10 @@ class Metrics:
     def keep(self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Counts]) -> None:
         """Have a counter read from who keeps it; `name` without the prefix `chelonia_`."""
         self.registry.register(_Kept(f"chelonia_{name}", text, labels, read))
+
+    def count(self, limits: Limits) -> None:
+        """Show what a service counts by itself; its names are its own."""
+        self._reached.counted.append(limits)
 
     def data(self, direction: str, count: int) -> None:
         """Count file bytes; `direction` is `in` or `out`."""

@@ -316,6 +316,7 @@ class Node:
         settings = BartenderSettings(self._dn, ServiceId(section.id), key, **section.tuning)
         librarian = self._librarian or remote_librarian(self._link, section.librarians)
         bartender = BartenderService(librarian, self._directory, self._clock, self._ids, settings)
+        self._metrics.count(bartender.limits)
         self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
         plain = Parts(bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT)
         self._doors["files"] = PlainDoor(plain, self._registry, self._metrics).serve

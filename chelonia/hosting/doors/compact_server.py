@@ -25,6 +25,7 @@ from chelonia.core.timing.eager import begin
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.faults import note_fault
 from chelonia.hosting.doors.grants import Grant, Registry
+from chelonia.hosting.doors.reading import is_reading
 from chelonia.hosting.net.http_messages import Peer
 from chelonia.hosting.net.identity import Identity, TlsObject
 from chelonia.wire import compact
@@ -173,6 +174,7 @@ class CompactConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._arrived: deque[bytes] = deque()
         self._working: set[asyncio.Task[None]] = set()
+        self._reading: set[asyncio.Task[None]] = set()
         self._unread = False
         self._paused = False
         self._receiving = False
@@ -191,8 +193,12 @@ class CompactConnection(asyncio.Protocol):
         self._mind_pace()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody waits for the answers; what has begun is finished, for its effects."""
+        """Nobody waits for the answers: what only reads ends here, a change is finished, for its effects."""
         del exc
+        if self._reading:
+            log.info("reads end with their connection who=%r count=%d", self._who.dn, len(self._reading))
+        for task in tuple(self._reading):
+            task.cancel()
         if self._look is not None:
             self._look.cancel()
         self._transport = None
@@ -269,15 +275,18 @@ class CompactConnection(asyncio.Protocol):
         known = (self._heard_s - self._known_s) * 1000 <= IDENTITY_MS
         answer = self._door.answer_at_once(self._who, asked) if known else None
         if answer is None:
-            self._start(self._serve(asked))
+            task = self._start(self._serve(asked))
+            if task is not None and is_reading(asked.service, asked.method):
+                self._reading.add(task)
         else:
             self._out.append(answer)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         task = begin(work)
         if task is not None:
             self._working.add(task)
             task.add_done_callback(self._done)
+        return task
 
     async def _meet(self, transport: asyncio.Transport) -> None:
         """Look who is at the other end, and how much he may say; cut off whoever is nobody any more."""
@@ -301,6 +310,7 @@ class CompactConnection(asyncio.Protocol):
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._working.discard(task)
+        self._reading.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a call ended without an answer", exc_info=task.exception())
         self._mind_pace()

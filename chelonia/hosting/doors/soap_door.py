@@ -28,6 +28,7 @@ from chelonia.hosting.doors.faults import note_fault
 from chelonia.hosting.doors.grants import Registry
 from chelonia.hosting.doors.large_bodies import Arriving, LargeBodies
 from chelonia.hosting.doors.limit_notes import LimitNotes
+from chelonia.hosting.doors.reading import is_reading, while_connected
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import Answer, Request, Whole, error_answer, read_whole, text_answer
 from chelonia.wire import positions, soap
@@ -111,12 +112,17 @@ class SoapDoor:
                     operation = soap.LIDI
                     return _xml(200, await self._information())
                 CAUSE.set(message.operation.method)
-                result = await getattr(self._port, message.operation.method)(call, *message.args)
+                work = getattr(self._port, message.operation.method)(call, *message.args)
+                if is_reading(self._service.name, message.operation.method):
+                    work = while_connected(work, request.when_closed)
+                result = await work
                 if self._done is not None:
                     self._done(request, operation, message.args)
                 return _xml(200, soap.encode_response(self._service, message, result))
         except CheloniaError as error:
             kind = error.kind.value
+            if error.kind is Kind.CANCELLED:
+                self._parts.metrics.limits.hit("readers_gone")
             note_fault(self._service.name, operation, request.request_id, request.peer, error)
             return _fault(error)
         except Exception:

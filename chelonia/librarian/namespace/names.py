@@ -115,9 +115,22 @@ class Names:
         )
         if not tree.visible(parent):
             raise CheloniaError(Kind.NOT_FOUND, "entries", guid, "no such collection")
-        children = await self.get(call, [Guid(child) for _, child in page.items], needed)
-        entries = [Entry(entry_name(key), child) for (key, _), child in zip(page.items, children, strict=True)]
-        return EntryPage(tuple(entries), page.items[-1][0] if page.more and page.items else "")
+        children = await self._children(call, [Guid(child) for _, child in page.items], needed)
+        entries = [Entry(entry_name(key), child) for (key, _), child in zip(page.items, children, strict=False)]
+        whole = len(children) == len(page.items)
+        return EntryPage(tuple(entries), "" if whole and not page.more else page.items[len(children) - 1][0])
+
+    async def _children(self, call: Call, guids: list[Guid], needed: Filter) -> list[StoredObject]:
+        """The first of these entries: all, or some `bounds.PAGE_BYTES_MAX` of them."""
+        out: list[StoredObject] = []
+        size, step = 0, bounds.PAGE_FIRST
+        while len(out) < len(guids) and size < bounds.PAGE_BYTES_MAX:
+            some = await self.get(call, guids[len(out) : len(out) + step], needed)
+            out += some
+            size += sum(child.weight for child in some)
+            fitting = (bounds.PAGE_BYTES_MAX - size) * len(out) // max(size, 1)
+            step = max(fitting, bounds.PAGE_FIRST)
+        return out
 
     async def _shown(
         self, call: Call, entries: Sequence[StoredObject], needed: Filter, linked: Mapping[ObjectId, StoredObject]
