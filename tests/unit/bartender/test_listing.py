@@ -1,12 +1,17 @@
 """stat and list: what is shown to whom, and paging that neither repeats nor skips."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from chelonia.core import bounds
 from chelonia.core.bartender import ListOutcome, ListRequest, MakeRequest, NameRequest
-from chelonia.core.caller import Call
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.metadata import Filter, Needed, from_triples
+from chelonia.core.ids import ROOT
+from chelonia.core.librarian import TYPE_FILE, MakeEntry
+from chelonia.core.metadata import Filter, Needed, Sections, Triple, from_triples
 from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
 
 TREE = ["/a", "/a/b", "/a/b/c", "/a/d", "/z"]
@@ -242,3 +247,96 @@ async def test_a_filter_without_measure_is_refused(stage: Stage) -> None:
         await stage.bartender.list(JOE, (ListRequest("1", "/"),), needed, False)
     assert caught.value.kind is Kind.TOO_LARGE
     assert (await stage.bartender.list(JOE, (ListRequest("1", "/"),), needed[:-1], False))[0].status == "found"
+
+
+# --- what a listing costs ---
+
+NOTHING = (Needed("metadata", "no such property"),)
+
+
+async def fat(stage: Stage, entries: int = 40) -> None:
+    """Entries of 120 KB metadata and 990 policy rules, as they could be made before."""
+    service = stage.bartender._ports.settings
+    call = JOE.as_service(service.dn, Role.BARTENDER, service.service_id)
+    policy = {f"/CN=user {n:060}": "+read" for n in range(990)}
+    sections: Sections = {"metadata": {"k": "v" * 50_000, "l": "v" * 50_000}, "policy": policy}
+    for n in range(entries):
+        made = MakeEntry(ROOT, f"f{n:04}", TYPE_FILE, JOE.dn, sections)
+        await stage.librarian.make_entry(call, made)
+
+
+@scene
+async def test_a_listing_is_charged_for_what_it_reads_though_it_shows_nothing(stage: Stage) -> None:
+    """64 elements of one 7 KB call kept a node busy for half a minute and took 500 MB."""
+    await fat(stage)
+    stage.between.calls.clear()
+    requests = tuple(ListRequest(str(n), "/") for n in range(64))
+    outcomes = await stage.bartender.list(JOE, requests, NOTHING, False)
+    kinds = [outcome.kind for outcome in outcomes]
+    assert kinds.count("too-large") > 50
+    assert "32 MiB" in outcomes[-1].cause
+    read = sum([len(args) > 0 for args in stage.between.named("entries")])
+    assert read < 20, "each reads some 4 MiB at most"
+    assert stage.bartender.limits.reached == {"read_bytes": 1}
+    assert (await stage.list("/z")) == ("not found", []), "the next call has room of its own"
+
+
+@pytest.mark.parametrize("limit", [0, 25, 39])
+@scene
+async def test_a_page_of_large_entries_ends_early_and_a_listing_goes_on(stage: Stage, limit: int) -> None:
+    await fat(stage)
+    service = stage.bartender._ports.settings
+    call = JOE.as_service(service.dn, Role.BARTENDER, service.service_id)
+    page = await stage.librarian.entries(call, ROOT, "", 40, ())
+    assert bounds.PAGE_FIRST <= len(page.entries) < 40
+    assert page.after == page.entries[-1].name
+    rest = await stage.librarian.entries(call, ROOT, page.after, 40, ())
+    assert rest.entries[0].name > page.after
+    (outcome,) = await stage.bartender.list(JOE, (ListRequest("1", "/", "", limit),), (Needed("entry"),), False)
+    assert [entry.name for entry in outcome.entries] == [f"f{n:04}" for n in range(limit or 40)]
+    assert outcome.after == (f"f{limit - 1:04}" if limit else "")
+
+
+@scene
+async def test_a_policy_has_so_many_rules_and_larger_ones_of_before_may_only_shrink(stage: Stage) -> None:
+    rules = tuple(Triple("policy", f"/CN=u{n}", "+read") for n in range(bounds.POLICY_RULES_MAX + 1))
+    refused = await stage.make("/c", metadata=rules)
+    assert refused.kind == "too-large"
+    assert "101 rules" in refused.cause
+    assert (await stage.make("/c", metadata=rules[1:])).status == "done"
+    assert (await stage.modify("/c", "set", "policy", "/CN=u1", "+delete")) == "set"
+    assert (await stage.modify("/c", "set", "policy", "/CN=more", "+read")) != "set"
+    await fat(stage, 1)
+    assert len((await stage.stat("/f0000"))["policy"]) == 990
+    assert (await stage.modify("/f0000", "set", "metadata", "k", "w")) == "set"
+    rule = f"/CN=user {0:060}"
+    assert (await stage.modify("/f0000", "set", "policy", rule, "-read")) == "set"
+    assert (await stage.modify("/f0000", "unset", "policy", rule)) == "unset"
+    assert (await stage.modify("/f0000", "set", "policy", rule, "+read")) != "set"
+
+
+@scene
+async def test_a_caller_has_so_many_listings_at_work_and_no_other_waits_for_them(stage: Stage) -> None:
+    await grow(stage)
+    release, begun = asyncio.Event(), list[str]()
+    ends = stage.librarian.entries
+
+    async def slow(call: Call, *args: Any) -> Any:
+        begun.append(call.request_id)
+        await release.wait()
+        return await ends(call, *args)
+
+    stage.librarian.entries = slow  # type: ignore[method-assign]
+    lists = [asyncio.ensure_future(stage.list("/")) for _ in range(5)]
+    await asyncio.sleep(1)
+    assert len(begun) == bounds.LISTS_PER_CALLER_MAX
+    other = asyncio.ensure_future(stage.list("/", ADMIN))
+    await asyncio.sleep(1)
+    assert len(begun) == bounds.LISTS_PER_CALLER_MAX + 1
+    lists[0].cancel()
+    lists[3].cancel()
+    release.set()
+    answers = await asyncio.gather(*lists, other, return_exceptions=True)
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, asyncio.CancelledError)] == [0, 3]
+    assert stage.bartender.limits.reached == {"lists_per_caller": 3}
+    assert not stage.bartender._ports.lists._queues

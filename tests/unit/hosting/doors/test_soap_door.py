@@ -37,6 +37,7 @@ from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER
 from chelonia.wire.operations_shepherd import SHEPHERD
 from tests.support.ahash import open_store, serving
+from tests.support.polling import poll_async
 from tests.unit.hosting.grid import JANE, Grid
 from tests.unit.hosting.listening import client_of, plain, secure
 
@@ -622,3 +623,54 @@ async def test_a_strangers_messages_take_turns_and_others_pass(monkeypatch: pyte
     assert [answer.status for answer in await asyncio.gather(*map(door.serve, asked))] == [200] * 21
     assert decoded.index(Dn(JANE)) <= bounds.SOAP_STRANGER_TURNS
     assert set(met) == {"messages of one address at once"}
+
+
+# --- a client that goes -----------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """A Bartender whose calls take until they are told to end."""
+
+    def __init__(self) -> None:
+        self.begun, self.done, self.ended = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def _last(self, what: str) -> tuple[()]:
+        self.begun.set()
+        try:
+            await asyncio.wait_for(self.done.wait(), 60)
+        except asyncio.CancelledError:
+            self.ended.append(f"{what} cancelled")
+            raise
+        self.ended.append(f"{what} done")
+        return ()
+
+    async def list(self, call: Call, requests: object, needed: object, recursive: object) -> tuple[()]:
+        return await self._last("list")
+
+    async def move(self, call: Call, requests: object) -> tuple[()]:
+        return await self._last("move")
+
+
+@pytest.mark.parametrize(("method", "ends"), [("list", "cancelled"), ("move", "done")])
+async def test_what_only_reads_ends_with_its_client_and_a_change_does_not(method: str, ends: str) -> None:
+    port, metrics, gone = Slow(), Metrics(), asyncio.Event()
+    door = SoapDoor(BARTENDER, port, "https://x/Bartender", parts(metrics))
+
+    async def serve(request: Request) -> Answer:
+        request.when_closed("test", gone.set)
+        return await door.serve(request)
+
+    args: tuple[Any, ...] = ((), (), False) if method == "list" else ((),)
+    body = soap.encode_request(BARTENDER, BARTENDER.by_method[method].name, args)
+    async with plain(serve) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /Bartender HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        await asyncio.wait_for(port.begun.wait(), 60)
+        writer.transport.abort()
+        await asyncio.wait_for(gone.wait(), 60)
+        if method == "move":
+            port.done.set()
+        await poll_async(lambda: bool(port.ended), 60.0, what="the call has ended")
+        assert port.ended == [f"{method} {ends}"]
+        await poll_async(lambda: bool(metrics.limits.reached) or method == "move", 60.0, what="it is counted")
+        assert metrics.limits.reached == ({"readers_gone": 1} if method == "list" else {})
