@@ -185,8 +185,7 @@ def test_an_order_that_nobody_can_ever_carry_out_is_void(expect_log: Callable[..
     async def scenario() -> None:
         async with paper() as p:
             guid, _ = await p.upload("f", copies=2)
-            one = p.b.shepherds[0]
-            p.shepherds[one].broken = "void"
+            p.shepherds[p.b.shepherds[0]].broken = "void"
             await p.b.service.delete(BARTENDER, Delete(guid))
             await p.until(lambda: drained(p))
             assert p.b.limits.reached == {"erasures_void": 1}

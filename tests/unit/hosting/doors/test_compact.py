@@ -18,8 +18,8 @@ from chelonia.core import bounds
 from chelonia.core.ahash import AHash, AHashStatus, ChangeType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, ObjectId, RequestKey, ServiceId
-from chelonia.core.librarian import ServiceRecord
+from chelonia.core.ids import Dn, Guid, ObjectId, RequestKey, ServiceId
+from chelonia.core.librarian import Delete, ServiceRecord
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.position import Horizon, Position
 from chelonia.hosting.doors import compact_server
@@ -34,6 +34,7 @@ from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import compact
 from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations_librarian import LIBRARIAN as LIBRARIAN_TABLE
 from tests.support.ahash import open_store, serving
 from tests.support.polling import poll_async
 from tests.unit.hosting.grid import Grid
@@ -197,6 +198,48 @@ async def test_who_is_answered_together_asks_again_in_one_write() -> None:
     await until(lambda: bool(wire.written))
     connection.data_received(compact.encode_result(17, None, None))
     await alone
+
+
+class Slow:
+    """A Librarian whose calls take until they are told to end."""
+
+    def __init__(self) -> None:
+        self.asked, self.ended, self.done = 0, list[str](), asyncio.Event()
+
+    async def _last(self, what: str) -> None:
+        self.asked += 1
+        try:
+            await asyncio.wait_for(self.done.wait(), 60)
+        except asyncio.CancelledError:
+            self.ended.append(f"{what} cancelled")
+            raise
+        self.ended.append(f"{what} done")
+
+    async def get(self, call: Call, guids: object, needed: object) -> tuple[()]:
+        await self._last("get")
+        return ()
+
+    async def delete(self, call: Call, request: object) -> None:
+        await self._last("delete")
+
+
+async def test_what_only_reads_ends_with_its_connection_and_a_change_does_not(grid: Grid) -> None:
+    port, registry = Slow(), Registry((KNOWN,), None, SystemClock())
+    packed = CompactDoor(offer(LIBRARIAN_TABLE, port), CompactParts(registry, Horizon()))
+    soap = SoapDoor(LIBRARIAN_TABLE, port, "https://x/Librarian", SoapParts(registry, Metrics()))
+    wanted = {"get": ((), ()), "delete": (Delete(Guid("0")),)}
+    async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
+        async with raw(grid, server) as (_, writer):
+            for number, (method, args) in enumerate(wanted.items()):
+                arguments = compact.encode_args(args)
+                call = compact.Asked(number, "librarian", method, "r", "", "", None, False, arguments)
+                writer.write(compact.encode_asked(call))
+            await until(lambda: port.asked == 2)
+        await until(lambda: bool(port.ended))
+        assert port.ended == ["get cancelled"]
+        port.done.set()
+        await until(lambda: len(port.ended) == 2)
+        assert port.ended == ["get cancelled", "delete done"]
 
 
 async def test_a_user_is_denied(grid: Grid) -> None:
