@@ -62,10 +62,7 @@ def _giving_way(wanted: Promise, free: int, promises: Sequence[Promise]) -> list
         totals[promise.owner] += 0 if promise.claimed else promise.bytes
     claim = 0 if wanted.claimed else totals[wanted.owner] + wanted.bytes
     share = free * bounds.PROMISED_SHARE_PER_OWNER
-    larger = [
-        promise
-        for promise in promises
-        if not promise.claimed and promise.owner != wanted.owner and totals[promise.owner] > claim and promise.bytes
-    ]
+    others = [p for p in promises if not p.claimed and (wanted.claimed or p.owner != wanted.owner)]
+    larger = [promise for promise in others if totals[promise.owner] > claim and promise.bytes]
     yielding = [promise for promise in larger if not promise.begun or totals[promise.owner] > share]
     return sorted(yielding, key=lambda promise: (promise.begun, -promise.bytes))
