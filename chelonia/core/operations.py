@@ -43,7 +43,8 @@ class PortMethod:
     """One row. `name`: on the wire; `roles`: who may call it, or `EVERYONE`.
 
     `brief`: changes nothing and is answered soon, so another instance is asked sooner. `answer_ms`: how long one answer
-    may take (0: as the stub is told); what may take so long is asked once.
+    may take (0: as the stub is told); what may take so long is asked once. `ends`: it only reads, and may be long: its
+    work ends with the caller's connection, where that of a change is finished, for its effects.
     """
 
     service: str
@@ -53,6 +54,7 @@ class PortMethod:
     retry: Retry
     brief: bool
     answer_ms: int
+    ends: bool
     arguments: tuple[str, ...]
     defaults: tuple[Any, ...]
     """Of the last arguments, as many as have one."""
@@ -88,7 +90,7 @@ Row = Callable[[str], PortMethod]
 
 def row(
     function: Callable[..., Any], *roles: Role, retry: Retry = Retry.IDEMPOTENT, name: str = "",
-    brief: bool = False, answer_ms: int = 0,
+    brief: bool = False, answer_ms: int = 0, ends: bool = False,
 ) -> Row:  # fmt: skip
     """Describe one method of a port; `name` on the wire only where it is not the method's in camel case."""
     parameters = list(inspect.signature(function).parameters.values())[2:]  # without self and call
@@ -97,7 +99,7 @@ def row(
     arguments = tuple(parameter.name for parameter in parameters)
     defaults = tuple(p.default for p in parameters if p.default is not inspect.Parameter.empty)
     who = EVERYONE if roles == EVERYONE else roles
-    return lambda service: PortMethod(service, named, function, who, retry, brief, answer_ms, arguments, defaults)
+    return lambda service: PortMethod(service, named, function, who, retry, brief, answer_ms, ends, arguments, defaults)
 
 
 def table(service: str, *rows: Row) -> PortTable:
@@ -132,8 +134,8 @@ AHASH: Final = table(
 LIBRARIAN: Final = table(
     "librarian",
     row(Librarian.new, _B, retry=_KEYED),
-    row(Librarian.get, _B, _A),
-    row(Librarian.traverse, _B, _A, name="traverseLN"),
+    row(Librarian.get, _B, _A, ends=True),
+    row(Librarian.traverse, _B, _A, name="traverseLN", ends=True),
     row(Librarian.modify_metadata, _B, retry=_KEYED),
     row(Librarian.remove, _B, retry=_KEYED),
     row(Librarian.report, _S),
@@ -146,10 +148,10 @@ LIBRARIAN: Final = table(
     row(Librarian.unmake, _B, retry=_KEYED),
     row(Librarian.move, _B, retry=_KEYED),
     row(Librarian.undelete, _B, retry=_KEYED),
-    row(Librarian.trash, _B, _A),
+    row(Librarian.trash, _B, _A, ends=True),
     row(Librarian.set_wanted, _B, retry=_KEYED),
     row(Librarian.change_entry, _B, retry=_KEYED),
-    row(Librarian.entries, _B, _A),
+    row(Librarian.entries, _B, _A, ends=True),
     row(Librarian.recall, _B),
     row(Librarian.heartbeat, *EVERYONE),  # an unknown identity is recorded as waiting for approval
     row(Librarian.hearing, _L, _A),
@@ -191,8 +193,8 @@ SHEPHERD: Final = table(
 
 BARTENDER: Final = table(
     "bartender",
-    row(Bartender.stat, *EVERYONE),
-    row(Bartender.list, *EVERYONE),
+    row(Bartender.stat, *EVERYONE, ends=True),
+    row(Bartender.list, *EVERYONE, ends=True),
     row(Bartender.make_collection, *EVERYONE, retry=_KEYED),
     row(Bartender.unmake_collection, *EVERYONE, retry=_KEYED),
     row(Bartender.make_mountpoint, *EVERYONE, retry=_KEYED),
@@ -203,7 +205,7 @@ BARTENDER: Final = table(
     row(Bartender.add_replica, _S),
     row(Bartender.del_file, *EVERYONE, retry=_KEYED),
     row(Bartender.undelete, *EVERYONE, retry=_KEYED),
-    row(Bartender.list_deleted, *EVERYONE),
+    row(Bartender.list_deleted, *EVERYONE, ends=True),
     row(Bartender.unlink, *EVERYONE, retry=_KEYED),
     row(Bartender.modify, *EVERYONE, retry=_KEYED),
     row(Bartender.start_put, *EVERYONE, retry=_KEYED),

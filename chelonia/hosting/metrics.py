@@ -95,29 +95,15 @@ class _Kept(Collector):
         yield family
 
 
-class _Reached(Collector):
-    """How often each bound was reached."""
-
-    def __init__(self, *limits: Limits) -> None:
-        self.counted = list(limits)
-
-    def collect(self) -> Iterator[Metric]:
-        """As the library's counter."""
-        help_text = "How often a bound refused, cut or ended something; the log says whose."
-        reached = CounterMetricFamily("chelonia_limits_reached", help_text, labels=("limit",))
-        for name, count in sorted(item for limits in self.counted for item in limits.reached.items()):
-            reached.add_metric((name,), count)
-        yield reached
-
-
 class Metrics:
     """The metrics of one node. `limits`: what its services count when a bound is reached."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.limits = Limits()
-        self._reached = _Reached(self.limits)
-        self.registry.register(self._reached)
+        self._counted = [self.limits]
+        text = "How often a bound refused, cut or ended something; the log says whose."
+        self.keep("limits_reached", text, ("limit",), self._limits_reached)
         self._readers: list[Reader] = []
         r = self.registry
         operations = _Operations()
@@ -155,7 +141,10 @@ class Metrics:
 
     def count(self, limits: Limits) -> None:
         """Show what a service counts by itself; its names are its own."""
-        self._reached.counted.append(limits)
+        self._counted.append(limits)
+
+    def _limits_reached(self) -> Counts:
+        return {(name,): count for limits in self._counted for name, count in limits.reached.items()}
 
     def data(self, direction: str, count: int) -> None:
         """Count file bytes; `direction` is `in` or `out`."""

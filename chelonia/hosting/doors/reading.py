@@ -1,24 +1,21 @@
-"""Which calls only read: their work ends when the client goes. A change that has begun is finished, for its effects."""
+"""The work of a call that only reads ends when its client goes; a change that has begun is finished."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Coroutine
+from typing import Any
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.operations import TABLES
 from chelonia.hosting.net.http_messages import WhenClosed
-
-READING: Final[Mapping[str, frozenset[str]]] = {
-    "bartender": frozenset({"list", "list_deleted", "stat"}),
-    "librarian": frozenset({"entries", "get", "traverse", "trash"}),
-}
-"""Methods by service. Reads that are short by themselves are left alone."""
 
 
 def is_reading(service: str, method: str) -> bool:
-    """Whether a method only reads, for long enough to be ended."""
-    return method in READING.get(service, ())
+    """Whether the work of a method ends with its caller's connection."""
+    table = TABLES.get(service)
+    row = table.by_method.get(method) if table is not None else None
+    return row is not None and row.ends
 
 
 async def while_connected(work: Coroutine[Any, Any, Any], when_closed: WhenClosed) -> Any:

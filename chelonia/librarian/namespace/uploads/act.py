@@ -159,7 +159,7 @@ class Uploads:
                 return Draft(expectations(begin.expect) + elements + await self._overtaken(call, begin), memo)
             # The Bartender has just read the collection: it is read again only when the transact finds it otherwise.
             slot = uploads.free_slot(begin) if first else await self._names.slot(call, begin.parent, begin.name)
-            if slot.child != begun.guid:
+            if not slot.child:
                 await self._check_unused(call, new, first)
             return Draft(uploads.commit_file(request, slot, new, self._now()), memo)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from chelonia.core import bounds
+from chelonia.core import bounds, operations
 from chelonia.core.ahash import AHash, AHashStatus, ChangeType, Element
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -225,7 +225,7 @@ class Slow:
 
 async def test_what_only_reads_ends_with_its_connection_and_a_change_does_not(grid: Grid) -> None:
     port, registry = Slow(), Registry((KNOWN,), None, SystemClock())
-    packed = CompactDoor(offer(LIBRARIAN_TABLE, port), CompactParts(registry, Horizon()))
+    packed = CompactDoor(offer(operations.LIBRARIAN, port), CompactParts(registry, Horizon()))
     soap = SoapDoor(LIBRARIAN_TABLE, port, "https://x/Librarian", SoapParts(registry, Metrics()))
     wanted = {"get": ((), ()), "delete": (Delete(Guid("0")),)}
     async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
