@@ -7,7 +7,15 @@ change is judged anew (`bulk`). Nothing here can leave half a change behind, but
 from __future__ import annotations
 
 from chelonia.bartender.bulk import Turn
-from chelonia.bartender.client_metadata import accepted, check_text, check_value, check_volume, merged, new_policies
+from chelonia.bartender.client_metadata import (
+    accepted,
+    check_rules,
+    check_text,
+    check_value,
+    check_volume,
+    merged,
+    new_policies,
+)
 from chelonia.bartender.files.attributes import DESCRIBED, attributes_of, setting_triples, user_triples
 from chelonia.bartender.names import check_url, may_link, parent_of
 from chelonia.bartender.ports import Ports
@@ -64,7 +72,9 @@ async def set_attributes(ports: Ports, turn: Turn, change: Set) -> Done:
         expect += judge.require(Action.MODIFY_METADATA, found)
     if change.policy:
         expect += judge.require(Action.MODIFY_POLICY, found)
-    check_volume(merged(found.object.sections, from_triples(put)))
+    after = merged(found.object.sections, from_triples(put))
+    check_volume(after)
+    check_rules({t.section: after[t.section] for t in put if t.property not in found.section(t.section)})
     if put or drop:
         order = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys(expect)))
         await ports.librarian.change_entry(turn.service, order)

@@ -56,6 +56,7 @@ async def listed(ports: Ports, turn: Turn, ask: Listing) -> Listed:
         raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(ask.place), cause=f"it is a {found.type}")
     limit = min(ask.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
     page = await ports.librarian.entries(turn.service, found.guid, ask.after, limit, _filter(ask.want))
+    turn.room.read(entry.object for entry in page.entries)
     return Listed(tuple(_named(turn, judge, ask, e) for e in page.entries if is_visible(e.object)), page.after)
 
 
