@@ -115,9 +115,6 @@ class Metrics:
         self._cut = Counter(
             "chelonia_connections_cut", "Clients' connections cut because this process stood still.", registry=r
         )
-        self._limits = Counter(
-            "chelonia_limits_met", "Times a limit at a door was met, by limit.", ("limit",), registry=r
-        )
         self._replicas = Gauge(
             "chelonia_replicas", "Replicas by state, as the namespace has them.", ("state",), registry=r
         )
@@ -153,10 +150,6 @@ class Metrics:
     def cut(self, count: int) -> None:
         """Count connections that the guard has cut."""
         self._cut.inc(count)
-
-    def limited(self, limit: str) -> None:
-        """Count that a limit was met."""
-        self._limits.labels(limit).inc()
 
     def answered(self, status: int) -> None:
         """Count one HTTP answer."""

@@ -140,7 +140,7 @@ class Node:
             cause = f"this node's own certificate is of {own.issuer}: the other nodes would refuse it; name that CA too"
             raise CheloniaError(Kind.BAD_CONFIG, "start", "trust.issuers", cause)
         self._registry = Registry(trusted(config), self._registry_source(), self._clock, config.registry, issuers)
-        self._notes = LimitNotes(self._metrics.limited)
+        self._notes = LimitNotes(self._metrics.limits.hit)
         self._parts = SoapParts(self._registry, self._metrics, self._horizon, self._notes)
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> int:

@@ -53,7 +53,7 @@ def met(cluster: Cluster, name: str, limit: str) -> bool:
     """Whether a limit was met, as log and metrics say."""
     url = cluster.url("bartender").rsplit("/", 1)[0]
     told = cluster.request("GET", f"{url}/metrics", "admin").text
-    assert re.search(rf"^chelonia_limits_met_total{{limit=\"{limit}\"}} [1-9]", told, re.MULTILINE), told
+    assert re.search(rf"^chelonia_limits_reached_total{{limit=\"{limit}\"}} [1-9]", told, re.MULTILINE), told
     return f"limit={limit!r}" in cluster.log_of(name)
 
 
