@@ -169,6 +169,8 @@ UPLOADS_REMEMBERED_MAX: Final = 20_000
 refused, and the sender starts anew."""
 CHUNK_BYTES: Final = 1024 * 1024
 """Read and write unit of bulk data."""
+READ_HELD_BYTES: Final = CHUNK_BYTES
+"""Last bytes of a streamed read that are held until all are verified: most files whole, and little memory a reader."""
 TICKET_BYTES_MAX: Final = 4096
 """A ticket in a TURL."""
 REPLICAS_DEFAULT: Final = 3

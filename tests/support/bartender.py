@@ -57,7 +57,8 @@ class FakeStore:
         self.faults: list[Fault] = []
         self.frozen: list[str] = []
         self.rotten: list[str] = []
-        """Hosts that give wrong bytes, always."""
+        """Hosts that give wrong bytes, always, from `rotten_from` on."""
+        self.rotten_from = 0
         self.asked: list[tuple[str, str, str]] = []
         self.closed = False
 
@@ -99,7 +100,8 @@ class FakeStore:
         offset = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
         data = self.blobs[blob]
         if fault.flip or host in self.rotten:
-            data = bytes(byte ^ 1 for byte in data)
+            start = 0 if fault.flip else self.rotten_from
+            data = data[:start] + bytes(byte ^ 1 for byte in data[start:])
         yield FakeAnswer(206 if wanted else 200, data[offset:], fault)
 
 

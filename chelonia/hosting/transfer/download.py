@@ -15,6 +15,7 @@ import os
 import stat
 import tempfile
 import zlib
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,33 +67,93 @@ def _new_hash(kind: str) -> _Hash:
 
 
 async def read(client: Requester, ln: str, progress: Progress | None = None) -> AsyncGenerator[bytes, None]:
-    """Yield a file's bytes as they come.
+    """Yield a file's bytes as they come, the last `bounds.READ_HELD_BYTES` of them only when all are verified.
 
-    They are verified at the end, so a consumer that cannot take bytes back must wait for the iterator to end.
-    Raises: NOT_FOUND, DENIED, NOT_A_FILE, NO_REPLICA, NETWORK, and CHECKSUM after the last byte.
+    Guarantee: an iterator that ends has yielded the file's bytes and no others. Wrong bytes of one replica raise only
+    where some of them have been yielded already or no replica has right ones; else another replica is read from its
+    start, and goes on where the consumer is, provided that it begins with what was yielded. So a file of at most the
+    bytes held back never yields a wrong one; of a larger one a consumer that cannot take bytes back must wait for the
+    end, for no checksum covers a part.
+    Raises: NOT_FOUND, DENIED, NOT_A_FILE, NO_REPLICA, NETWORK, and CHECKSUM.
     """
     fetched: _Fetched | None = None
     failure: CheloniaError | None = None
-    search = _Search(client, ln)
+    search, held = _Search(client, ln), _Held(ln, progress)
     async for answer, choice in search.replicas():
         fetched = fetched or _Fetched(ln, answer)
         fetched.check_same(answer)
+        from_one = not fetched.size
         try:
             async with contextlib.aclosing(_from(client, choice, fetched.size)) as chunks:
                 async for chunk in chunks:
                     await fetched.add(chunk)
-                    if progress is not None:
-                        progress(len(chunk))
-                    yield chunk
+                    for piece in held.take(chunk):
+                        yield piece
             fetched.check()
-            return
         except CheloniaError as error:
-            if error.kind is Kind.CHECKSUM:
-                raise
             failure = error
             search.arrived = fetched.size
             client.trouble(ln, error.cause)
+            if error.kind is Kind.CHECKSUM:
+                fetched = _Fetched(ln, answer)
+                held.start_over()
+                if from_one:
+                    search.wrong.add(target_of(choice.given))
+            continue
+        for piece in held.rest():
+            yield piece
+        return
     raise failure or CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
+
+
+class _Held:
+    """What lies between the replicas and a consumer who cannot give bytes back: those held until all is verified, and
+    the digest of those handed over, by which another replica is known to begin as they do."""
+
+    def __init__(self, ln: str, progress: Progress | None) -> None:
+        self._ln = ln
+        self._progress = progress
+        self._given = hashlib.sha256()
+        self._given_bytes = 0
+        self._pieces: deque[bytes] = deque()
+        self._bytes = 0
+        self._again = hashlib.sha256()
+        self._skip = 0
+
+    def start_over(self) -> None:
+        """What is held is wrong, and perhaps what was handed over: the next bytes are the file's first."""
+        self._pieces.clear()
+        self._bytes, self._skip, self._again = 0, self._given_bytes, hashlib.sha256()
+
+    def take(self, chunk: bytes) -> Iterator[bytes]:
+        """The next bytes. Yields what may be handed over; Raises: CHECKSUM where others have been."""
+        if self._skip:
+            known, chunk = chunk[: self._skip], chunk[self._skip :]
+            self._again.update(known)
+            self._skip -= len(known)
+            if not self._skip and self._again.digest() != self._given.digest():
+                cause = f"the {self._given_bytes} bytes handed over are not how this replica begins; read it anew"
+                raise CheloniaError(Kind.CHECKSUM, "get", self._ln, cause)
+        if chunk:
+            self._pieces.append(chunk)
+            self._bytes += len(chunk)
+        while self._pieces and self._bytes - len(self._pieces[0]) >= bounds.READ_HELD_BYTES:
+            yield self._hand_over()
+
+    def rest(self) -> Iterator[bytes]:
+        """All is verified: what is left."""
+        assert not self._skip, "verified, though the bytes handed over have not been compared"
+        while self._pieces:
+            yield self._hand_over()
+
+    def _hand_over(self) -> bytes:
+        piece = self._pieces.popleft()
+        self._bytes -= len(piece)
+        self._given.update(piece)
+        self._given_bytes += len(piece)
+        if self._progress is not None:
+            self._progress(len(piece))
+        return piece
 
 
 async def download(

@@ -171,14 +171,41 @@ async def test_a_file_overwritten_during_its_download_is_no_mixture(fake: FakeBa
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_streamed_reading_is_verified_at_its_end(fake: FakeBartender) -> None:
+async def read_whole(fake: FakeBartender) -> bytes:
+    return b"".join([chunk async for chunk in read(client_on(fake), "/f")])
+
+
+async def test_a_streamed_read_goes_on_from_another_replica_and_hands_over_no_wrong_byte(fake: FakeBartender) -> None:
     fake.add_file("/f", DATA)
     fake.store.faults = [Fault(after=3000, kind=Kind.NETWORK)]
-    assert b"".join([chunk async for chunk in read(client_on(fake), "/f")]) == DATA
-    fake.store.faults = [Fault(flip=True)]
+    assert await read_whole(fake) == DATA
+    fake.store.rotten = ["s1", "s2"]
+    assert await read_whole(fake) == DATA
+    fake.store.faults = [Fault(after=3000, kind=Kind.NETWORK)]  # of a rotten one, so that the sum of two is wrong
+    assert await read_whole(fake) == DATA
+
+
+async def test_a_streamed_read_fails_only_where_no_replica_is_right(fake: FakeBartender) -> None:
+    fake.add_file("/f", DATA)
+    fake.store.rotten = ["s1", "s2", "s3"]
+    reading = read(client_on(fake), "/f")
     with pytest.raises(CheloniaError) as caught:
-        async for _ in read(client_on(fake), "/f"):
-            pass
+        await anext(reading)
+    assert caught.value.kind is Kind.CHECKSUM
+
+
+async def test_a_streamed_read_longer_than_what_is_held_goes_on_if_what_it_handed_over_was_right(
+    fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chelonia.core.bounds.READ_HELD_BYTES", 1000)
+    fake.add_file("/f", DATA)
+    fake.store.rotten, fake.store.rotten_from = ["s1", "s2"], len(DATA) - 500
+    moved: list[int] = []
+    assert b"".join([chunk async for chunk in read(client_on(fake), "/f", moved.append)]) == DATA
+    assert sum(moved) == len(DATA)
+    fake.store.rotten_from = 0
+    with pytest.raises(CheloniaError, match="read it anew") as caught:
+        await read_whole(fake)
     assert caught.value.kind is Kind.CHECKSUM
 
 
