@@ -208,6 +208,8 @@ HEAL_QUEUE_MAX: Final = 5_000
 """Blobs of lost Shepherds that wait for a copy at once, a KiB each; beyond it they are found again page by page."""
 HEAL_QUEUE_SHOWN: Final = 20
 """Blobs of the queue that are shown: a screenful."""
+LOST_NAMES_SHOWN: Final = 20
+"""Lost files that are named in the state of healing: a screenful; `fsck` names all, page by page."""
 DRAIN_EXAMPLES_SHOWN: Final = 3
 """Blobs that are named of those that hold a drain up: enough to see what they are."""
 PROOF_BYTES_MAX: Final = 64 * 1024

@@ -135,6 +135,8 @@ class HealStatus:
         waits_for: what all of it waits for though nobody has paused it, in words, "" when it does not.
         nodes: of the Shepherds that have copies under way, or are configured to bear fewer at once than others.
         drains: of the Shepherds that are drained and are there, those that something cannot leave.
+        lost: blobs without a verified copy anywhere, of which `lost_named` are the first `bounds.LOST_NAMES_SHOWN`.
+        unreachable: blobs that have one, on Shepherds that are all away now.
     """
 
     leader: str
@@ -156,6 +158,9 @@ class HealStatus:
     waits_for: str = ""
     nodes: tuple[NodeCopies, ...] = ()
     drains: tuple[HeldDrain, ...] = ()
+    lost: int = 0
+    lost_named: tuple[Endangered, ...] = ()
+    unreachable: int = 0
 
     @property
     def at_rest(self) -> bool:

@@ -7,6 +7,7 @@ A blob is an immutable sequence of bytes with its own id; a replica is a copy of
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +30,22 @@ class ReplicaState(enum.Enum):
 PROVEN: Final = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL)
 """A copy was verified, and not found damaged since."""
 _STATES = {state.value: state for state in ReplicaState}
+
+
+class Readable(enum.Enum):
+    """Whether anybody can read a blob, judged by the states of all its copies."""
+
+    YES = "yes"
+    AWAY = "unreachable"
+    """A verified copy is there, on Shepherds that are all away now."""
+    LOST = "lost"
+    """No verified copy is anywhere, as far as anybody knows. One that comes back verified ends it."""
+
+
+def readable(copies: Iterable[tuple[ReplicaState, bool]]) -> Readable:
+    """Judge a blob by the stored state of each copy, and whether its Shepherd is within reach."""
+    here = [within_reach for state, within_reach in copies if state in PROVEN]
+    return Readable.YES if any(here) else Readable.AWAY if here else Readable.LOST
 
 
 def state_of(text: str) -> ReplicaState:

@@ -191,6 +191,8 @@ class Metrics:
             ("bytes_per_second", "Bytes of repair copies a second, lately.", status.bytes_per_s),
             ("copies_per_minute", "Repair copies a minute, lately.", status.copies_per_min),
             ("delayed", "Exposed files whose missing copies are waited for.", status.delayed),
+            ("lost", "Files without a verified copy anywhere: alert on more than 0.", status.lost),
+            ("unreachable", "Files whose verified copies are all on Shepherds away now.", status.unreachable),
             ("stuck", "Exposed files that no Shepherd can take or give a copy of.", status.stuck),
             ("forecast_seconds", "Until nothing is exposed; -1: not known.", max(status.forecast_ms / 1000, -1)),
         ):

@@ -375,10 +375,10 @@ class _Parts:
         self.uploads: Uploads = Uploads(records, world, self.names, nodes.table.verify_key, rechecking)
         self.healer = Healer(records, nodes, self.uploads, identity, world)
         self.life = self.healer.life
-        self.fsck = Fsck(records, world)
+        self.fsck = Fsck(records, world, nodes.present)
         self.rebuilding: Rebuilding | None = None
         if self.healer.keeping is not None:
             patient = records.patiently(Patience(world.clock, world.ids))
-            names, fsck = Names(patient, world, nodes.present), Fsck(patient, world)
+            names, fsck = Names(patient, world, nodes.present), Fsck(patient, world, nodes.present)
             tools = Tools(names, fsck, self.healer.keeping, self.healer.heed, records)
             self.rebuilding = Rebuilding(Footing(patient, nodes, world, identity.call()), tools)

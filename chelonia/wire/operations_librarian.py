@@ -477,6 +477,9 @@ _HEAL_STATUS = record(
     extra("waitsFor", "waits_for"),
     Listed("nodeList", Children("node", "nodes", _NODE_COPIES), omit=True),
     Listed("drainList", Children("drain", "drains", _HELD_DRAIN), omit=True),
+    extra("lost", "lost", 0, form=INT),
+    Listed("lostList", Children("endangered", "lost_named", _ENDANGERED), omit=True),
+    extra("unreachable", "unreachable", 0, form=INT),
 )
 
 

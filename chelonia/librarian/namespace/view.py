@@ -1,7 +1,7 @@
 """What readers see of an entry: the stored layout's own records hidden, its replicas as they are now.
 
 Pure. `put` and `pending` are never shown, `blobs` only to a filter that names it; names in `entries` are bare, and a
-file's `locations` is that of its blobs with every state replaced by `offline` while its Shepherd is away. An upload
+file's `locations` is that of its blobs, every verified copy `offline` while its Shepherd is away. An upload
 that is not complete is nothing at all. Blobs are read only when somebody asks for `locations`.
 """
 
@@ -13,7 +13,7 @@ from chelonia.core.ahash import Linked
 from chelonia.core.ids import BLOB_PREFIX, ServiceId
 from chelonia.core.metadata import Filter, Needed, StoredObject, selects
 from chelonia.core.names import entry_name
-from chelonia.core.replicas import ReplicaState, parse_location
+from chelonia.core.replicas import PROVEN, ReplicaState, parse_location
 from chelonia.librarian.namespace.tree import visible
 
 Present = Callable[[ServiceId], bool]
@@ -24,6 +24,7 @@ LOCATIONS = "locations"
 BLOBS = "blobs"
 BLOBS_LINKED = Linked(BLOBS, BLOB_PREFIX, (Needed(LOCATIONS),))
 """The blobs of a file, of each its locations."""
+_VERIFIED = frozenset(state.value for state in PROVEN)
 
 
 def asks_locations(needed: Filter) -> bool:
@@ -66,10 +67,10 @@ def shown(entry: StoredObject, needed: Filter, locations: Mapping[str, str]) -> 
 
 
 def merged_locations(blobs: Iterable[StoredObject], present: Present) -> dict[str, str]:
-    """The locations of all blobs of a file; `offline` where the Shepherd is away."""
+    """The locations of all blobs of a file; a verified one is `offline` where its Shepherd is away."""
     merged: dict[str, str] = {}
     for blob in blobs:
         for key, state in sorted(blob.sections.get(LOCATIONS, {}).items()):
-            here = present(parse_location(key).shepherd)
-            merged[key] = state if here else ReplicaState.OFFLINE.value
+            away = state in _VERIFIED and not present(parse_location(key).shepherd)
+            merged[key] = ReplicaState.OFFLINE.value if away else state
     return merged

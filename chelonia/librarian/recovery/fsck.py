@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -19,6 +19,7 @@ from chelonia.core.ahash import Page, Walk
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
+    BLOB_PREFIX,
     PENDING_OBJECT,
     SHEPHERD_PREFIX,
     TRASH_OBJECT,
@@ -159,9 +160,10 @@ class Seen:
 class Fsck:
     """Checks and repairs on behalf of administrators."""
 
-    def __init__(self, records: Records, world: World) -> None:
+    def __init__(self, records: Records, world: World, present: Callable[[ServiceId], bool]) -> None:
         self._records = records
         self._world = world
+        self._present = present
 
     # --- checking ---------------------------------------------------------------------------------------------------
 
@@ -223,9 +225,15 @@ class Fsck:
         """What is wrong with objects themselves; those that are gone meanwhile are not."""
         look = LiveLook(self._records, call)
         found = [obj for obj in await self._records.get(call, ids, NARROW) if obj.exists]
-        return await look.settle(
-            lambda: [f for obj in found for f in (*invariants.object_rules(look, obj), *invariants.object_work(obj))]
-        )
+        return await look.settle(lambda: [finding for obj in found for finding in self._rules(look, obj)])
+
+    def _rules(self, look: LiveLook, obj: StoredObject) -> Iterator[Finding]:
+        """What is wrong with one object, and what healing has still to do about it."""
+        yield from invariants.object_rules(look, obj)
+        yield from invariants.object_work(obj)
+        if obj.id.startswith(BLOB_PREFIX):
+            away = invariants.guarded(obj.id, lambda: invariants.unreachable(look, obj, self._present))
+            yield from (finding for finding in away if finding.rule == invariants.BLOB_UNREACHABLE)
 
     async def _wide_page(self, call: Call, piece: Piece, cursor: Cursor) -> None:
         """A page of one wide section; then its next page, the object's next section, or the next object."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
+from chelonia.core.bounds import LN_DEPTH_MAX
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import (
     BLOB_PREFIX,
@@ -31,7 +32,7 @@ from chelonia.core.ids import (
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding, Severity
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import entry_name
-from chelonia.core.replicas import Location, ReplicaState
+from chelonia.core.replicas import Location, Readable, ReplicaState, readable
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.namespace import trash
@@ -54,6 +55,7 @@ DUE_DANGLING: Final = "due-dangling"
 BLOB_MISSING: Final = "blob-missing"
 BLOB_UNOWNED: Final = "blob-unowned"
 BLOB_LOST: Final = "blob-lost"
+BLOB_UNREACHABLE: Final = "blob-unreachable"
 WANTED_DIFFERS: Final = "wanted-differs"
 LOCATION_UNRECORDED: Final = "location-unrecorded"
 CLAIM_MISSING: Final = "claim-missing"
@@ -69,7 +71,7 @@ EXPIRED: Final = "expired"
 
 SEVERITY: Final[Mapping[str, Severity]] = {
     **dict.fromkeys((BLOB_MISSING, BLOB_LOST), _S.DAMAGE),
-    **dict.fromkeys((COPIES, ERASURES, EXPIRED), _S.WORK),
+    **dict.fromkeys((COPIES, ERASURES, EXPIRED, BLOB_UNREACHABLE), _S.WORK),
     **dict.fromkeys((NAME_DANGLING, NAME_UNKNOWN, NAME_FORM, NAME_TWICE, PARENT_DANGLING, ORPHAN, UNREACHABLE), _D),
     **dict.fromkeys((TYPELESS, RESERVATION_DANGLING, UNRESERVED, BLOB_UNOWNED, WANTED_DIFFERS), _D),
     **dict.fromkeys((LOCATION_UNRECORDED, CLAIM_MISSING, CLAIM_STRAY, RECORD_ORPHAN, ERASE_LISTED, ERASE_OTHER), _D),
@@ -79,8 +81,6 @@ SEVERITY: Final[Mapping[str, Severity]] = {
 
 CLAIMED: Final = (ReplicaState.CREATING, ReplicaState.THIRDWHEEL)
 """States that always have a claim; `invalid` may have one (since when), others have none."""
-GOOD: Final = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL, ReplicaState.CREATING, ReplicaState.STALLED)
-"""States of which one at least may be, or become, a whole copy."""
 ABOVE_MAX: Final = 10_000
 """Collections above one collection that are looked at to see whether the root is among them."""
 
@@ -217,16 +217,39 @@ def blob_rules(look: Look, blob: StoredObject) -> Iterator[Finding]:
     if blob_of(blob) not in look.section(file, "blobs").values():
         yield _finding(blob.id, BLOB_UNOWNED, file, f"its file {file} does not name it")
     locations = locations_of(blob)
-    if not any(state in GOOD for _, state in locations):
-        states = ", ".join(state.value for _, state in locations) or "none at all"
-        whose = f"file {file}, written as {blob.value('blob', 'name')}"
-        yield _finding(blob.id, BLOB_LOST, "", f"no copy that could be good: {states}; {whose}")
+    if readable((state, True) for _, state in locations) is Readable.LOST:
+        yield _finding(blob.id, BLOB_LOST, "", f"lost, no verified copy is left: {_copies_of(look, blob)}")
     claims = blob.sections.get("claims", {})
     for location, state in locations:
         yield from _location_rules(look, blob, location, state)
     for key in claims:
         if key not in blob.sections.get("locations", {}):
             yield _finding(blob.id, CLAIM_STRAY, key, f"a claim for {key}, which is no location")
+
+
+def unreachable(look: Look, blob: StoredObject, present: Callable[[ServiceId], bool]) -> Iterator[Finding]:
+    """A blob that nobody can read now, though it is not lost: every Shepherd with a verified copy is away."""
+    if readable((state, present(location.shepherd)) for location, state in locations_of(blob)) is Readable.AWAY:
+        yield _finding(blob.id, BLOB_UNREACHABLE, "", f"its Shepherds are away now: {_copies_of(look, blob)}")
+
+
+def _copies_of(look: Look, blob: StoredObject) -> str:
+    """The copies of a blob, and whose it is, in words."""
+    copies = ", ".join(f"{state.value} at {place.shepherd}" for place, state in locations_of(blob)) or "none at all"
+    file = Guid(blob.value("blob", "file"))
+    return f"{copies}; file {path_of(look, file) or file}, written as {blob.value('blob', 'name')}"
+
+
+def path_of(look: Look, guid: Guid) -> str:
+    """A Logical Name of an entry now, "" while none leads up to the root."""
+    words: list[str] = []
+    while guid != ROOT and len(words) < LN_DEPTH_MAX:
+        parent, _, name = min(look.section(ObjectId(guid), "parents"), default="").partition("/")
+        if not name:
+            return ""
+        words.append(name)
+        guid = Guid(parent)
+    return "/" + "/".join(reversed(words)) if guid == ROOT else ""
 
 
 def _location_rules(look: Look, blob: StoredObject, location: Location, state: ReplicaState) -> Iterator[Finding]:

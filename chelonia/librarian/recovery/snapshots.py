@@ -38,7 +38,6 @@ from chelonia.librarian.metadata.blobs import NewBlob, discard_blob, facts_of, l
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.namespace.tree import type_of
 from chelonia.librarian.recovery.internal_blobs import Keeping
-from chelonia.librarian.recovery.invariants import GOOD
 from chelonia.wire.snapshots import (
     Manifest,
     Page,
@@ -162,7 +161,7 @@ class Snapshotting:
         """The segments of a snapshot that the next may refer to: they may be whole somewhere, and enough of their bytes
         is used."""
         blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in manifest.segments])
-        sizes = {n: facts_of(blob).size for n, blob in enumerate(blobs) if _copies(blob, GOOD)}
+        sizes = {n: facts_of(blob).size for n, blob in enumerate(blobs) if _copies(blob, PROVEN)}
         share = live_share(manifest, sizes)
         return {n: manifest.segments[n] for n in sizes if share[n] >= bounds.SNAPSHOT_LIVE_SHARE_MIN}
 

@@ -1,4 +1,4 @@
-"""The survey: slowly, again and again, a look at every blob any Shepherd is said to have.
+"""The survey: slowly, again and again, a look at every blob, also one that no Shepherd is said to have.
 
 Finds what no event told of, and counts replicas by state. Only the repair leader surveys. It plans and marks for
 repair (what a round through a Shepherd will come to is left to the round, `worklist`); it changes nothing.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from chelonia.core import bounds
-from chelonia.core.ids import BlobId, ServiceId, blob_object, shepherd_object
+from chelonia.core.ids import BLOB_PREFIX, BlobId, ObjectId
 from chelonia.core.replicas import Location, ReplicaState
 from chelonia.core.timing.jobs import Next, Wait
 from chelonia.librarian.context import Footing
@@ -39,21 +39,19 @@ class Surveying:
 
     async def _survey(self) -> None:
         self._tally.begin()
-        for shepherd in self._on.nodes.table.shepherds():
-            after = ""
-            while True:
-                obj = shepherd_object(shepherd)
-                page = await self._on.records.scan(self._on.call, obj, "file", after, bounds.REFERENCES_PAGE)
-                await self._look_at(shepherd, [BlobId(blob) for _, blob in page.items])
-                if not page.more:
-                    break
-                after = page.items[-1][0]
-                await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
+        after = BLOB_PREFIX
+        while True:
+            page = await self._on.records.objects(self._on.call, after, bounds.REFERENCES_PAGE)
+            blobs = [each for each in page.ids if each.startswith(BLOB_PREFIX)]
+            await self._look_at(blobs)
+            if not page.more or len(blobs) < len(page.ids):
+                break
+            after = page.ids[-1]
+            await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
 
-    async def _look_at(self, shepherd: ServiceId, blobs: Sequence[BlobId]) -> None:
-        objects = [blob_object(blob) for blob in dict.fromkeys(blobs)]
+    async def _look_at(self, objects: Sequence[ObjectId]) -> None:
         stored = [blob for blob in await self._on.records.get(self._on.call, objects) if blob.exists]
-        present = self._on.nodes.present(shepherd)
+        present = self._on.nodes.present
         plans = {plan.blob: plan for plan in self._planning.plans(stored)}
         found: dict[BlobId, Collection[Location]] = {}
         for blob in stored:
@@ -62,8 +60,7 @@ class Surveying:
                 continue
             places = locations_of(blob)
             for location, state in places:
-                if location.shepherd == shepherd:
-                    self._tally.count(state.value if present else ReplicaState.OFFLINE.value)
+                self._tally.count(state.value if present(location.shepherd) else ReplicaState.OFFLINE.value)
             if not plan.idle:
                 found[plan.blob] = [location for location, _ in places] if plan.copies else []
         self._found(found)

@@ -1,7 +1,7 @@
 """What repair knows by number: how many blobs are exposed and by how much, and how many replicas are in which state.
 
 In memory only; every plan corrects it, and the survey counts anew from what is stored. An exposed blob costs its id and
-two small integers, nothing else of it is kept.
+two small integers, nothing else of it is kept; the first lost ones are kept with their names.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from chelonia.core import bounds
+from chelonia.core.healing import Endangered
 from chelonia.core.ids import BlobId
 from chelonia.librarian.repair.plan.decide import BlobPlan
 
@@ -33,6 +35,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._exposed: dict[BlobId, int] = {}
+        self._lost: dict[BlobId, Endangered | None] = {}
         self._by_live: dict[int, int] = {}
         self._delayed = self._stuck = self._copies = self._bytes = 0
         self._done = (0, 0)
@@ -60,6 +63,34 @@ class Tally:
         """Copies made, and their bytes, since the first of these blobs was exposed."""
         return self._done
 
+    @property
+    def lost(self) -> int:
+        """Blobs without a verified copy anywhere."""
+        return len(self._lost)
+
+    @property
+    def lost_named(self) -> tuple[Endangered, ...]:
+        """The first of them."""
+        return tuple(blob for blob in self._lost.values() if blob is not None)
+
+    @property
+    def unreachable(self) -> int:
+        """Blobs whose verified copies are all on Shepherds that are away now."""
+        return self._by_live.get(0, 0) - sum(blob in self._exposed for blob in self._lost)
+
+    def lose(self, blob: Endangered) -> bool:
+        """This blob is lost. Returns whether that is news, and it is kept by name: as few are logged."""
+        self._unseen.pop(blob.blob, None)
+        if blob.blob in self._lost:
+            return False
+        named = len(self.lost_named) < bounds.LOST_NAMES_SHOWN
+        self._lost[blob.blob] = blob if named else None
+        return named
+
+    def found(self, blob: BlobId) -> None:
+        """This blob has a verified copy."""
+        self._lost.pop(blob, None)
+
     def watch(self, blobs: Collection[BlobId]) -> None:
         """Remember of these blobs, and no others, which are exposed, now or from now on."""
         self._watched = blobs
@@ -83,7 +114,7 @@ class Tally:
     def note(self, plan: BlobPlan) -> None:
         """Take over what was counted for a plan."""
         self._unseen.pop(plan.blob, None)
-        self.gone(plan.blob)
+        self._whole(plan.blob)
         if plan.live < plan.wanted:
             if plan.blob in self._watched:
                 self._touched[plan.blob] = None
@@ -93,7 +124,11 @@ class Tally:
             self._add(packed, 1)
 
     def gone(self, blob: BlobId) -> None:
-        """This blob is no more, or no longer exposed."""
+        """This blob is no more."""
+        self._lost.pop(blob, None)
+        self._whole(blob)
+
+    def _whole(self, blob: BlobId) -> None:
         packed = self._exposed.pop(blob, None)
         if packed is not None:
             self._add(packed, -1)
@@ -122,14 +157,14 @@ class Tally:
     def begin(self) -> None:
         """A survey begins."""
         self._counting = {}
-        self._unseen = dict.fromkeys(self._exposed)
+        self._unseen = dict.fromkeys((*self._exposed, *self._lost))
 
     def count(self, state: str) -> None:
         """The survey has met a replica in this state."""
         self._counting[state] = self._counting.get(state, 0) + 1
 
     def end(self) -> None:
-        """The survey has seen everything: an exposed blob that it has not met is gone, by another Librarian's hand."""
+        """The survey has seen everything: an exposed or lost blob that it has not met is gone, by others' hands."""
         self._counted = self._counting
         for blob in self._unseen:
             self.gone(blob)

@@ -18,7 +18,7 @@ from chelonia_clients.verbs import rebuild as verbs_rebuild
 from chelonia_clients.verbs import shepherds as verbs_shepherds
 from chelonia_clients.verbs.drill import drill
 from chelonia_clients.verbs.fsck import fsck
-from chelonia_clients.verbs.heal import heal
+from chelonia_clients.verbs.heal import dangers, heal
 from chelonia_clients.verbs.jobs import jobs
 
 
@@ -82,6 +82,9 @@ async def _status(session: Session) -> None:
     out.say(f"replicas           {_counts(dict(health.replicas))}")
     known = "" if health.is_leader else " that the Librarian asked knows of; ask `chelonia admin heal status`"
     out.say(f"too few copies     {health.exposed}{known}")
+    healing = await administrator.heal_status()
+    for line in dangers(healing):
+        out.say(line)
     out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
     if health.held_back:
         out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
@@ -106,6 +109,8 @@ async def _status(session: Session) -> None:
         nodes=states,
         replicas=dict(health.replicas),
         exposed=health.exposed,
+        lost=healing.lost,
+        unreachable=healing.unreachable,
         queued=health.queued,
         copying=health.copying,
         erasing=health.erasing,

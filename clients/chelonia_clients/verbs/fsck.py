@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia.core.ids import Guid
 from chelonia.core.librarian import Finding, Severity
 from chelonia.core.names import parse_ln
@@ -26,7 +26,9 @@ PASSES_MAX: Final = 5
 MENDED_PER_CALL: Final = 100
 """Findings repaired by one call: each is several reads and a transact."""
 FINDINGS_LEFT: Final = 1
-"""Exit code when something is wrong and still is."""
+"""Exit code when something is wrong and still is; where files are only out of reach it is that of the network."""
+UNREACHABLE: Final = "blob-unreachable"
+"""The rule of files that cannot be read while their Shepherds are away."""
 
 
 @dataclass(slots=True)
@@ -106,7 +108,8 @@ async def _mend(session: Session, tally: Tally, findings: list[Finding]) -> None
 
 def _report(session: Session, tally: Tally, mended: Counter[str]) -> None:
     out, faults = session.out, tally.faults
-    for finding in faults:
+    away = [finding for finding in tally.left if finding.rule == UNREACHABLE]
+    for finding in (*faults, *away):
         out.say(f"{finding.severity.value}: {finding}" + (" [--repair]" if finding.mendable else ""))
         out.result(**_facts(finding))
     rows = [("RULE", "SEVERITY", "LEFT", "REPAIRED")]
@@ -118,12 +121,15 @@ def _report(session: Session, tally: Tally, mended: Counter[str]) -> None:
         for line in table(rows, frozenset({2, 3})):
             out.say(line)
     count, work = tally.examined, sum(left.values()) - len(faults)
-    out.say(f"{count} objects checked: " + (f"{len(faults)} findings" if faults else "clean"))
+    sound = "nothing is lost" if away else "clean"
+    out.say(f"{count} objects checked: " + (f"{len(faults)} findings" if faults else sound))
     if work:
         out.say(f"{work} in hand: repair is at work on them")
     out.document.update(examined=count, findings=len(faults), in_hand=work, left=dict(left), repaired=dict(mended))
-    if faults:
-        out.exit_code = out.exit_code or FINDINGS_LEFT
+    if away:
+        out.say(f"{len(away)} files cannot be read now, and are not lost: start their Shepherds, or wait for them")
+    if faults or away:
+        out.exit_code = out.exit_code or (FINDINGS_LEFT if faults else int(ExitCode.NETWORK))
 
 
 def _facts(finding: Finding) -> dict[str, str | bool]:

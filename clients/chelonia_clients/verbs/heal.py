@@ -90,7 +90,7 @@ async def _watch(session: Session, status: HealStatus) -> HealStatus:
     quiet = session.options.has("--no-progress") or session.out.as_json
     shown, told = 0, ""
     with Bar("copies", enabled=not quiet, unit="copies") as bar:
-        while not (is_whole(status) or status.control.paused):
+        while not (_nothing_to_mend(status) or status.control.paused):
             why = _held_up(status)
             if why and why != told:
                 session.out.tell(f"{why}; waiting")
@@ -127,7 +127,13 @@ def doubt(status: HealStatus) -> str:
 
 def is_whole(status: HealStatus) -> bool:
     """Whether nothing is exposed for sure."""
-    return not status.exposed and not doubt(status)
+    return not (status.exposed or status.lost or doubt(status))
+
+
+def _nothing_to_mend(status: HealStatus) -> bool:
+    """Whether nothing is exposed for sure but what is lost."""
+    others = status.unreachable or any(found.live for found in status.exposed)
+    return not others and sum(found.blobs for found in status.exposed) <= status.lost and not doubt(status)
 
 
 def lines(status: HealStatus) -> list[str]:
@@ -139,6 +145,7 @@ def lines(status: HealStatus) -> list[str]:
         f"limits             {limits(status.control)}",
         f"too few copies     {_exposed(status)}",
     ]
+    out += dangers(status)
     if status.delayed or status.stuck:
         out.append(f"of these wait      {_waiting(status)}")
     out += [
@@ -159,6 +166,19 @@ def lines(status: HealStatus) -> list[str]:
             for found in status.queue
         ]
         out += ["", *table(rows, frozenset({2}))]
+    return out
+
+
+def dangers(status: HealStatus) -> list[str]:
+    """Files that nobody can read, for people: lost ones with their names, and those that are only out of reach."""
+    out = []
+    if status.lost:
+        names = ", ".join(found.name or found.blob for found in status.lost_named)
+        more = " and others" if status.lost > len(status.lost_named) else ""
+        out.append(f"LOST               {status.lost} without a verified copy anywhere: {names}{more}")
+        out.append("                   what to do: docs/operate/what-was-lost.md; all of them: `chelonia admin fsck`")
+    if status.unreachable:
+        out.append(f"unreachable now    {status.unreachable}, not lost: all Shepherds with a good copy are away")
     return out
 
 
@@ -190,6 +210,8 @@ def forecast(status: HealStatus) -> str:
     """The time to full health, in words."""
     if is_whole(status):
         return "it is whole"
+    if status.lost and _nothing_to_mend(status):
+        return "never: what is lost is lost, unless a disk with it comes back; all else is whole"
     if status.control.paused:
         return "never, while it is paused"
     if not status.exposed or not status.is_leader or status.waits_for:
@@ -222,6 +244,9 @@ def facts(status: HealStatus) -> dict[str, Any]:
         "exposed": {str(found.live): found.blobs for found in status.exposed},
         "delayed": status.delayed,
         "stuck": status.stuck,
+        "lost": status.lost,
+        "lost_named": [_endangered(found) for found in status.lost_named],
+        "unreachable": status.unreachable,
         "copies_to_go": status.copies_to_go,
         "bytes_to_go": status.bytes_to_go,
         "copies_done": status.copies_done,

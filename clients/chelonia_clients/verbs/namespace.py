@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Needed
+from chelonia.core.replicas import PROVEN, ReplicaState
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import SHORT, Client, Listed
 from chelonia_clients.output import original_status, table
 from chelonia_clients.session import Session, parallel_of
 from chelonia_clients.transfers import PARALLEL, remove_tree
 
+WHY: Final = {
+    " LOST": "no good copy is left anywhere; an administrator may know of a disk that has one (what-was-lost.md)",
+    " unreachable": "it is not lost, all Shepherds with a good copy are away now",
+}
 LINES_AT_ONCE = 1000
 """Entries aligned together: a long listing starts to show before it is whole."""
 
@@ -32,6 +38,8 @@ async def stat(session: Session, arguments: Arguments) -> None:
             out.say(f"  {section}")
             for name, value in sorted(metadata[section].items()):
                 out.say(f"    {name}: {value}")
+        if why := unreadable(metadata):
+            out.tell(f"'{text}':{why}: {WHY[why]}")
         out.result(ln=text, metadata=metadata)
 
 
@@ -106,10 +114,18 @@ def _long(entry: Listed) -> tuple[str, ...]:
     states = entry.metadata.get("states", {})
     alive = sum(state == "alive" for state in entry.metadata.get("locations", {}).values())
     is_file = entry.type == "file"
-    copies = f"{alive}/{states.get('neededReplicas', '?')}" if is_file else "-"
+    copies = f"{alive}/{states.get('neededReplicas', '?')}{unreadable(entry.metadata)}" if is_file else "-"
     seconds = entry.modified_s
     stamp = "-" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return (str(entry.size) if is_file and entry.size >= 0 else "-", copies, stamp, f"<{entry.type}>", entry.name)
+
+
+def unreadable(metadata: Mapping[str, Mapping[str, str]]) -> str:
+    """` LOST` or ` unreachable` for a file that nobody can read now, by the states of its copies; else ""."""
+    states = set(metadata.get("locations", {}).values())
+    if metadata.get("entry", {}).get("type") != "file" or states & {state.value for state in PROVEN}:
+        return ""
+    return " unreachable" if ReplicaState.OFFLINE.value in states else " LOST"
 
 
 def _facts(entry: Listed) -> dict[str, object]:

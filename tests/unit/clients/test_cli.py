@@ -61,7 +61,7 @@ def test_list_aligns_types(chelonia: Command, fake: FakeBartender) -> None:
     assert chelonia("ls", "/").lines == ["'/': collection", "  a       <collection>", "  longer  <file>"]
     assert "  a/x     <file>" in chelonia("list", "-r", "/").lines
     assert chelonia("list", "/longer").lines == ["'/longer': is a file"]
-    assert chelonia("ls", "-l", "/longer").lines == ["  0  0/2  -  <file>  /longer"]
+    assert chelonia("ls", "-l", "/longer").lines == ["  0  0/2 LOST  -  <file>  /longer"]
 
 
 def test_ls_goes_through_all_pages(chelonia: Command, fake: FakeBartender) -> None:

@@ -9,6 +9,7 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.drills import Drill, DrillStatus
 from chelonia.core.errors import Kind
+from chelonia.core.healing import HealControl, HealStatus
 from chelonia.core.librarian import HealthSummary
 from chelonia.core.position import Position
 from chelonia_clients import connect
@@ -74,6 +75,9 @@ class Healthy:
 
     async def drill_status(self, call: Call) -> DrillStatus:
         return DrillStatus(Drill())
+
+    async def heal_status(self, call: Call) -> HealStatus:
+        return HealStatus("", True, HealControl(0, 1), (), *[0] * 10)
 
     async def nodes(self, call: Call) -> tuple[object, ...]:
         return ()

@@ -44,6 +44,8 @@ from tests.support.librarian import (
 )
 from tests.support.paper import LoopClock, Paper, paper
 
+pytestmark = pytest.mark.expect_log("is lost, no verified copy is left", optional=True)
+
 S = ReplicaState
 
 

@@ -1,8 +1,9 @@
 """One repair copy, from its claim to its receipt: ask the target for a place, order a holder to push, write it down.
 
 The claim (location `creating`) is in the metadata before this begins, and is renewed while bytes arrive
-(`claims.decide`): a copy is waited for as long as that goes on. When anything fails the claim is let expire at once,
-and the planner decides anew from what is stored: a copy that came through all the same is never lost for that.
+(`claims.decide`): a copy is waited for as long as that goes on. When anybody refuses, the claim is taken back, so that
+no location names a copy that never was; where nobody knows what became of it, the claim expires at once. The planner
+decides anew from what is stored: a copy that came through all the same is never lost for that, its Shepherd reports it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.ids import Ms, ServiceId, shepherd_object
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.replicas import Location, Receipt, ReplicaState
 from chelonia.core.shepherd import PROTOCOL_HTTP, CopyOrder, Purpose, PutRequest
@@ -28,6 +29,9 @@ from chelonia.librarian.repair.claims.decide import GIVEN_UP
 from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)
+
+_UNKNOWN = (Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT, Kind.OUTCOME_UNKNOWN)
+"""Failures of a push after which it may still go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,21 @@ class CopyJob:
             file_record(self.target, blob_of(self.blob)),
         ]
 
+    def unclaim(self) -> list[Element]:
+        """What the claim wrote, taken back: nothing of the copy is anywhere, or its Shepherd will report it."""
+        key, blob, reference = str(self.target), blob_of(self.blob), self.target.reference
+        creating, recorded = is_("locations", key, ReplicaState.CREATING.value), is_("file", reference, blob)
+        return [
+            drop(self.blob.id, "locations", key, creating),
+            drop(self.blob.id, "claims", key),
+            drop(shepherd_object(self.target.shepherd), "file", reference, recorded),
+        ]
+
+    def expired(self) -> list[Element]:
+        """The claim is over: whether bytes arrive all the same nobody knows."""
+        creating = is_("locations", str(self.target), ReplicaState.CREATING.value)
+        return [put(self.blob.id, "claims", str(self.target), GIVEN_UP, creating)]
+
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
@@ -76,7 +95,7 @@ class Copier:
         try:
             turl = await within(self._world.clock, self._world.settings.claim_ms, self._place(job))
         except CheloniaError as error:
-            return await self._give_up(job, job.target.shepherd, error)
+            return await self._give_up(job, job.target.shepherd, error, begun=False)
         try:
             receipt = await self._while_claimed(job, self._push(job, turl))
         except CheloniaError as error:
@@ -150,13 +169,11 @@ class Copier:
             _LOG.info("blob %s at %s: creating -> alive", blob_of(job.blob), key)
             await self._uploads.rechecking.written((receipt,))
 
-    async def _give_up(self, job: CopyJob, blame: ServiceId, error: CheloniaError) -> HeldUp:
-        """Let the claim expire now; the planner decides what becomes of it."""
+    async def _give_up(self, job: CopyJob, blame: ServiceId, error: CheloniaError, *, begun: bool = True) -> HeldUp:
+        """Take the claim back, or let it expire now where the copy may go on; the planner decides anew."""
         _LOG.info("copy of %s from %s to %s is given up: %s", blob_of(job.blob), job.source, job.target, error)
-        key = str(job.target)
-        creating = is_("locations", key, ReplicaState.CREATING.value)
-        expired = put(job.blob.id, "claims", key, GIVEN_UP, creating)
-        await self._records.attempt(self._call, Draft((expired,)))
+        elements = job.expired() if begun and error.kind in _UNKNOWN else job.unclaim()
+        await self._records.attempt(self._call, Draft(elements))
         return HeldUp(blame, error.kind is Kind.BUSY)
 
 

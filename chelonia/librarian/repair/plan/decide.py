@@ -20,7 +20,7 @@ from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId, ServiceId
 from chelonia.core.librarian import NodeView
 from chelonia.core.metadata import StoredObject
 from chelonia.core.placement import NODE_MAINTENANCE, Crowding, Demand, crowding
-from chelonia.core.replicas import PROVEN, Location, ReplicaState
+from chelonia.core.replicas import PROVEN, Location, Readable, ReplicaState, readable
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
 
 _S = ReplicaState
@@ -52,6 +52,11 @@ class BlobView:
     size: int
     created_ms: Ms
     replicas: tuple[Replica, ...]
+
+    @property
+    def lost(self) -> bool:
+        """Whether no verified copy is left anywhere."""
+        return readable((replica.state, True) for replica in self.replicas) is Readable.LOST
 
 
 @dataclass(frozen=True, slots=True)

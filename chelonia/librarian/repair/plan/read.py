@@ -12,9 +12,11 @@ from dataclasses import replace
 from typing import Final
 
 from chelonia.core.errors import CheloniaError
+from chelonia.core.healing import Endangered
 from chelonia.core.ids import Ms, ObjectId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.librarian.context import Footing
+from chelonia.librarian.metadata.blobs import facts_of
 from chelonia.librarian.repair.plan import decide as repair
 from chelonia.librarian.repair.plan.decide import BlobPlan, BlobView, NodeHealth, Nodes, RepairPolicy
 from chelonia.librarian.repair.tally import Tally
@@ -44,8 +46,8 @@ class Planning:
     def plans(self, blobs: Iterable[StoredObject]) -> tuple[BlobPlan, ...]:
         """Plan these blobs, most endangered first.
 
-        One whose record makes no sense is told, and left out; so is one of which no copy is left anywhere: only a
-        report, or a person, can change that, and fsck tells of it.
+        One whose record makes no sense is told, and left out; so is one of which not even a damaged copy is left: only
+        a report, or a person, can change that. It is counted as lost.
         """
         plans = repair.plan(self._views(blobs), self.nodes(), self._policy, self._on.wall)
         for plan in plans:
@@ -64,12 +66,22 @@ class Planning:
         for stored in blobs:
             try:
                 view = repair.view_of(stored)
+                self._lost(view, stored)
                 if view.replicas:
                     yield view
             except (CheloniaError, ValueError) as error:
                 if stored.version != self._unreadable.get(stored.id) and len(self._unreadable) < UNREADABLE_TOLD_MAX:
                     self._unreadable[stored.id] = stored.version
                     _LOG.error("%s is not healed, it cannot be read (see `chelonia admin fsck`): %s", stored.id, error)
+
+    def _lost(self, view: BlobView, stored: StoredObject) -> None:
+        """Note whether a blob is lost; the first moment of it is logged."""
+        if not view.lost:
+            self._tally.found(view.blob)
+            return
+        facts = facts_of(stored)
+        if self._tally.lose(Endangered(view.blob, facts.name, 0, view.wanted, facts.size, facts.created_ms)):
+            _LOG.error("blob %s is lost, no verified copy is left: file %.200s", view.blob, facts.name)
 
     def nodes(self) -> Nodes:
         """The Shepherds as the planner sees them."""

@@ -101,6 +101,9 @@ class Progress:
             cursors=self._work.rounds(),
             waits_for=self._leading.waits_for,
             nodes=self._copies.loads(),
+            lost=self._tally.lost,
+            lost_named=self._tally.lost_named,
+            unreachable=self._tally.unreachable,
         )
         return replace(status, forecast_ms=forecast.UNKNOWN) if status.at_rest else status
 

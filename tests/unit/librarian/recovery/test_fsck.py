@@ -464,6 +464,7 @@ async def test_a_circle_below_ends(stage: Stage) -> None:
 async def test_work_in_hand_is_no_fault(stage: Stage) -> None:
     await stage.write(put(s := stage.blob_object, "locations", await stage.location(), "invalid"))
     stage.bench.clock.advance(2 * HOUR)
+    await stage.bench.beat_all()
     found = await findings(stage.bench)
     assert {(f.rule, f.severity, f.object) for f in found} == {
         (invariants.COPIES, Severity.WORK, s), (invariants.EXPIRED, Severity.WORK, ObjectId(ROOT)),

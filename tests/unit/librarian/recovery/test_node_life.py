@@ -36,6 +36,8 @@ from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, BARTENDER, shepherd_call
 from tests.support.paper import Paper, paper
 
+pytestmark = pytest.mark.expect_log("is lost, no verified copy is left", optional=True)
+
 S = ReplicaState
 NOWHERE = ServiceId("https://nowhere/Shepherd")
 

@@ -41,6 +41,8 @@ from tests.unit.librarian.recovery.test_rebuilding import (
 )
 from tests.unit.librarian.recovery.test_snapshots import lose_copies, newest, taken, times
 
+pytestmark = pytest.mark.expect_log("is lost, no verified copy is left", optional=True)
+
 
 def unreadable(keeper: Keeper, times: int) -> None:
     """Have a Shepherd refuse to hand out bytes so often."""

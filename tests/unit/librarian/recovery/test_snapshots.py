@@ -25,6 +25,8 @@ from tests.support.librarian import BARTENDER
 from tests.unit.librarian.keepers import SETTINGS, Keepers, keepers
 from tests.unit.librarian.namespace.test_trash import snapshot
 
+pytestmark = pytest.mark.expect_log("is lost, no verified copy is left", optional=True)
+
 
 async def taken(k: Keepers) -> list[str]:
     """When snapshots were taken, in order."""
