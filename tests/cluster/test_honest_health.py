@@ -1,0 +1,177 @@
+"""Health is never told better than it is: what every teller says is compared with what a reader really gets.
+
+Each kind of damage is done to one copy of a file and to all copies of another. A scrub and a survey later fsck, status,
+`ls -l`, `stat`, `heal status` and the metrics name exactly the files that cannot be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Guid
+from chelonia_clients.client import Client
+from chelonia_clients.verbs import namespace as verbs
+from tests.cluster.harness import Cluster, Ports
+from tests.cluster.load import fetch, locations, put, until_live
+from tests.cluster.test_healing import HARMS, record_of
+from tests.support.polling import poll, poll_async
+
+TOLD_S = 90.0
+"""A survey (10 s) after the scrub, and both once more for what they come to, on a busy machine."""
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(100))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def remove_both(path: Path) -> None:
+    path.unlink()
+    record_of(path).unlink()
+
+
+def become_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def become_symlink(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/nonexistent")
+
+
+KINDS = [*reversed(HARMS), grow, empty, remove_both, become_directory, become_symlink]
+"""Another's bytes first, while there are some that are whole."""
+EXPECTED = "is lost, no verified copy|replica damaged|replica is invalid|replica missing|check impossible|erasure"
+
+
+async def test_no_teller_is_rosier_than_what_a_reader_gets(own_cluster: Callable[..., Cluster]) -> None:
+    cluster = own_cluster()
+    cluster.expect_log(EXPECTED)
+    files = {"/well": b"well"}
+    for kind in KINDS:
+        files |= {f"/{of}/{kind.__name__}": kind.__name__.encode() * 5_000 for of in ("one", "all")}
+    async with cluster.client("user", retry_ms=0) as client:
+        for collection in ("/one", "/all"):
+            await client.make_collection(collection)
+        await asyncio.gather(*(put(client, ln, data, 3) for ln, data in files.items()))
+        places = {ln: sorted(await until_live(client, ln, 3)) for ln in files}
+        kept = cluster.replica_file(places["/all/flip"][0])
+        sound = kept.read_bytes()
+        for kind in KINDS:
+            for place in [places[f"/one/{kind.__name__}"][0], *places[f"/all/{kind.__name__}"]]:
+                kind(cluster.replica_file(place))
+        lost = await until_told(cluster, client, files)
+        assert {ln for ln in lost if not ln.startswith("/all/")} == set()
+        assert {"/all/flip", "/all/truncate", "/all/remove", "/all/other_bytes", "/all/empty"} <= lost
+        told_to_people(cluster, lost)
+
+        kept.write_bytes(sound)
+        assert await until_told(cluster, client, files) == lost - {"/all/flip"}
+
+
+async def until_told(cluster: Cluster, client: Client, files: dict[str, bytes]) -> set[str]:
+    """Scrub, and wait until every teller names what cannot be read, and nothing else. Returns that."""
+    seen: dict[str, Any] = {}
+
+    async def honest() -> bool:
+        seen["read"] = await unreadable(client, files)
+        async with cluster.ports("admin") as ports:
+            seen.update(await tellers(cluster, ports, client, files))
+        names, count = ("read", "fsck", "stat"), ("heal status", "metrics")
+        return all(seen[each] == seen["read"] for each in names) and all(seen[n] == len(seen["read"]) for n in count)
+
+    async with cluster.ports("admin") as ports:
+        await asyncio.gather(*(ports.shepherds[name].scrub(Call(), ()) for name in cluster.shepherd_names))
+    try:
+        await poll_async(honest, TOLD_S, interval=1.0, what="all tellers agree with the reader")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n" + "\n".join(f"{key}: {value}" for key, value in seen.items())) from error
+    return set(seen["read"])
+
+
+async def unreadable(client: Client, files: dict[str, bytes]) -> set[str]:
+    async def fails(ln: str) -> bool:
+        try:
+            assert await fetch(client, ln) == files[ln], f"{ln}: wrong bytes were handed over"
+        except CheloniaError:
+            return True
+        return False
+
+    failed = await asyncio.gather(*(fails(ln) for ln in files))
+    return {ln for ln, bad in zip(files, failed, strict=True) if bad}
+
+
+async def tellers(cluster: Cluster, ports: Ports, client: Client, files: dict[str, bytes]) -> dict[str, Any]:
+    """What each of them says is lost: names, or where none are told in full, how many."""
+    pages = [await ports.librarian.fsck(Call(), Guid(""), "")]
+    while pages[-1].cursor:
+        pages.append(await ports.librarian.fsck(Call(), Guid(""), pages[-1].cursor))
+    named = [found.text for page in pages for found in page.findings if found.rule == "blob-lost"]
+    stated = {ln: verbs.unreadable(await client.stat(ln)) for ln in files}
+    heal = await ports.librarian.heal_status(Call())
+    assert len(heal.lost_named) == heal.lost
+    url = cluster.url("librarian").rsplit("/", 1)[0]
+    metrics = cluster.request("GET", f"{url}/metrics", "admin").text
+    counted = re.search(r"^chelonia_heal_lost (\S+)", metrics, re.MULTILINE)
+    return {
+        "fsck": {match[1] for text in named if (match := re.search(r"file (\S+), written", text))},
+        "stat": {ln for ln, what in stated.items() if what == " LOST"},
+        "heal status": heal.lost,
+        "metrics": counted and float(counted[1]),
+    }
+
+
+def told_to_people(cluster: Cluster, lost: set[str]) -> None:
+    """The same in the words of the command."""
+    code, fsck, _ = run(cluster, "admin", "fsck")
+    assert code == 1
+    assert all(f"file {ln}, written" in fsck for ln in lost)
+    rows = run(cluster, "ls", "-l", "/all")[1].splitlines()
+    assert {f"/all/{row.split()[-1]}" for row in rows if " LOST " in row} == lost
+    assert set(re.findall(r"'(\S+)': LOST", run(cluster, "stat", *sorted(lost), "/well")[2])) == lost
+    assert f"LOST               {len(lost)} without a verified copy" in run(cluster, "admin", "status")[1]
+
+
+def run(cluster: Cluster, *words: str) -> tuple[int, str, str]:
+    """Run `chelonia`: exit code, stdout, stderr."""
+    argv = [sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(cluster.root / "cluster.json"), *words]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+async def test_what_is_only_out_of_reach_is_not_called_lost(own_cluster: Callable[..., Cluster]) -> None:
+    cluster = own_cluster()
+    async with cluster.client("user") as client:
+        await put(client, "/only", b"one copy", 1)
+        [place] = await until_live(client, "/only", 1)
+        holder = cluster.named(place)
+        assert run(cluster, "admin", "fsck")[0] == 0
+        cluster.signal(holder, signal.SIGSTOP)
+        try:
+            poll(lambda: run(cluster, "admin", "fsck")[0] == 7, TOLD_S, interval=0.5, what="fsck: out of reach")
+            said = run(cluster, "admin", "fsck")[1]
+            assert "1 files cannot be read now, and are not lost" in said
+            assert "blob-lost" not in said
+            assert "0/1 unreachable" in run(cluster, "ls", "-l", "/only")[1]
+            assert "it is not lost" in run(cluster, "stat", "/only")[2]
+            said = run(cluster, "admin", "status")[1]
+            assert "unreachable now    1, not lost" in said
+            assert "LOST" not in said
+        finally:
+            cluster.signal(holder, signal.SIGCONT)
+        poll(lambda: run(cluster, "admin", "fsck")[0] == 0, TOLD_S, interval=0.5, what="fsck: clean again")
+        assert await fetch(client, "/only") == b"one copy"
+        assert (await locations(client, "/only"))[place] == "alive"
