@@ -295,6 +295,13 @@ async def _blob_lost(s: Stage) -> None:
         await s.write(put(s.blob_object, "locations", location, "invalid"))
 
 
+async def _never_copied(s: Stage) -> None:
+    """Every copy is damaged, and repair has tried in vain to make others."""
+    await _blob_lost(s)
+    for state in ("stalled", "creating"):
+        await s.write(put(s.blob_object, "locations", f"{s.bench.shepherds[0]} {state}", state))
+
+
 async def _typeless(s: Stage) -> None:
     await s.write(drop(ObjectId(s.file), "entry", "type"))
 
@@ -314,6 +321,7 @@ async def _claimed_by_two(s: Stage) -> None:
 LEFT = {
     "a blob is gone": (_blob_missing, invariants.BLOB_MISSING),
     "no copy can be good": (_blob_lost, invariants.BLOB_LOST),
+    "tries of repair are no copies": (_never_copied, invariants.BLOB_LOST),
     "an entry has no type": (_typeless, invariants.TYPELESS),
     "a state does not exist": (_malformed, invariants.MALFORMED),
     "an object is nothing": (_strange, invariants.STRANGE),

@@ -61,3 +61,28 @@ def test_a_shepherd_that_is_configured_to_bear_fewer_copies_is_given_no_more() -
             assert max(most.values()) == p.b.settings.copies_per_node_max
 
     run_virtual(scenario())
+
+
+@pytest.mark.parametrize(("broken", "who"), [("copy", "source"), ("put", "target"), ("busy sending", "source")])
+def test_a_copy_that_was_refused_leaves_nothing_behind(broken: str, who: str) -> None:
+    """No location and no record of a copy that never was, however often it is tried."""
+
+    async def scenario() -> None:
+        async with paper(3) as p:
+            await asyncio.sleep(1)
+            _, blob = await p.upload("f", copies=2)
+            one, other, spare = p.shepherds.values()
+            (other if who == "source" else spare).broken = broken
+            one.up = False
+            tried = 0
+            for _ in range(600):
+                await asyncio.sleep(0.1)
+                stored = (await p.b.stored(f"blob:{blob}")).sections["locations"]
+                tried += sum(place.startswith(spare.id) for place in stored)
+                assert len({place.split()[0] for place in stored}) == len(stored), "two locations on one Shepherd"
+            records = (await p.b.everything())[f"{spare.id} file"]
+            assert len(records) <= 1, "only a try that goes on just now"
+            (other if who == "source" else spare).broken = ""
+            assert await p.until(lambda: p.held_twice(blob)) < 20_000
+
+    run_virtual(scenario())

@@ -1,5 +1,7 @@
 """What repair knows by number, and how that is corrected."""
 
+from chelonia.core.bounds import LOST_NAMES_SHOWN
+from chelonia.core.healing import Endangered
 from chelonia.core.ids import BlobId, Ms
 from chelonia.librarian.repair.plan.decide import BlobPlan
 from chelonia.librarian.repair.tally import Tally
@@ -30,3 +32,25 @@ def test_a_plan_corrects_the_count_at_once() -> None:
     tally.note(plan("a", 1))
     tally.note(plan("a", 2))
     assert tally.exposed == 0
+
+
+def lost(blob: str) -> Endangered:
+    return Endangered(BlobId(blob), f"/{blob}", 0, 2, 7, Ms(0))
+
+
+def test_lost_blobs_are_counted_and_the_first_named_until_one_comes_back_or_is_gone() -> None:
+    tally = Tally()
+    assert tally.lose(lost("a"))
+    assert not tally.lose(lost("a")), "told once"
+    tally.note(plan("a", 0))
+    tally.note(plan("b", 0))
+    assert (tally.lost, tally.unreachable, tally.lost_named) == (1, 1, (lost("a"),))
+    for number in range(LOST_NAMES_SHOWN):
+        tally.lose(lost(f"n{number}"))
+    assert (tally.lost, len(tally.lost_named)) == (LOST_NAMES_SHOWN + 1, LOST_NAMES_SHOWN)
+    tally.found(BlobId("a"))
+    assert tally.lost == LOST_NAMES_SHOWN
+    tally.begin()
+    tally.lose(lost("n1"))
+    tally.end()
+    assert (tally.lost, tally.exposed) == (1, 0), "what no survey meets is gone"
