@@ -81,7 +81,7 @@ async def test_a_dead_node_with_only_copies_is_forgotten_only_when_the_loss_is_a
     own_cluster: Callable[..., Cluster],
 ) -> None:
     cluster = own_cluster(restart=False)
-    cluster.expect_log("is lost with")
+    cluster.expect_log("is lost with|is lost, no verified copy")
     async with cluster.client("user") as client:
         for number in range(6):
             await put(client, f"/{number}", bytes([number]) * 1000, 1)
