@@ -35,13 +35,7 @@ from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from tests.sim.virtual_loop import run_virtual, this_loop
 from tests.support.ahash import LIBRARIAN
-from tests.support.librarian import (
-    ADMIN,
-    BARTENDER,
-    PaperVerifier,
-    SequentialIds,
-    shepherd_call,
-)
+from tests.support.librarian import ADMIN, BARTENDER, PaperVerifier, SequentialIds, shepherd_call
 from tests.support.paper import LoopClock, Paper, paper
 
 pytestmark = pytest.mark.expect_log("is lost, no verified copy is left", optional=True)
