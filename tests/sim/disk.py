@@ -222,7 +222,8 @@ class SimDisk:
         finally:
             self._committing.pop(reference, None)
         self._recent[reference] = asyncio.get_running_loop().time()
-        if self.forgets and self._rng.random() < self.forgets:
+        # It may have been erased while the commit was on its way back.
+        if self.forgets and self._rng.random() < self.forgets and reference in self.platter.references():
             self.thrown.add(facts.blob)
             self.platter.lose(reference)
 

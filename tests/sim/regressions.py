@@ -178,5 +178,12 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "an erasure was confirmed between the reading and the applying of a first report, which told of it as it was "
         "read: an image of the disk from before it passed for the disk, and the bytes stayed",
     ),
+    (
+        "swarm",
+        9_322_067,
+        "a Librarian that had just started heard a Shepherd for the first time, forgotten since the registry was read, "
+        "counted it as present before and so did not look again: it was given copies",
+    ),
+    ("swarm", 9_322_010, "the simulator's own: a liar's bytes, erased while the answer to the commit was on its way"),
 )
 """(scenario, seed, what it found)."""

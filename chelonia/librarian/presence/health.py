@@ -164,9 +164,9 @@ class HealthTable:
         self._leading = False
 
     def comes_back(self, beat: Heartbeat, now: Ms) -> bool:
-        """Whether this is heard of a Shepherd that was away, or has been started anew."""
-        boot = self.boot(beat.shepherd)
-        return not self.present(beat.shepherd, now) or (boot != 0 and boot != beat.boot)
+        """Whether this is heard of a Shepherd that was away, has been started anew, or was not heard before."""
+        # Whoever was not heard since this Librarian started counts as present all the same: no ground to believe him.
+        return not self.present(beat.shepherd, now) or self.boot(beat.shepherd) != beat.boot
 
     def beat(self, beat: Heartbeat, now: Ms) -> Heard | None:
         """Note a heartbeat. Returns None when the Shepherd is not approved or the message is of an older boot."""

@@ -40,6 +40,16 @@ def seen(made: HealthTable, now: int) -> dict[str, str]:
     return {t.shepherd: t.state for t in made.transitions(Ms(now))}
 
 
+def test_who_is_heard_for_the_first_time_comes_back_though_it_counts_as_present() -> None:
+    made = table()
+    assert made.present(A, Ms(10))
+    assert made.comes_back(beat(), Ms(10)), "the registry was read before: it may have been forgotten since"
+    made.beat(beat(), Ms(10))
+    assert not made.comes_back(beat(), Ms(20))
+    assert made.comes_back(beat(boot=2), Ms(20))
+    assert made.comes_back(beat(), Ms(10 + LEASE))
+
+
 def test_only_who_was_heard_and_has_compared_its_disk_is_proven() -> None:
     made = table()
     assert made.present(A, Ms(10))
