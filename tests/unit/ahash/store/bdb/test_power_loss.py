@@ -1,0 +1,117 @@
+"""What the A-Hash's directories hold after a power cut, on a file system that forgets what was not synced.
+
+The library does not sync the directory of a new log or tree: a file system with a journal is assumed, as ext4 and xfs
+have, where the sync of a file saves its name too.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.bdb.files import ReplicaIdentity, last_counted
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
+from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.ahash.store.layout import StoreState
+from chelonia.ahash.store.replicated_port import Committed, Event, Flushed, MasterHere, Ready
+from chelonia.core.ids import Dn
+from tests.support.ahash import SMALL, no_panic
+from tests.support.forgetful import Loss
+from tests.support.polling import poll
+from tests.support.power import PowerDisk, powered
+from tests.support.replicas import Wired
+
+SEEDS = range(3)
+COMMITS = 5
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[PowerDisk]:
+    with powered(tmp_path / "disk", journal=True) as made:
+        yield made
+
+
+@pytest.fixture
+def group(disk: PowerDisk) -> Iterator[Wired]:
+    wired = Wired(disk.point, SMALL)
+    try:
+        wired.engines[1].found()
+        wired.wait(1, MasterHere)
+        for replica in (2, 3):
+            wired.wait(replica, Ready)
+        yield wired
+    finally:
+        wired.close_all()
+
+
+def put(engine: ReplicatedStore, sequence: int) -> None:
+    state = layout.encode_state(StoreState(sequence, 0))
+    engine.commit({b"k%06d" % sequence: b"v", layout.META_STATE: state}, [])
+
+
+def images(disk: PowerDisk, target: Path) -> Iterator[Path]:
+    """What cuts now would leave."""
+    target.mkdir()
+    for loss in Loss:
+        for seed in SEEDS if loss is not Loss.ALL else (0,):
+            yield disk.image(target / f"{loss.value}{seed}", seed, loss)
+
+
+def alone(directory: Path) -> BdbStore:
+    """A replica's directory as a store of its own: for looking at what it has."""
+    (directory / "replica").unlink(missing_ok=True)
+    return BdbStore(directory, SMALL, no_panic)
+
+
+def test_a_store_alone_has_what_it_has_committed(disk: PowerDisk, tmp_path: Path) -> None:
+    store = BdbStore(disk.point / "a", SMALL, no_panic)
+    try:
+        for turn in range(COMMITS):
+            store.commit({b"k%d" % turn: b"v" * 3000}, [])
+            for image in images(disk, tmp_path / f"images{turn}"):
+                again = BdbStore(image / "a", SMALL, no_panic)
+                assert [again.get(b"k%d" % each) for each in range(turn + 1)] == [b"v" * 3000] * (turn + 1)
+                again.close()
+    finally:
+        store.close()
+
+
+class Vouching:
+    """Takes an image at the moment at which a replica says that a commit is on its disk."""
+
+    def __init__(self, disk: PowerDisk, target: Path, kind: type[Event]) -> None:
+        self._disk = disk
+        self._target = target
+        self._kind = kind
+        self.taken: list[tuple[int, list[Path]]] = []
+
+    def heard(self, post: Any) -> Any:
+        def posted(event: Event) -> None:
+            if isinstance(event, self._kind):
+                sequence = int(event.sequence)  # type: ignore[attr-defined]
+                if len(self.taken) < COMMITS and sequence:
+                    self.taken.append((sequence, list(images(self._disk, self._target / str(len(self.taken))))))
+            post(event)
+
+        return posted
+
+
+@pytest.mark.parametrize(("replica", "kind"), [(1, Committed), (2, Flushed)])
+def test_a_replica_has_what_it_vouches_for(
+    group: Wired, disk: PowerDisk, tmp_path: Path, replica: int, kind: type[Event]
+) -> None:
+    (tmp_path / "images").mkdir()
+    vouching = Vouching(disk, tmp_path / "images", kind)
+    engine = group.engines[replica]
+    engine._post = vouching.heard(engine._post)  # type: ignore[method-assign]
+    for sequence in range(1, COMMITS + 1):
+        put(group.engines[1], sequence)
+    poll(lambda: vouching.taken and vouching.taken[-1][0] == COMMITS, 60, what="the last is vouched for")
+    for sequence, left in vouching.taken:
+        for image in left:
+            store = alone(image / str(replica))
+            assert [store.get(b"k%06d" % each) for each in range(1, sequence + 1)] == [b"v"] * sequence
+            store.close()
+            assert last_counted(image / str(replica) / "acked")[1] <= sequence

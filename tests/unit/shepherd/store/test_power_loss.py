@@ -1,0 +1,250 @@
+"""What a Shepherd's disk holds after a power cut, on a file system that forgets what was not synced."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.replicas import Checksums, ReplicaFacts
+from chelonia.core.shepherd import MARK, ByteRange, State, StoredReplica, StoreIdentity
+from chelonia.shepherd.store import blobs_files, store_state
+from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.store_state import StateFile
+from tests.support.forgetful import Loss
+from tests.support.power import PowerDisk, powered
+
+REF = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
+BYTES = os.urandom(30_000)
+SEEDS = range(4)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[PowerDisk]:
+    with powered(tmp_path / "disk") as made:
+        yield made
+
+
+@pytest.fixture
+async def blobs(disk: PowerDisk) -> AsyncIterator[FileBlobs]:
+    store = FileBlobs(disk.point / "store")
+    yield store
+    store.close()
+
+
+def facts(size: int = len(BYTES)) -> ReplicaFacts:
+    blob, guid = BlobId("cccccccc-0000-4000-8000-000000000003"), Guid("dddddddd-0000-4000-8000-000000000004")
+    return ReplicaFacts(blob, guid, "/a", Dn("/CN=joe"), size, Checksums("aa", "bb", "cc"), 2, Ms(5), "seal")
+
+
+async def stored(blobs: FileBlobs) -> None:
+    writer = await blobs.create(REF)
+    await writer.write(BYTES)
+    await writer.commit(facts())
+
+
+class After:
+    """What every kind of cut leaves, each opened as a store."""
+
+    def __init__(self, disk: PowerDisk, target: Path) -> None:
+        self._disk = disk
+        self._target = target
+        self._taken = 0
+
+    def images(self, *losses: Loss) -> Iterator[Path]:
+        for loss in losses or Loss:
+            for seed in SEEDS if loss is not Loss.ALL else (0,):
+                self._taken += 1
+                yield self._disk.image(self._target / str(self._taken), seed, loss)
+
+    async def each(self, look: Callable[[FileBlobs], Awaitable[None]], *losses: Loss) -> None:
+        for image in await asyncio.to_thread(lambda: list(self.images(*losses))):
+            store = await asyncio.to_thread(FileBlobs, image / "store")
+            try:
+                await look(store)
+            finally:
+                store.close()
+
+
+@pytest.fixture
+def after(disk: PowerDisk, tmp_path: Path) -> After:
+    (tmp_path / "images").mkdir()
+    return After(disk, tmp_path / "images")
+
+
+async def found(store: FileBlobs) -> list[StoredReplica]:
+    return [each async for page in store.scan() for each in page.read]
+
+
+async def read(store: FileBlobs) -> bytes:
+    return b"".join([chunk async for chunk in store.read(REF, ByteRange(0, len(BYTES)))])
+
+
+async def test_a_committed_replica_is_there_with_its_record(blobs: FileBlobs, after: After) -> None:
+    await stored(blobs)
+
+    async def look(store: FileBlobs) -> None:
+        assert await found(store) == [StoredReplica(REF, facts(), len(BYTES), committed=False)]
+        assert await read(store) == BYTES
+
+    await after.each(look)
+
+
+async def test_whatever_is_cut_short_no_replica_is_seen_without_all_its_bytes_and_its_record(
+    blobs: FileBlobs, after: After, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images: list[Path] = []
+
+    def before(call: Callable[..., None]) -> Callable[..., None]:
+        def called(*arguments: object) -> None:
+            images.extend(after.images(Loss.ALL, Loss.LATEST))
+            call(*arguments)
+
+        return called
+
+    with monkeypatch.context() as patched:
+        for name in ("fsync", "replace"):
+            patched.setattr(blobs_files.os, name, before(getattr(os, name)))
+        await stored(blobs)
+    assert len(images) >= 5, "bytes, record, two names and their directory"
+    for image in images:
+        store = FileBlobs(image / "store")
+        for replica in await found(store):
+            assert replica.facts == facts(), "bytes have no record"
+            if replica.size >= 0:
+                assert await read(store) == BYTES
+        store.close()
+
+
+async def test_what_is_settled_stays_so(blobs: FileBlobs, after: After) -> None:
+    await stored(blobs)
+    await blobs.settle((REF,))
+
+    async def look(store: FileBlobs) -> None:
+        assert [each.committed for each in await found(store)] == [True]
+
+    await after.each(look)
+
+
+async def test_a_suspended_upload_goes_on_where_it_was(blobs: FileBlobs, after: After) -> None:
+    writer = await blobs.create(REF)
+    await writer.write(BYTES)
+    await writer.suspend()
+
+    async def look(store: FileBlobs) -> None:
+        assert await store.suspended(REF) == len(BYTES)
+        assert b"".join([chunk async for chunk in store.read_partial(REF)]) == BYTES
+
+    await after.each(look)
+
+
+async def test_what_is_set_aside_brought_back_and_erased_stays_so(blobs: FileBlobs, after: After) -> None:
+    await stored(blobs)
+    await blobs.quarantine(REF)
+
+    async def aside(store: FileBlobs) -> None:
+        assert ([each.facts for each in await store.quarantined()], await found(store)) == ([facts()], [])
+
+    async def back(store: FileBlobs) -> None:
+        assert (await store.quarantined(), await read(store)) == ((), BYTES)
+        assert [(each.facts, each.committed) for each in await found(store)] == [(facts(), True)]
+
+    async def gone(store: FileBlobs) -> None:
+        assert (await store.quarantined(), await found(store)) == ((), [])
+
+    await after.each(aside)
+    assert await blobs.reinstate(REF) is not None
+    await after.each(back)
+    assert await blobs.erase(REF)
+    await after.each(gone)
+
+
+async def test_notes_before_a_mark_are_kept(blobs: FileBlobs, after: After) -> None:
+    """A file of notes that was only just made may be gone: then a start reads every record."""
+
+    async def nothing() -> AsyncIterator[Mapping[ReferenceId, bytes]]:
+        yield {}
+
+    await blobs.note_anew(nothing())
+    await blobs.note({REF: b"told"})
+    await blobs.note({MARK: b"1"})
+
+    async def look(store: FileBlobs) -> None:
+        notes = await store.notes()
+        assert (notes.mark, notes.parts.get(REF[:2], {}).get(REF)) == (b"1", b"told")
+
+    await after.each(look)
+
+
+async def test_a_sync_that_fails_in_the_background_fails_the_upload(
+    blobs: FileBlobs, disk: PowerDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells it once; who syncs again is told that all is well, and the bytes are gone."""
+    monkeypatch.setattr(blobs_files, "SYNC_EVERY_BYTES", 10_000)
+    writer = await blobs.create(REF)
+    disk.fail_syncs(1)
+    await writer.write(BYTES)
+    with pytest.raises(CheloniaError) as caught:
+        await writer.commit(facts())
+    assert caught.value.kind is Kind.UNAVAILABLE
+    assert await found(blobs) == []
+
+
+@pytest.mark.parametrize("failing", range(3))
+async def test_any_sync_that_fails_fails_the_commit(blobs: FileBlobs, disk: PowerDisk, failing: int,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = 0
+
+    def sync(fd: int) -> None:
+        nonlocal synced
+        if synced == failing:
+            disk.fail_syncs(1)
+        synced += 1
+        os_fsync(fd)
+
+    os_fsync = os.fsync
+    with monkeypatch.context() as patched:
+        patched.setattr(blobs_files.os, "fsync", sync)
+        with pytest.raises(CheloniaError) as caught:
+            await stored(blobs)
+    assert caught.value.kind is Kind.UNAVAILABLE
+    assert synced == failing + 1
+
+
+# --- state and identity -----------------------------------------------------------------------------------------------
+
+STATES = [State(boot, b"secret", "c", boot, 0, {}) for boot in (1, 2)]
+
+
+def test_state_and_identity_are_kept_when_they_are_said_to_be(disk: PowerDisk, after: After) -> None:
+    for state in STATES:
+        StateFile(disk.point / "state.json").save(state)
+        identity = StoreIdentity(f"store{state.boot}", ServiceId("https://h:1/Shepherd"))
+        store_state.write_identity(disk.point, identity)
+        for image in after.images():
+            assert StateFile(image / "state.json").load() == state
+            assert store_state.read_identity(image) == identity
+
+
+def test_a_state_that_is_cut_short_is_the_one_before(
+    disk: PowerDisk, after: After, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, images = StateFile(disk.point / "state.json"), []
+    file.save(STATES[0])
+
+    def before(call: Callable[..., None]) -> Callable[..., None]:
+        def called(*arguments: object) -> None:
+            images.extend(after.images())
+            call(*arguments)
+
+        return called
+
+    with monkeypatch.context() as patched:
+        for name in ("fsync", "replace"):
+            patched.setattr(store_state.os, name, before(getattr(os, name)))
+        file.save(STATES[1])
+    for image in images:
+        assert StateFile(image / "state.json").load() in STATES
