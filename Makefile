@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas hosts check-history bench constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas powercut hosts check-history bench constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -56,6 +56,9 @@ sim: .venv/.installed-test ## simulate whole clusters under seeds, going on wher
 
 replicas: .venv/.installed-test ## kill, freeze and wipe replicas of the A-Hash under writers (ARGS: --kills 20 --stops 10 --hunt 0, or --soak 60)
 	$(PY) -m tests.cluster.replicas $(ARGS)
+
+powercut: .venv/.installed-test ## cut the power of real daemons under writers, on file systems that forget; as root (ARGS: --cuts 200 --seed 1)
+	$(PY) -m tests.cluster.powercut $(ARGS)
 
 hosts: .venv/.installed-test ## hosts as network namespaces, set up by the operator's page; cut them off under writers; as root (ARGS: --rounds 2)
 	$(PY) -m tests.cluster.hosts $(ARGS)

@@ -4,6 +4,7 @@ Decides what survives a cut; never touches a real file system (`power.py` mounts
 their file was synced, names once their directory was; of all else a cut keeps nothing, or anything, page by page.
 
 - `Loss.ALL`: nothing that was not synced survives.
+- `Loss.BYTES`: all names survive, as after delayed allocation, and no unsynced page.
 - `Loss.SOME`: of unsynced pages of 4 KiB and changes of directories each survives or not, in any order (POSIX).
 - `Loss.LATEST`: changes of directories survive up to a moment, as with a journal; pages as with `SOME`.
 
@@ -31,8 +32,13 @@ class Loss(Enum):
     """What a cut takes."""
 
     ALL = "all"
+    BYTES = "bytes"
     SOME = "some"
     LATEST = "latest"
+
+
+_BARE: Final = (Loss.ALL, Loss.BYTES)
+"""No unsynced page survives."""
 
 
 @dataclass(slots=True)
@@ -177,7 +183,9 @@ class Forgetful:
 
     def cut(self, chance: random.Random, loss: Loss) -> int:
         """The power goes: forget. Returns: how many unsynced changes there were, of pages and of names."""
-        unsynced = sum(map(len, self._of.values())) + sum(len(node.before) + len(node.doomed) for node in self.nodes.values())
+        unsynced = sum(map(len, self._of.values())) + sum(
+            len(node.before) + len(node.doomed) for node in self.nodes.values()
+        )
         for node in self.nodes.values():
             node.names = dict(node.safe_names)
         for change in self._surviving(chance, loss):
@@ -200,6 +208,8 @@ class Forgetful:
         match loss:
             case Loss.ALL:
                 return []
+            case Loss.BYTES:
+                return self._changes
             case Loss.SOME:
                 return [change for change in self._changes if chance.random() < 0.5]
             case Loss.LATEST:
@@ -266,17 +276,15 @@ class Forgetful:
 def _forget_pages(node: Node, chance: random.Random, loss: Loss) -> None:
     now, safe_size = node.data, max(node.safe_size, 0) if node.safe_size >= 0 else len(node.data)
     size = safe_size
-    if loss is not Loss.ALL and len(now) != safe_size and chance.random() < 0.75:
+    if loss not in _BARE and len(now) != safe_size and chance.random() < 0.75:
         low, high = sorted((safe_size, len(now)))
         size = chance.choice((len(now), chance.randint(low, high)))
     kept = bytearray(now[:size].ljust(size, b"\0"))
     lost = dict(node.doomed)
-    lost |= {page: old for page, old in node.before.items() if loss is Loss.ALL or chance.random() < 0.5}
+    lost |= {page: old for page, old in node.before.items() if loss in _BARE or chance.random() < 0.5}
     for page, old in lost.items():
         kept[page * PAGE : page * PAGE + len(old)] = old
     for page in range(-(-safe_size // PAGE), -(-size // PAGE)):
         if chance.random() < 0.5:
             kept[page * PAGE : (page + 1) * PAGE] = bytes(min(PAGE, size - page * PAGE))
     node.data, node.before, node.doomed, node.safe_size = kept[:size], {}, {}, -1
-
-

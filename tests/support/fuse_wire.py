@@ -64,7 +64,9 @@ def attr_reply(attr: bytes) -> bytes:
 def mount(point: Path) -> int:
     """Mount at `point`; the descriptor of the connection. Raises: OSError."""
     device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
-    options = f"fd={device},rootmode=40700,user_id={os.getuid()},group_id={os.getgid()},allow_other,max_read={WRITE_MAX}"
+    options = (
+        f"fd={device},rootmode=40700,user_id={os.getuid()},group_id={os.getgid()},allow_other,max_read={WRITE_MAX}"
+    )
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"powercut", bytes(point), b"fuse", 0x2 | 0x4, options.encode()) != 0:
         code = ctypes.get_errno()

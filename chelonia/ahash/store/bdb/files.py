@@ -22,8 +22,8 @@ class CommitCounter:
     """The number of the last commit, kept outside the environment, to notice a log that lost its end.
 
     Two slots of 64 bytes, written in turn and in place, each one line: `chelonia-commits 1 <generation> <sequence>
-    <CRC-32 of what stands before it>`. The larger valid one counts. Written after every commit, synced at checkpoints:
-    after a power loss it may be behind, never ahead. A replica counts by term instead of generation (file `acked`).
+    <CRC-32 of what stands before it>`. The larger valid one counts. Written after every commit, synced the first
+    time and at checkpoints: after a power loss it may be behind, never ahead. A replica counts by term instead of generation (file `acked`).
     The file is mapped: noting a number is no system call, as it happens before every acknowledgement.
     """
 
@@ -48,9 +48,11 @@ class CommitCounter:
     def note(self, generation: int, sequence: int) -> None:
         """Write the number of a commit that is synced."""
         if (generation, sequence) != self.value:
-            start = self._next * self.SECTOR_BYTES
+            start, first = self._next * self.SECTOR_BYTES, self.value == (0, 0)
             self._map[start : start + self.SLOT_BYTES] = format_slot(generation, sequence)
             self.value, self._next = (generation, sequence), 1 - self._next
+            if first:  # replicas without a witness do not vote: were it lost at all of them, there would be no master
+                self.sync()
 
     def sync(self) -> None:
         """Put the counter on stable storage."""

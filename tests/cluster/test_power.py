@@ -1,0 +1,19 @@
+"""A few power cuts of real daemons under load; `make powercut` makes many. What each sync is for, single processes show
+(`tests/unit/shepherd/store/test_power_loss.py`, `tests/unit/ahash/store/bdb/test_power_loss.py`)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.powercut import run
+from tests.support.power import why_not
+
+pytestmark = pytest.mark.timeout(400)
+
+
+async def test_what_was_acknowledged_is_there_after_power_cuts(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(f"NO POWER IS CUT HERE: {reason}")
+    trial = await run(tmp_path / "cluster", 3, 1)
+    assert trial.cuts.total() == 3
+    assert trial.unsynced > 0

@@ -1,0 +1,102 @@
+"""The file system that forgets: what it keeps, and a mount of it."""
+
+import mmap
+import os
+import random
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.forgetful import PAGE, Forgetful, Loss
+from tests.support.power import PowerDisk, powered
+
+FILE = stat.S_IFREG | 0o600
+ANY = random.Random(1)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[PowerDisk]:
+    with powered(tmp_path / "disk") as made:
+        yield made
+
+
+def names(disk: Forgetful) -> set[str]:
+    return set(disk.nodes[1].names)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_name_is_kept_when_its_directory_was_synced_or_anything_with_a_journal(journal: bool) -> None:
+    disk = Forgetful(journal=journal)
+    node = disk.make(1, "a", FILE)
+    disk.sync(node.number)
+    disk.make(1, "b", FILE)
+    disk.cut(ANY, Loss.ALL)
+    assert names(disk) == ({"a"} if journal else set())
+
+
+def test_a_rename_that_was_not_synced_is_undone_whole() -> None:
+    disk = Forgetful()
+    disk.make(1, "a", FILE)
+    disk.sync(1)
+    disk.rename(1, "a", 1, "b")
+    seen = set()
+    for seed in range(20):
+        disk.sync(1)
+        disk.rename(1, *("a", 1, "b") if "a" in names(disk) else ("b", 1, "a"))
+        disk.cut(random.Random(seed), Loss.SOME)
+        assert len(names(disk)) == 1
+        seen |= names(disk)
+    assert seen == {"a", "b"}
+
+
+def test_unsynced_pages_are_lost_each_by_itself() -> None:
+    disk = Forgetful()
+    node = disk.make(1, "a", FILE)
+    disk.sync(1)
+    disk.write(node.number, 0, b"o" * 8 * PAGE)
+    disk.sync(node.number)
+    disk.write(node.number, 0, b"n" * 8 * PAGE)
+    disk.cut(random.Random(3), Loss.SOME)
+    pages = [disk.read(node.number, page * PAGE, PAGE) for page in range(8)]
+    assert {b"o" * PAGE, b"n" * PAGE} == set(pages)
+
+
+def test_what_a_failed_sync_has_lost_no_later_one_saves() -> None:
+    disk = Forgetful()
+    node = disk.make(1, "a", FILE)
+    disk.sync(1)
+    disk.write(node.number, 0, b"o" * PAGE)
+    disk.sync(node.number)
+    disk.write(node.number, 0, b"n" * PAGE)
+    disk.fail_syncs = 1
+    with pytest.raises(OSError, match="failed"):
+        disk.sync(node.number)
+    disk.sync(node.number)
+    disk.cut(ANY, Loss.ALL)
+    assert disk.read(node.number, 0, PAGE) == b"o" * PAGE
+
+
+def test_a_mount_forgets_also_what_the_kernel_kept(disk: PowerDisk) -> None:
+    path = disk.point / "f"
+    with path.open("w+b") as file:
+        file.write(b"old" + bytes(PAGE))
+        file.flush()
+        os.fsync(file.fileno())
+        folder = os.open(disk.point, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+        mapped = mmap.mmap(file.fileno(), PAGE)
+        mapped[:3] = b"new"
+        (disk.point / "g").write_bytes(b"g")
+        assert disk.cut() > 0
+        assert path.read_bytes()[:3] == b"old"
+        assert os.listdir(disk.point) == ["f"]
+        with pytest.raises(OSError, match="not connected"):
+            os.fsync(file.fileno())
+    disk.fail_syncs(1)
+    with path.open("ab") as file, pytest.raises(OSError, match="output"):
+        file.write(b"x")
+        file.flush()
+        os.fsync(file.fileno())
