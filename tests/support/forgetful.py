@@ -15,7 +15,6 @@ the directory does.
 from __future__ import annotations
 
 import errno
-
 import random
 import stat
 import time

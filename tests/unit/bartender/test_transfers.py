@@ -662,3 +662,19 @@ async def test_put_file_repeated_under_its_key_gives_a_fresh_turl(stage: Stage) 
 def test_settings_refuse_a_weak_key() -> None:
     with pytest.raises(AssertionError, match="16 bytes"):
         BartenderSettings(BARTENDER_DN, BARTENDER_ID, b"short")
+
+
+@scene
+async def test_a_right_that_is_revoked_while_a_commit_is_on_its_way_makes_no_file(stage: Stage) -> None:
+    """The transact depends on what the decision was made on."""
+    await stage.add_shepherds(*SHEPHERDS)
+    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
+    begun = await start_put(stage, "/f", EVE)
+
+    async def revoke() -> None:
+        await stage.modify("/", "set", "policy", EVE.dn, "-addEntry")
+
+    stage.between.before["commit_file"] = revoke
+    assert (await commit_put(stage, begun, EVE)).kind
+    assert not stage.between.before
+    assert not await stage.exists("/f")

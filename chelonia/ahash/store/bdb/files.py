@@ -22,8 +22,9 @@ class CommitCounter:
     """The number of the last commit, kept outside the environment, to notice a log that lost its end.
 
     Two slots of 64 bytes, written in turn and in place, each one line: `chelonia-commits 1 <generation> <sequence>
-    <CRC-32 of what stands before it>`. The larger valid one counts. Written after every commit, synced the first
-    time and at checkpoints: after a power loss it may be behind, never ahead. A replica counts by term instead of generation (file `acked`).
+    <CRC-32 of what stands before it>`. The larger valid one counts. Written after every commit, synced the first time
+    and at checkpoints: after a power loss it may be behind, never ahead. A replica counts by term instead of generation
+    (file `acked`).
     The file is mapped: noting a number is no system call, as it happens before every acknowledgement.
     """
 

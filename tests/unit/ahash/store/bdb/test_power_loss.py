@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from chelonia.ahash.store import layout
-from chelonia.ahash.store.bdb.files import ReplicaIdentity, last_counted
+from chelonia.ahash.store.bdb.files import last_counted
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.replicated_port import Committed, Event, Flushed, MasterHere, Ready
-from chelonia.core.ids import Dn
 from tests.support.ahash import SMALL, no_panic
 from tests.support.forgetful import Loss
 from tests.support.polling import poll

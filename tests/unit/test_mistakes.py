@@ -1,0 +1,17 @@
+"""The mistakes that are planted to try the tests: each can still be made, where it says."""
+
+import ast
+
+import pytest
+
+from tests.support.mistakes import CAUGHT_MIN, MISTAKES, ROOT, Mistake, planted
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.what)
+def test_every_mistake_can_be_planted(mistake: Mistake) -> None:
+    ast.parse(planted(mistake))
+    assert (ROOT / mistake.test).exists()
+
+
+def test_there_are_twenty() -> None:
+    assert len(MISTAKES) == CAUGHT_MIN + 1
