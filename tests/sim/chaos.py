@@ -29,6 +29,8 @@ SCARCE = 0.1
 ECHO = 0.1
 ECHO_MORE = 0.4
 """The share of seeds in which reports come a second time up to a minute later, and of the others in which most do."""
+BAD_DISKS = 0.15
+"""The share of seeds in which syncs of disks fail."""
 LARGE = 1 << 40
 
 
@@ -91,6 +93,11 @@ def with_echo(mix: Mix, rng: random.Random) -> Mix:
     """The mix, in more seeds with reports that come again."""
     more = rng.random() < ECHO_MORE and not mix.faults.echo
     return replace(mix, faults=replace(mix.faults, echo=0.8)) if more else mix
+
+
+def with_bad_disks(mix: Mix, rng: random.Random) -> Mix:
+    """The mix, in some seeds with disks on which syncs fail."""
+    return replace(mix, misfortunes=mix.misfortunes | {"bad_disk": 3}) if rng.random() < BAD_DISKS else mix
 
 
 def with_loss(mix: Mix, rng: random.Random) -> Mix:
@@ -242,7 +249,7 @@ class Chaos:
             await self._soothe(shepherd)
 
     async def _soothe(self, shepherd: SimShepherd) -> None:
-        shepherd.disk.slow_ms, shepherd.disk.platter.capacity = 0, LARGE
+        shepherd.disk.slow_ms, shepherd.disk.fails, shepherd.disk.platter.capacity = 0, 0.0, LARGE
         if shepherd.between is not None:
             shepherd.between, shepherd.disk.forgets = None, 0.0
             await self._world.crash(shepherd)
@@ -510,6 +517,14 @@ class Chaos:
         shepherd.disk.slow_ms = self._rng.choice((200, 2_000))
         await self._pause(3_000, 15_000)
         shepherd.disk.slow_ms = self.mix.slow_ms
+
+    async def _bad_disk(self) -> None:
+        """Syncs of a disk fail now and then."""
+        shepherd: SimShepherd = self._rng.choice(self._world.shepherds)
+        shepherd.disk.troubles, shepherd.disk.fails = random.Random(self._rng.random()), 0.3
+        self._world.note(f"BAD DISK {shepherd.node.name}")
+        await self._pause(3_000, 15_000)
+        shepherd.disk.fails = 0.0
 
     async def _turn(self, shepherd: SimShepherd) -> None:
         """Make a Shepherd lie: it throws bytes away that it has vouched for, and reports them as alive."""

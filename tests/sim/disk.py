@@ -37,7 +37,8 @@ class SimDisk:
 
     `slow_ms`: how long a write may take at most. `heard`: the newest generation that its Shepherd knows. `forgets`: of
     a lying Shepherd, the share of commits whose bytes it throws away, and `thrown` the blobs of those. `unsynced_ms`:
-    how long what was committed may still be lost by a crash; 0 for a disk that syncs.
+    how long what was committed may still be lost by a crash; 0 for a disk that syncs. `fails`: how often a sync fails,
+    in half of these with effect; `troubles` says which.
     """
 
     def __init__(self, rng: random.Random, erased: Erased) -> None:
@@ -47,6 +48,8 @@ class SimDisk:
         self.forgets = 0.0
         self.thrown: set[BlobId] = set()
         self.unsynced_ms = 0
+        self.fails = 0.0
+        self.troubles = random.Random(0)
         self._rng = rng
         self._erased = erased
         self._committing: dict[ReferenceId, bool] = {}
@@ -67,6 +70,16 @@ class SimDisk:
             if self.unsynced_ms and now - at < self.unsynced_ms / 1000:
                 await self.platter.erase(reference)
         self._recent.clear()
+
+    async def synced(self, work: Coroutine[Any, Any, T], *, whole: bool = False) -> T:
+        """Do what has to be synced. Raises: UNAVAILABLE when that fails, and it happened or not; `whole`: not."""
+        if not self.fails or self.troubles.random() >= self.fails:
+            return await work
+        if whole or self.troubles.random() < 0.5:
+            work.close()
+        else:
+            await work
+        raise CheloniaError(Kind.UNAVAILABLE, "disk", "", "the disk of this Shepherd failed: a sync")
 
     @property
     def identity(self) -> Any:
@@ -138,7 +151,7 @@ class SimDisk:
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note durably that these are committed."""
         await self.lag()
-        await self.platter.settle(references)
+        await self.synced(self.platter.settle(references))
 
     async def leftovers(self) -> tuple[ReferenceId, ...]:
         """Interrupted uploads."""
@@ -155,7 +168,7 @@ class SimDisk:
         heard = self.heard()
         await self.lag()
         self._erased(reference, heard)
-        gone = await self.platter.erase(reference)
+        gone = await self.synced(self.platter.erase(reference))
         self._recent.pop(reference, None)
         await self.lag()
         return gone
@@ -163,7 +176,7 @@ class SimDisk:
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set a replica aside."""
         await self.lag()
-        await self.platter.quarantine(reference)
+        await self.synced(self.platter.quarantine(reference))
 
     async def discard(self, reference: ReferenceId) -> bool:
         """Remove what was set aside."""
@@ -171,17 +184,17 @@ class SimDisk:
         await self.lag()
         if reference in {stored.reference for stored in await self.platter.quarantined()}:
             self._erased(reference, heard)
-        return await self.platter.discard(reference)
+        return await self.synced(self.platter.discard(reference))
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring back what was set aside."""
         await self.lag()
-        return await self.platter.reinstate(reference)
+        return await self.synced(self.platter.reinstate(reference))
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
         """Note something; a crash meets it before or after."""
         await self.lag()
-        await self.platter.note(notes)
+        await self.synced(self.platter.note(notes))
         await self.lag()
 
     async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
@@ -216,7 +229,7 @@ class SimDisk:
         self._committing[reference] = False
         try:
             await self.lag()
-            await writer.commit(facts)
+            await self.synced(writer.commit(facts), whole=True)
             self._committing[reference] = True
             await self.lag()
         finally:
@@ -263,7 +276,7 @@ class _Writer:
     async def suspend(self) -> None:
         """Keep what was written."""
         check_alive()
-        await self._writer.suspend()
+        await self._disk.synced(self._writer.suspend())
 
     async def abort(self) -> None:
         """Throw it away."""

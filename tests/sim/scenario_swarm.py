@@ -17,7 +17,7 @@ from chelonia.core.ids import ReferenceId, ServiceId, blob_object
 from chelonia.librarian.recovery.invariants import Snapshot
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import REPLICAS, slower
-from tests.sim.chaos import CALM, Chaos, Mix, draw, with_echo, with_group, with_loss, with_more
+from tests.sim.chaos import CALM, Chaos, Mix, draw, with_bad_disks, with_echo, with_group, with_loss, with_more
 from tests.sim.model import Op, Story, Violation
 from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild, rebuild_in_trouble
 from tests.sim.rebuilt import story_of
@@ -45,6 +45,8 @@ BACKUP_LOOK = 4
 SITES = tuple(dict.fromkeys(domain.split("/")[0] for domain in DOMAINS))
 GROUPS = 0.34
 """The share of seeds whose A-Hash is a group of three replicas."""
+LARGE_FILES = 0.08
+"""The share of seeds in which some files have more bytes than one chunk."""
 FAR = 0.5
 """The share of those of which one replica is far away: what it answers is as much older, as a rule."""
 DISTANCES_S = (0.03, 0.1)
@@ -131,6 +133,8 @@ class Swarm:
         if self.world.group is not None and (at_once := random.Random(f"at once {seed}")).random() < AT_ONCE:
             self.world.group.at_once = at_once
         self.users = Users(self.world, rng, more if grouped else None)
+        if (large := random.Random(f"large {seed}")).random() < LARGE_FILES:
+            self.users.contents.large = large
         breaking, mix = random.Random(rng.random()), draw(rng)
         mix = with_group(mix, more) if grouped else mix
         extra = random.Random(f"extra {seed}")  # what was added last draws from it
@@ -139,6 +143,7 @@ class Swarm:
         mix, self.silent = with_echo(mix, later), later.random() < SILENT
         if self.undeletes:
             mix = self._with_trash(mix)
+        mix = with_bad_disks(mix, random.Random(f"bad disks {seed}"))
         stories = [Story(NAMES_EACH, trash=self.undeletes) for _ in range(USERS // 2)]
         self.groups = [Group(f"/g{number}", story) for number, story in enumerate(stories)]
         self.drills = rng.random() < DRILLS

@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import structs
 
+from chelonia.core import bounds
 from chelonia.core.bartender import (
     CommitPutRequest,
     GetFileRequest,
@@ -77,11 +78,16 @@ class Contents:
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
+        self.large: random.Random | None = None
+        """Where it is given, one in four has more bytes than one chunk."""
 
     def new(self, rng: random.Random) -> int:
         """Make new bytes."""
         number = len(self._numbers) + 1
-        self._numbers[f"content {number} ".encode() * rng.randint(2, 20)] = number
+        data = f"content {number} ".encode() * rng.randint(2, 20)
+        if self.large is not None and self.large.random() < 0.25:
+            data += bytes(self.large.randint(bounds.CHUNK_BYTES, 2 * bounds.CHUNK_BYTES))
+        self._numbers[data] = number
         return number
 
     def bytes_of(self, number: int) -> bytes:

@@ -44,8 +44,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "the directory is not synced after a replica is published",
         BLOBS,
-        "        _fsync_directory(final.parent)\n        os.close(self._fd)\n",
-        "        os.close(self._fd)\n",
+        "            _fsync_directory(final.parent)\n        except",
+        "        except",
         SHEPHERD_LOSS,
     ),
     Mistake(

@@ -387,9 +387,13 @@ class FileWriter:
         final = self._store.replica(self._reference)
         draft = self._store.incoming(self._reference, COMMITTED)
         _write_durably(draft, record)
-        os.replace(draft, _with(final, UNCOMMITTED))
-        os.replace(self._store.incoming(self._reference, ".writing"), final)
-        _fsync_directory(final.parent)
+        try:
+            os.replace(draft, _with(final, UNCOMMITTED))
+            os.replace(self._store.incoming(self._reference, ".writing"), final)
+            _fsync_directory(final.parent)
+        except OSError:
+            _erase_at(final)  # nobody will be told of it
+            raise
         os.close(self._fd)
         self._fd = -1
 

@@ -109,6 +109,25 @@ def test_an_expired_upload_that_is_committed_meanwhile_stays() -> None:
     run_virtual(scenario())
 
 
+def test_an_expired_upload_goes_only_while_it_is_one_whatever_became_of_its_name() -> None:
+    made: list[Meddling] = []
+
+    async def scenario() -> None:
+        async with paper(shepherds=3, wrap=meddling(made)) as p:
+            soon = Ms(p.b.clock.now_ms() + 2_000)
+            begun = await p.b.service.begin_put(BARTENDER, p.b.begin("f", named=True, expires_ms=soon))
+
+            async def is_a_file() -> None:
+                await made[-1].write(put(begun.guid, "entry", "type", "file"))
+
+            made[-1].expect(lambda elements: any(e.object == begun.guid for e in elements), is_a_file)
+            await p.until(lambda: _met(made[-1]))
+            assert not made[-1].outcomes[0].applied
+            assert (await p.b.stored(begun.guid)).exists
+
+    run_virtual(scenario())
+
+
 async def _met(ahash: Meddling) -> bool:
     return bool(ahash.outcomes)
 
