@@ -180,9 +180,10 @@ class ObjectPage:
 class ReplicaView:
     """One replica of a group as another sees it.
 
-    `role`: `master`, `follower`, `learner` (it has no vote) or `away`. `lag`: commits that it has yet to acknowledge,
-    -1 where that is not known: only the master is told. `round_trip_ms`: how long an answer of it takes at least; -1:
-    not known, or the one that tells.
+    `role`: `master`, `follower`, `learner` (it has no vote), `away`, or `parted`: changes that it acknowledged are not
+    here, nor changes that were acknowledged here there, so neither follows the other. `lag`: commits that it has
+    yet to acknowledge, -1 where that is not known: only the master is told. `round_trip_ms`: how long an answer of it
+    takes at least; -1: not known, or the one that tells.
     """
 
     replica: int
@@ -215,7 +216,8 @@ class AHashStatus:
     `pages`: the scrub of this one's pages; None when there is none. `round_trip_ms`: how far apart replicas may be, as
     configured; 0: not told. `vouched_term`, `vouched_sequence`: the newest commit on this disk of a term that is known
     to have been joined; of two disks of one generation the one with the larger pair holds all that the other has of
-    what was acknowledged.
+    what was acknowledged. `terms_begun`: masterships of this process; `lease_stretch`: how many times as long as usual
+    its leases are to last, as processes wait for the processor (0: it is none of a group).
     """
 
     position: Position
@@ -233,6 +235,8 @@ class AHashStatus:
     round_trip_ms: int = 0
     vouched_term: int = 0
     vouched_sequence: int = 0
+    terms_begun: int = 0
+    lease_stretch: int = 0
 
 
 class GroupStep(enum.Enum):

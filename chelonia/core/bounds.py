@@ -150,6 +150,16 @@ ROUND_TRIP_MS: Final = 100
 """How far apart replicas are at most, there and back, unless a group says otherwise: leases are made for it."""
 ROUND_TRIP_MS_MAX: Final = 1000
 """What a group may say: nowhere on earth is farther by any road, and a dead master is missed the later."""
+LEASE_STRETCH_MAX: Final = 4
+"""Leases last so many times as long as usual at most, while processes have to wait for a processor again and again: a
+dead master is missed so much later then."""
+LATENESSES_KEPT: Final = 64
+"""Of the delays by which that is known: one a lease."""
+ELECTION_REST_MS_MAX: Final = 800
+"""A candidate rests so long at most, by chance, after elections and terms that came to nothing."""
+TERMS_REMEMBERED_MAX: Final = 100
+"""Terms before the present one that a log names, each with its last commit: by them a replica that was away for no more
+of them tells whether a log goes on from what it knows to be acknowledged."""
 PEER_HELLO_BYTES_MAX: Final = 1024
 """The first message of a peer: who it is."""
 PEER_QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024

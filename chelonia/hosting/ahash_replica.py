@@ -208,6 +208,10 @@ def tell(metrics: Metrics, status: AHashStatus) -> None:
     """Set the gauges of a replica."""
     metrics.gauge("ahash_master", "Whether this replica of the A-Hash is master.", status.role == "master")
     metrics.gauge("ahash_term", "The mastership that this replica holds or follows (0: none).", status.term)
+    metrics.gauge("ahash_terms_begun", "Terms of this replica since its start.", status.terms_begun)
+    metrics.gauge("ahash_lease_stretch", "How many times as long as usual its leases last.", status.lease_stretch)
+    parted = sum(view.role == "parted" for view in status.replicas)
+    metrics.gauge("ahash_replicas_parted", "Replicas whose acknowledged changes are not here, nor ours there.", parted)
     metrics.gauge("ahash_lease_seconds", "What is left of this master's lease.", status.lease_ms / 1000)
     metrics.gauge("ahash_elected_seconds", "When this replica last became master, Unix time.", status.elected_ms / 1000)
     if status.pages is not None:

@@ -149,6 +149,8 @@ _STATUS = record(
     extra("roundTripMs", "round_trip_ms", 0, form=INT),
     extra("vouchedTerm", "vouched_term", 0, form=INT),
     extra("vouchedSequence", "vouched_sequence", 0, form=INT),
+    extra("termsBegun", "terms_begun", 0, form=INT),
+    extra("leaseStretch", "lease_stretch", 0, form=INT),
 )
 
 AHASH: Final = service(

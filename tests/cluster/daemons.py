@@ -763,8 +763,8 @@ def _resident_bytes(group: AHashDaemons, replica: int) -> int:
 
 SCENARIOS: tuple[Scenario, ...] = (
     lose_a_disk, replace_by_another_host, back_up_and_restore, lose_the_majority, flip_bits, flip_pages_at_work,
-    fill_a_disk, fill_the_masters_disk, step_the_wall_clock, step_the_monotonic_clock, expire_a_certificate,
-    take_a_directory, double_an_identity, knock_as_a_stranger, talk_badly, replay, flood, stall,
+    fill_a_disk, fill_the_masters_disk, step_the_wall_clock, step_the_monotonic_clock,
+    expire_a_certificate, take_a_directory, double_an_identity, knock_as_a_stranger, talk_badly, replay, flood, stall,
 )  # fmt: skip
 
 

@@ -11,14 +11,17 @@ import random
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster import daemons
+from tests.cluster.old_copies import put_back_old_copies
 from tests.support.polling import poll_async
 from tests.support.replica_group import ReplicaGroup, Writers, verify
 
@@ -291,8 +294,21 @@ async def load(group: ReplicaGroup) -> None:
             print("master  " if where == master else "follower", f"{writers:3}", json.dumps(found), flush=True)
 
 
-async def soak(group: ReplicaGroup, minutes: float, per_s: float) -> dict[str, object]:
-    """No faults, light load: whatever ends a term is needless. Prints what the logs tell of terms, as it comes."""
+@contextmanager
+def spinning(count: int) -> Iterator[None]:
+    """Keep so many processes busy beside the group; they end with it, by their ids."""
+    spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+        for spinner in spinners:
+            spinner.wait()
+
+
+async def soak(group: ReplicaGroup, minutes: float, per_s: float) -> dict[str, float]:
+    """No faults, few writes: whatever ends a term is needless. Prints what the logs tell of terms, as it comes."""
     await group.settled()
     began, known = time.monotonic(), len(group.terms())
     told = known
@@ -317,7 +333,7 @@ async def soak(group: ReplicaGroup, minutes: float, per_s: float) -> dict[str, o
 
 async def on_daemons(directory: Path, names: list[str]) -> None:
     """Scenarios on whole daemons, all where none is named; what a run that failed has left stays."""
-    known = {scenario.__name__: scenario for scenario in daemons.SCENARIOS}
+    known = {scenario.__name__: scenario for scenario in (*daemons.SCENARIOS, put_back_old_copies)}
     if unknown := sorted(set(names) - known.keys() - {"grow_and_shrink"}):
         raise SystemExit(f"there is no {', '.join(unknown)}: grow_and_shrink, {', '.join(known)}")
     writes = 0
@@ -349,7 +365,11 @@ async def main(options: argparse.Namespace) -> None:
             await load(group)
             return
         if options.soak:
-            print(json.dumps(await soak(group, options.soak, options.rate), indent=2))
+            with spinning(options.spin):
+                found = await soak(group, options.soak, options.rate)
+            print(json.dumps(found, indent=2))
+            if options.changes_max is not None and found["terms_opened"] > options.changes_max:
+                raise SystemExit(f"{found['terms_opened']} changes of master, {options.changes_max} are allowed")
             return
         trial = Trial(group, chance, count=4 if options.crashes else 8)
         await run(trial, scenarios, options.judge_every)
@@ -381,6 +401,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--directory", type=Path, default=None, help="where to keep the replicas")
     parser.add_argument("--load", action="store_true", help="no faults: measure 1, 8 and 64 writers in process")
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="no faults: count needless elections")
+    parser.add_argument("--spin", type=int, default=0, help="processes that spin beside a soak: the load it bears")
+    parser.add_argument("--changes-max", type=int, help="fail a soak with more changes of master than this")
     parser.add_argument("--rate", type=float, default=10, help="writes a second of a soak")
     parser.add_argument("--keep", action="store_true", help="keep directory and logs when all went well, too")
     return parser.parse_args(arguments)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import daemons
+from tests.cluster.old_copies import put_back_old_copies
 from tests.support.ahash_daemons import HOST, AHashDaemons
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -15,6 +16,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.mark.long
 async def test_one_becomes_three_and_one_again_while_writers_write(tmp_path: Path) -> None:
     assert await daemons.grow_and_shrink(tmp_path) > 100
+
+
+@pytest.mark.long
+async def test_old_copies_of_a_majority_cut_nobody_back_and_are_told(tmp_path: Path) -> None:
+    assert await daemons.run(tmp_path, (put_back_old_copies,)) > 20
 
 
 async def test_a_daemon_that_is_aborted_says_where_it_was(tmp_path: Path) -> None:

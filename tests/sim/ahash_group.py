@@ -18,13 +18,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from msgspec.structs import astuple
+
 from chelonia.ahash.group import log_vouching as standing
 from chelonia.ahash.group import membership
 from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group import service as replicated
 from chelonia.ahash.group.effects import Role
 from chelonia.ahash.group.lease import Pace
-from chelonia.ahash.group.log_vouching import LogEnd
+from chelonia.ahash.group.log_vouching import LogEnd, Reached
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.service import Parts, ReplicatedAHash
@@ -147,6 +149,31 @@ class _Model(Engine):
             self._demote()
 
 
+class _Notes:
+    """`Notes`, on the disk of the model."""
+
+    def __init__(self, disk: Disk, run: int) -> None:
+        self._disk, self.run = disk, run
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """See `Notes`."""
+        return astuple(self._disk.known)
+
+    def note_known(self, known: tuple[int, ...]) -> None:
+        """See `Notes`."""
+        self._disk.known = Reached(*known)
+
+    @property
+    def promised_ms(self) -> int:
+        """See `Notes`."""
+        return self._disk.promised_ms
+
+    def promise(self, lease_ms: int) -> None:
+        """See `Notes`."""
+        self._disk.promised_ms = lease_ms
+
+
 class SimReplica:
     """`ReplicatedEngine` of one process."""
 
@@ -160,6 +187,8 @@ class SimReplica:
         self.number = 0
         self._late = False
         self._model = _Model(self, disk)  # type: ignore[arg-type]
+        self.notes = _Notes(disk, group.random.randrange(1, 1 << 32))
+        self.heard_term = disk.gen
 
     # --- what the model asks of its process -------------------------------------------------------------------------
 

@@ -185,5 +185,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "counted it as present before and so did not look again: it was given copies",
     ),
     ("swarm", 9_322_010, "the simulator's own: a liar's bytes, erased while the answer to the commit was on its way"),
+    (
+        "replication",
+        9_310_271,
+        "a replica whose engine a vote had told of a newer term followed masters of older ones, in vain",
+    ),
 )
 """(scenario, seed, what it found)."""

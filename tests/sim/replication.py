@@ -24,6 +24,7 @@ from chelonia.ahash.group.effects import (
     Effects,
     FollowerSees,
     OpenTerm,
+    Promises,
     ProveTerm,
     Role,
     Send,
@@ -39,7 +40,7 @@ from chelonia.ahash.group.effects import (
 from chelonia.ahash.group.lease import NEVER_MS, Pace
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.peer_messages import EngineFrame, Message
-from chelonia.ahash.group.protocol import Replica
+from chelonia.ahash.group.protocol import Remembers, Replica
 from chelonia.ahash.store.replicated_port import Event, Failed, MasterHere
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
@@ -71,8 +72,15 @@ class Process:
         self.engine = Engine(self, node.disk)
         known = self.engine.state.values.get("members", node.world.first_members)
         trusted = founder or self.engine.trusted()
+        self.world.runs += 1
+        remembers = Remembers(trusted, self.world.runs, node.disk.known, node.disk.gen, node.disk.promised_ms)
         self.replica = Replica(
-            self.own, known, self.world.pace, node.clock_ms(), end=self.engine.end(), trusted=trusted
+            self.own,
+            known,
+            self.world.pace,
+            node.clock_ms(),
+            end=self.engine.end(),
+            remembers=remembers,
         )
         self._waiters: list[_Waiter] = []
         self._wake_at: int | None = None
@@ -135,6 +143,8 @@ class Process:
                 case FollowerSees(_, _, sequence):
                     self._owe(sequence)
                     self._wake_waiters()
+                case Promises(lease_ms):
+                    self.node.disk.promised_ms = lease_ms
                 case Trusted() | WritePages():
                     pass
         self._carrying -= 1
@@ -144,6 +154,9 @@ class Process:
     def _settle(self) -> None:
         """After every step: the record in the log is the one in force; the next timer is set."""
         replica = self.replica
+        self.node.disk.known = replica.histories.known
+        if replica.histories.parted and self.world.whole:
+            raise Broken(f"replica {self.own} is parted from {replica.histories.parted}, and no disk was put back")
         if replica.role is Role.FOLLOWER or replica.role is Role.ALONE:
             found = self.engine.state.values.get("members")
             if found is not None and found is not replica.membership:
@@ -436,6 +449,10 @@ class World:
         self.traps: list[Trap] = []
         self.acknowledged: set[str] = set()
         self.far_us: tuple[int, int] | None = None
+        self.runs = 0
+        self.starving = False
+        self.whole = True
+        """False once disks were put back from old copies: there is no saying what a group has then."""
         self.terms_begun = self.terms_opened = self._newest_opened = 0
         self._decided: list[Record] = []
         self._queue: list[tuple[int, int, Node | None, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -471,10 +488,17 @@ class World:
 
     def starve(self, low_us: int, high_us: int) -> None:
         """From now on every process stands still for so long again and again, and has the processor only in between."""
+        self.starving = True
         for node in self.nodes.values():
             self._deny(node, low_us, high_us)
 
+    def feed(self) -> None:
+        """All have the processor again."""
+        self.starving = False
+
     def _deny(self, node: Node, low_us: int, high_us: int) -> None:
+        if not self.starving:
+            return
         node.freeze()
         self.at(self.now_us + self.random.randrange(low_us, high_us), None, 0, self._grant, node, low_us, high_us)
 
@@ -593,6 +617,12 @@ class World:
                         node.run(node.epoch, node.process.on_link, (peer, True))
 
     # ---------------------------------------------------------------------------------------------------------- checks
+
+    def put_back(self) -> None:
+        """A majority of disks is put back from old copies: what was acknowledged may be gone."""
+        self.whole = False
+        self.acknowledged.clear()
+        self._decided.clear()
 
     def point(self, name: str, process: Process) -> None:
         """A process has come to a point where something may happen to it."""

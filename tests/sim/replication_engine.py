@@ -12,11 +12,11 @@ two. Source: the study of libdb 5.3 under `src/rep` that docs/design/003-berkele
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from chelonia.ahash.group.log_vouching import LogEnd
+from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, Reached
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.store.replicated_port import (
     Committed,
@@ -63,6 +63,13 @@ class Disk:
     witness: tuple[int, int] = (0, 0)
     whole: bool = True
     """False from the moment the log is given up, or was lost, until it is synchronised again."""
+    promised_ms: int = 0
+    known: Reached = NOWHERE
+    """What a process knew to be acknowledged."""
+
+    def copy(self) -> Disk:
+        """An image of it."""
+        return replace(self, log=list(self.log))
 
 
 @dataclass(slots=True)

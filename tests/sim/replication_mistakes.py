@@ -7,14 +7,16 @@ more luck than a simulation has: such mistakes are the unit tests' alone.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from chelonia.ahash.group import membership, protocol
+from chelonia.ahash.group import lease, membership, protocol
 from chelonia.ahash.group.attention import Word
+from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import Pace
 from chelonia.ahash.group.membership import Membership, Quorum
 from chelonia.ahash.group.protocol import Replica
@@ -68,7 +70,7 @@ def no_grant_at_start(patch: pytest.MonkeyPatch) -> None:
 
     def started(self: Replica, own: int, record: Membership, pace: Pace, now_ms: int, **rest: Any) -> None:
         init(self, own, record, pace, now_ms, **rest)
-        self._bound_until_ms = now_ms
+        self._grant.until_ms = now_ms
 
     patch.setattr(Replica, "__init__", started)
 
@@ -81,8 +83,8 @@ def whoever_is_elected_is_followed(patch: pytest.MonkeyPatch) -> None:
 def a_wiped_replica_votes(patch: pytest.MonkeyPatch) -> None:
     init = Replica.__init__
 
-    def started(self: Replica, *arguments: Any, trusted: bool, **rest: Any) -> None:
-        init(self, *arguments, trusted=True, **rest)
+    def started(self: Replica, *arguments: Any, remembers: Remembers, **rest: Any) -> None:
+        init(self, *arguments, remembers=dataclasses.replace(remembers, trusted=True), **rest)
 
     patch.setattr(Replica, "__init__", started)
 
@@ -159,7 +161,11 @@ def a_mandate_outlives_a_grant(patch: pytest.MonkeyPatch) -> None:
 
 def echoes_of_the_untrusted_count(patch: pytest.MonkeyPatch) -> None:
     echoed = Replica._echoed
-    patch.setattr(Replica, "_echoed", lambda self, peer, echo: echoed(self, peer, replace(echo, trusted=True)))
+
+    def all_trusted(self: Replica, peer: int, echo: Any, now_ms: int) -> None:
+        echoed(self, peer, replace(echo, trusted=True), now_ms)
+
+    patch.setattr(Replica, "_echoed", all_trusted)
 
 
 def what_arrives_late_comes_before_the_clock(patch: pytest.MonkeyPatch) -> None:
@@ -181,13 +187,13 @@ def a_master_never_gives_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_lease_longer_than_its_grants(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Pace, "held_ms", property(lambda self: self.lease_ms * 3 // 2))
+    patch.setattr(lease, "held_for", lambda lease_ms: lease_ms * 3 // 2)
 
 
 def a_lease_counted_from_the_echo(patch: pytest.MonkeyPatch) -> None:
     """From when the echo came, not from when the beat was sent."""
 
-    def echoed(self: Replica, peer: int, echo: Any) -> None:
+    def echoed(self: Replica, peer: int, echo: Any, now_ms: int) -> None:
         reign = self._reign
         if reign is not None and echo.term == reign.term and echo.trusted:
             reign.lease.echoed(peer, reign.beat_due_ms - self._pace.beat_ms)
@@ -198,7 +204,7 @@ def a_lease_counted_from_the_echo(patch: pytest.MonkeyPatch) -> None:
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
-    def echoed(self: Replica, peer: int, echo: Any) -> None:
+    def echoed(self: Replica, peer: int, echo: Any, now_ms: int) -> None:
         if self._reign is not None:
             self._reign.lease.echoed(peer, echo.sent_ms)
 
@@ -209,7 +215,7 @@ def a_bound_replica_joins_another(patch: pytest.MonkeyPatch) -> None:
     may_follow = Replica._may_follow
 
     def unbound(self: Replica, peer: int, beat: Any, now_ms: int) -> bool:
-        return may_follow(self, peer, beat, max(now_ms, self._bound_until_ms))
+        return may_follow(self, peer, beat, max(now_ms, self._grant.until_ms))
 
     patch.setattr(Replica, "_may_follow", unbound)
 
@@ -253,14 +259,14 @@ def a_retry_is_another_request(patch: pytest.MonkeyPatch) -> None:
 
 
 MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], ...] = (
-    (acknowledged_before_the_watermark, (1, 4), (quorums.test_a_commit_is_durable_when_a_majority_holds_it,)),
+    (acknowledged_before_the_watermark, (2, 14), (quorums.test_a_commit_is_durable_when_a_majority_holds_it,)),
     (the_past_counts_as_durable, (), (quorums.test_what_stood_before_the_term_is_never_answered_for,)),
     (acks_of_other_terms_count, (), (rules.test_acks_and_echoes_of_another_term_change_nothing,)),
     (a_stale_token_releases_waiters, (), (rules.test_acks_are_given_in_the_term_followed_only,)),
     (no_grant_at_start, (), (rules.test_who_starts_is_bound_for_a_lease,)),
     (
         whoever_is_elected_is_followed,
-        (65, 105),
+        (),
         (rules.test_a_master_that_began_with_less_is_told_so_and_not_followed,),
     ),
     (
@@ -270,14 +276,14 @@ MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], .
     ),
     (
         a_wiped_replica_votes,
-        (486, 543),
+        (10, 35),
         (rules.test_a_replica_that_lost_its_disk_does_nothing_until_it_is_synchronised,),
     ),
     (a_refilled_replica_counts, (), (rules.test_a_log_that_is_being_replaced_counts_for_nothing,)),
     (open_as_soon_as_committed, (), (rules.test_neither_an_ack_nor_an_echo_alone_opens_a_term,)),
     (
         open_before_it_is_proven,
-        (7, 169),
+        (66, 177),
         (rules.test_a_term_is_open_when_a_majority_can_prove_that_it_was_joined,),
     ),
     (one_majority_of_a_joint_quorum, (), (quorums.test_a_change_of_voters_needs_both_majorities_until_it_is_finished,)),
@@ -287,23 +293,23 @@ MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], .
         (quorums.test_a_change_of_voters_needs_both_majorities_until_it_is_finished,),
     ),
     (our_own_commit_counts_in_each_set_for_both, (), (quorums.test_our_own_word_counts_once_in_each_set,)),
-    (learners_count, (47, 89), (quorums.test_learners_and_strangers_do_not_count,)),
+    (learners_count, (42, 77), (quorums.test_learners_and_strangers_do_not_count,)),
     (echoes_of_the_untrusted_count, (), (rules.test_a_learner_and_an_untrusted_replica_open_nothing,)),
     (what_arrives_late_comes_before_the_clock, (), (rules.test_what_arrives_after_a_freeze_does_not_revive_a_term,)),
     (a_master_never_gives_up, (), (rules.test_a_new_master_whom_nobody_joins_steps_down,)),
-    (a_lease_longer_than_its_grants, (25, 17), (quorums.test_a_lease_ends_before_the_grants_whatever_the_rates,)),
-    (a_lease_counted_from_the_echo, (23, 37), (rules.test_a_lease_counts_from_when_the_beat_was_sent,)),
+    (a_lease_longer_than_its_grants, (17, 11), (quorums.test_a_lease_ends_before_the_grants_whatever_the_rates,)),
+    (a_lease_counted_from_the_echo, (), (rules.test_a_lease_counts_from_when_the_beat_was_sent,)),
     (echoes_of_another_term_count, (), (rules.test_acks_and_echoes_of_another_term_change_nothing,)),
     (a_bound_replica_joins_another, (), (rules.test_who_is_bound_hears_no_votes_and_joins_nobody_but_an_open_term,)),
     (an_older_term_is_followed_again, (), (rules.test_who_is_bound_hears_no_votes_and_joins_nobody_but_an_open_term,)),
-    (strong_reads_without_the_lease, (25, 17), (rules.test_strong_answers_end_with_the_lease_though_the_term_goes_on,)),
+    (strong_reads_without_the_lease, (17, 11), (rules.test_strong_answers_end_with_the_lease_though_the_term_goes_on,)),
     (
         local_reads_that_do_not_wait,
         (),
         (rules.test_reads_here_need_word_from_the_master_and_what_they_show_must_be_durable,),
     ),
     (a_word_counts_from_when_it_is_heard, (), (rules.test_a_word_that_waited_counts_from_when_it_left,)),
-    (frames_of_any_master_pass, (63, 163), (rules.test_frames_of_a_master_wait_until_it_is_followed,)),
+    (frames_of_any_master_pass, (), (rules.test_frames_of_a_master_wait_until_it_is_followed,)),
     (a_retry_is_another_request, (1, 5), ()),
 )
 """What is planted, the seeds that show it, the unit tests that show it."""

@@ -23,10 +23,15 @@ class Attention:
     grace_until_ms: int
     look_ms: int = NEVER_MS
 
-    def comes(self, now_ms: int) -> None:
-        """Somebody comes, a timer or a message: more than a beat late it was starved, and listens for one more."""
-        if now_ms - min(self.due_ms, self.look_ms) > self.beat_ms:
+    def comes(self, now_ms: int) -> int:
+        """Somebody comes, a timer or a message: more than a beat late it was starved, and listens for one more.
+
+        Returns: how late.
+        """
+        late_ms = now_ms - min(self.due_ms, self.look_ms)
+        if late_ms > self.beat_ms:
             self.grace_until_ms = now_ms + self.beat_ms
+        return late_ms
 
 
 @dataclass(slots=True)

@@ -7,27 +7,46 @@ be refused: it stays away, and its vote is not asked for. Why: docs/design/009-r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
 from chelonia.ahash.group.effects import AskElection
 from chelonia.ahash.group.lease import Pace
 from chelonia.ahash.group.membership import Quorum, majority
 from chelonia.ahash.group.peer_messages import Stand
+from chelonia.core import bounds
 
 LOST_WAITS: Final = 10
 """An election that the engine tells nothing about for so many waits is taken for lost: it takes four at most."""
+STAND_BEATS: Final = 3
+"""For how many beats the word of a replica that stands for election counts."""
 SLOWER_MAX: Final = 4
 """An election waits so many times longer than the first one at most."""
 
 
-@dataclass(slots=True)
-class Stood:
-    """When a peer last said that it stands, and what it said."""
+class Standing:
+    """Who said of late that it stands, and what it said."""
 
-    at_ms: int
-    word: Stand
+    def __init__(self, beat_ms: int) -> None:
+        self._counts_ms = STAND_BEATS * beat_ms
+        self._said: dict[int, tuple[int, Stand]] = {}
+
+    def said(self, peer: int, word: Stand, now_ms: int) -> bool:
+        """`peer` stands. Returns: whether it did not before."""
+        at_ms, _ = self._said.get(peer, (now_ms - self._counts_ms, word))
+        self._said[peer] = (now_ms, word)
+        return at_ms <= now_ms - self._counts_ms
+
+    def drop(self, peer: int) -> None:
+        """Its connection is gone."""
+        self._said.pop(peer, None)
+
+    def words(self, among: Set[int], now_ms: int) -> dict[int, Stand]:
+        """What those said who stand now."""
+        since_ms = now_ms - self._counts_ms
+        return {peer: word for peer, (at_ms, word) in self._said.items() if at_ms > since_ms and peer in among}
 
 
 @dataclass(slots=True)
@@ -44,24 +63,26 @@ class Turn:
     own: int
     pace: Pace
     after_ms: int
+    run: int = 0
     lost_ms: int | None = None
     failures: int = 0
 
     @property
-    def wait_ms(self) -> int:
-        """How long the next one waits for words and for votes. The second is as quick as the first."""
-        return self.pace.vote_ms * min(1 << max(0, self.failures - 1), SLOWER_MAX)
+    def _slower(self) -> int:
+        """By how many times: the second is as quick as the first."""
+        return min(1 << max(0, self.failures - 1), SLOWER_MAX)
 
     def has_come(self, now_ms: int) -> bool:
         """Whether one may be asked for."""
         return now_ms >= self.after_ms and (self.lost_ms is None or now_ms >= self.lost_ms)
 
-    def take(self, sites: int, votes: int, now_ms: int) -> AskElection:
-        """Ask for one."""
+    def take(self, sites: int, votes: int, now_ms: int, extra_ms: int) -> AskElection:
+        """Ask for one. `extra_ms`: by how much leases are longer than usual, as processes wait for a processor."""
         self.failures += self.lost_ms is not None
-        self.lost_ms = now_ms + LOST_WAITS * self.wait_ms
+        wait_ms = self.pace.vote_ms * self._slower + extra_ms // 4
+        self.lost_ms = now_ms + LOST_WAITS * wait_ms
         self._rest(now_ms)
-        return AskElection(sites, votes, self.pace.mandate_ms, self.wait_ms)
+        return AskElection(sites, votes, self.pace.mandate_ms + extra_ms, wait_ms)
 
     def over(self) -> None:
         """A master came of it, whoever it is."""
@@ -74,7 +95,12 @@ class Turn:
         self._rest(now_ms)
 
     def _rest(self, now_ms: int) -> None:
+        """After one failure as short as ever; after more for a time by chance, up to a bound: candidates that come to
+        nothing together must not begin again together, nor for ever."""
         self.after_ms = now_ms + self.pace.backoff_ms * (1 + self.own)
+        if self._slower > 1:
+            longest_ms = bounds.ELECTION_REST_MS_MAX * self._slower // SLOWER_MAX
+            self.after_ms += crc32(f"{self.run} {self.own} {now_ms}".encode()) % longest_ms
 
 
 def ballot(own: int, words: Mapping[int, Stand], quorum: Quorum, *, joining: bool) -> tuple[int, int] | None:

@@ -114,13 +114,19 @@ class Trusted(msgspec.Struct, frozen=True):
     """This replica holds again what it may have acknowledged: it counts from now on."""
 
 
+class Promises(msgspec.Struct, frozen=True):
+    """Write down, before anything else is sent, that what this replica grants from now on lasts so long."""
+
+    lease_ms: int
+
+
 class WritePages(msgspec.Struct, frozen=True):
     """The master we follow makes a checkpoint soon: have the engine `write_pages`."""
 
 
 Effect = (
     Send | Process | AskElection | StepDown | Announce | OpenTerm | ProveTerm | TermOpened | TermEnded | Durable
-    | FollowerSees | Trusted | WritePages
+    | FollowerSees | Trusted | WritePages | Promises
 )  # fmt: skip
 Effects = tuple[Effect, ...]
 
@@ -135,7 +141,8 @@ class PeerStatus(msgspec.Struct, frozen=True):
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
     """For status and metrics. `master` None: none is known. `lease_ms`: left of our own lease, 0 without; `vouched`:
-    our newest commit of a term proven open."""
+    our newest commit of a term proven open; `parted`: replicas that acknowledged what we lack, and lack what we did;
+    `terms_begun`: masterships of this process; `stretch`: how many times as long as usual our leases are to last."""
 
     role: Role
     master: int | None
@@ -148,3 +155,6 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     membership: int
     vouched: Vouched
     peers: tuple[PeerStatus, ...]
+    parted: tuple[int, ...] = ()
+    terms_begun: int = 0
+    stretch: int = 1

@@ -39,6 +39,7 @@ class Pace:
             along.
         stuck_ms: a master whose oldest commit waits so long under a live lease steps down: something is wrong that a
             new term may cure.
+        round_trip_ms: the distance that they are made for.
         announce_ms: a follower that is not synchronised announces itself again after so long.
     """
 
@@ -51,6 +52,7 @@ class Pace:
     backoff_ms: int = 10
     tell_ms: int = 5
     stuck_ms: int = 3000
+    round_trip_ms: int = bounds.ROUND_TRIP_MS
     announce_ms: int = 2000
 
     def __post_init__(self) -> None:
@@ -72,42 +74,59 @@ class Pace:
             dead_ms=near.dead_ms + 3 * far_ms // 2,
             vote_ms=near.vote_ms + 3 * far_ms // 2,
             stuck_ms=near.stuck_ms + 10 * far_ms,
+            round_trip_ms=round_trip_ms,
         )
 
     @property
     def held_ms(self) -> int:
         """How long a master's lease lasts from the stamp echoed."""
-        return self.lease_ms * (1000 - MARGIN_PER_MILLE) // 1000
+        return held_for(self.lease_ms)
+
+    @property
+    def longest_ms(self) -> int:
+        """How long an echo may bind at most."""
+        return self.lease_ms * bounds.LEASE_STRETCH_MAX
+
+
+def held_for(lease_ms: int) -> int:
+    """How long a master counts on an echo that binds its sender for `lease_ms`."""
+    return lease_ms * (1000 - MARGIN_PER_MILLE) // 1000
 
 
 class Lease:
-    """The lease of one term: the newest stamp that each follower echoed. `own`, the master, has always just echoed."""
+    """The lease of one term: until when each follower is bound, as its echoes say. `own`, the master, always is.
+
+    Each binds itself for as long as it says, and longer than usual where it is asked to: so followers that are bound
+    for different times make one lease, which ends before the first of those who make a majority is free.
+    """
 
     def __init__(self, own: int, pace: Pace, quorum: Quorum) -> None:
-        self._held_ms = pace.held_ms
+        self._usual_ms, self._longest_ms = pace.lease_ms, pace.longest_ms
         self._quorum = quorum
-        self._echoed = {own: _JUST_NOW}
-        self._stamp = quorum.agreed(self._echoed)
+        self._bound = {own: NEVER_MS}
+        self._until = quorum.agreed(self._bound)
 
-    def echoed(self, replica: int, sent_ms: int) -> None:
-        """Register the echo of a beat that we sent at `sent_ms`, our clock."""
-        if sent_ms > self._echoed.get(replica, -1):
-            self._echoed[replica] = sent_ms
-            self._stamp = self._quorum.agreed(self._echoed)
+    def echoed(self, replica: int, sent_ms: int, lease_ms: int = 0) -> bool:
+        """Register the echo of a beat that we sent at `sent_ms`, our clock. Returns: whether the lease lasts longer."""
+        until_ms = sent_ms + held_for(max(lease_ms, self._usual_ms))
+        if until_ms <= self._bound.get(replica, -1):
+            return False
+        self._bound[replica] = until_ms
+        before, self._until = self._until, self._quorum.agreed(self._bound)
+        return self._until != before
 
     def would_hold(self, quorum: Quorum, among: Collection[int], now_ms: int) -> bool:
         """Whether the lease would be live if it were counted by another quorum, and by echoes of these alone."""
-        stamp = quorum.agreed({replica: sent_ms for replica, sent_ms in self._echoed.items() if replica in among})
-        return stamp is not None and now_ms < min(stamp, now_ms) + self._held_ms
+        until_ms = quorum.agreed({replica: until_ms for replica, until_ms in self._bound.items() if replica in among})
+        return until_ms is not None and now_ms < until_ms
 
     def decide_by(self, quorum: Quorum) -> None:
         """Count by another quorum from now on."""
         self._quorum = quorum
-        self._stamp = quorum.agreed(self._echoed)
+        self._until = quorum.agreed(self._bound)
 
     def until(self, now_ms: int) -> int | None:
-        """When the lease ends; None: there was none yet."""
-        return None if self._stamp is None else min(self._stamp, now_ms) + self._held_ms
-
-
-_JUST_NOW: Final = 1 << 62
+        """When the lease ends; None: there was none yet. Who is alone has it anew at every moment."""
+        if self._until == NEVER_MS:
+            return now_ms + held_for(self._usual_ms)
+        return None if self._until is None else min(self._until, now_ms + held_for(self._longest_ms))

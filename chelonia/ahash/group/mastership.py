@@ -18,11 +18,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, assert_never
 
+from msgspec.structs import astuple
+
 from chelonia.ahash.group import effects, membership, peer_messages
 from chelonia.ahash.group import log_vouching as standing
 from chelonia.ahash.group.effects import Effects, Role
+from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import Pace
-from chelonia.ahash.group.log_vouching import LogEnd, TermMark
+from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, Reached, TermMark
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame, EngineFrame, Message
 from chelonia.ahash.group.protocol import Replica
@@ -214,6 +217,8 @@ class Mastership:
         self._members_due = self._members_reading = False
         self._changed = asyncio.Event()
         self._followed: int | None = None
+        self._known = NOWHERE
+        self._parted: dict[int, Reached] = {}
         self._woken = asyncio.Event()
         self._wake_ms = 0
         self._owed, self._owed_ms = 0, Ms(0)
@@ -248,7 +253,10 @@ class Mastership:
             raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {self._own}", cause)
         now = self._clock.monotonic_ms()
         trusted = found or self._engine.trusted()
-        self.replica = Replica(self._own, record, self._pace, now, end=end, trusted=trusted)
+        notes = self._engine.notes
+        known = Reached(*notes.known)
+        remembers = Remembers(trusted, notes.run, known, self._engine.heard_term, notes.promised_ms)
+        self.replica = Replica(self._own, record, self._pace, now, end=end, remembers=remembers)
         self.go_by(record)
         self._engine.start(self._engine_tells, self._engine_sends)
         if found:
@@ -540,6 +548,11 @@ class Mastership:
             replica = self.replica
             if replica.master != self._followed:
                 self._look_at_master()
+            if replica.histories.known is not self._known:
+                self._known = replica.histories.known
+                self._engine.notes.note_known(astuple(self._known))
+            if replica.histories.parted != self._parted:
+                self._look_at_histories()
             if replica.attention.due_ms < self._wake_ms:
                 self._woken.set()
         except Exception as error:
@@ -553,6 +566,22 @@ class Mastership:
         if master not in (None, self._own, self._followed):
             assert self._listener is not None
             self._listener.lost(master)
+
+    def _look_at_histories(self) -> None:
+        """Say it once of each: a person has to choose."""
+        found, known = self.replica.histories.parted, self.replica.histories.known
+        for peer, theirs in sorted(found.items()):
+            if peer not in self._parted:
+                _LOG.error(
+                    "replicas %d and %d have two histories: what was acknowledged here (to commit %d of term %d) is "
+                    "not there, what was there (to commit %d of term %d) not here: the disks of one were put back from "
+                    "old copies. Neither follows the other, nothing of either is lost: choose one "
+                    "(docs/operate/ahash-replicas.md, Two histories)",
+                    self._own, peer, known.sequence, known.term, theirs.sequence, theirs.term,
+                )  # fmt: skip
+        for peer in self._parted.keys() - found.keys():
+            _LOG.info("replicas %d and %d are of one history again", self._own, peer)
+        self._parted = dict(found)
 
     def _carry_out(self, effect: effects.Effect) -> None:
         match effect:
@@ -585,6 +614,8 @@ class Mastership:
                 self._ended(term)
             case effects.WritePages():
                 self._engine.write_pages()
+            case effects.Promises(lease_ms):
+                self._engine.notes.promise(lease_ms)
             case effects.Trusted():
                 _LOG.info("replica %d holds again what it may have acknowledged", self._own)
             case _:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Final, assert_never
 
 import msgspec
+from msgspec.structs import astuple
 
-from chelonia.ahash.group.log_vouching import Vouched
+from chelonia.ahash.group.log_vouching import Reached, Vouched
 from chelonia.ahash.store.replicated_port import Token
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Version of these messages, told in `Hello`; a peer of another one is refused."""
 
 
@@ -53,6 +54,7 @@ class Beat(msgspec.Struct, frozen=True):
         term, first, base: the term, the sequence of its first commit, and what its log vouched for before it.
         durable: sequence up to which all is durable; 0: the term is not open.
         head: sequence of the last commit.
+        lease_ms: how long an echo of it is to bind, if longer than usual: processes have to wait for the processor.
     """
 
     sent_ms: int
@@ -61,6 +63,7 @@ class Beat(msgspec.Struct, frozen=True):
     base: Vouched
     durable: int
     head: int
+    lease_ms: int = 0
 
 
 class Ack(msgspec.Struct, frozen=True):
@@ -73,13 +76,15 @@ class Ack(msgspec.Struct, frozen=True):
 class Echo(msgspec.Struct, frozen=True):
     """A follower's answer to a beat: it is bound for a lease. Repeats its last ack of this term, should it be lost.
 
-    `trusted` False: this replica has lost what it held and is not synchronised yet; nothing of it counts.
+    `trusted` False: this replica has lost what it held and is not synchronised yet; nothing of it counts. `lease_ms`:
+    for how long it is bound, if longer than usual.
     """
 
     sent_ms: int
     term: int
     trusted: bool
     ack: Ack | None
+    lease_ms: int = 0
 
 
 class Stand(msgspec.Struct, frozen=True):
@@ -140,6 +145,18 @@ class CheckpointNear(msgspec.Struct, frozen=True):
     term: int
 
 
+class Past(msgspec.Struct, frozen=True):
+    """What history the sender's log is of: first on a connection, before the first beat of a term, and when it stands.
+
+    `number` rises with each of one process; `known`: the newest commit that it knows to be acknowledged; `held`: the
+    proven terms in its log, oldest first, each with its last commit, its own present one with an open end.
+    """
+
+    number: int
+    known: Reached
+    held: tuple[Reached, ...]
+
+
 Message = (
     Hello
     | EngineFrame
@@ -154,22 +171,26 @@ Message = (
     | Ping
     | Pong
     | CheckpointNear
+    | Past
 )
 
 _HELLO: Final = struct.Struct(">BHIQ16sH")
 _ENGINE: Final = struct.Struct(">BBII")
 _VOUCHED = "IIQ"
-_BEAT: Final = struct.Struct(">BQIQ" + _VOUCHED + "QQ")
+_BEAT: Final = struct.Struct(">BQIQ" + _VOUCHED + "QQH")
 _TOKEN = "IIIQ"
 _ACK: Final = struct.Struct(">B" + _TOKEN)
-_ECHO: Final = struct.Struct(">BQIB" + _TOKEN)
+_ECHO: Final = struct.Struct(">BQIBH" + _TOKEN)
 _STAND: Final = struct.Struct(">BB" + _VOUCHED + "II")
 _TERM: Final = struct.Struct(">BI")
 _CALL: Final = struct.Struct(">BQ")
 _PING: Final = struct.Struct(">BQ")
+_PAST: Final = struct.Struct(">BIB")
+_REACHED: Final = struct.Struct(">IIIQ")
 
 _KINDS: Final[tuple[type, ...]] = (
     Hello, EngineFrame, Beat, Ack, Echo, Stand, Resign, CallFrame, AnswerFrame, Goodbye, Ping, Pong, CheckpointNear,
+    Past,
 )  # fmt: skip
 _KIND: Final = {kind: number for number, kind in enumerate(_KINDS, start=1)}
 """Numbers of the kinds, in order from 1; append only."""
@@ -191,12 +212,13 @@ def encode(message: Message) -> bytes:
             return _ENGINE.pack(kind, _MASTER if master else 0, term, len(control)) + control + record
         case Ack(token, sequence):
             return _ACK.pack(kind, token.term, token.file, token.offset, sequence)
-        case Beat(sent_ms, term, first, base, durable, head):
-            return _BEAT.pack(kind, sent_ms, term, first, base.term, base.replica, base.sequence, durable, head)
-        case Echo(sent_ms, term, trusted, ack):
+        case Beat(sent_ms, term, first, base, durable, head, lease_ms):
+            began = (base.term, base.replica, base.sequence)
+            return _BEAT.pack(kind, sent_ms, term, first, *began, durable, head, lease_ms)
+        case Echo(sent_ms, term, trusted, ack, lease_ms):
             flags = (_TRUSTED if trusted else 0) | (_ACKED if ack else 0)
             fields = (ack.token.term, ack.token.file, ack.token.offset, ack.sequence) if ack else _NO_ACK
-            return _ECHO.pack(kind, sent_ms, term, flags, *fields)
+            return _ECHO.pack(kind, sent_ms, term, flags, lease_ms, *fields)
         case CallFrame(id_, body) | AnswerFrame(id_, body):
             return _CALL.pack(kind, id_) + body
         case Stand(vouched, seen, unproven, voter):
@@ -208,6 +230,9 @@ def encode(message: Message) -> bytes:
             return _HELLO.pack(kind, version, replica, membership, nonce, round_trip_ms) + cluster.encode()
         case Ping(sent_us) | Pong(sent_us):
             return _PING.pack(kind, sent_us)
+        case Past(number_, known, held):
+            reached = (_REACHED.pack(*astuple(each)) for each in (known, *held))
+            return _PAST.pack(kind, number_, len(held)) + b"".join(reached)
         case Goodbye(reason):
             return bytes((kind,)) + reason.encode()
         case _:
@@ -255,8 +280,8 @@ def _read_engine(data: bytes) -> EngineFrame:
 
 
 def _read_beat(data: bytes) -> Beat:
-    _, sent_ms, term, first, base_term, base_replica, base_sequence, durable, head = _BEAT.unpack(data)
-    return Beat(sent_ms, term, first, Vouched(base_term, base_replica, base_sequence), durable, head)
+    _, sent_ms, term, first, base_term, base_replica, base_sequence, *rest = _BEAT.unpack(data)
+    return Beat(sent_ms, term, first, Vouched(base_term, base_replica, base_sequence), *rest)
 
 
 def _read_ack(data: bytes) -> Ack:
@@ -265,12 +290,12 @@ def _read_ack(data: bytes) -> Ack:
 
 
 def _read_echo(data: bytes) -> Echo:
-    _, sent_ms, term, flags, *fields = _ECHO.unpack(data)
+    _, sent_ms, term, flags, lease_ms, *fields = _ECHO.unpack(data)
     acked = _flag(flags & ~_TRUSTED, _ACKED)
     if not acked and tuple(fields) != _NO_ACK:
         raise ValueError("an ack that says it is none")
     ack = Ack(Token(fields[0], fields[1], fields[2]), fields[3]) if acked else None
-    return Echo(sent_ms, term, bool(flags & _TRUSTED), ack)
+    return Echo(sent_ms, term, bool(flags & _TRUSTED), ack, lease_ms)
 
 
 def _read_stand(data: bytes) -> Stand:
@@ -307,6 +332,14 @@ def _read_checkpoint_near(data: bytes) -> CheckpointNear:
     return CheckpointNear(_TERM.unpack(data)[1])
 
 
+def _read_past(data: bytes) -> Past:
+    known, *held = (Reached(*fields) for fields in _REACHED.iter_unpack(data[_PAST.size :]))
+    _, number, count = _PAST.unpack_from(data)
+    if len(held) != count:
+        raise ValueError(f"{len(held)} terms instead of {count}")
+    return Past(number, known, tuple(held))
+
+
 def _flag(flags: int, known: int) -> bool:
     if flags & ~known:
         raise ValueError(f"unknown flags {flags:#x}")
@@ -317,7 +350,7 @@ _READERS: Final[dict[int, Callable[[bytes], Message]]] = dict(
     enumerate(
         (
             _read_hello, _read_engine, _read_beat, _read_ack, _read_echo, _read_stand, _read_resign, _read_call,
-            _read_answer, _read_goodbye, _read_ping, _read_pong, _read_checkpoint_near,
+            _read_answer, _read_goodbye, _read_ping, _read_pong, _read_checkpoint_near, _read_past,
         ),
         start=1,
     )

@@ -11,12 +11,12 @@ docs/design/009-replication.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final, assert_never
+from collections.abc import Iterable
+from typing import assert_never
 
 from chelonia.ahash.group import membership as records
 from chelonia.ahash.group.attention import Attention, Word
-from chelonia.ahash.group.candidacy import Stood, Turn, ballot
+from chelonia.ahash.group.candidacy import Standing, Turn, ballot
 from chelonia.ahash.group.effects import (
     Admission,
     Announce,
@@ -27,6 +27,7 @@ from chelonia.ahash.group.effects import (
     OpenTerm,
     PeerStatus,
     Process,
+    Promises,
     ProveTerm,
     ReplicaStatus,
     Role,
@@ -37,11 +38,25 @@ from chelonia.ahash.group.effects import (
     Trusted,
     WritePages,
 )
-from chelonia.ahash.group.following import Following, Held
+from chelonia.ahash.group.following import Following, HeldFrames
+from chelonia.ahash.group.grant import Grant
+from chelonia.ahash.group.histories import Histories, Remembers
 from chelonia.ahash.group.lease import NEVER_MS, Lease, Pace
 from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched, may_join
 from chelonia.ahash.group.membership import Membership, Quorum
-from chelonia.ahash.group.peer_messages import Ack, Beat, CheckpointNear, Echo, EngineFrame, Message, Resign, Stand
+from chelonia.ahash.group.peer_messages import (
+    Ack,
+    Beat,
+    CheckpointNear,
+    Echo,
+    EngineFrame,
+    Message,
+    Past,
+    Resign,
+    Stand,
+)
+from chelonia.ahash.group.reign import Reign
+from chelonia.ahash.group.strain import Strain
 from chelonia.ahash.group.watermark import Watermark
 from chelonia.ahash.store.replicated_port import (
     CheckpointDue,
@@ -57,46 +72,7 @@ from chelonia.ahash.store.replicated_port import (
     Refilling,
     WantElection,
 )
-from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-
-STAND_BEATS: Final = 3
-"""For how many beats the word of a replica that stands for election counts."""
-
-
-@dataclass(slots=True)
-class _Reign:
-    """Our own term. From `may_tell_ms` on what is durable is told by a message of its own, if no frame took it."""
-
-    mark: TermMark
-    watermark: Watermark
-    lease: Lease
-    began_ms: int
-    joined: bool = False
-    opened_ms: int | None = None
-    beat_due_ms: int = 0
-    may_tell_ms: int = 0
-    told: int = 0
-    announced: int = 0
-    told_with_frames: bool = False
-    refused: set[int] = field(default_factory=set)
-    acked: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def term(self) -> int:
-        return self.mark.term
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return (self.mark.term, self.mark.replica)
-
-    def look_due_ms(self, now_ms: int) -> int:
-        """When that is looked at; once more after frames took it along, so that what follows them need wake nobody."""
-        due = now_ms < self.may_tell_ms and (self.told_with_frames or self.announced < self.told)
-        return self.may_tell_ms if due else NEVER_MS
-
-    def waiting_since(self) -> int | None:
-        return self.began_ms if self.opened_ms is None else self.watermark.waiting_since()
 
 
 class Replica:
@@ -107,38 +83,41 @@ class Replica:
         membership: the newest record in our log (or, for a log without one, the one we were set up with).
         pace: the periods.
         end: where our log ends, read from the store after recovery.
-        trusted: whether the log holds all that we ever acknowledged (`ReplicatedEngine.trusted`).
+        remembers: what outlives processes beside the log.
     """
 
     def __init__(
-        self, own: int, membership: Membership, pace: Pace, now_ms: int, *, end: LogEnd, trusted: bool
+        self, own: int, membership: Membership, pace: Pace, now_ms: int, *, end: LogEnd, remembers: Remembers
     ) -> None:
         self._own = own
         self._set_membership(membership)
         self._pace = pace
-        self._trusted = trusted
+        self._trusted = remembers.trusted
         self._vouched = end.vouched
         self._unproven = end.unproven
         self._newest = end.newest
+        self.histories = Histories(own, remembers.run, end, remembers.known)
         self._connected: set[int] = set()
-        self._reign: _Reign | None = None
+        self._reign: Reign | None = None
         self._engine_master = False
+        self._engine_term = remembers.engine_term
         self._engine_follows: tuple[int, int] | None = None
         self._engine_ready = False
         self._following: Following | None = None
         self._flushed: Ack | None = None
-        # A crash forgets what was granted: behave as if one grant had been given just before it. Only a group that
-        # never had another member cannot have a master elsewhere.
-        alone = membership.number == 1 and membership.replicas == (own,)
-        self._bound_until_ms = now_ms if alone else now_ms + pace.lease_ms
-        self._trust_after_ms = now_ms + pace.lease_ms
-        self._stood: dict[int, Stood] = {}
+        alone = membership.number == 1 and membership.replicas == (own,)  # nobody can be master elsewhere
+        self._grant = Grant(pace, remembers.promised_ms, now_ms, alone=alone)
+        # What was granted was written down on the disk that is lost.
+        self._trust_after_ms = now_ms if remembers.trusted else now_ms + pace.longest_ms
+        self._stood = Standing(pace.beat_ms)
         self._stand_due_ms = now_ms
-        self._turn = Turn(own, pace, now_ms)
+        self._turn = Turn(own, pace, now_ms, remembers.run)
+        self._strain = Strain(pace)
+        self._terms_begun = 0
         self._wanted_until_ms = now_ms
         self.attention = Attention(pace.beat_ms, now_ms, now_ms)
         self._heard = Word(now_ms)
-        self._held: dict[int, Held] = {}
+        self._held = HeldFrames()
         self._effects: list[Effect] = []
 
     # ------------------------------------------------------------------------------------------------------ questions
@@ -202,7 +181,7 @@ class Replica:
         if self._reign is None or self._reign.opened_ms is None:
             return False
         since = self._reign.watermark.waiting_since()
-        return since is None or now_ms - since < self._pace.lease_ms
+        return since is None or now_ms - since < self._pace.lease_ms + self._strain.extra_ms(now_ms)
 
     def may_read_here(self, now_ms: int) -> bool:
         """Whether reads without a claim to be newest are answered here; their answer still waits for `covers`."""
@@ -215,7 +194,7 @@ class Replica:
 
     def admits(self, peer: int, frame: EngineFrame, now_ms: int) -> Admission:
         """What `received` will do with an engine frame of `peer` now."""
-        if peer not in self._members:
+        if peer not in self._members or peer in self.histories.parted:
             return Admission.DROP
         if self._engine_master:
             if frame.master:
@@ -225,7 +204,7 @@ class Replica:
         if frame.master:
             followed = found is not None and found.key == (frame.term, peer)
             return Admission.PASS if followed else Admission.HOLD
-        if now_ms < self._bound_until_ms and (found is None or found.master != peer):
+        if now_ms < self._grant.until_ms and (found is None or found.master != peer):
             return Admission.DROP
         return Admission.PASS
 
@@ -250,6 +229,9 @@ class Replica:
             membership=self._membership.number,
             vouched=self._vouched,
             peers=tuple(peers),
+            parted=tuple(sorted(self.histories.parted)),
+            terms_begun=self._terms_begun,
+            stretch=self._strain.stretch(now_ms),
         )
 
     # ------------------------------------------------------------------------------------------------- what happens
@@ -258,29 +240,33 @@ class Replica:
         """A connection to `peer` stands, its HELLO checked. What it acknowledged over another one is asked for anew."""
         self._lapse(now_ms)
         self._connected.add(peer)
-        self._held.pop(peer, None)
+        self._held.drop(peer)
         self._effects.append(Announce(peer))
+        self.histories.connected(peer)
+        self._tell_past((peer,))
         if self._reign is not None:
             self._reign.watermark.forget(peer)
             self._reign.acked.pop(peer, None)
-            self._send(peer, self._beat(self._reign, now_ms))
+            self._send(peer, self._reign.beat(now_ms, self._strain.lease_ms(now_ms)))
         elif self._stands(now_ms):
-            self._send(peer, self._word())
+            self._say_word(peer)
         return self._done(now_ms)
 
     def disconnected(self, peer: int, now_ms: int) -> Effects:
         """The connection to `peer` is gone."""
         self._lapse(now_ms)
         self._connected.discard(peer)
-        self._stood.pop(peer, None)
-        self._held.pop(peer, None)
+        self._stood.drop(peer)
+        self._held.drop(peer)
         return self._done(now_ms)
 
     def received(self, peer: int, message: Message, now_ms: int) -> Effects:
         """`peer` said `message`. Only of members; HELLO, calls and goodbyes are the shell's."""
         self._lapse(now_ms)
-        if peer in self._members:
+        if peer in self._members and (peer not in self.histories.parted or isinstance(message, Past)):
             match message:
+                case Past():
+                    self.histories.heard(peer, message, counts=self._trusted)
                 case EngineFrame():
                     self._engine_frame(peer, message, now_ms)
                 case Beat():
@@ -288,7 +274,7 @@ class Replica:
                 case Ack():
                     self._acked(peer, message)
                 case Echo():
-                    self._echoed(peer, message)
+                    self._echoed(peer, message, now_ms)
                 case Stand():
                     self._stood_by(peer, message, now_ms)
                 case Resign(term):
@@ -325,6 +311,7 @@ class Replica:
                         self._send(peer, CheckpointNear(self._reign.term))
             case Demoted():
                 self._engine_master = False
+                self._turn.failed(now_ms)
                 self._end_reign("the engine was demoted", step_down=False)
             case WantElection():
                 self._wanted_until_ms = now_ms + self._pace.beat_ms
@@ -346,16 +333,20 @@ class Replica:
         self._engine_master = True
         self._engine_follows = None
         self._turn.over()
-        self._vouched, self._unproven = end.vouched, end.unproven
+        # The engine's own record of the term stands in our log before any commit, and would win elections by itself.
+        self._vouched, self._unproven, self.histories.end = end.vouched, True, end
         reason = self._why_not_master(term, now_ms)
         self._newest = max(self._newest, (term, self._own))
+        self._engine_term = max(self._engine_term, term)
+        self._following = None
         if reason:
             self._effects.append(StepDown(reason))
             return self._done(now_ms)
-        self._following = None
-        mark = TermMark(term, self._own, end.sequence + 1, end.vouched)
+        self._terms_begun += 1
+        mark = self.histories.began(term, end)
+        self._tell_past(self._others())
         watermark = Watermark(self._own, term, mark.first, self._quorum)
-        self._reign = _Reign(mark, watermark, Lease(self._own, self._pace, self._quorum), now_ms, beat_due_ms=now_ms)
+        self._reign = Reign(mark, watermark, Lease(self._own, self._pace, self._quorum), now_ms, beat_due_ms=now_ms)
         self._effects.append(OpenTerm(mark))
         return self._done(now_ms)
 
@@ -366,17 +357,14 @@ class Replica:
 
     def may_tell(self, now_ms: int) -> bool:
         """Whether to `tell`: something became durable, and a message of its own about it is half due."""
-        reign = self._reign
-        if reign is None or reign.announced >= reign.told:
-            return False
-        return 2 * (reign.may_tell_ms - now_ms) <= self._pace.tell_ms
+        return self._reign is not None and self._reign.may_tell(now_ms, self._pace.tell_ms)
 
     def tell(self, now_ms: int) -> Effects:
         """Engine frames leave for all: what is durable by now goes along, where it `may_tell`."""
         self._lapse(now_ms)
-        if self._reign is not None and self.may_tell(now_ms):
-            self._send_beats(self._reign, now_ms, sent_ms=0)
-            self._reign.told_with_frames = True
+        if (reign := self._reign) is not None and self.may_tell(now_ms):
+            self._send_beats(reign, now_ms, sent_ms=0)
+            reign.told_with_frames = True
         return self._done(now_ms)
 
     def resign(self, reason: str, now_ms: int) -> Effects:
@@ -428,7 +416,7 @@ class Replica:
         self._quorum: Quorum = membership.quorum
         self._votes = self._own in self._quorum.voters()
 
-    def _need_open_term(self) -> _Reign:
+    def _need_open_term(self) -> Reign:
         if self._reign is None or self._reign.opened_ms is None:
             raise CheloniaError(Kind.UNAVAILABLE, "membership", "", "this replica is not the master: ask the master")
         return self._reign
@@ -446,20 +434,16 @@ class Replica:
             return "this replica lost what it had acknowledged and is not synchronised"
         if not self._votes:
             return "this replica has no vote"
-        if now_ms < self._bound_until_ms:
+        if now_ms < self._grant.until_ms:
             return "the election is older than our grant to another master"
         if (term, self._own) <= self._newest:
             return f"term {term} is not newer than term {self._newest[0]} of replica {self._newest[1]}"
-        return ""
+        return self.histories.who_is_ahead(self._others())
 
     def _lease_until(self, now_ms: int) -> int:
         """When our lease ends; without one, before all time."""
         until = self._reign.lease.until(now_ms) if self._reign is not None else None
         return until if until is not None else -NEVER_MS
-
-    def _beat(self, reign: _Reign, sent_ms: int) -> Beat:
-        mark, watermark = reign.mark, reign.watermark
-        return Beat(sent_ms, mark.term, mark.first, mark.base, reign.told, watermark.last)
 
     def _committed(self, event: Committed, now_ms: int) -> None:
         reign = self._reign
@@ -476,12 +460,13 @@ class Replica:
             reign.watermark.acked(peer, ack.token)
             reign.acked[peer] = max(ack.sequence, reign.acked.get(peer, 0))
 
-    def _echoed(self, peer: int, echo: Echo) -> None:
+    def _echoed(self, peer: int, echo: Echo, now_ms: int) -> None:
         reign = self._reign
         if reign is None or echo.term != reign.term or not echo.trusted:
             return
         reign.refused.discard(peer)
-        reign.lease.echoed(peer, echo.sent_ms)
+        if reign.lease.echoed(peer, echo.sent_ms, echo.lease_ms):
+            self._strain.late(now_ms - echo.sent_ms - self._pace.round_trip_ms, now_ms)
         if echo.ack is not None:
             self._acked(peer, echo.ack)
 
@@ -489,8 +474,8 @@ class Replica:
         """What a master owes at any moment: open its term, tell the watermark, beat, or give up."""
         reign = self._reign
         assert reign is not None
-        if reign.refused and reign.opened_ms is None and not self._quorum.reached(self._agreeing(reign)):
-            self._end_reign(f"replicas {sorted(reign.refused)} may not join", step_down=True)
+        if reign.opened_ms is None and (reason := self._why_not_joined(reign)):
+            self._end_reign(reason, step_down=True)
             return
         durable = reign.watermark.durable
         if reign.opened_ms is None and durable and now_ms < self._lease_until(now_ms):
@@ -498,13 +483,14 @@ class Replica:
         if reign.opened_ms is not None and reign.told < durable:
             reign.told = durable
             self._effects.append(Durable(reign.term, durable))
+            self._know(reign.mark, durable)
         if now_ms >= reign.beat_due_ms:
             reign.beat_due_ms = now_ms + self._pace.beat_ms
             self._send_beats(reign, now_ms, sent_ms=now_ms)
         elif reign.announced < reign.told and now_ms >= reign.may_tell_ms:
             self._send_beats(reign, now_ms, sent_ms=0)
 
-    def _open(self, reign: _Reign, durable: int, now_ms: int) -> None:
+    def _open(self, reign: Reign, durable: int, now_ms: int) -> None:
         """A majority holds the first commit under our lease. Until it holds a second one too, which proves that, an
         older log might still be followed: what it alone has must not come back after we answered without it.
         """
@@ -516,12 +502,14 @@ class Replica:
             self._turn.failures = 0
             self._effects.append(TermOpened(reign.term))
 
-    def _agreeing(self, reign: _Reign) -> list[int]:
-        return [voter for voter in self._quorum.voters() if voter not in reign.refused]
+    def _why_not_joined(self, reign: Reign) -> str:
+        if reign.refused and not self._quorum.reached(set(self._quorum.voters()) - reign.refused):
+            return f"replicas {sorted(reign.refused)} may not join"
+        return self.histories.who_is_ahead(self._others())
 
-    def _send_beats(self, reign: _Reign, now_ms: int, *, sent_ms: int) -> None:
+    def _send_beats(self, reign: Reign, now_ms: int, *, sent_ms: int) -> None:
         reign.announced, reign.told_with_frames, reign.may_tell_ms = reign.told, False, now_ms + self._pace.tell_ms
-        beat = self._beat(reign, sent_ms)
+        beat = reign.beat(sent_ms, self._strain.lease_ms(now_ms) if sent_ms else 0)
         for peer in self._others():
             self._send(peer, beat)
 
@@ -530,6 +518,7 @@ class Replica:
         if reign is None:
             return
         self._reign = None
+        self.histories.ended(reign.watermark.last)
         self._effects.append(TermEnded(reign.term, reason))
         for peer in self._others():
             self._send(peer, Resign(reign.term))
@@ -550,37 +539,46 @@ class Replica:
         if beat.durable > found.durable:
             found.durable, self._turn.failures = beat.durable, 0
             self._effects.append(FollowerSees(peer, beat.term, beat.durable))
+            self._learn(found)
         self._count_again_at_head()
         self._regain(found, now_ms)
         if beat.sent_ms:
             self._heard.heard(beat.sent_ms, now_ms)
-            self._bound_until_ms = now_ms + self._pace.lease_ms
-            self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, self._flushed if self._trusted else None))
+            self._echo(peer, beat, now_ms)
+
+    def _echo(self, peer: int, beat: Beat, now_ms: int) -> None:
+        """Bind ourselves for as long as we are asked to: never for less than usual, nor less than we are bound."""
+        lease_ms, told = self._grant.asked(beat.lease_ms, now_ms)
+        if told:
+            self._effects.append(Promises(lease_ms))
+        ack = self._flushed if self._trusted else None
+        self._send(peer, Echo(beat.sent_ms, beat.term, self._trusted, ack, lease_ms if beat.lease_ms else 0))
 
     def _may_follow(self, peer: int, beat: Beat, now_ms: int) -> bool:
         newer = (beat.term, peer)
-        if self._engine_master or newer < self._newest or peer == self._own:
+        if self._engine_master or newer < self._seen or peer == self._own:
+            return False
+        if not self.histories.goes_on(self.histories.mark_of(peer, beat), beat.durable):
+            self._tell_past((peer,))
             return False
         if beat.durable:
             return True  # a majority joined it, so no lease and no grant of ours stands against it
-        if now_ms < self._bound_until_ms or not self._trusted:
+        if now_ms < self._grant.until_ms or not self._trusted:
             return False
         return newer == self._newest or may_join(self._vouched, beat.base, opened=False)
 
     def _follow(self, peer: int, beat: Beat, now_ms: int) -> Following:
-        found = Following(peer, beat.term, beat.first, beat.base, announce_ms=now_ms + self._pace.announce_ms)
+        found = Following(self.histories.mark_of(peer, beat), announce_ms=now_ms + self._pace.announce_ms)
         self._following = found
-        self._bound_until_ms = now_ms + self._pace.lease_ms
+        self._grant.bind(self._pace.lease_ms, now_ms)
         if self._newest != found.key:
             self._newest, self._flushed = found.key, None
             self._heard = Word(self.attention.grace_until_ms)
         self._turn.over()
         if not beat.durable:
             self._effects.append(FollowerSees(peer, beat.term, 0))
-        held = self._held.get(peer)
-        self._held = {}
-        if held is not None and held.term == beat.term:
-            self._effects.extend(Process(peer, frame.control, frame.record) for frame in held.frames)
+        frames = self._held.release(peer, beat.term)
+        self._effects.extend(Process(peer, frame.control, frame.record) for frame in frames)
         return found
 
     def _refuse(self, peer: int, beat: Beat, now_ms: int) -> None:
@@ -589,8 +587,8 @@ class Replica:
         if reign is not None:
             if beat.durable and (beat.term, peer) > reign.key:
                 self._end_reign(f"replica {peer} has opened term {beat.term}", step_down=True)
-        elif self._following is None and now_ms >= self._bound_until_ms and not self._engine_master:
-            self._send(peer, self._word())
+        elif self._following is None and now_ms >= self._grant.until_ms and not self._engine_master:
+            self._say_word(peer)
 
     @property
     def _ready(self) -> bool:
@@ -611,12 +609,24 @@ class Replica:
 
     def _acknowledge(self, found: Following, ack: Ack) -> None:
         if ack.sequence >= found.first:
-            self._remember(TermMark(found.term, found.master, found.first, found.base), ack.sequence)
+            self._remember(found.mark, ack.sequence)
+            self._learn(found)
         self._send(found.master, ack)
+
+    def _learn(self, found: Following) -> None:
+        """What we hold of what its master told to be durable is acknowledged."""
+        if self._trusted and self._flushed is not None:
+            self._know(found.mark, min(found.durable, self._flushed.sequence))
+
+    def _know(self, mark: TermMark, sequence: int) -> None:
+        if self.histories.knows(mark, sequence):
+            self._tell_past(self._others())
 
     def _remember(self, mark: TermMark, sequence: int) -> None:
         """Our log reaches `sequence` in this term: never follow anybody who began with less."""
         end = LogEnd(mark, sequence)
+        if self._reign is None:
+            self.histories.end = end
         self._vouched = max(self._vouched, end.vouched)
         self._unproven = end.unproven
 
@@ -637,7 +647,7 @@ class Replica:
         """Count again once we hold all that the master had after we were synchronised.
 
         All we ever acknowledged is in it: its term is open, or it began with all that we vouched for when we joined.
-        Not before a lease has passed since our start: what we promised before we lost our disk has lapsed by then.
+        Not before the longest lease has passed since our start: what we promised before we lost our disk has lapsed.
         """
         if self._trusted or found.need is None or now_ms < self._trust_after_ms:
             return
@@ -651,7 +661,7 @@ class Replica:
         found = self._following
         if found is not None and (found.master, found.term) == (peer, term):
             self._following = None
-            self._bound_until_ms = now_ms
+            self._grant.until_ms = now_ms
             self._stand_due_ms = now_ms
 
     def _obeying(self, now_ms: int) -> None:
@@ -670,17 +680,29 @@ class Replica:
         Not whether we vote: our record may be older than that of those who need our word.
         """
         free = self._reign is None and not self._engine_master and self._following is None
-        return free and self._trusted and now_ms >= self._bound_until_ms
+        return free and self._trusted and now_ms >= self._grant.until_ms
+
+    def _tell_past(self, peers: Iterable[int]) -> None:
+        for peer in peers:
+            if (past := self.histories.to_tell(peer, counts=self._trusted)) is not None:
+                self._send(peer, past)
+
+    def _say_word(self, peer: int) -> None:
+        self._tell_past((peer,))
+        self._send(peer, self._word())
 
     def _word(self) -> Stand:
-        return Stand(self._vouched, self._newest, self._unproven, self._votes)
+        return Stand(self._vouched, self._seen, self._unproven, self._votes)
+
+    @property
+    def _seen(self) -> tuple[int, int]:
+        """Nobody older can be followed: by us, or by our engine, which a vote may have told of a newer term."""
+        return max(self._newest, (self._engine_term, 0))
 
     def _stood_by(self, peer: int, word: Stand, now_ms: int) -> None:
         reign = self._reign
-        before = self._stood.get(peer)
-        if self._following is None and (before is None or before.at_ms <= self._stale_since(now_ms)):
+        if self._stood.said(peer, word, now_ms) and self._following is None:
             self._stand_due_ms = now_ms
-        self._stood[peer] = Stood(now_ms, word)
         if reign is not None:
             if reign.opened_ms is None and (word.vouched > reign.mark.base or word.seen > reign.key):
                 reign.refused.add(peer)
@@ -692,45 +714,31 @@ class Replica:
         if now_ms >= self._stand_due_ms:
             self._stand_due_ms = now_ms + self._pace.beat_ms
             for peer in self._others():
-                self._send(peer, self._word())
+                self._say_word(peer)
         if self._turn.has_come(now_ms):
-            joining = now_ms < self._wanted_until_ms
-            found = ballot(self._own, self._words(now_ms), self._quorum, joining=joining)
+            joining = now_ms < self._wanted_until_ms and not self.histories.parted
+            among = set(self._quorum.voters()) - self.histories.parted.keys()
+            words = {**self._stood.words(among, now_ms), self._own: self._word()}
+            found = ballot(self._own, words, self._quorum, joining=joining)
             if found is not None:
-                self._effects.append(self._turn.take(*found, now_ms))
-
-    def _stale_since(self, now_ms: int) -> int:
-        return now_ms - STAND_BEATS * self._pace.beat_ms
-
-    def _words(self, now_ms: int) -> dict[int, Stand]:
-        since_ms = self._stale_since(now_ms)
-        voters = self._quorum.voters()
-        words = {peer: stood.word for peer, stood in self._stood.items() if stood.at_ms > since_ms and peer in voters}
-        words[self._own] = self._word()
-        return words
+                self._effects.append(self._turn.take(*found, now_ms, self._strain.extra_ms(now_ms)))
 
     # --------------------------------------------------------------------------------------------------- engine frames
 
     def _engine_frame(self, peer: int, frame: EngineFrame, now_ms: int) -> None:
         match self.admits(peer, frame, now_ms):
             case Admission.PASS:
+                self._engine_term = max(self._engine_term, frame.term)
+                if self._following is not None and self._following.term < self._engine_term:
+                    self._following, self._stand_due_ms = None, now_ms  # of its term the engine takes nothing more
                 self._effects.append(Process(peer, frame.control, frame.record))
             case Admission.HOLD:
-                self._hold(peer, frame)
+                self._held.hold(peer, frame)
             case Admission.DROP:
                 if self._reign is not None and frame.term > self._reign.term:
                     self._overtaken(self._reign, peer, frame.term, now_ms)
 
-    def _hold(self, peer: int, frame: EngineFrame) -> None:
-        held = self._held.get(peer)
-        if held is None or held.term != frame.term:
-            held = self._held[peer] = Held(frame.term)
-        held.frames.append(frame)
-        held.size += len(frame.control) + len(frame.record)
-        if len(held.frames) > bounds.HELD_FRAMES_MAX or held.size > bounds.HELD_BYTES_MAX:
-            del self._held[peer]
-
-    def _overtaken(self, reign: _Reign, peer: int, term: int, now_ms: int) -> None:
+    def _overtaken(self, reign: Reign, peer: int, term: int, now_ms: int) -> None:
         """A follower has seen a newer term than ours, so it cannot follow us: only a term above it brings it back."""
         if reign.opened_ms is not None and now_ms - reign.opened_ms >= self._pace.lease_ms:
             self._end_reign(f"replica {peer} has seen term {term}: a term above it is needed", step_down=True)
@@ -750,29 +758,29 @@ class Replica:
         if self._reign is not None:
             return min(self._reign.beat_due_ms, self._reign.look_due_ms(now_ms))
         if self._following is not None:
-            lapse_ms = max(self._bound_until_ms, self.attention.grace_until_ms)
+            lapse_ms = max(self._grant.until_ms, self.attention.grace_until_ms)
             return lapse_ms if self._ready else min(lapse_ms, self._following.announce_ms)
         if not self._trusted or self._engine_master:
             return NEVER_MS
-        return max(self._bound_until_ms, self._stand_due_ms)
+        return max(self._grant.until_ms, self._stand_due_ms)
 
     def _lapse(self, now_ms: int) -> None:
         """Let time end what it ends, before anything that arrives late can prolong it."""
         reign = self._reign
-        self.attention.comes(now_ms)
+        self._strain.late(self.attention.comes(now_ms), now_ms)
         if reign is not None:
             waiting_ms = reign.waiting_since()
             if self._is_deserted(reign, now_ms):
                 self._end_reign("no majority answers", step_down=True)
-            elif waiting_ms is not None and now_ms - waiting_ms >= self._pace.stuck_ms:
+            elif waiting_ms is not None and now_ms - waiting_ms >= self._strain.stuck_ms(now_ms):
                 self._end_reign("a majority answers but does not acknowledge", step_down=True)
-        elif self._following is not None and now_ms >= max(self._bound_until_ms, self.attention.grace_until_ms):
+        elif self._following is not None and now_ms >= max(self._grant.until_ms, self.attention.grace_until_ms):
             self._following = None
             self._stand_due_ms = now_ms
 
-    def _is_deserted(self, reign: _Reign, now_ms: int) -> bool:
+    def _is_deserted(self, reign: Reign, now_ms: int) -> bool:
         """Whether a majority is silent. Who had no time to listen listens first, unless it has been far too long."""
-        silent_ms = now_ms - max(reign.began_ms, self._lease_until(now_ms)) - self._pace.dead_ms
+        silent_ms = now_ms - max(reign.began_ms, self._lease_until(now_ms)) - self._strain.dead_ms(now_ms)
         return silent_ms >= 0 and (now_ms >= self.attention.grace_until_ms or silent_ms >= self._pace.stale_ms)
 
     def _done(self, now_ms: int) -> Effects:

@@ -217,6 +217,8 @@ class ReplicatedAHash:
             round_trip_ms=parts.settings.round_trip_ms,
             vouched_term=found.vouched.term,
             vouched_sequence=found.vouched.sequence,
+            terms_begun=found.terms_begun,
+            lease_stretch=found.stretch,
         )
 
     def _views(self, found: ReplicaStatus) -> tuple[ReplicaView, ...]:
@@ -226,7 +228,9 @@ class ReplicatedAHash:
         for member in self._mastership.replica.membership.members:
             peer = peers.get(member.replica)
             role, lag = "follower" if member.voter else "learner", -1
-            if member.replica == found.master:
+            if member.replica in found.parted:
+                role = "parted"
+            elif member.replica == found.master:
                 role, lag = "master", 0
             elif member.replica == own:
                 lag = max(0, found.head - found.durable) if found.master else -1

@@ -111,12 +111,48 @@ Send = Callable[[int | None, bytes, bytes], None]
 """Send (control, record) to a replica, None for all. Called on any thread, returns at once, may drop."""
 
 
+class Notes(Protocol):
+    """What a replica writes down beside its log, in the event loop, and what outlives its process.
+
+    Attributes:
+        run: a number that no other process of any replica has.
+    """
+
+    run: int
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """What `note_known` was last called with; zeros: never."""
+        ...
+
+    def note_known(self, known: tuple[int, ...]) -> None:
+        """Write down (term, replica, run, sequence) of a commit that is acknowledged. Not a system call."""
+        ...
+
+    @property
+    def promised_ms(self) -> int:
+        """What `promise` was last called with; 0: never."""
+        ...
+
+    def promise(self, lease_ms: int) -> None:
+        """Write down how long grants last from now on, on stable storage. Raises: OSError."""
+        ...
+
+
 class ReplicatedEngine(Store, Protocol):
     """A `Store` that is one of a group. Commands return at once and are carried out in order by the engine's threads.
 
+    `heard_term`: the newest term that it had heard of before it was opened: of older ones it takes nothing.
     `commit` is that of `Store` with local syncing only: it raises UNAVAILABLE where we are not master. `get`, `scan`
     may raise UNAVAILABLE while the replica synchronises.
     """
+
+    heard_term: int
+
+    @property
+    def notes(self) -> Notes:
+        """What is written down beside the log."""
+        ...
 
     def start(self, events: Callable[[Event], None], send: Send) -> None:
         """Begin as a follower. Called once; `events` and `send` are called on any thread."""

@@ -88,6 +88,7 @@ async def _status(session: Session) -> None:
     out.say(f"repair             {health.queued} queued, {health.copying} copying, {health.erasing} erasing")
     if health.held_back:
         out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
+    await verbs_ahash.tell_parted(session)
     if health.paused_by:
         out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
         out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")

@@ -39,7 +39,7 @@ async def status(session: Session) -> None:
     _show(session, best)
     for line in held(told.values()) if best.replica and best.role != "master" else ():
         session.out.say(line)
-    for line in too_far(told.values()):
+    for line in (*parted(told.values()), *too_far(told.values())):
         session.out.say(line)
     for url, found in told.items():
         _show_pages(session, url, found)
@@ -219,6 +219,34 @@ def _held(generation: int, term: int, sequence: int) -> str:
     if not generation:
         return "nothing whole: it is empty, or was being filled"
     return f"generation {generation}, term {term}, commit {sequence}"
+
+
+async def tell_parted(session: Session) -> bool:
+    """Warn where the A-Hash's replicas are of two histories. Returns: whether they are."""
+    try:
+        ahashes = session.administrator().ahashes
+    except CheloniaError:  # none is known here: other verbs do without
+        return False
+    told, _ = await ask_all(ahashes)
+    lines = parted(told.values())
+    for line in lines:
+        session.out.tell(line)
+    return bool(lines)
+
+
+def parted(told: Iterable[AHashStatus]) -> list[str]:
+    """A line for each two replicas that are of two histories, whoever of them says so."""
+    pairs = {
+        (min(found.replica, view.replica), max(found.replica, view.replica))
+        for found in told
+        for view in found.replicas
+        if view.role == "parted"
+    }
+    return [
+        f"ERROR: replicas {one} and {other} of the A-Hash have two histories: each holds acknowledged changes that the "
+        "other lacks, as old copies of disks were put back; choose one (docs/operate/ahash-replicas.md, Two histories)"
+        for one, other in sorted(pairs)
+    ]
 
 
 def too_far(told: Iterable[AHashStatus]) -> list[str]:

@@ -20,6 +20,7 @@ from chelonia_clients.client import new_call
 from chelonia_clients.output import table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
+from chelonia_clients.verbs.ahash import tell_parted
 
 PASSES_MAX: Final = 5
 """Passes of `--repair`: one to find, and some for what repairs bring to light."""
@@ -62,6 +63,8 @@ async def fsck(session: Session, arguments: Arguments, path: str) -> None:
         tally = await _pass(session, below, repair=repair)
         mended, passes = mended + tally.mended, passes + 1
     _report(session, tally, mended)
+    if await tell_parted(session):
+        session.out.exit_code = session.out.exit_code or FINDINGS_LEFT
 
 
 async def _guid_of(session: Session, path: str) -> Guid:

@@ -191,6 +191,15 @@ async def test_replicas_farther_apart_than_their_group_is_made_for_are_named_wit
     assert {result["round_trip_ms"] for result in session.results} == {100}
 
 
+async def test_two_histories_are_an_error_whoever_tells_of_them() -> None:
+    torn = replace(MASTER, replicas=(view(1, "parted", -1), view(2, "master"), view(3)))
+    session = PaperSession(a=PaperAHash(torn), b=PaperAHash(NETWORK))
+    await verbs_ahash.status(session)  # type: ignore[arg-type]
+    [line] = [line for line in session.said.getvalue().splitlines() if line.startswith("ERROR")]
+    assert "replicas 1 and 2 of the A-Hash have two histories" in line
+    assert "Two histories" in line
+
+
 async def test_an_a_hash_alone_says_so() -> None:
     session = PaperSession(a=PaperAHash(AHashStatus(Position("c", 1, 3), "master", True, 5, 9)))
     await verbs_ahash.status(session)  # type: ignore[arg-type]

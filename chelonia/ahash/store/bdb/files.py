@@ -24,8 +24,8 @@ class CommitCounter:
     Two slots of 64 bytes, written in turn and in place, each one line: `chelonia-commits 1 <generation> <sequence>
     <CRC-32 of what stands before it>`. The larger valid one counts. Written after every commit, synced the first time
     and at checkpoints: after a power loss it may be behind, never ahead. A replica counts by term instead of generation
-    (file `acked`).
-    The file is mapped: noting a number is no system call, as it happens before every acknowledgement.
+    (file `acked`), and keeps other numbers in others (`ReplicaNotes`). The file is mapped: noting a number is no system
+    call, as it happens before every acknowledgement.
     """
 
     SLOT_BYTES: Final = 64
@@ -35,8 +35,8 @@ class CommitCounter:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._next = 0
-        self.value = (0, 0)
-        found = [parse_slot(os.pread(self._file, self.SLOT_BYTES, n * self.SECTOR_BYTES)) for n in (0, 1)]
+        self.value: tuple[int, ...] = (0, 0)
+        found = [parse_slot(os.pread(self._file, self.SECTOR_BYTES, n * self.SECTOR_BYTES)) for n in (0, 1)]
         size = os.fstat(self._file).st_size
         if size < 2 * self.SECTOR_BYTES:
             os.pwrite(self._file, bytes(2 * self.SECTOR_BYTES - size), size)
@@ -46,12 +46,13 @@ class CommitCounter:
             if value is not None and value >= self.value:
                 self.value, self._next = value, 1 - slot
 
-    def note(self, generation: int, sequence: int) -> None:
+    def note(self, *numbers: int) -> None:
         """Write the number of a commit that is synced."""
-        if (generation, sequence) != self.value:
-            start, first = self._next * self.SECTOR_BYTES, self.value == (0, 0)
-            self._map[start : start + self.SLOT_BYTES] = format_slot(generation, sequence)
-            self.value, self._next = (generation, sequence), 1 - self._next
+        if numbers != self.value:
+            slot, first = format_slot(*numbers), not any(self.value)
+            start = self._next * self.SECTOR_BYTES
+            self._map[start : start + len(slot)] = slot
+            self.value, self._next = numbers, 1 - self._next
             if first:  # replicas without a witness do not vote: were it lost at all of them, there would be no master
                 self.sync()
 
@@ -68,25 +69,70 @@ class CommitCounter:
             self._file = -1
 
 
-def last_counted(path: Path) -> tuple[int, int]:
+class ReplicaNotes:
+    """What a replica writes down beside its log: `known` and `promised`, in files of those names, and `acked`.
+
+    Attributes:
+        run: tells this process from all others.
+        acked: the newest commit that it vouched for.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.run = int.from_bytes(os.urandom(4), "big") or 1
+        self.acked = CommitCounter(directory / "acked")
+        self._known = CommitCounter(directory / "known")
+        self._promised = CommitCounter(directory / "promised")
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """See `Notes`."""
+        return self._known.value if len(self._known.value) == 4 else (0, 0, 0, 0)
+
+    def note_known(self, known: tuple[int, ...]) -> None:
+        """See `Notes`: only a witness, so it is not synced at once."""
+        self._known.note(*known)
+
+    @property
+    def promised_ms(self) -> int:
+        """See `Notes`."""
+        return self._promised.value[1]
+
+    def promise(self, lease_ms: int) -> None:
+        """See `Notes`. Raises: OSError."""
+        self._promised.note(self._promised.value[0] + 1, lease_ms)
+        self._promised.sync()
+
+    def sync(self) -> None:
+        """Put the witnesses on stable storage."""
+        self.acked.sync()
+        self._known.sync()
+
+    def close(self) -> None:
+        """Release the files."""
+        for counter in (self.acked, self._known, self._promised):
+            counter.close()
+
+
+def last_counted(path: Path) -> tuple[int, ...]:
     """What a counter says, read from outside: nothing is opened or changed. (0, 0) when it says nothing."""
-    slots = (path.read_bytes()[n * CommitCounter.SECTOR_BYTES :][: CommitCounter.SLOT_BYTES] for n in (0, 1))
+    slots = (path.read_bytes()[n * CommitCounter.SECTOR_BYTES :] for n in (0, 1))
     return max((value for value in map(parse_slot, slots) if value is not None), default=(0, 0))
 
 
-def format_slot(generation: int, sequence: int) -> bytes:
+def format_slot(*numbers: int) -> bytes:
     """One slot of the counter, padded with blanks to 64 bytes."""
-    text = f"chelonia-commits 1 {generation} {sequence} "
+    text = f"chelonia-commits 1 {' '.join(map(str, numbers))} "
     return f"{text}{zlib.crc32(text.encode()):08x}\n".encode().ljust(CommitCounter.SLOT_BYTES)
 
 
-def parse_slot(data: bytes) -> tuple[int, int] | None:
-    """The (generation, sequence) of a slot, None when it is empty or damaged."""
-    words = data.split()
-    if len(words) != 5 or not (words[2].isdigit() and words[3].isdigit()):
+def parse_slot(data: bytes) -> tuple[int, ...] | None:
+    """The numbers of a slot, which ends with its line; None when it is empty or damaged."""
+    line = data.partition(b"\n")[0]
+    words = line.split()[2:-1]
+    if len(words) < 2 or not all(word.isdigit() for word in words):
         return None
-    generation, sequence = int(words[2]), int(words[3])
-    return (generation, sequence) if format_slot(generation, sequence) == data else None
+    numbers = tuple(map(int, words))
+    return numbers if format_slot(*numbers).rstrip() == line else None
 
 
 def make_private(directory: Path) -> None:

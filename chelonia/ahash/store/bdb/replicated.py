@@ -34,7 +34,7 @@ from chelonia.ahash.store.bdb.checkpoints import Checkpoints, PageWriter
 from chelonia.ahash.store.bdb.commits import Commits
 from chelonia.ahash.store.bdb.elections import Elections, Order
 from chelonia.ahash.store.bdb.environment import BdbSettings, Errors, TreeState
-from chelonia.ahash.store.bdb.files import CommitCounter, ReplicaIdentity, claim_directory, make_private, take_lock
+from chelonia.ahash.store.bdb.files import ReplicaIdentity, ReplicaNotes, claim_directory, make_private, take_lock
 from chelonia.ahash.store.bdb.frames import Frame, FrameKind, frame_kind, is_brief, is_whole, may_roll_back
 from chelonia.ahash.store.bdb.gate import Gate, OneState
 from chelonia.ahash.store.bdb.store import BdbStore
@@ -134,9 +134,10 @@ class ReplicatedStore:
         self._lock = take_lock(directory / "lock")
         try:
             claim_directory(directory / "replica", identity)
-            self._acked = CommitCounter(directory / "acked")
+            self.notes = ReplicaNotes(directory)
             with environment.opening(directory, REFILL):
                 self._elections = Elections(self._open_environment(), self._refusal, self._election_failed)
+                self.heard_term = int(self._open_env().rep_stat()["gen"])
                 self._trusted = self._find_trust()
         except BaseException:
             self._release()
@@ -362,12 +363,12 @@ class ReplicatedStore:
         self._open_tree(create=False)
         environment.clear_suspicion(self._directory, self._tree)
         self._applied = self._sequence(self._tree)
-        if self._applied < self._acked.value[1]:
+        if self._applied < self.notes.acked.value[1]:
             _LOG.warning(
                 "ahash replica %d recovered commit %d, but vouched for %d: it takes part again when synchronised",
-                self._own, self._applied, self._acked.value[1],
+                self._own, self._applied, self.notes.acked.value[1],
             )  # fmt: skip
-        return self._acked.value[0] > 0 and self._tree is not None and self._applied >= self._acked.value[1]
+        return self.notes.acked.value[0] > 0 and self._tree is not None and self._applied >= self.notes.acked.value[1]
 
     def _drop_tree(self) -> None:
         """Close the handle; the next use opens another.
@@ -404,8 +405,8 @@ class ReplicatedStore:
             except bdb.DBError as error:
                 _LOG.log(logging.INFO if self._panicked else logging.WARNING, "closing Berkeley DB: %s", error)
         self._tree = self._env = None
-        if hasattr(self, "_acked"):
-            self._acked.close()
+        if hasattr(self, "notes"):
+            self.notes.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -474,10 +475,10 @@ class ReplicatedStore:
 
     def _vouch(self, sequence: int) -> None:
         """Write down that we say of this commit that it stands here; only a witness, so a failure is no error."""
-        if (self._term, sequence) < self._acked.value:
+        if (self._term, sequence) < self.notes.acked.value:
             return
         try:
-            self._acked.note(self._term, sequence)
+            self.notes.acked.note(self._term, sequence)
         except OSError as error:
             _LOG.warning("the witness of what was acknowledged could not be written: %s", error)
 
@@ -493,7 +494,7 @@ class ReplicatedStore:
                 environment.remove_logs(self._directory, names[:-kept])
             finally:
                 self._logs_kept.release()
-        self._acked.sync()
+        self.notes.sync()
 
     # --- the replication thread ------------------------------------------------------------------------------------
 

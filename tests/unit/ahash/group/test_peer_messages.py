@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chelonia.ahash.group import log_vouching as standing
 from chelonia.ahash.group import membership
-from chelonia.ahash.group.log_vouching import TermMark, Vouched
+from chelonia.ahash.group.log_vouching import OPEN_END, Reached, TermMark, Vouched
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import (
     VERSION,
@@ -25,6 +25,7 @@ from chelonia.ahash.group.peer_messages import (
     Goodbye,
     Hello,
     Message,
+    Past,
     Ping,
     Pong,
     Resign,
@@ -43,9 +44,9 @@ HELLO = Hello(VERSION, "c1", 2, bytes(range(16)), 7)
 EXAMPLES: tuple[Message, ...] = (
     HELLO,
     EngineFrame(True, 5, b"ctl", b"rec"),
-    Beat(1000, 5, 42, Vouched(4, 1, 41), 43, 44),
+    Beat(1000, 5, 42, Vouched(4, 1, 41), 43, 44, 680),
     ACK,
-    Echo(1000, 5, True, ACK),
+    Echo(1000, 5, True, ACK, 680),
     Stand(Vouched(4, 1, 41), (5, 3), True, True),
     Resign(5),
     CallFrame(9, b"body"),
@@ -54,8 +55,11 @@ EXAMPLES: tuple[Message, ...] = (
     Ping(2_000_000),
     Pong(2_000_000),
     CheckpointNear(5),
+    Past(3, Reached(4, 1, 8, 40), (Reached(4, 1, 8, 41), Reached(5, 2, 9, OPEN_END))),
 )
-MARK = TermMark(5, 2, 42, Vouched(4, 1, 41))
+MARK = TermMark(5, 2, 42, Vouched(4, 1, 41), 9, (Reached(4, 1, 8, 41),))
+FIRST_MARK = bytes.fromhex("019605022a040129")
+"""As earlier releases wrote it."""
 
 
 def golden(name: str) -> list[str]:
@@ -72,13 +76,14 @@ u16 = st.integers(0, 2**16 - 1)
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 vouched = st.builds(Vouched, u32, u32, u64)
+reached = st.builds(Reached, u32, u32, u32, u64)
 acks = st.builds(Ack, st.builds(Token, u32, u32, u32), u64)
 messages = st.one_of(
     st.builds(Hello, u16, st.text(), u32, st.binary(min_size=16, max_size=16), u64, u16),
     st.builds(EngineFrame, st.booleans(), u32, st.binary(), st.binary()),
-    st.builds(Beat, u64, u32, u64, vouched, u64, u64),
+    st.builds(Beat, u64, u32, u64, vouched, u64, u64, u16),
     acks,
-    st.builds(Echo, u64, u32, st.booleans(), st.none() | acks),
+    st.builds(Echo, u64, u32, st.booleans(), st.none() | acks, u16),
     st.builds(Stand, vouched, st.tuples(u32, u32), st.booleans(), st.booleans()),
     st.builds(Resign, u32),
     st.builds(CallFrame, u64, st.binary()),
@@ -87,6 +92,7 @@ messages = st.one_of(
     st.builds(Ping, u64),
     st.builds(Pong, u64),
     st.builds(CheckpointNear, u32),
+    st.builds(Past, u32, reached, st.lists(reached, max_size=9).map(tuple)),
 )
 
 
@@ -99,6 +105,7 @@ def test_golden_messages() -> None:
 def test_golden_records() -> None:
     assert [standing.encode_mark(MARK).hex()] == golden("mark")
     assert standing.decode_mark(bytes.fromhex(golden("mark")[0])) == MARK
+    assert standing.decode_mark(FIRST_MARK) == TermMark(5, 2, 42, Vouched(4, 1, 41))
     assert [membership.encode(example_record()).hex()] == golden("record")
     assert membership.decode(bytes.fromhex(golden("record")[0])) == example_record()
 

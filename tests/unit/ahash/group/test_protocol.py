@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -25,10 +26,20 @@ from chelonia.ahash.group.effects import (
     Trusted,
     WritePages,
 )
+from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import Pace
 from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.peer_messages import Ack, Beat, CheckpointNear, Echo, EngineFrame, Message, Resign, Stand
+from chelonia.ahash.group.peer_messages import (
+    Ack,
+    Beat,
+    CheckpointNear,
+    Echo,
+    EngineFrame,
+    Message,
+    Resign,
+    Stand,
+)
 from chelonia.ahash.group.protocol import Replica
 from chelonia.ahash.store.replicated_port import (
     CheckpointDue,
@@ -43,6 +54,7 @@ from chelonia.ahash.store.replicated_port import (
     Token,
     WantElection,
 )
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
 
@@ -53,12 +65,21 @@ END = LogEnd(TermMark(3, 2, 30, Vouched(2, 1, 29)), 40)
 """A log that vouches for commit 40 of term 3."""
 OPEN = PACE.lease_ms
 """When the grant that a start stands for has run out."""
+LATE = PACE.longest_ms
+"""When any grant that a lost disk knew of has."""
 DEAD = PACE.dead_ms
 E = TypeVar("E")
 
 
-def replica(own: int = 1, *, end: LogEnd = END, trusted: bool = True, group: Membership = GROUP) -> Replica:
-    one = Replica(own, group, PACE, 0, end=end, trusted=trusted)
+def replica(
+    own: int = 1,
+    *,
+    end: LogEnd = END,
+    trusted: bool = True,
+    group: Membership = GROUP,
+    beside: Remembers = Remembers(True, run=7),  # noqa: B008 - it is frozen
+) -> Replica:
+    one = Replica(own, group, PACE, 0, end=end, remembers=replace(beside, trusted=trusted))
     for peer in group.replicas:
         if peer != own:
             one.connected(peer, 0)
@@ -126,7 +147,7 @@ def follower(*, durable: int = 41) -> Replica:
 def test_a_term_begins_with_its_mark_and_answers_nothing_until_a_majority_has_joined() -> None:
     one = replica()
     effects = one.mastered(5, END, OPEN)
-    assert of(OpenTerm, effects) == [OpenTerm(TermMark(5, 1, 41, Vouched(3, 2, 40)))]
+    assert of(OpenTerm, effects) == [OpenTerm(TermMark(5, 1, 41, Vouched(3, 2, 40), 7, END.history))]
     assert sent(Beat, effects, 2) == [Beat(OPEN, 5, 41, Vouched(3, 2, 40), 0, 40)]
     one.event(Committed(41, Token(5, 1, 100)), OPEN)
     assert one.role is Role.OPENING
@@ -190,7 +211,8 @@ def test_a_mandate_that_comes_while_we_are_bound_to_another_master_is_not_used()
     effects = one.mastered(7, END, OPEN + 100)
     assert of(StepDown, effects) == [StepDown("the election is older than our grant to another master")]
     assert not of(OpenTerm, effects)
-    assert one.role is Role.FOLLOWER
+    assert one.role is Role.ALONE, "of term 5 its engine takes nothing any more"
+    assert not one.may_read_here(OPEN + 100)
 
 
 def test_who_starts_is_bound_for_a_lease() -> None:
@@ -204,7 +226,7 @@ def test_who_starts_is_bound_for_a_lease() -> None:
 
 def test_a_group_of_one_starts_at_once() -> None:
     alone = Membership(1, GROUP.members[:1], 2)
-    one = Replica(1, alone, PACE, 0, end=END, trusted=True)
+    one = Replica(1, alone, PACE, 0, end=END, remembers=Remembers(True))
     assert of(AskElection, one.tick(0)) == [AskElection(1, 1, PACE.mandate_ms, PACE.vote_ms)]
     one.mastered(5, END, 1)
     assert of(ProveTerm, one.event(Committed(41, Token(5, 1, 100)), 2)) == [ProveTerm(5, 42)]
@@ -548,7 +570,9 @@ def test_anothers_election_is_joined_as_soon_as_our_own_has_been_rested_from() -
 def test_elections_that_come_to_nothing_wait_longer_until_a_term_is_open() -> None:
     one, now_ms, waits = replica(), OPEN, []
     for _ in range(6):
-        now_ms += 2 * PACE.lease_ms
+        one.disconnected(2, now_ms)
+        keep_time(one, now_ms, now_ms := now_ms + bounds.ELECTION_REST_MS_MAX + PACE.lease_ms)
+        one.connected(2, now_ms)
         [asked] = of(AskElection, stand(one, 2, now_ms))
         waits.append(asked.wait_ms // PACE.vote_ms)
         one.event(ElectionFailed("too few votes"), now_ms)
@@ -583,20 +607,20 @@ def test_an_unproven_replica_that_vouches_for_less_stays_away_and_its_vote_is_no
 
 def test_a_replica_that_lost_its_disk_does_nothing_until_it_is_synchronised() -> None:
     one = replica(end=LogEnd(None, 0), trusted=False)
-    assert not of(AskElection, stand(one, 2, OPEN))
-    assert of(StepDown, one.mastered(5, LogEnd(None, 0), OPEN))
-    one.event(Demoted(), OPEN)
-    assert not sent(Echo, one.received(2, beat(), OPEN)), "nor does it help a term to open"
-    effects = one.received(2, beat(durable=41, head=45), OPEN)
+    assert not of(AskElection, stand(one, 2, LATE))
+    assert of(StepDown, one.mastered(5, LogEnd(None, 0), LATE))
+    one.event(Demoted(), LATE)
+    assert not sent(Echo, one.received(2, beat(), LATE)), "nor does it help a term to open"
+    effects = one.received(2, beat(durable=41, head=45), LATE)
     assert sent(Echo, effects) == [Echo(7, 5, False, None)]
-    one.event(MasterThere(2, 5), OPEN)
-    one.event(Ready(), OPEN)
-    assert not sent(Ack, one.event(Flushed(Token(5, 1, 100), 44), OPEN))
-    assert not one.may_read_here(OPEN)
-    effects = one.event(Flushed(Token(5, 1, 200), 45), OPEN)
+    one.event(MasterThere(2, 5), LATE)
+    one.event(Ready(), LATE)
+    assert not sent(Ack, one.event(Flushed(Token(5, 1, 100), 44), LATE))
+    assert not one.may_read_here(LATE)
+    effects = one.event(Flushed(Token(5, 1, 200), 45), LATE)
     assert of(Trusted, effects)
     assert sent(Ack, effects, 2) == [ack(200, 45)]
-    assert one.may_read_here(OPEN)
+    assert one.may_read_here(LATE)
 
 
 def test_trust_does_not_return_before_old_promises_have_lapsed() -> None:
@@ -604,7 +628,8 @@ def test_trust_does_not_return_before_old_promises_have_lapsed() -> None:
     one.received(2, beat(durable=41, head=45), 10)
     for event in (MasterThere(2, 5), Ready(), Flushed(Token(5, 1, 200), 45)):
         assert not of(Trusted, one.event(event, 11))
-    assert of(Trusted, one.received(2, beat(durable=45, head=45), OPEN))
+    assert not of(Trusted, one.received(2, beat(durable=45, head=45), LATE - 1))
+    assert of(Trusted, one.received(2, beat(durable=45, head=45), LATE))
 
 
 def test_a_log_that_is_being_replaced_counts_for_nothing() -> None:

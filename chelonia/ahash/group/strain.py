@@ -1,0 +1,73 @@
+"""How long processes wait for a processor or a disk, and how much longer leases last because of it. Pure.
+
+One that stood still once says nothing, nor does one that is gone: what counts is being late again and again. The
+longer lease is asked for by a master and promised by each follower for itself, in the echo that it counts from.
+Never: shortens what was promised. Bounds: `bounds.LEASE_STRETCH_MAX`; usual again `STRAIN_KEPT_MS` after the last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from chelonia.ahash.group.lease import Pace
+from chelonia.core import bounds
+
+STRAIN_KEPT_MS: Final = 20_000
+"""For how long a lateness counts."""
+STRAIN_TIMES: Final = 3
+"""So many of them make a strain; the least of the largest so many is borne."""
+STUCK_LONGER: Final = 4
+"""A commit may wait for so many times the time by which leases are longer than usual: it takes more than an echo."""
+BORNE_TIMES: Final = 3
+"""A lease outlasts so many of it: a beat, its echo and the next one may each be as late."""
+
+
+@dataclass(slots=True)
+class Strain:
+    """Of one replica."""
+
+    pace: Pace
+    _late: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=bounds.LATENESSES_KEPT))
+
+    def late(self, late_ms: int, now_ms: int) -> None:
+        """Somebody came so much later than meant. What comes late together, within a lease, was one delay."""
+        if late_ms <= self.pace.beat_ms:
+            return
+        if self._late and now_ms - self._late[-1][0] < self.pace.lease_ms:
+            at_ms, late_before = self._late[-1]
+            self._late[-1] = (at_ms, max(late_before, late_ms))
+        else:
+            self._late.append((now_ms, late_ms))
+
+    def stretch(self, now_ms: int) -> int:
+        """How many times as long as usual a lease has to last now: 1, or doubled until it is enough."""
+        while self._late and now_ms - self._late[0][0] >= STRAIN_KEPT_MS:
+            self._late.popleft()
+        if len(self._late) < STRAIN_TIMES:
+            return 1
+        borne = sorted(late_ms for _, late_ms in self._late)[-STRAIN_TIMES]
+        times = 1
+        while (
+            times < bounds.LEASE_STRETCH_MAX and times * self.pace.lease_ms < self.pace.lease_ms + BORNE_TIMES * borne
+        ):
+            times *= 2
+        return times
+
+    def lease_ms(self, now_ms: int) -> int:
+        """How long an echo is to bind; 0: as usual."""
+        stretch = self.stretch(now_ms)
+        return stretch * self.pace.lease_ms if stretch > 1 else 0
+
+    def stuck_ms(self, now_ms: int) -> int:
+        """See `Pace.stuck_ms`."""
+        return self.pace.stuck_ms + STUCK_LONGER * self.extra_ms(now_ms)
+
+    def dead_ms(self, now_ms: int) -> int:
+        """See `Pace.dead_ms`."""
+        return self.pace.dead_ms + self.extra_ms(now_ms)
+
+    def extra_ms(self, now_ms: int) -> int:
+        """How much longer than usual it lasts for that."""
+        return (self.stretch(now_ms) - 1) * self.pace.lease_ms

@@ -1,0 +1,214 @@
+"""What a replica knows to be acknowledged keeps it from masters that lack it; and how long it is bound under strain."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace as replace_struct
+
+from chelonia.ahash.group.effects import (
+    Admission,
+    AskElection,
+    Promises,
+    Role,
+    Send,
+    StepDown,
+)
+from chelonia.ahash.group.histories import Remembers
+from chelonia.ahash.group.lease import held_for
+from chelonia.ahash.group.log_vouching import NOWHERE, OPEN_END, LogEnd, Reached, Vouched
+from chelonia.ahash.group.peer_messages import (
+    Beat,
+    Echo,
+    EngineFrame,
+    Past,
+    Stand,
+)
+from chelonia.ahash.group.protocol import Replica
+from chelonia.ahash.group.strain import STRAIN_KEPT_MS, STRAIN_TIMES
+from chelonia.ahash.store.replicated_port import (
+    Flushed,
+    MasterThere,
+    Token,
+    WantElection,
+)
+from chelonia.core import bounds
+from tests.unit.ahash.group.test_protocol import (
+    END,
+    LATE,
+    OPEN,
+    PACE,
+    beat,
+    follower,
+    keep_time,
+    master,
+    of,
+    opened,
+    replica,
+    sent,
+    stand,
+)
+
+# ---------------------------------------------------------------------------------------------------------- histories
+
+OTHERS = Reached(4, 2, 99, 45)
+"""What another history reached, in a term that we know nothing of."""
+
+
+def past(*held: Reached, known: Reached = NOWHERE, number: int = 1) -> Past:
+    return Past(number, known, held)
+
+
+def knowing() -> Replica:
+    """Replica 1, whose log ends in term 3 of replica 2, and which knows its commit 38 to be acknowledged."""
+    return replica(beside=Remembers(True, run=7, known=Reached(3, 2, 0, 38)))
+
+
+def test_who_knows_more_than_an_open_term_has_is_not_cut_back() -> None:
+    one = knowing()
+    one.received(2, past(Reached(3, 2, 0, 37), Reached(5, 2, 99, OPEN_END)), OPEN)
+    effects = one.received(2, beat(durable=42, base=Vouched(3, 2, 60)), OPEN)
+    assert one.role is Role.ALONE
+    assert one.status(OPEN).parted == (2,)
+    assert sent(Stand, effects, 2)
+    assert one.admits(2, EngineFrame(True, 5, b"c", b"r"), OPEN) is Admission.DROP
+    assert not sent(Stand, one.received(2, beat(durable=43, base=Vouched(3, 2, 60)), OPEN + 1)), "nor disturbed"
+
+
+def test_a_term_that_has_what_is_known_is_followed_whatever_passed_between() -> None:
+    one = knowing()
+    one.received(2, past(Reached(3, 2, 0, 39), Reached(4, 3, 98, 60), Reached(5, 2, 99, OPEN_END)), OPEN)
+    one.received(2, beat(durable=42, base=Vouched(4, 3, 60)), OPEN)
+    assert one.role is Role.FOLLOWER
+    assert one.status(OPEN).parted == ()
+
+
+def test_the_same_numbers_of_another_run_are_another_history() -> None:
+    one = replica(beside=Remembers(True, run=7, known=Reached(3, 2, 11, 38)))
+    one.received(2, past(Reached(3, 2, 12, 60), Reached(5, 2, 99, OPEN_END)), OPEN)
+    one.received(2, beat(durable=42, base=Vouched(3, 2, 60)), OPEN)
+    assert one.status(OPEN).parted == (2,)
+
+
+def test_who_has_nothing_left_follows_an_open_term_of_any_history() -> None:
+    one = replica(end=LogEnd(None, 0), trusted=False, beside=Remembers(False, run=7, known=Reached(3, 2, 0, 38)))
+    one.received(2, past(OTHERS, Reached(5, 2, 99, OPEN_END)), OPEN)
+    one.received(2, beat(durable=42), OPEN)
+    assert one.role is Role.FOLLOWER
+
+
+def test_two_histories_elect_nobody_together_until_one_is_emptied() -> None:
+    one = knowing()
+    one.received(2, past(OTHERS, known=OTHERS), OPEN)
+    assert one.status(OPEN).parted == (2,)
+    assert not of(AskElection, stand(one, 2, OPEN, Vouched(4, 2, 45)))
+    one.event(WantElection(), OPEN)
+    assert not of(AskElection, one.tick(OPEN + 1))
+    assert of(AskElection, stand(one, 3, OPEN + 2)), "the third may be of ours"
+    one.disconnected(2, OPEN + 3)
+    assert one.status(OPEN + 3).parted == (2,), "told until it is known to be over"
+    one.connected(2, OPEN + 4)
+    one.received(2, past(), OPEN + 4)
+    assert one.status(OPEN + 4).parted == ()
+
+
+def test_who_lacks_what_another_knows_gives_its_term_up_before_it_is_open() -> None:
+    one = master()
+    effects = one.received(3, past(END.history[0], OTHERS, known=OTHERS), OPEN)
+    assert "[3] know of acknowledged changes" in of(StepDown, effects)[0].reason
+    assert not one.status(OPEN).parted, "it has not acknowledged anything that they lack"
+
+
+def test_a_replica_tells_of_its_past_before_the_first_beat_of_a_term_and_before_it_stands() -> None:
+    one = knowing()
+    [first] = sent(Past, one.connected(2, OPEN))
+    assert first.held == END.history
+    assert first.known == Reached(3, 2, 0, 38)
+    assert not sent(Past, stand(one, 3, OPEN), 2), "it has been told"
+    messages = [effect.message for effect in of(Send, one.mastered(5, END, OPEN)) if effect.peer == 2]
+    assert isinstance(messages[0], Past)
+    assert messages[0].held == (*END.history, Reached(5, 1, 7, OPEN_END))
+    assert isinstance(messages[1], Beat)
+
+
+def test_what_is_durable_and_held_is_known() -> None:
+    one = follower(durable=0)
+    one.event(MasterThere(2, 5), OPEN)
+    one.event(Flushed(Token(5, 1, 300), 44), OPEN)
+    one.received(2, beat(durable=43), OPEN + 1)
+    assert one.histories.known == Reached(5, 2, 0, 43)
+    one.received(2, beat(durable=50), OPEN + 2)
+    assert one.histories.known == Reached(5, 2, 0, 44), "what we lack is no history of ours"
+
+
+def test_a_term_that_the_engine_takes_nothing_of_is_not_followed() -> None:
+    """A vote told it of a newer one: its master is told, and a term above it comes."""
+    one = replica()
+    one.received(3, EngineFrame(False, 6, b"vote", b""), OPEN)
+    effects = one.received(2, beat(durable=42), OPEN)
+    assert one.role is Role.ALONE
+    assert [word.seen for word in sent(Stand, effects, 2)] == [(6, 0)]
+    again = replica(beside=Remembers(True, engine_term=6))
+    again.received(2, beat(durable=42), OPEN)
+    assert again.role is Role.ALONE
+
+
+# ------------------------------------------------------------------------------------------------------------- strain
+
+
+def strained(one: Replica, now_ms: int, late_ms: int = 300) -> int:
+    """It comes so late, three times, a lease apart. Returns: the time after."""
+    for _ in range(STRAIN_TIMES):
+        keep_time(one, now_ms, now_ms := now_ms + 2 * PACE.lease_ms)
+        now_ms += late_ms + PACE.beat_ms
+        one.tick(now_ms)
+    return now_ms
+
+
+def test_who_is_late_again_and_again_asks_for_longer_leases_within_a_bound() -> None:
+    one = replica()
+    assert one.status(OPEN).stretch == 1
+    keep_time(one, OPEN, 10 * PACE.lease_ms)
+    one.tick(10 * PACE.lease_ms + 5000)
+    assert one.status(10 * PACE.lease_ms + 5000).stretch == 1, "it stood still once"
+    now_ms = strained(one, 10 * PACE.lease_ms + 5000, 5000)
+    assert one.status(now_ms).stretch == bounds.LEASE_STRETCH_MAX
+    [first, *_] = sent(Beat, one.mastered(5, END, now_ms))
+    assert first.lease_ms == PACE.longest_ms
+    assert one.status(now_ms + STRAIN_KEPT_MS).stretch == 1
+
+
+def test_a_longer_grant_is_written_down_first_and_never_shortened() -> None:
+    one = follower()
+    asked = replace_struct(beat(durable=42), lease_ms=2 * PACE.lease_ms)
+    effects = one.received(2, asked, OPEN + 10)
+    kinds = [type(effect) for effect in effects]
+    assert of(Promises, effects) == [Promises(2 * PACE.lease_ms)]
+    assert kinds.index(Promises) < kinds.index(Send)
+    assert [echo.lease_ms for echo in sent(Echo, effects)] == [2 * PACE.lease_ms]
+    bound_ms = OPEN + 10 + 2 * PACE.lease_ms
+    assert not of(Promises, one.received(2, beat(durable=42), OPEN + 20))
+    keep_time(one, OPEN + 20, bound_ms)
+    assert one.role is Role.FOLLOWER
+    assert one.admits(3, EngineFrame(False, 6, b"vote", b""), bound_ms - 1) is Admission.DROP
+    one.received(2, beat(durable=42), bound_ms - 1)
+    assert of(Promises, one.received(2, beat(durable=42), bound_ms)) == [Promises(PACE.lease_ms)]
+    beyond = replace_struct(beat(durable=42), lease_ms=60_000)
+    assert sent(Echo, one.received(2, beyond, bound_ms + 1))[0].lease_ms == PACE.longest_ms
+
+
+def test_who_starts_is_bound_for_as_long_as_was_written_down() -> None:
+    one = replica(beside=Remembers(True, promised_ms=PACE.longest_ms))
+    keep_time(one, 0, LATE)
+    one.received(2, beat(), LATE - 1)
+    assert one.role is Role.ALONE
+    one.received(2, beat(), LATE)
+    assert one.role is Role.FOLLOWER
+
+
+def test_a_master_counts_on_each_echo_for_as_long_as_it_binds() -> None:
+    one = opened()
+    one.received(2, Echo(OPEN + 10, 5, True, None, 2 * PACE.lease_ms), OPEN + 20)
+    until_ms = OPEN + 10 + held_for(2 * PACE.lease_ms)
+    assert one.may_answer_strong(until_ms - 1)
+    assert not one.may_answer_strong(until_ms)
+    one.received(3, Echo(OPEN + 15, 5, True, None), OPEN + 20)
+    assert one.may_answer_strong(until_ms - 1), "a shorter one of another takes nothing away"
