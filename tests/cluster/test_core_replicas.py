@@ -69,7 +69,7 @@ async def test_a_user_sees_his_own_writes_at_whichever_bartender(group: Cluster)
         await client.make_collection("/own")
         for turn in range(30):
             await client.make_collection(f"/own/{turn}")
-            channel = client.bartender._channel  # type: ignore[attr-defined]
+            channel = client.bartender.channel  # type: ignore[attr-defined]
             channel._current = turn % 2  # the next call goes to the other one
             assert await client.exists(f"/own/{turn}") == "collection"
 

@@ -313,9 +313,10 @@ class Channel:
 
 
 class _Remote:
-    """A port's methods, each a call on a channel."""
+    """A port's methods, each a call on `channel`."""
 
     def __init__(self, channel: Channel, table: PortTable) -> None:
+        self.channel = channel
         for row in table.by_method.values():
             setattr(self, row.method, _asking(channel, row))
 
