@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import cluster
@@ -16,12 +17,9 @@ import cluster
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
-from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.compact_client import CompactClient
-from chelonia.hosting.net.http_client import HttpClient
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
-from chelonia.wire import compact
 
 SETTLED_S = 30.0
 
@@ -38,22 +36,18 @@ class Doors:
     def __init__(self, running: cluster.Running) -> None:
         told = json.loads(running.description.read_text())
         files = TlsSettings(Path(told["service_cert"]), Path(told["service_key"]), ca_dir=Path(told["ca_dir"]))
-        store = TlsStore(files, SystemClock().now_ms)
-        context = store.client_context()
-        self._http = HttpClient(lambda: context)
-        self._compact = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+        self._link = open_link(TlsStore(files, SystemClock().now_ms))
 
     def at(self, *targets: str, soap: bool = False, patience: Patience | None = None) -> AHash:
         """A stub that asks these addresses, the next when one fails; once each unless told otherwise."""
-        link = Link(self._http, SystemClock(), SystemIds(), compact=None if soap else self._compact)
+        link = replace(self._link, compact=None) if soap else self._link
         return remote_ahash(link, targets, patience or Patience(retry_ms=0))
 
     async def __aenter__(self) -> Doors:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._compact.close()
-        await self._http.close()
+        await self._link.client.close()
 
 
 async def roles(running: cluster.Running, door: Doors) -> tuple[str, list[str]]:

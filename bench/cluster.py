@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -21,9 +20,8 @@ from typing import Any
 
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.config import NodeConfig, TrustedService, load_config, render_config
-from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.http_client import HttpClient
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_bartender
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.rpc_client import Patience, open_link, remote_bartender
 from chelonia.hosting.net.tls import TlsStore
 from chelonia.hosting.setup.dev import DevCluster, DevOptions
 from chelonia_clients import connect
@@ -39,7 +37,7 @@ class Running:
 
     def __init__(self, directory: Path) -> None:
         self.description = directory / "cluster.json"
-        self._tls: ssl.SSLContext | None = None
+        self._tls: TlsStore | None = None
 
     def pids(self) -> tuple[int, ...]:
         """The processes that serve."""
@@ -57,13 +55,10 @@ class Running:
         """A user with one connection of his own, who repeats nothing: a failed request is seen as one."""
         settings = connect.settle_here(Wish(cluster=self.description), {})
         if self._tls is None:
-            store = TlsStore(connect.find(settings, {}).tls, SystemClock().now_ms)
-            self._tls = store.client_context()
-        context = self._tls
-        http = HttpClient(lambda: context)
-        link = Link(http, SystemClock(), SystemIds())
+            self._tls = TlsStore(connect.find(settings, {}).tls, SystemClock().now_ms)
+        link = open_link(self._tls)
         bartender = remote_bartender(link, settings.bartender_urls(), Patience(retry_ms=0))
-        return Client(bartender, http, retry_ms=0)
+        return Client(bartender, link.client, retry_ms=0)
 
 
 @asynccontextmanager

@@ -8,10 +8,15 @@ bytes-first upload of our own SDK: no name exists before its bytes are durable, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
+from msgspec import Meta
+
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.metadata import Filter, Triple
+
+Texts = Annotated[tuple[str, ...], Meta(max_length=bounds.BULK_ELEMENTS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,7 @@ class PutFileRequest:
     request_id: str
     ln: str
     metadata: tuple[Triple, ...]
-    protocols: tuple[str, ...]
+    protocols: Texts
     replace: bool = False
 
 
@@ -167,7 +172,7 @@ class GetFileRequest:
 
     request_id: str
     ln: str
-    protocols: tuple[str, ...]
+    protocols: Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +226,7 @@ class CommitPutRequest:
 
     request_id: str
     put: str
-    receipts: tuple[str, ...]
+    receipts: Texts
     metadata: tuple[Triple, ...] = ()
 
 

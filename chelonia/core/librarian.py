@@ -11,8 +11,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
 
+from msgspec import Meta
+
+from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillOrder, DrillStatus
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
@@ -22,7 +25,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.position import Position
 from chelonia.core.replicas import Checksums, Receipt, ReplicaState
 
-Expect = tuple[tuple[Guid, int], ...]
+Expect = Annotated[tuple[tuple[Guid, int], ...], Meta(max_length=bounds.BULK_ELEMENTS_MAX)]
 """(entry, version) pairs a decision was based on; the transact fails with CONFLICT if one has changed."""
 
 NOBODY = ServiceId("")
@@ -140,7 +143,7 @@ class Report:
     shepherd: ServiceId
     boot: int
     number: int
-    replicas: tuple[ReportedReplica, ...]
+    replicas: Annotated[tuple[ReportedReplica, ...], Meta(max_length=bounds.REPORT_ENTRIES_MAX)]
     store: str = ""
 
 
@@ -221,7 +224,7 @@ class CommitFile:
 
     begin: BeginPut
     begun: Begun
-    receipts: tuple[Receipt, ...]
+    receipts: Annotated[tuple[Receipt, ...], Meta(max_length=bounds.RECEIPTS_MAX)]
     renew: bool = False
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from chelonia.core import bounds
 from chelonia.core.ahash import AHash
 from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Role
@@ -58,6 +59,8 @@ class PortMethod:
     arguments: tuple[str, ...]
     defaults: tuple[Any, ...]
     """Of the last arguments, as many as have one."""
+    many: int
+    """How many elements each argument that is a list may have."""
 
     @property
     def method(self) -> str:
@@ -90,7 +93,7 @@ Row = Callable[[str], PortMethod]
 
 def row(
     function: Callable[..., Any], *roles: Role, retry: Retry = Retry.IDEMPOTENT, name: str = "",
-    brief: bool = False, answer_ms: int = 0, ends: bool = False,
+    brief: bool = False, answer_ms: int = 0, ends: bool = False, many: int = bounds.BULK_ELEMENTS_MAX,
 ) -> Row:  # fmt: skip
     """Describe one method of a port; `name` on the wire only where it is not the method's in camel case."""
     parameters = list(inspect.signature(function).parameters.values())[2:]  # without self and call
@@ -99,7 +102,8 @@ def row(
     arguments = tuple(parameter.name for parameter in parameters)
     defaults = tuple(p.default for p in parameters if p.default is not inspect.Parameter.empty)
     who = EVERYONE if roles == EVERYONE else roles
-    return lambda service: PortMethod(service, named, function, who, retry, brief, answer_ms, ends, arguments, defaults)
+    told = (arguments, defaults, many)
+    return lambda service: PortMethod(service, named, function, who, retry, brief, answer_ms, ends, *told)
 
 
 def table(service: str, *rows: Row) -> PortTable:
@@ -121,7 +125,7 @@ AHASH: Final = table(
     "ahash",
     row(AHash.get, _L, _A, brief=True),
     row(AHash.change, _L, retry=Retry.ONCE),
-    row(AHash.transact, _L, retry=Retry.KEY_ARGUMENT),
+    row(AHash.transact, _L, retry=Retry.KEY_ARGUMENT, many=bounds.TRANSACT_ELEMENTS_MAX),
     row(AHash.recall, _L),
     row(AHash.walk, _L, _A, brief=True),
     row(AHash.scan, _L, _A, brief=True),
@@ -141,7 +145,7 @@ LIBRARIAN: Final = table(
     row(Librarian.report, _S),
     row(Librarian.make_entry, _B, retry=_KEYED),
     row(Librarian.begin_put, _B, retry=_KEYED),
-    row(Librarian.commit_put, _S, retry=_KEYED),
+    row(Librarian.commit_put, _S, retry=_KEYED, many=bounds.RECEIPTS_MAX),
     row(Librarian.commit_file, _B, retry=_KEYED),
     row(Librarian.unlink, _B, retry=_KEYED),
     row(Librarian.delete, _B, retry=_KEYED),
@@ -170,7 +174,7 @@ LIBRARIAN: Final = table(
     row(Librarian.health, _B, _L, _A),
     row(Librarian.rebuild, _A),
     row(Librarian.fsck, _A),
-    row(Librarian.mend, _A),
+    row(Librarian.mend, _A, many=bounds.XML_ELEMENTS_MAX),
 )
 
 SHEPHERD: Final = table(

@@ -1,4 +1,4 @@
-"""Finds the Shepherds: in this process when they are hosted here, else by a pooled stub over SOAP."""
+"""Finds the Shepherds: in this process when they are hosted here, else by a stub."""
 
 from __future__ import annotations
 

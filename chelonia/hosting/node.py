@@ -30,7 +30,6 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
-from chelonia.core.position import Horizon
 from chelonia.core.timing.jobs import Job, Jobs, JobView, NodeJobs, Wait, every
 from chelonia.core.timing.stillness import still_after_ms
 from chelonia.hosting.ahash_replica import (
@@ -62,10 +61,8 @@ from chelonia.hosting.event_loop_watch import Strain
 from chelonia.hosting.metrics import Counts, Metrics
 from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.compact_client import CompactClient
-from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.http_messages import Door
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash, remote_librarian
+from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 from chelonia.hosting.record_key import load_record_key, save_record_key
 from chelonia.hosting.signer import KeyVerifier, load_signer
@@ -82,7 +79,6 @@ from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
 from chelonia.shepherd.store.blobs_files import FileBlobs
 from chelonia.shepherd.store.store_state import StateFile
-from chelonia.wire import compact
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER
 from chelonia.wire.operations_librarian import LIBRARIAN
@@ -114,11 +110,8 @@ class Node:
         own = self._tls.own_identity
         assert own is not None, "a node has a certificate"
         self._dn: Dn = own.dn
-        context = self._tls.client_context()
-        self._client = HttpClient(lambda: context, config.client)
-        self._horizon = Horizon()
-        self._compact = CompactClient(self._tls.client_context(speaks=compact.PROTOCOL), self._clock)
-        self._link = Link(self._client, self._clock, self._ids, horizon=self._horizon, compact=self._compact)
+        self._link = open_link(self._tls, config.client)
+        self._client, self._horizon = self._link.client, self._link.horizon
         self._directory = ShepherdDirectory(self._link)
         self._readiness = Readiness()
         self._ahash: AHash | None = None
@@ -293,6 +286,7 @@ class Node:
         )  # fmt: skip
         self._librarian = librarian
         ended = heartbeats_end(librarian.suspect)
+        self._offered |= offer(LIBRARIAN.table, librarian)
         self._doors["librarian"] = SoapDoor(LIBRARIAN, librarian, section.id, self._parts, done=ended).serve
         call = self._own(Role.LIBRARIAN, section.id)
 
@@ -317,6 +311,7 @@ class Node:
         librarian = self._librarian or remote_librarian(self._link, section.librarians)
         bartender = BartenderService(librarian, self._directory, self._clock, self._ids, settings)
         self._metrics.count(bartender.limits)
+        self._offered |= offer(BARTENDER.table, bartender)
         self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
         plain = Parts(bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT)
         self._doors["files"] = PlainDoor(plain, self._registry, self._metrics).serve
@@ -389,6 +384,7 @@ class Node:
                 self._metrics.gauge(f"shepherd_{name}", f"Space that could be had back: {name}.", getattr(status, name))
 
         self._watch("shepherd", check)
+        self._offered |= offer(SHEPHERD.table, shepherd)
         self._doors["shepherd"] = SoapDoor(SHEPHERD, shepherd, section.id, self._parts, capacity).serve
         self._doors["turl"] = DataDoor(shepherd, self._registry, self._metrics).serve
 
@@ -532,6 +528,5 @@ class Node:
                     await close()
             except (CheloniaError, TimeoutError) as error:
                 self._failure = self._failure or f"closing failed: {error!r}"
-        await self._compact.close()
         await self._client.close()
         log.info("stopped")

@@ -1,8 +1,7 @@
-"""The compact encoding: calls between our own services as frames of MessagePack, many at once on one connection.
+"""The compact encoding: calls of services, SDK and CLI as frames of MessagePack, many at once on one connection.
 
-The same ports, methods and value types as SOAP, for where a profile shows XML itself as the cost. SOAP stays the
-default and the public face: this is spoken only where both ends of a TLS connection agree on it (ALPN `PROTOCOL`), and
-only to callers that hold a role. No I/O here.
+The same ports, methods and value types as SOAP, at a tenth of its cost. SOAP stays the
+public face: this is spoken only where both ends of a TLS connection agree on it (ALPN `PROTOCOL`). No I/O here.
 
 A frame is a length (4 bytes, big-endian) and that many bytes of MessagePack:
 - asked:    `[number, service, method, request id, request key, service id, read after, strong, [argument, ...]]`
@@ -17,18 +16,20 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.operations import PortMethod, PortTable
+from chelonia.core.operations import EVERYONE, PortMethod, PortTable
 from chelonia.core.position import Position
 
 T = TypeVar("T")
 PROTOCOL: Final = "chelonia-compact/1"
 """The name under which both ends agree on this encoding (RFC 7301)."""
+SOAP_ALONE: Final = frozenset({"heartbeat"})
+"""Methods that are not spoken here: a Librarian takes the end of the HTTP connection for the Shepherd's."""
 LENGTH_BYTES: Final = 4
 NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
 
@@ -144,16 +145,18 @@ class Splitter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """One method of a port: how its arguments and its result are written and read."""
+    """One method of a port: how its arguments and its result are written and read; `public`: for those without a
+    role too."""
 
     name: str
+    public: bool
     arguments: msgspec.msgpack.Decoder[Any]
     result: msgspec.msgpack.Decoder[Any]
 
 
 def methods(table: PortTable) -> dict[str, Method]:
     """The methods of a port by name; what is written down in its table is all there is."""
-    return {row.method: _method(row) for row in table.by_method.values()}
+    return {row.method: _method(row) for row in table.by_method.values() if row.method not in SOAP_ALONE}
 
 
 def encode_asked(asked: Asked | Asking) -> bytes:
@@ -232,9 +235,16 @@ _ANSWERED: Final = msgspec.msgpack.Decoder(Answered)
 
 
 def _method(row: PortMethod) -> Method:
-    hints = typing.get_type_hints(row.function)
-    arguments = tuple[tuple(hints[name] for name in row.arguments)] if row.arguments else tuple[()]  # type: ignore[misc]
-    return Method(row.method, msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(hints["return"]))
+    hints = typing.get_type_hints(row.function, include_extras=True)
+    most = msgspec.Meta(max_length=row.many)
+    given = [Annotated[hint, most] if _is_list(hint) else hint for hint in map(hints.__getitem__, row.arguments)]
+    arguments = tuple[tuple(given)] if given else tuple[()]  # type: ignore[misc]
+    decoders = msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(hints["return"])
+    return Method(row.method, row.roles is EVERYONE, *decoders)
+
+
+def _is_list(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple and typing.get_args(hint)[-1] is Ellipsis
 
 
 def _frame(value: Asked | Asking | Answer, bytes_max: int) -> bytes:

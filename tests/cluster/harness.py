@@ -37,11 +37,11 @@ from chelonia.core.librarian import Librarian, NodeView
 from chelonia.core.shepherd import Shepherd
 from chelonia.hosting.config import parse_config, render_config
 from chelonia.hosting.net.certificates import CertificateAuthority
-from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.rpc_client import (
     Link,
     Patience,
+    open_link,
     remote_ahash,
     remote_bartender,
     remote_librarian,
@@ -377,10 +377,8 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def ports(self, who: str | Files = "admin", *, retry_ms: int = 0) -> AsyncIterator[Ports]:
         """Stubs of all services as `who`."""
-        context = self.tls(who).client_context()
-        patience = Patience(retry_ms=retry_ms, read_ms=READ_MS)
-        async with HttpClient(lambda: context) as http_client:
-            link = Link(http_client, SystemClock(), SystemIds())
+        link, patience = open_link(self.tls(who)), Patience(retry_ms=retry_ms, read_ms=READ_MS)
+        async with link.client:
             yield Ports(
                 link,
                 remote_ahash(link, self.urls("ahash"), patience),

@@ -28,9 +28,9 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId
 from chelonia.core.metadata import Filter, StoredObject
-from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.http_client import ClientLimits, HttpClient
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_client import ClientLimits
+from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from tests.cluster.harness import Cluster
 from tests.history import porcupine, records, session
@@ -91,9 +91,8 @@ async def record(target: Target, plan: Plan, seconds: float, *, clean: bool = Fa
 @contextlib.asynccontextmanager
 async def ports_of(target: Target, plan: Plan) -> AsyncIterator[Ports]:
     """One port per instance. Calls are never repeated below the recorder, and wait only so long for an answer."""
-    context = TlsStore(target.tls, SystemClock().now_ms).client_context()
-    async with HttpClient(lambda: context, ClientLimits(connect_ms=CONNECT_MS)) as client:
-        link = Link(client, SystemClock(), SystemIds())
+    link = open_link(TlsStore(target.tls, SystemClock().now_ms), ClientLimits(connect_ms=CONNECT_MS))
+    async with link.client:
         patience = Patience(retry_ms=0, read_ms=READ_MS)
         ways = tuple(remote_ahash(link, (url,), patience) for url in target.urls)
         yield Ports(tuple(map(Strong, ways)), ways) if len(ways) > 1 else Ports(ways)

@@ -34,12 +34,10 @@ from chelonia.hosting.config import (
     render_config,
 )
 from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind, make_key
-from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.compact_client import CompactClient
-from chelonia.hosting.net.http_client import ClientLimits, HttpClient
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_client import ClientLimits
+from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
-from chelonia.wire import compact
 from tests.support.ahash import no_panic
 from tests.support.polling import poll_async
 from tests.support.ports import free_ports
@@ -318,18 +316,13 @@ class _Asking:
     """Connections of a Librarian's, for all doors."""
 
     def __init__(self, files: TlsSettings) -> None:
-        store = TlsStore(files, SystemClock().now_ms)
-        context = store.client_context()
-        self._http = HttpClient(lambda: context, ClientLimits(connect_ms=1_000))
-        self._compact = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+        self._link = open_link(TlsStore(files, SystemClock().now_ms), ClientLimits(connect_ms=1_000))
 
     def at(self, url: str, read_ms: int) -> AHash:
-        link = Link(self._http, SystemClock(), SystemIds(), compact=self._compact)
-        return remote_ahash(link, (url,), Patience(retry_ms=0, read_ms=read_ms))
+        return remote_ahash(self._link, (url,), Patience(retry_ms=0, read_ms=read_ms))
 
     async def close(self) -> None:
-        await self._compact.close()
-        await self._http.close()
+        await self._link.client.close()
 
 
 class DaemonDoor:

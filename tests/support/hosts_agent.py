@@ -17,12 +17,10 @@ from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey
-from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.compact_client import CompactClient
-from chelonia.hosting.net.http_client import ClientLimits, HttpClient
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_client import ClientLimits
+from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
-from chelonia.wire import compact
 from tests.history import records, run
 from tests.history.faults import Watch
 from tests.history.recorder import Plan
@@ -46,11 +44,7 @@ class Agent:
         self._told = asyncio.Event()
         self._watch: Watch | None = None
         self._noting: asyncio.Task[History] | None = None
-        store = TlsStore(files, SystemClock().now_ms)
-        context = store.client_context()
-        http = HttpClient(lambda: context, ClientLimits(connect_ms=1_000))
-        compactly = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
-        self._link = Link(http, SystemClock(), SystemIds(), compact=compactly)
+        self._link = open_link(TlsStore(files, SystemClock().now_ms), ClientLimits(connect_ms=1_000))
         self._writers: Writers | None = None
 
     def at(self, host: str, read_ms: int = LOOK_MS) -> AHash:

@@ -1,8 +1,9 @@
 """Serves the compact encoding (`wire.compact`) on connections that agreed on it: many calls at once on each.
 
-The listener, its TLS and its certificates are those of HTTP; ALPN tells the two apart. Who has no role is known before
-anything is read of him; he is heard only to be told so, in frames that are small. Frames, calls in flight and unread
-answers are bounded for each connection: beyond them it is not read from, so that whoever floods waits for himself.
+The listener, its TLS and its certificates are those of HTTP; ALPN tells the two apart. Who somebody is, is known
+before anything is read of him: services, users and strangers have each their own `Room`. Frames, calls in flight and
+unread answers are bounded for each connection: beyond them it is not read from, so that whoever floods waits for
+himself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final, cast
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import RequestKey, parse_request_key
+from chelonia.core.ids import ANONYMOUS, RequestKey, parse_request_key
 from chelonia.core.operations import PortTable
 from chelonia.core.position import Horizon
 from chelonia.core.timing.eager import begin
@@ -41,6 +42,19 @@ ANSWERS_AT_ONCE: Final = 32
 """Answers in one write: fewer wake the other end more often than what it gains by beginning sooner."""
 LOOK_MS: Final = 5_000
 """How often a connection is looked at for what it fails to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many bytes one call may have, and how many calls of one connection may be in flight."""
+
+    bytes_max: int
+    calls_max: int
+
+
+SERVICES: Final = Room(compact.CALL_BYTES_MAX, bounds.COMPACT_CALLS_MAX)
+USERS: Final = Room(bounds.COMPACT_USER_BYTES_MAX, bounds.COMPACT_USER_CALLS_MAX)
+STRANGERS: Final = Room(bounds.COMPACT_STRANGER_BYTES_MAX, bounds.COMPACT_USER_CALLS_MAX)
 
 Observe = Callable[[str, str, str, float], None]
 """Told after each call: service, method, kind of the failure ("" for none), seconds."""
@@ -86,6 +100,7 @@ class CompactDoor:
     def __init__(self, offered: Mapping[str, Offered], parts: CompactParts) -> None:
         self._offered = offered
         self._parts = parts
+        self._for_users = any(method.public for each in offered.values() for method in each.methods.values())
 
     def answer_at_once(self, who: Peer, asked: compact.Asked) -> bytes | None:
         """`answer` for a brief call, if nothing has to be waited for or explained; None: that is to be asked."""
@@ -114,7 +129,7 @@ class CompactDoor:
             grant = self._parts.registry.known(who.dn, asked.service_id, who.issuer)
             if grant is None:
                 grant = await self._parts.registry.grant(who.dn, asked.service_id, who.issuer)
-            port, method = self._find(asked, grant)
+            port, method = self._find(who, asked, grant)
             CAUSE.set(method.name)
             call = _call(who, asked, grant)
             result = await getattr(port, method.name)(call, *compact.decode_args(method, asked.args))
@@ -133,19 +148,17 @@ class CompactDoor:
             names = (asked.service, asked.method) if known else ("compact", "unreadable")
             self._parts.observe(*names, kind, time.perf_counter() - started)
 
-    async def knows(self, who: Peer) -> bool:
-        """Whether a peer has any role here."""
-        return bool((await self._parts.registry.grant(who.dn, issuer=who.issuer)).roles)
+    async def room(self, who: Peer) -> Room:
+        """What a peer may send."""
+        if (await self._parts.registry.grant(who.dn, issuer=who.issuer)).roles:
+            return SERVICES
+        return USERS if self._for_users and who.dn != ANONYMOUS else STRANGERS
 
     def _offers(self, asked: compact.Asked) -> bool:
         return asked.service in self._offered and asked.method in self._offered[asked.service].methods
 
-    def _find(self, asked: compact.Asked, grant: Grant) -> tuple[object, compact.Method]:
-        """The port and the method that are asked. Raises: DENIED, NOT_SUPPORTED."""
-        if not grant.roles:
-            raise CheloniaError(
-                Kind.DENIED, asked.method[:64], cause="this encoding is for approved services; use SOAP"
-            )
+    def _find(self, who: Peer, asked: compact.Asked, grant: Grant) -> tuple[object, compact.Method]:
+        """The port and the method that are asked. Raises: NOT_SUPPORTED; DENIED before arguments are looked at."""
         offered = self._offered.get(asked.service)
         method = offered.methods.get(asked.method) if offered is not None else None
         if offered is None or method is None:
@@ -153,6 +166,8 @@ class CompactDoor:
                 f"no service and method {asked.service[:64]!r} {asked.method[:64]!r} here in this encoding: use SOAP"
             )
             raise CheloniaError(Kind.NOT_SUPPORTED, "compact", cause=cause)
+        if not (grant.roles or method.public):
+            raise CheloniaError(Kind.DENIED, method.name, cause=f"{who.dn} is not registered and approved here")
         return offered.port, method
 
 
@@ -169,7 +184,8 @@ class CompactConnection(asyncio.Protocol):
         self._door = door
         self._identify = identify
         self._lost = lost
-        self._splitter = compact.Splitter(bounds.COMPACT_STRANGER_BYTES_MAX)
+        self._room = STRANGERS
+        self._splitter = compact.Splitter(STRANGERS.bytes_max)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._arrived: deque[bytes] = deque()
@@ -178,6 +194,7 @@ class CompactConnection(asyncio.Protocol):
         self._unread = False
         self._paused = False
         self._receiving = False
+        self._goes_on = False
         self._who = Peer()
         self._known_s = -1.0
         """When it was last looked who is at the other end; before that nothing is read."""
@@ -224,10 +241,11 @@ class CompactConnection(asyncio.Protocol):
 
     def _begin_arrived(self) -> None:
         """Begin calls until there is a write full of answers, and go on in the next turn of the event loop: who asked
-        reads the first answers while the others are made, and no connection has the loop to itself."""
+        reads the first answers while the others are made, and no connection has the loop to itself. One read brings
+        thousands of small calls: those beyond the room wait until others are answered."""
         arrived, self._receiving = self._arrived, True
         try:
-            while arrived and len(self._out) < ANSWERS_AT_ONCE:
+            while arrived and len(self._out) < ANSWERS_AT_ONCE and len(self._working) < self._room.calls_max:
                 self._begin(compact.decode_asked(arrived.popleft()))
         except CheloniaError as error:
             self._cut(str(error))
@@ -235,7 +253,13 @@ class CompactConnection(asyncio.Protocol):
             self._receiving = False
         self._flush()
         self._mind_pace()
-        if arrived:
+        self._goes_on = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin more of what has arrived, in the next turn of the event loop."""
+        if self._arrived and not self._goes_on and len(self._working) < self._room.calls_max:
+            self._goes_on = True
             asyncio.get_running_loop().call_soon(self._begin_arrived)
 
     def pause_writing(self) -> None:
@@ -295,11 +319,11 @@ class CompactConnection(asyncio.Protocol):
             identity = self._identify(transport.get_extra_info("ssl_object"))
             address = (transport.get_extra_info("peername") or ("",))[0]
             self._who = Peer(identity.dn, address, identity.issuer)
-            known = await self._door.knows(self._who)
+            self._room = await self._door.room(self._who)
         except CheloniaError as error:
             self._cut(str(error))
             return
-        self._splitter.bytes_max = compact.CALL_BYTES_MAX if known else bounds.COMPACT_STRANGER_BYTES_MAX
+        self._splitter.bytes_max = self._room.bytes_max
         self._known_s = now_s
 
     async def _serve(self, asked: compact.Asked) -> None:
@@ -311,6 +335,7 @@ class CompactConnection(asyncio.Protocol):
     def _done(self, task: asyncio.Task[None]) -> None:
         self._working.discard(task)
         self._reading.discard(task)
+        self._go_on()
         if not task.cancelled() and task.exception() is not None:
             log.error("a call ended without an answer", exc_info=task.exception())
         self._mind_pace()
@@ -342,7 +367,7 @@ class CompactConnection(asyncio.Protocol):
     def _mind_pace(self) -> None:
         """Read only while there is room for more calls and the answers are read."""
         calls = len(self._working) + len(self._arrived)
-        full = self._unread or self._known_s < 0 or calls >= bounds.COMPACT_CALLS_MAX
+        full = self._unread or self._known_s < 0 or calls >= self._room.calls_max
         if full is self._paused:
             return
         if self._transport is None or self._finishing or self._transport.is_closing():

@@ -213,16 +213,22 @@ class HttpServer:
         assert self._acceptor is not None
         http = self._acceptor.protocol()
         door = self._parts.compact
-        return (
-            http
-            if door is None or self._listener.tls is None
-            else _Greeter(http, lambda transport: self._agreed(door, transport))
-        )
+        if door is None or self._listener.tls is None:
+            return http
+        return _Greeter(http, lambda transport: self._agreed(door, transport))
 
     def _agreed(self, door: CompactDoor, transport: asyncio.BaseTransport) -> CompactConnection:
-        """A new connection in the compact encoding."""
+        """A new connection in the compact encoding; it is cut as those of HTTP are when this process stands still."""
         assert self._acceptor is not None
-        connection = CompactConnection(door, self._parts.identify, self._forget)
+        guarded = self._parts.guarded
+        number = guarded.hold(transport) if guarded is not None else 0
+
+        def lost(connection: CompactConnection) -> None:
+            if guarded is not None:
+                guarded.release(number)
+            self._forget(connection)
+
+        connection = CompactConnection(door, self._parts.identify, lost)
         self.compact_connections.add(connection)
         if not self._acceptor.newcomers.take(connection, transport, connection.cut, stopping=self._stopping):
             asyncio.get_running_loop().call_soon(connection.cut)

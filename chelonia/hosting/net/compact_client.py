@@ -2,7 +2,7 @@
 
 A connection is made when it is first needed and again after it broke; all calls on a connection that breaks, or that
 says nothing for as long as one of them may wait, fail together. Whether to ask again, and where, is the caller's
-(`rpc_client.Channel`). A target that does not speak it is remembered for `SOAP_MS`, so that nobody knocks each time.
+(`rpc_client.Channel`). A service that is not offered so is remembered for `SOAP_MS`, so that nobody knocks each time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from chelonia.wire import compact
 
 SOAP_MS: Final = 60_000
 """How long a target that did not agree on this encoding is asked by SOAP: a daemon may be upgraded meanwhile."""
+REFUSED: Final = "TLSV1_ALERT_NO_APPLICATION_PROTOCOL"
+"""What OpenSSL calls it when a server ends the handshake because nothing was agreed on; most go on without."""
 CONNECT_MS: Final = 5_000
 """TCP and TLS together."""
 
@@ -37,11 +39,13 @@ class CompactClient:
         self._clock = clock
         self._open: dict[str, asyncio.Task[Connection]] = {}
         self._stands: dict[str, Connection] = {}
-        self._soap_until: dict[str, int] = {}
+        self._soap_until: dict[tuple[str, str], int] = {}
 
-    def speaks(self, url: str) -> bool:
-        """Whether a target is worth asking in this encoding."""
-        return self._clock.monotonic_ms() >= self._soap_until.get(_target(url), 0)
+    def speaks(self, url: str, service: str) -> bool:
+        """Whether a service of a target is worth asking in this encoding."""
+        if not self._soap_until:
+            return True
+        return self._clock.monotonic_ms() >= self._soap_until.get((_target(url), service), 0)
 
     async def ask(self, url: str, asking: Asking) -> compact.Answered:
         """Make one call.
@@ -52,15 +56,12 @@ class CompactClient:
         return await connection.ask(asking)
 
     def standing(self, url: str) -> Connection | None:
-        """The connection on which a call may be sent at once; None: there is none yet, or it is to be asked by SOAP."""
-        target = _target(url)
-        if self._soap_until and self._clock.monotonic_ms() < self._soap_until.get(target, 0):
-            return None
-        return self._standing(target)
+        """The connection on which a call may be sent at once; None: there is none yet, or it broke."""
+        return self._standing(_target(url))
 
-    def by_soap(self, url: str) -> None:
-        """Note that a target does not speak this, or not of that service."""
-        self._soap_until[_target(url)] = self._clock.monotonic_ms() + SOAP_MS
+    def by_soap(self, url: str, service: str) -> None:
+        """Note that a service of a target is not offered in this encoding."""
+        self._soap_until[_target(url), service] = self._clock.monotonic_ms() + SOAP_MS
 
     async def close(self) -> None:
         """Close all connections."""
@@ -94,11 +95,12 @@ class CompactClient:
                     lambda: Connection(target), host, port, ssl=self._tls, server_hostname=host
                 )
         except (OSError, TimeoutError) as error:
-            raise explain(error, target) from error
+            if getattr(error, "reason", "") == REFUSED:
+                raise _not_spoken(target) from error
+            raise explain(error, target, connecting=True) from error
         if transport.get_extra_info("ssl_object").selected_alpn_protocol() != compact.PROTOCOL:
             transport.abort()
-            self.by_soap(target)
-            raise CheloniaError(Kind.NOT_SUPPORTED, "compact", target, "it does not speak the compact encoding")
+            raise _not_spoken(target)
         self._stands[target] = connection
         return connection
 
@@ -175,7 +177,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every call in flight fails."""
-        self._break(CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} broke: {exc or 'closed'}"))
+        self._break(explain(exc, self._target) if exc is not None else self._failure("was closed"))
 
     def data_received(self, data: bytes) -> None:
         """Hand out the answers that have arrived whole."""
@@ -264,6 +266,10 @@ class Connection(asyncio.Protocol):
 
     def _failure(self, how: str) -> CheloniaError:
         return CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} {how}")
+
+
+def _not_spoken(target: str) -> CheloniaError:
+    return CheloniaError(Kind.NOT_SUPPORTED, "compact", target, "it does not speak the compact encoding")
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -26,6 +26,9 @@ from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.net.tls import handshake_error
 from chelonia.wire.headers import ERROR_HEADER
+
+if TYPE_CHECKING:
+    from chelonia.hosting.net.compact_client import CompactClient
 
 """Names the kind of a refusal beside its status."""
 EXPECT_ABOVE_BYTES = 64 * 1024
@@ -131,6 +134,8 @@ class HttpClient:
         self._limits = limits or ClientLimits()
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
+        self.compact: CompactClient | None = None
+        """The same peers in the compact encoding; closed with this."""
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -143,6 +148,8 @@ class HttpClient:
     async def close(self) -> None:
         """Close all connections; what is asked from now on fails with NETWORK."""
         self._closed = True
+        if self.compact is not None:
+            await self.compact.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -302,16 +309,19 @@ def of_a_broken_connection(context: Mapping[str, Any]) -> bool:
     return text.startswith("Task exception was never") and isinstance(error, aiohttp.ClientConnectionError)
 
 
-def explain(error: BaseException, target: str) -> CheloniaError:
-    """Turn a failure of the transport into an error that names the target, the reason and the cure."""
+def explain(error: BaseException, target: str, *, connecting: bool = False) -> CheloniaError:
+    """Turn a failure of the transport into an error that names the target, the reason and the cure.
+
+    `connecting`: it is one of a connection that was being made, as aiohttp's own say of themselves.
+    """
     if isinstance(error, CheloniaError):
         return error
     # aiohttp's wrapper of a refused certificate looks like one itself, without saying why.
     refused = handshake_error(getattr(error, "certificate_error", error), target)
     if refused.kind is not Kind.NETWORK:
         return refused
-    if isinstance(error, aiohttp.ClientSSLError):
-        reason = getattr(getattr(error, "os_error", None), "reason", None) or "no common version or cipher"
+    if isinstance(error, aiohttp.ClientSSLError) or (connecting and isinstance(error, ssl.SSLError)):
+        reason = getattr(getattr(error, "os_error", error), "reason", None) or "no common version or cipher"
         cause = f"TLS with {target} failed: {reason}; is this the right port?"
         return CheloniaError(Kind.UNTRUSTED, cause=cause)
     if isinstance(error, aiohttp.InvalidURL | ValueError):
@@ -321,14 +331,14 @@ def explain(error: BaseException, target: str) -> CheloniaError:
     if _is_unknown_host(error):
         cause = f"cannot connect to {target}: there is no host of that name; is it spelled right?"
         return Unreachable(Kind.NETWORK, cause=cause)
-    if isinstance(error, aiohttp.ClientConnectorError):
+    if connecting or isinstance(error, aiohttp.ClientConnectorError):
         return CheloniaError(Kind.NETWORK, cause=f"cannot connect to {target}: {_reason(error)}; is it running?")
     return CheloniaError(Kind.NETWORK, cause=f"the connection to {target} broke: {_reason(error)}")
 
 
 def _is_unknown_host(error: BaseException) -> bool:
     """Whether the name service knows for certain that there is no such host; that it cannot say passes."""
-    inner = getattr(error, "os_error", None)
+    inner = getattr(error, "os_error", error)
     return isinstance(inner, socket.gaierror) and inner.errno in (socket.EAI_NONAME, socket.EAI_NODATA)
 
 

@@ -27,8 +27,18 @@ from chelonia.core.position import Horizon, Position, later
 from chelonia.core.shepherd import Shepherd
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.racing import Race
+from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import Asking, CompactClient, Silent
-from chelonia.hosting.net.http_client import HttpClient, Received, Sending, Unreachable, raise_for_status, target_of
+from chelonia.hosting.net.http_client import (
+    ClientLimits,
+    HttpClient,
+    Received,
+    Sending,
+    Unreachable,
+    raise_for_status,
+    target_of,
+)
+from chelonia.hosting.net.tls import TlsStore
 from chelonia.wire import compact, positions, soap
 from chelonia.wire.headers import (
     POSITION_HEADER,
@@ -48,9 +58,6 @@ AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, 
 """Failures after which the same call may be made again, elsewhere or later."""
 _UNHEARD: Final = frozenset({Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED})
 """Failures that may be the transport's."""
-COMPACT: Final = frozenset({AHASH.name})
-"""Services asked in the compact encoding where they offer it: a profile shows XML as their cost, and they check
-every count and size themselves (SOAP's codec checks them for others)."""
 AHASH_HEDGE_MS: Final = 400
 """Below this a replica of the A-Hash that is well has answered somebody; an election takes as long."""
 AHASH_READ_HEDGE_MS: Final = 120
@@ -97,12 +104,12 @@ class Link:
     compact: CompactClient | None = None
 
 
-def _in_compact(service: Service) -> dict[str, compact.Method]:
-    """What is asked in the compact encoding first."""
-    methods = compact.methods(service.table)
-    if service.name in COMPACT:
-        return methods
-    return {name: method for name, method in methods.items() if name not in service.by_method}
+def open_link(tls: TlsStore, limits: ClientLimits | None = None) -> Link:
+    """A link with connections of its own, in both encodings. Its `client` closes them."""
+    context, clock = tls.client_context(), SystemClock()
+    client = HttpClient(lambda: context, limits)
+    client.compact = CompactClient(tls.client_context(speaks=compact.PROTOCOL), clock)
+    return Link(client, clock, SystemIds(), compact=client.compact)
 
 
 def _is_answer(error: BaseException | None) -> bool:
@@ -125,7 +132,7 @@ class Channel:
         self._urls = [*urls[start:], *urls[:start]]
         self._current = 0
         self._heard: dict[str, int] = {}
-        self._compact = _in_compact(service) if link.compact is not None else {}
+        self._compact = compact.methods(service.table) if link.compact is not None else {}
 
     async def call(self, call: Call, method: str, *args: Any) -> Any:
         """Make one call of the port method `method`. Raises: what the service raised, NETWORK, TIMEOUT, UNTRUSTED."""
@@ -173,7 +180,7 @@ class Channel:
         def trying(number: int) -> Coroutine[Any, Any, Any]:
             return self._once(self._urls[number], call, method, args)
 
-        standing = client.standing(url) if client is not None and method in self._compact else None
+        standing = client.standing(url) if client is not None and self._packs(url, method) else None
         if standing is None:
             return await (self._race(first, trying, trying(first), (hedge_ms, hedge_ms)) if hedge_ms else trying(first))
         try:  # what is answered soon needs no task and no timer of its own
@@ -223,9 +230,15 @@ class Channel:
     async def _once(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:
         """Ask one instance."""
         client = self._link.compact
-        if client is None or method not in self._compact or not client.speaks(url):
+        if client is None or not self._packs(url, method):
             return await self._by_soap(url, call, method, args)
         return await self._packed(client.ask(url, self._asking(call, method, args)), url, call, method, args)
+
+    def _packs(self, url: str, method: str) -> bool:
+        """Whether to ask in the compact encoding; what has no SOAP form is worth it wherever it was refused before."""
+        if self._link.compact is None or method not in self._compact:
+            return False
+        return method not in self._service.by_method or self._link.compact.speaks(url, self._service.name)
 
     def _asking(self, call: Call, method: str, args: tuple[Any, ...], silent_ms: int = 0) -> Asking:
         after = later(call.read_after, self._link.horizon.newest)
@@ -262,7 +275,7 @@ class Channel:
             self._heard_from(url, error)
             return False
         assert self._link.compact is not None
-        self._link.compact.by_soap(url)
+        self._link.compact.by_soap(url, self._service.name)
         return True
 
     async def _by_soap(self, url: str, call: Call, method: str, args: tuple[Any, ...]) -> Any:

@@ -315,9 +315,7 @@ def make_server_context(settings: TlsSettings, trust: Trust, client_certificate:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sslobject_class = TellingObject
     context.verify_mode = client_certificate.value
-    # The compact encoding is for services, which show a certificate.
-    spoken = (HTTP, compact.PROTOCOL) if client_certificate is ClientCertificate.REQUIRED else (HTTP,)
-    _furnish(context, settings, trust, spoken)
+    _furnish(context, settings, trust, (HTTP, compact.PROTOCOL))
     return context
 
 

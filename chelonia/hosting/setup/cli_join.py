@@ -44,9 +44,8 @@ from chelonia.hosting.net.certificates import (
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import Explicit, Surroundings, explain_chain, find_credential
-from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.identity import name_from_dn, subject_dn
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash, remote_librarian
+from chelonia.hosting.net.rpc_client import Patience, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_trust
 from chelonia.hosting.setup import admission, host_files
 from chelonia.hosting.setup.admission import Expected, Offer, Replica, Request, Token
@@ -167,10 +166,9 @@ def _admit(options: argparse.Namespace) -> int:
 async def _admitting(options: argparse.Namespace, name: str) -> int:
     home = _home(places_of(options))
     settings = _administrator(home)
-    context = TlsStore(settings, SystemClock().now_ms).client_context()
+    link = open_link(TlsStore(settings, SystemClock().now_ms))
     assert home.core.ahash is not None
-    async with HttpClient(lambda: context) as client:
-        link = Link(client, SystemClock(), SystemIds())
+    async with link.client:
         assert home.core.librarian is not None, "a core has a Librarian"
         ports = _Ports(
             remote_ahash(link, (home.core.ahash.id,), Patience()),

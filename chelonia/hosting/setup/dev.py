@@ -60,9 +60,9 @@ from chelonia.hosting.net.certificates import (
     write_file,
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.http_client import ClientLimits, HttpClient
+from chelonia.hosting.net.http_client import ClientLimits
 from chelonia.hosting.net.identity import identity_of_chain
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash, remote_librarian
+from chelonia.hosting.net.rpc_client import Link, Patience, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_own_chain
 from chelonia.hosting.supervisor import Child, Program, stop_all
 from chelonia.librarian.settings import LibrarianSettings
@@ -434,9 +434,8 @@ class DevCluster:
         """Return when every Librarian has heard every Shepherd - what it read of their last run does not count - and
         every replica of the A-Hash has its vote."""
         files = TlsSettings(self._file("admin-cert"), self._file("admin-key"), ca_dir=self._certs / "certificates")
-        context = TlsStore(files, SystemClock().now_ms).client_context()
-        async with HttpClient(lambda: context) as client:
-            link = Link(client, SystemClock(), SystemIds())
+        link = open_link(TlsStore(files, SystemClock().now_ms))
+        async with link.client:
             while True:
                 try:
                     if await _all_serve(link, places):

@@ -10,15 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.operations import AHASH, TABLES, PortMethod
 from chelonia.core.position import Position
 from chelonia.wire import compact
-from chelonia.wire.operations import Operation, Service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_librarian import LIBRARIAN
 from tests.unit.wire import messages
 
-CASES = [(service, operation) for service in (AHASH, LIBRARIAN) for operation in service.operations]
-IDS = [f"{service.name}.{operation.name}" for service, operation in CASES]
+CASES = [(row, method) for port in TABLES.values() for row in port.by_method.values()
+         if (method := compact.methods(port).get(row.method)) is not None]  # fmt: skip
+IDS = [f"{row.service}.{row.method}" for row, _ in CASES]
 DOCUMENT = (Path(__file__).parents[3] / "docs/formats/compact.md").read_text(encoding="utf-8")
 HERE = Position("grid/ä", 2, 1046)
 ASKED = compact.Asked(7, "ahash", "status", "r1", "", "", None, True, compact.encode_args(()))
@@ -28,18 +27,17 @@ def body(frame: bytes) -> bytes:
     return frame[compact.LENGTH_BYTES :]
 
 
-@pytest.mark.parametrize(("service", "operation"), CASES, ids=IDS)
+@pytest.mark.parametrize(("row", "method"), CASES, ids=IDS)
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
-def test_arguments_and_answer_arrive_as_they_left(service: Service, operation: Operation, data: st.DataObject) -> None:
-    method = compact.methods(service.table)[operation.method]
-    args = data.draw(messages.arguments(operation.spec.method))
-    asked = compact.Asked(1, service.name, method.name, "r", "k", "s", HERE, False, compact.encode_args(args))
+def test_arguments_and_answer_arrive_as_they_left(row: PortMethod, method: compact.Method, data: st.DataObject) -> None:
+    args = data.draw(messages.arguments(row.function))
+    asked = compact.Asked(1, row.service, method.name, "r", "k", "s", HERE, False, compact.encode_args(args))
     read = compact.decode_asked(body(compact.encode_asked(asked)))
     assert (read.read_after, read.strong) == (HERE, False)
     assert compact.decode_args(method, read.args) == args
 
-    result = data.draw(messages.results(operation.spec.method))
+    result = data.draw(messages.results(row.function))
     answered = compact.decode_answered(body(compact.encode_result(1, result, HERE)))
     assert answered.position == HERE
     assert compact.decode_result(method, answered) == result
@@ -54,7 +52,7 @@ def test_an_error_arrives_as_the_same_error() -> None:
     error = CheloniaError(Kind.CONFLICT, "transact", "obj", "it changed meanwhile")
     answered = compact.decode_answered(body(compact.encode_failure(3, error, None)))
     with pytest.raises(CheloniaError) as caught:
-        compact.decode_result(compact.methods(AHASH.table)["status"], answered)
+        compact.decode_result(compact.methods(AHASH)["status"], answered)
     assert repr(caught.value) == repr(error)
 
 
@@ -88,7 +86,7 @@ def test_what_is_no_call_is_refused(junk: bytes) -> None:
 @pytest.mark.parametrize("args", [[], [1], ["id"], [["id"], "filter", 3], {"ids": []}])
 def test_arguments_of_other_types_are_refused(args: object) -> None:
     with pytest.raises(CheloniaError) as caught:
-        compact.decode_args(compact.methods(AHASH.table)["get"], msgspec.Raw(msgspec.msgpack.encode(args)))
+        compact.decode_args(compact.methods(AHASH)["get"], msgspec.Raw(msgspec.msgpack.encode(args)))
     assert caught.value.kind is Kind.BAD_REQUEST
 
 

@@ -16,22 +16,25 @@ import uvloop
 
 from chelonia.core import bounds, operations
 from chelonia.core.ahash import AHash, AHashStatus, ChangeType, Element
+from chelonia.core.bartender import Bartender, NameRequest, StatOutcome
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Guid, ObjectId, RequestKey, ServiceId
+from chelonia.core.ids import ANONYMOUS, Dn, Guid, ObjectId, RequestKey, ServiceId
 from chelonia.core.librarian import Delete, ServiceRecord
-from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.metadata import Filter, StoredObject, Triple
+from chelonia.core.operations import BARTENDER
 from chelonia.core.position import Horizon, Position
 from chelonia.hosting.doors import compact_server
-from chelonia.hosting.doors.compact_server import AtOnce, CompactDoor, CompactParts, offer
+from chelonia.hosting.doors.compact_server import STRANGERS, USERS, AtOnce, CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import Registry, Source
 from chelonia.hosting.doors.http_server import HttpServer
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import Asking, CompactClient, Connection
-from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash
-from chelonia.hosting.net.tls import ClientCertificate
+from chelonia.hosting.net.http_messages import Answer
+from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash, remote_bartender, remote_librarian
+from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from chelonia.wire import compact
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_librarian import LIBRARIAN as LIBRARIAN_TABLE
@@ -40,7 +43,7 @@ from tests.support.polling import poll_async
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import client_of, secure
 
-LIBRARIAN = "/O=Grid/OU=Hosts/CN=librarian"
+LIBRARIAN, JANE = "/O=Grid/OU=Hosts/CN=librarian", "/O=Grid/CN=Jane Doe"
 OBJECT = ObjectId("11111111-1111-4111-8111-111111111111")
 STATUS = AHashStatus(Position("c", 1, 1), "master", True, 0, 0)
 
@@ -247,6 +250,108 @@ async def test_a_user_is_denied(grid: Grid) -> None:
         with pytest.raises(CheloniaError) as caught:
             await ahash.status(Call(roles=(Role.LIBRARIAN,)))
     assert caught.value.kind is Kind.DENIED
+
+
+class Names:
+    """A Bartender that knows every name, and counts who asks."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
+        self.asked.append(call.dn)
+        return tuple(StatOutcome(each.request_id, (Triple("entry", "owner", call.dn),)) for each in requests)
+
+    async def add_replica(self, call: Call, requests: tuple[object, ...], protocols: tuple[str, ...]) -> None:
+        raise AssertionError("it is for Shepherds")
+
+
+@asynccontextmanager
+async def for_users(grid: Grid, port: object) -> AsyncIterator[HttpServer]:
+    """A listener that users reach, with a Bartender in the compact encoding alone."""
+    packed = CompactDoor(offer(BARTENDER, port), CompactParts(Registry((), None, SystemClock()), Horizon()))
+
+    async def no_soap(request: object) -> Answer:
+        raise AssertionError("asked by SOAP")
+
+    async with secure(no_soap, grid.server(), ClientCertificate.OPTIONAL, compact=packed) as server:
+        yield server
+
+
+@asynccontextmanager
+async def bartender_at(grid: Grid, server: HttpServer, store: TlsStore) -> AsyncIterator[Bartender]:
+    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+    async with client_of(store) as client:
+        link = Link(client, SystemClock(), SystemIds(), compact=packed)
+        try:
+            yield remote_bartender(link, (f"https://localhost:{server.port}/Bartender",), Patience(retry_ms=0))
+        finally:
+            await packed.close()
+
+
+@pytest.mark.parametrize("who", [JANE, ""], ids=["user", "anonymous"])
+async def test_who_has_no_role_may_ask_what_is_for_everyone_and_nothing_else(grid: Grid, who: str) -> None:
+    port, store = Names(), grid.client(grid.user(who) if who else None)
+    async with for_users(grid, port) as server, bartender_at(grid, server, store) as bartender:
+        (found,) = await bartender.stat(Call(roles=(Role.LIBRARIAN,)), (NameRequest("0", "/a"),))
+        assert found.metadata[0].value == (who or ANONYMOUS)
+        with pytest.raises(CheloniaError) as caught:
+            await bartender.add_replica(Call(), (), ())
+        assert caught.value.kind is Kind.DENIED
+    assert port.asked == [who or ANONYMOUS]
+
+
+@pytest.mark.parametrize(("who", "most"), [(JANE, USERS.bytes_max), ("", STRANGERS.bytes_max)])
+async def test_one_call_of_a_user_is_small_and_of_a_stranger_smaller(grid: Grid, who: str, most: int) -> None:
+    store = grid.client(grid.user(who) if who else None)
+    async with for_users(grid, Names()) as server, bartender_at(grid, server, store) as bartender:
+        assert await bartender.stat(Call(), (NameRequest("0", "x" * (most - 1000)),))
+        with pytest.raises(CheloniaError) as caught:
+            await bartender.stat(Call(), (NameRequest("0", "x" * most),))
+        assert caught.value.kind is Kind.NETWORK
+
+
+async def test_a_user_has_fewer_calls_in_flight(grid: Grid) -> None:
+    gate = asyncio.Event()
+
+    class Slow(Names):
+        async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
+            self.asked.append(call.dn)
+            await gate.wait()
+            return ()
+
+    port = Slow()
+    async with for_users(grid, port) as server, bartender_at(grid, server, grid.client(grid.user(JANE))) as bartender:
+        calls = [asyncio.create_task(bartender.stat(Call(), ())) for _ in range(USERS.calls_max + 20)]
+        await until(lambda: len(port.asked) >= USERS.calls_max)
+        assert len(port.asked) < len(calls)
+        gate.set()
+        await asyncio.gather(*calls)
+
+
+async def test_more_elements_than_one_call_may_have_are_refused_before_the_port(grid: Grid) -> None:
+    port = Names()
+    async with for_users(grid, port) as server, bartender_at(grid, server, grid.client(grid.user(JANE))) as bartender:
+        many = (NameRequest("0", "/a"),) * (bounds.BULK_ELEMENTS_MAX + 1)
+        with pytest.raises(CheloniaError, match="length <= 1000") as caught:
+            await bartender.stat(Call(), many)
+        assert caught.value.kind is Kind.BAD_REQUEST
+        assert len(await bartender.stat(Call(), many[1:])) == bounds.BULK_ELEMENTS_MAX
+    assert len(port.asked) == 1
+
+
+async def test_a_service_that_is_not_offered_says_nothing_of_its_neighbour(grid: Grid) -> None:
+    port = Port(answered)
+    async with door(grid, port) as server:
+        store = grid.client(grid.user(LIBRARIAN))
+        packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+        async with client_of(store) as client:
+            link, url = Link(client, SystemClock(), SystemIds(), compact=packed), f"https://localhost:{server.port}/X"
+            with pytest.raises(CheloniaError):
+                await remote_librarian(link, (url,), Patience(retry_ms=0)).get(Call(), ())
+            assert not packed.speaks(url, "librarian")
+            assert packed.speaks(url, "ahash")
+            await packed.close()
 
 
 LARGE = ObjectId("x" * (bounds.COMPACT_STRANGER_BYTES_MAX + 1))
