@@ -21,11 +21,13 @@ from typing import cast
 
 from chelonia.core.errors import CheloniaError
 from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.credentials import Credential, Explicit, Surroundings, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import (
     Link,
     Patience,
+    open_link,
     remote_ahash,
     remote_bartender,
     remote_librarian,
@@ -35,8 +37,8 @@ from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia_clients.administrator import Administrator, AdministratorPorts
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Settings, Wish, settle
-from chelonia_clients.soap_trace import SoapTrace, Teller
-from chelonia_clients.waiting import Waiting, Watched, keep_quiet
+from chelonia_clients.waiting import Waiting, keep_quiet
+from chelonia_clients.watch import Teller, Watch, WatchedCompact, WatchedHttp, keep_still
 
 ONE_AHASH_MS = 5_000
 """How long one A-Hash is waited for: the others are asked as well."""
@@ -55,7 +57,7 @@ def from_environment(
 ) -> Client:
     """Make a client from what the caller names, the environment and the user's files; to be used in one event loop.
 
-    Args: `trace` is given every SOAP message sent and received.
+    Args: `trace` is given every message sent and received.
     Raises: BAD_CONFIG, EXPIRED, UNTRUSTED, each with every place looked at.
     """
     return _open(settle_here(wish or Wish(), environ), environ, trace)
@@ -96,9 +98,13 @@ def _open(
 
 
 def _link(http: HttpClient, trace: Teller | None, waiting: Waiting | None) -> Link:
-    traced = http if trace is None else SoapTrace(http, trace)
-    carrier = traced if waiting is None else Watched(traced, waiting)
-    return Link(cast(HttpClient, carrier), SystemClock(), SystemIds(), trouble=waiting)
+    """Channels over connections that are there; what passes is told to `trace`, what does not come to `waiting`."""
+    packed = http.compact
+    if trace is not None or waiting is not None:
+        watch = Watch(trace or keep_still, waiting.silent if waiting is not None else keep_still)
+        http = cast(HttpClient, WatchedHttp(http, watch))
+        packed = cast(CompactClient, WatchedCompact(packed, watch)) if packed is not None else None
+    return Link(http, SystemClock(), SystemIds(), trouble=waiting, compact=packed)
 
 
 def administrator_from_environment(
@@ -150,9 +156,11 @@ def surroundings(environ: Mapping[str, str] | None = None) -> Surroundings:
 
 
 def open_http(tls: TlsSettings) -> HttpClient:
-    """A pooled client whose TLS is always checked. Raises: BAD_CONFIG, EXPIRED, UNTRUSTED."""
-    context = TlsStore(tls, SystemClock().now_ms).client_context()
-    return HttpClient(lambda: context)
+    """A pooled client whose TLS is always checked, the compact encoding beside it.
+
+    Raises: BAD_CONFIG, EXPIRED, UNTRUSTED.
+    """
+    return open_link(TlsStore(tls, SystemClock().now_ms)).client
 
 
 def home() -> Path | None:

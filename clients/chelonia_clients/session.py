@@ -17,7 +17,7 @@ from chelonia_clients.settings import Files, Settings, Wish, parse_replicas, set
 if TYPE_CHECKING:
     from chelonia_clients.administrator import Administrator
     from chelonia_clients.client import Client
-    from chelonia_clients.soap_trace import Teller
+    from chelonia_clients.watch import Teller
 
 REMOTE: Final = ("chelonia:", "arc:")
 """How a Logical Name is marked where local names are meant otherwise."""

@@ -6,19 +6,15 @@ while and fails again is told of again. An answer that just does not come is tro
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.timing.clock import Clock
-from chelonia.hosting.net.http_client import HttpClient, Received, Sending, target_of
-from chelonia_clients.soap_trace import SoapTrace
+from chelonia_clients.watch import SILENCE_MS
 
 AFTER_MS: Final = 1_000
 """Trouble that is over sooner is not worth a line."""
-SILENCE_MS: Final = 2_000
-"""An answer that takes longer is worth one: no request of a healthy cluster does."""
 WELL_MS: Final = 15_000
 """Trouble after a longer pause counts as new; longer than any pause between two tries."""
 
@@ -65,20 +61,3 @@ class Waiting:
         spell.told = True
         what = reason if target in reason else f"{target}: {reason}"
         self._tell(f"chelonia: {what}; still trying")
-
-
-class Watched:
-    """The part of `HttpClient` that SOAP stubs use; notes answers that do not come."""
-
-    def __init__(self, http: HttpClient | SoapTrace, waiting: Waiting) -> None:
-        self._http = http
-        self._waiting = waiting
-
-    async def request(self, sending: Sending) -> Received:
-        """Send. Raises: as `HttpClient.request`."""
-        target = target_of(sending.url)
-        note = asyncio.get_running_loop().call_later(SILENCE_MS / 1000, self._waiting.silent, target)
-        try:
-            return await self._http.request(sending)
-        finally:
-            note.cancel()

@@ -194,7 +194,9 @@ async def _look_at_bartender(report: Report, http: HttpClient, url: str) -> None
     report.good(topic, f"reached at {address} in {_since(started):.0f} ms, TLS accepted on both sides")
     started = time.monotonic()
     try:
-        remote = remote_bartender(Link(http, SystemClock(), SystemIds()), (url,), Patience(retry_ms=0))
+        remote = remote_bartender(
+            Link(http, SystemClock(), SystemIds(), compact=http.compact), (url,), Patience(retry_ms=0)
+        )
         await Client(remote, http, retry_ms=0).exists("/")
     except CheloniaError as error:
         report.bad(topic, f"stat / fails: {error.cause or error.kind.value}", cure_of(error))

@@ -30,6 +30,8 @@ class PaperLibrarian:
 class Carrier:
     """Stands for the connections."""
 
+    compact = None
+
     closed = 0
 
     async def close(self) -> None:

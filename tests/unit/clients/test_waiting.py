@@ -14,11 +14,14 @@ from chelonia.core.bartender import NameRequest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.clock import SystemIds
+from chelonia.hosting.net.compact_client import Asking, CompactClient
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, Unreachable, explain
 from chelonia.hosting.net.rpc_client import Link, remote_bartender
 from chelonia.hosting.transfer.upload import bytes_source, upload
-from chelonia_clients import waiting
-from chelonia_clients.waiting import Waiting, Watched
+from chelonia.wire import compact
+from chelonia_clients import waiting, watch
+from chelonia_clients.waiting import Waiting
+from chelonia_clients.watch import Watch, WatchedCompact, WatchedHttp, keep_still
 from tests.support.bartender import FakeBartender, Fault
 from tests.unit.clients.faking import QuickClock, client_on
 
@@ -120,11 +123,33 @@ async def test_an_answer_that_does_not_come_is_told_of(monkeypatch: pytest.Monke
         said.append(line)
         told.set()
 
-    monkeypatch.setattr(waiting, "SILENCE_MS", 10)
-    watched = Watched(cast(HttpClient, Slow()), Waiting(QuickClock(), tell))
+    monkeypatch.setattr(watch, "SILENCE_MS", 10)
+    watched = WatchedHttp(cast(HttpClient, Slow()), Watch(keep_still, Waiting(QuickClock(), tell).silent))
     async with asyncio.timeout(10):
         await watched.request(Sending("POST", URL))
-    assert said == ["chelonia: https://b.example.org:1: no answer for 0 s; still trying"]
+    assert said == ["chelonia: https://b.example.org:1: no answer for 2 s; still trying"]
+
+
+async def test_a_trace_shows_a_call_in_the_compact_encoding_as_json() -> None:
+    told = list[str]()
+
+    class Answering:
+        speaks = by_soap = None
+
+        async def ask(self, url: str, asking: Asking) -> compact.Answered:
+            if asking.words.method == "stat":
+                return compact.decode_answered(compact.encode_result(1, [{"request_id": "0"}], None)[4:])
+            return compact.decode_answered(compact.encode_failure(1, CheloniaError(Kind.DENIED, cause="no"), None)[4:])
+
+    watched = WatchedCompact(cast(CompactClient, Answering()), Watch(told.append, keep_still))
+    for method in ("stat", "list"):
+        words = compact.Asking(0, "bartender", method, "r", "", "", None, False, (ASKED,))
+        await watched.ask(URL, Asking(words, 1000))
+    assert [line for line in told if line[0] in "<>"] == [
+        f"> bartender.stat {URL}", "< ok", f"> bartender.list {URL}", "< failed",
+    ]  # fmt: skip
+    assert any('"ln": "/"' in line for line in told[: told.index("< ok")])
+    assert '  "denied",' in told[told.index("< failed") :]
 
 
 async def test_an_upload_that_starts_again_is_told_of(fake: FakeBartender) -> None:

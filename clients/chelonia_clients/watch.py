@@ -1,0 +1,91 @@
+"""Shows the messages of stubs as they pass (`chelonia -x`), and says which answers do not come.
+
+It stands in for the clients under the stubs alone, so bytes of files never pass through it, and of tickets only TURLs.
+What travels as XML is shown as it is, what travels in the compact encoding as JSON: service, method and arguments, then
+the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from chelonia.hosting.net.compact_client import Asking, CompactClient
+from chelonia.hosting.net.http_client import HttpClient, Received, Sending, target_of
+from chelonia.wire import compact
+
+T = TypeVar("T")
+Teller = Callable[[str], None]
+"""Takes one line or message for a person."""
+SILENCE_MS: Final = 2_000
+"""An answer that takes longer is worth a note: no request of a healthy cluster does."""
+
+
+def keep_still(message: str) -> None:
+    """The `Teller` of programs that want no messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told of messages, and of the target of each answer that does not come for `SILENCE_MS`."""
+
+    tell: Teller
+    silent: Teller
+
+    def say(self, head: str, body: str) -> None:
+        """Tell a message, line by line."""
+        for line in (head, *body.splitlines()):
+            self.tell(line)
+
+    async def over(self, url: str, answer: Awaitable[T]) -> T:
+        """Wait for an answer. Raises: what comes of it."""
+        note = asyncio.get_running_loop().call_later(SILENCE_MS / 1000, self.silent, target_of(url))
+        try:
+            return await answer
+        finally:
+            note.cancel()
+
+
+class WatchedHttp:
+    """The part of `HttpClient` that stubs use."""
+
+    def __init__(self, http: HttpClient, watch: Watch) -> None:
+        self._http = http
+        self._watch = watch
+
+    async def request(self, sending: Sending) -> Received:
+        """Send. Raises: as `HttpClient.request`."""
+        if isinstance(sending.body, bytes):
+            self._watch.say(f"> {sending.method} {sending.url}", sending.body.decode("utf-8", "replace"))
+        received = await self._watch.over(sending.url, self._http.request(sending))
+        self._watch.say(f"< {received.status}", received.body.decode("utf-8", "replace"))
+        return received
+
+
+class WatchedCompact:
+    """The part of `CompactClient` that stubs use."""
+
+    def __init__(self, client: CompactClient, watch: Watch) -> None:
+        self._client = client
+        self._watch = watch
+        self.speaks, self.by_soap = client.speaks, client.by_soap
+
+    def standing(self, url: str) -> None:
+        """Every call goes through `ask`."""
+
+    async def ask(self, url: str, asking: Asking) -> compact.Answered:
+        """Make one call. Raises: as `CompactClient.ask`."""
+        words = asking.words
+        self._watch.say(f"> {words.service}.{words.method} {url}", _json(words.args))
+        answered = await self._watch.over(url, self._client.ask(url, asking))
+        result = answered.failure or msgspec.msgpack.decode(answered.result)
+        self._watch.say(f"< {'failed' if answered.failure else 'ok'}", _json(result))
+        return answered
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
