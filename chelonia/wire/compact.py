@@ -22,7 +22,7 @@ import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.operations import EVERYONE, PortMethod, PortTable
+from chelonia.core.operations import PortMethod, PortTable
 from chelonia.core.position import Position
 
 T = TypeVar("T")
@@ -145,11 +145,10 @@ class Splitter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """One method of a port: how its arguments and its result are written and read; `public`: for those without a
-    role too."""
+    """One method of a port: its row, and how its arguments and its result are written and read."""
 
     name: str
-    public: bool
+    row: PortMethod
     arguments: msgspec.msgpack.Decoder[Any]
     result: msgspec.msgpack.Decoder[Any]
 
@@ -240,7 +239,7 @@ def _method(row: PortMethod) -> Method:
     given = [Annotated[hint, most] if _is_list(hint) else hint for hint in map(hints.__getitem__, row.arguments)]
     arguments = tuple[tuple(given)] if given else tuple[()]  # type: ignore[misc]
     decoders = msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(hints["return"])
-    return Method(row.method, row.roles is EVERYONE, *decoders)
+    return Method(row.method, row, *decoders)
 
 
 def _is_list(hint: Any) -> bool:

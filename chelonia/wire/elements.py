@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from chelonia.core.ids import ROOT, BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.ids import ROOT
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.position import Position
-from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.wire.schema import INT, Child, Children, Form, Listed, Metadata, Part, Record, Text, record, shaped
 
 
@@ -82,38 +81,6 @@ def stored_object(id_name: str, *before: Part) -> Record:
 
 CHECKSUMS: Final[tuple[Text, ...]] = (extra("sha256", "sha256"), extra("md5", "md5"), extra("adler32", "adler32"))
 """Three optional elements; read and written by hand-made records through `Checksums`."""
-
-LOCATION: Final = record(Location, Text("serviceID", "shepherd"), Text("referenceID", "reference"))
-
-
-def _receipt_make(blob: str, shepherd: str, reference: str, size: int, *rest: Any) -> Receipt:
-    sha256, md5, adler32, boot, issued_ms, signature = rest
-    location = Location(ServiceId(shepherd), ReferenceId(reference))
-    checksums = Checksums(sha256, md5, adler32)
-    return Receipt(BlobId(blob), location, size, checksums, boot, Ms(issued_ms), signature)
-
-
-def _receipt_take(item: Receipt) -> tuple[Any, ...]:
-    sums = item.checksums
-    where = item.location
-    return (
-        item.blob, where.shepherd, where.reference, item.size, sums.sha256, sums.md5, sums.adler32,
-        item.boot, item.issued_ms, item.signature,
-    )  # fmt: skip
-
-
-RECEIPT: Final = shaped(
-    _receipt_make,
-    _receipt_take,
-    Text("blob", "blob"),
-    Text("serviceID", "shepherd"),
-    Text("referenceID", "reference"),
-    Text("size", "size", INT),
-    *CHECKSUMS,
-    Text("boot", "boot", INT),
-    Text("issuedMs", "issued_ms", INT),
-    extra("signature", "signature"),
-)
 
 
 def _write_ln(name: LogicalName) -> str:

@@ -10,31 +10,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 from chelonia.core import operations
-from chelonia.core.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
-from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
+from chelonia.core.replicas import Checksums, ReplicaFacts
 from chelonia.core.shepherd import (
     Authority,
-    ByteRange,
-    Challenge,
-    CopyOrder,
-    Damaged,
     DeleteOutcome,
     GetRequest,
     Purpose,
     PutRequest,
-    Question,
-    RecordPage,
-    ReplicaRecord,
-    ScrubOrder,
-    ScrubPage,
     Shepherd,
-    ShepherdStatus,
     StatOutcome,
     TurlOutcome,
 )
-from chelonia.wire.elements import CHECKSUMS, POSITION, RECEIPT, answers, bulk, extra
+from chelonia.wire.elements import POSITION, answers, bulk, extra
 from chelonia.wire.operations import Spec, service
 from chelonia.wire.schema import (
     BOOL,
@@ -46,13 +35,9 @@ from chelonia.wire.schema import (
     Listed,
     Record,
     Text,
-    Texts,
     arguments,
-    enum_form,
     record,
     shaped,
-    single,
-    whole_argument,
 )
 
 _REQUEST_ID = Text("requestID", "request_id")
@@ -259,77 +244,7 @@ _STAT = shaped(
 )
 _NAMED_REFERENCE = shaped(lambda *pair: pair, lambda pair: pair, _REQUEST_ID, _REFERENCE)
 _AUTHORITY = record(Authority, Child("position", "position", POSITION))
-_STATUS = record(
-    ShepherdStatus,
-    Text("serviceID", "shepherd"),
-    Text("boot", "boot", INT),
-    Text("replicas", "replicas", INT),
-    Text("freeBytes", "free_bytes", INT),
-    Text("totalBytes", "total_bytes", INT),
-    Text("reporting", "reporting", BOOL),
-    Text("quarantined", "quarantined", INT),
-    Text("scrubbed", "scrubbed", INT),
-    Text("damaged", "damaged", INT),
-    extra("store", "store"),
-    extra("trouble", "trouble"),
-    extra("quarantinedBytes", "quarantined_bytes", 0, form=INT),
-    extra("unfinishedBytes", "unfinished_bytes", 0, form=INT),
-)
-_DRILL = record(
-    ShepherdDrill,
-    Text("action", "action", enum_form(DrillAction)),
-    Text("drill", "drill"),
-    Child("position", "position", POSITION),
-    extra("durationMs", "duration_ms", 0, form=INT),
-    extra("referenceID", "reference"),
-    extra("blob", "blob"),
-)
-_SPAN = record(ByteRange, Text("offset", "offset", INT), Text("length", "length", INT))
-_QUESTION = record(Question, _REFERENCE, Listed("spanList", Children("span", "spans", _SPAN), omit=True))
-_CHALLENGE = record(
-    Challenge, Text("nonce", "nonce"), Listed("questionList", Children("question", "questions", _QUESTION))
-)
-_REFERENCES = Listed("referenceList", Texts("referenceID", "references"))
-_SCRUB_ORDER = record(
-    ScrubOrder,
-    _REFERENCES,
-    extra("after", "after"),
-    extra("beforeMs", "before_ms", 0, form=INT),
-    extra("suspicious", "suspicious", False, form=BOOL),
-)
-_DAMAGED = record(Damaged, _REFERENCE, Text("blob", "blob"), Text("damage", "damage"))
-_SCRUB_PAGE = record(
-    ScrubPage,
-    Text("checked", "checked", INT),
-    Text("bytes", "bytes", INT),
-    Listed("damagedList", Children("damaged", "damaged", _DAMAGED)),
-    Text("after", "after"),
-    Text("left", "left", INT),
-)
 _TURL = {name: answers(name, _properties(f"{name}Response", _turl_make, _turl_take)) for name in ("get", "put")}
-
-_WHOLE_FACTS = record(
-    ReplicaFacts,
-    Text("blob", "blob"),
-    Text("GUID", "guid"),
-    Text("name", "name"),
-    Text("owner", "owner"),
-    Text("size", "size", INT),
-    Child("checksums", "checksums", record(Checksums, *CHECKSUMS)),
-    Text("wanted", "wanted", INT),
-    Text("createdMs", "created_ms", INT),
-    extra("seal", "seal"),
-    extra("commitWithinMs", "commit_within_ms", 0, form=INT),
-)
-_RECORD = record(
-    ReplicaRecord,
-    Text("referenceID", "reference"),
-    Text("state", "state", enum_form(ReplicaState)),
-    Text("committed", "committed", BOOL),
-    Text("aside", "aside", BOOL),
-    Child("facts", "facts", _WHOLE_FACTS, default=None),
-)
-_RECORDS = record(RecordPage, Listed("recordList", Children("record", "items", _RECORD)), extra("after", "after"))
 
 SHEPHERD: Final = service(
     operations.SHEPHERD,
@@ -370,39 +285,6 @@ SHEPHERD: Final = service(
             arguments(Shepherd.toggle_report, Text("doReporting", "on", BOOL)),
             shaped(lambda on: on, lambda on: (on,), Content("on", TRUE_FALSE)),
             answer_prefix="lbr",
-        ),
-        Spec(
-            Shepherd.copy,
-            whole_argument(Shepherd.copy, record(CopyOrder, _REFERENCE, Text("TURL", "turl"))),
-            single(Child("receipt", "receipt", RECEIPT)),
-        ),
-        Spec(
-            Shepherd.drill,
-            whole_argument(Shepherd.drill, _DRILL),
-            single(Text("silentMs", "silent_ms", INT)),
-        ),
-        Spec(
-            Shepherd.prove,
-            whole_argument(Shepherd.prove, _CHALLENGE),
-            single(Listed("proofList", Texts("proof", "proofs"))),
-        ),
-        Spec(
-            Shepherd.scrub,
-            arguments(Shepherd.scrub, _REFERENCES),
-            single(Text("damaged", "damaged", INT)),
-        ),
-        Spec(Shepherd.scrub_page, whole_argument(Shepherd.scrub_page, _SCRUB_ORDER), _SCRUB_PAGE),
-        Spec(
-            Shepherd.discard,
-            arguments(Shepherd.discard, _REFERENCES),
-            single(Text("discarded", "discarded", INT)),
-        ),
-        Spec(Shepherd.readmit, arguments(Shepherd.readmit), single(Text("readmitted", "readmitted", INT))),
-        Spec(Shepherd.status, arguments(Shepherd.status), _STATUS),
-        Spec(
-            Shepherd.records,
-            arguments(Shepherd.records, extra("after", "after"), Text("limit", "limit", INT)),
-            _RECORDS,
         ),
     ),
 )

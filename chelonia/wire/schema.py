@@ -243,10 +243,6 @@ def single(part: Part, *more: Part) -> Record:
     return shaped(lambda value, *_: value, lambda value: (value,), part, *more)
 
 
-NOTHING: Final = shaped(lambda *_: None, lambda _: ())
-"""A record without parts: the value is None."""
-
-
 def arguments(method: Callable[..., Any], *parts: Part) -> Record:
     """Describe the arguments of a port method (after `self` and `call`); the value is their tuple.
 
@@ -268,17 +264,6 @@ def whole_argument(method: Callable[..., Any], of: Record) -> Record:
     if len(names) != 1:
         raise TypeError(f"{method.__qualname__} has parameters {names}, not one")
     return Record(of.parts, lambda *values: (of.make(*values),), lambda args: of.take(args[0]), of.slots, of.start)
-
-
-def bind(method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The full positional arguments of a call on a port method, defaults filled in (without `self` and `call`)."""
-    names, defaults = _parameters(method)
-    values = [*args, *defaults[len(args) :]]
-    for name, value in kwargs.items():
-        values[names.index(name)] = value
-    if REQUIRED in values or len(values) != len(names):
-        raise TypeError(f"{method.__qualname__} takes {names}")
-    return tuple(values)
 
 
 def _tuple(*values: Any) -> tuple[Any, ...]:

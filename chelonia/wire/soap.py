@@ -8,13 +8,12 @@ a traceback. Faults are sent with HTTP 500 as SOAP 1.1 section 6.2 says; the ori
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.wire.operations import NAMESPACES, Operation, Service
-from chelonia.wire.schema import bind
 from chelonia.wire.xml import Node, attribute, leaf, local_name, namespace, parse, text_of
 
 ENVELOPE: Final = "http://schemas.xmlsoap.org/soap/envelope/"
@@ -47,17 +46,13 @@ class InformationRequest:
     """A decoded LIDI request: answer with `encode_lidi`."""
 
 
-def encode_request(
-    service: Service, method: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
-) -> bytes:
-    """Build the request that calls the port method `method`.
+def encode_request(service: Service, method: str, args: tuple[Any, ...]) -> bytes:
+    """Build the request that calls the port method `method` with all its arguments.
 
-    Args: `args`, `kwargs`: as given to the port method after `call`; defaults are filled in.
     Raises: BAD_REQUEST when a value is not valid UTF-8.
     """
     operation = service.by_method[method]
-    full = bind(operation.spec.method, args, kwargs or {})
-    return _envelope(service, operation.name, service.prefix, operation.request.encode(full))
+    return _envelope(service, operation.name, service.prefix, operation.request.encode(args))
 
 
 def decode_request(

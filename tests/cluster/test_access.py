@@ -38,7 +38,7 @@ TABLE_SAYS = "is not registered and approved as"
 def arguments(cluster: Cluster, service: Service, operation: str) -> tuple[Any, ...]:
     """Harmless arguments: of nothing that exists, or of the Shepherd that calls."""
     own = ServiceId(cluster.url("shepherd1"))
-    given = samples.arguments(service.by_name[operation].spec.method)
+    given = samples.arguments(service.table.by_name[operation].function)
     match (service.name, operation):
         case ("librarian", "heartbeat"):
             return (replace(given[0], shepherd=own, boot=1) if isinstance(given[0], Heartbeat) else given[0],)
@@ -70,7 +70,7 @@ async def test_every_cell_of_the_table(cluster: Cluster, who: str) -> None:
         for (name, operation), allowed in ACCESS.items():
             service = SERVICES[name]
             channel = Channel(ports.link, service, (url_of(cluster, service),), Patience(retry_ms=0, read_ms=15_000))
-            method = service.by_name[operation].method
+            method = service.table.by_name[operation].method
             may = any(role in allowed for role in ROLES[who])
             refused = await refusal(channel, method, arguments(cluster, service, operation))
             if (TABLE_SAYS in refused) is may:

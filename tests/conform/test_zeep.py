@@ -19,15 +19,14 @@ import zeep
 from lxml import etree
 from zeep.helpers import serialize_object
 
-from chelonia.core import ahash, bartender, drills, healing, librarian, shepherd
-from chelonia.core.caller import Role
+from chelonia.core import ahash, bartender, librarian, shepherd
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
-from chelonia.core.librarian import BeginPut, Begun, Committed
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import LogicalName
-from chelonia.core.replicas import Checksums, Receipt, ReplicaFacts, ReplicaState
-from chelonia.wire import receipts, soap
+from chelonia.core.position import Position
+from chelonia.core.replicas import Checksums, ReplicaFacts, ReplicaState
+from chelonia.wire import positions, receipts, soap
 from chelonia.wire.operations import Service
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER
@@ -231,7 +230,7 @@ def test_bartender_bytes_first_and_add_replica(user: Driver, drive: Driver, clus
 
 
 def test_ahash(drive: Driver) -> None:
-    one, two = ObjectId("11111111-1111-4111-8111-111111111111"), ObjectId("22222222-2222-4222-8222-222222222222")
+    one = ObjectId("11111111-1111-4111-8111-111111111111")
 
     def act(method: str, *args: Any) -> Any:
         return drive("ahash", "service", method, *args)
@@ -244,39 +243,9 @@ def test_ahash(drive: Driver) -> None:
         ("c1", ahash.ChangeStatus.SET),
         ("c2", ahash.ChangeStatus.CONDITION_NOT_MET),
     ]
-    link = ahash.Element(one, ahash.ChangeType.SET, "entries", "child", two)
-    count = ahash.Element(two, ahash.ChangeType.ADD, "metadata", "n", "5")
-    key = RequestKey("zeep-1")
-    done = act("transact", key, (link, count), "a memo")
-    assert done.applied
-    again = act("transact", key, (link, count), "a memo")
-    assert (again.applied, again.recalled, again.memo) == (True, True, "a memo")
-    refused = act("transact", RequestKey("zeep-2"), (failing,), "")
-    assert not refused.applied
-    assert refused.unmet is not None
-    assert refused.unmet.condition_id == "k1"
-    recalled = act("recall", key)
-    assert recalled is not None
-    assert recalled.memo == "a memo"
-    assert act("recall", RequestKey("never")) is None
     [first_object, nothing] = act("get", (one, ObjectId("33333333-3333-4333-8333-333333333333")), ())
     assert first_object.value("metadata", "k") == "v"
     assert not nothing.exists
-    [walked] = act("walk", (ahash.Walk(one, (("nobody", "child"),)),), ())
-    assert walked.last.value("metadata", "n") == "5"
-    page = act("scan", one, "entries", "", 10)
-    assert page.items == (("child", two),)
-    assert act("status").role == "master"
-
-
-def test_ahash_for_operators(drive: Driver) -> None:
-    page = drive("ahash", "service", "objects", "", 3)
-    assert len(page.ids) == 3
-    assert page.more
-    assert drive("ahash", "admin", "backup", "zeep").endswith("/zeep")
-    with pytest.raises(CheloniaError) as caught:
-        drive("ahash", "admin", "regroup", ahash.GroupChange(ahash.GroupStep.REMOVE, 99))
-    assert caught.value.kind is Kind.NOT_SUPPORTED, "it is alone"
 
 
 # --- Librarian and Shepherd, as what the table allows --------------------------------------------------------------
@@ -286,42 +255,6 @@ _numbers = itertools.count(1)
 
 def reference() -> ReferenceId:
     return ReferenceId(f"aaaaaaaa-0000-4000-8000-{next(_numbers):012d}")
-
-
-def begin(drive: Driver, name: str, *, named: bool) -> tuple[BeginPut, Begun]:
-    asked = BeginPut(
-        parent=Guid("0"),
-        name=name,
-        ln=LogicalName(Guid("0"), (name,)),
-        owner=JANE,
-        sections={"metadata": {"by": "zeep"}},
-        wanted=2,
-        size=len(DATA),
-        checksums=Checksums(md5=MD5),
-        expires_ms=Ms(now() + 600_000),
-        named=named,
-    )
-    return asked, drive("librarian", "core", "begin_put", asked)
-
-
-def store(drive: Driver, cluster: Cluster, name: str, begun: Begun) -> Receipt:
-    """Put the bytes on the first Shepherd, as a Bartender has it done; its receipt."""
-    facts = ReplicaFacts(
-        begun.blob, begun.guid, f"/{name}", JANE, len(DATA), Checksums(md5=MD5), 2, now(), begun.seal
-    )  # fmt: skip
-    wish = shepherd.PutRequest("7", facts, shepherd.Purpose.RECEIPT, ("http",), dn=JANE)
-    [offer] = drive("shepherd1", "core", "put", (wish,))
-    answer = cluster.request("PUT", offer.turl, body=DATA)
-    assert answer.status == 201, answer.text
-    return receipts.from_text(answer.headers["chelonia-receipts"])
-
-
-def committed(drive: Driver, cluster: Cluster, name: str) -> Committed:
-    """A file made at the Librarian itself, with one replica on the first Shepherd."""
-    asked, begun = begin(drive, name, named=False)
-    receipt = store(drive, cluster, name, begun)
-    done: Committed = drive("librarian", "core", "commit_file", librarian.CommitFile(asked, begun, (receipt,)))
-    return done
 
 
 def test_librarian_namespace(drive: Driver, cluster: Cluster) -> None:
@@ -335,69 +268,8 @@ def test_librarian_namespace(drive: Driver, cluster: Cluster) -> None:
     [got] = act("get", (Guid(made.guid),), ())
     assert got.value("metadata", "k") == "v"
     assert [o.success for o in act("remove", (("9", Guid(made.guid)),))] == ["removed"]
-    box = act("make_entry", librarian.MakeEntry(Guid("0"), "zeep-box", librarian.TYPE_COLLECTION, JANE, {}))
-    file = committed(drive, cluster, "zeep-file")
-    [walked] = act("traverse", (LogicalName(Guid("0"), ("zeep-file", "beyond")),), ())
-    assert (walked.guid, walked.complete, walked.rest) == (file.guid, False, ("beyond",))
-    act("move", librarian.Move(file.guid, Guid("0"), "zeep-file", box, "moved", False))
-    act("move", librarian.Move(file.guid, box, "moved", box, "second", True))
-    page = act("entries", box, "", 10, (Needed("entry"),))
-    assert [entry.name for entry in page.entries] == ["moved", "second"]
-    act("set_wanted", librarian.SetWanted(file.guid, 1))
-    act("unlink", librarian.Unlink(box, "second", file.guid))
-    with pytest.raises(CheloniaError) as caught:
-        act("unmake", librarian.Unmake(box))
-    assert caught.value.kind is Kind.NOT_EMPTY
-    act("delete", librarian.Delete(file.guid))
-    act("unmake", librarian.Unmake(box))
-    assert act("recall") is None
-    [gone] = act("traverse", (LogicalName(Guid("0"), ("zeep-box",)),), ())
-    assert not gone.complete
-
-
-def test_librarian_commits_a_pending_name_for_a_shepherd(drive: Driver, cluster: Cluster) -> None:
-    _, begun = begin(drive, "zeep-pending", named=True)
-    assert not drive("librarian", "core", "traverse", (LogicalName(Guid("0"), ("zeep-pending",)),), ())[0].complete
-    receipt = store(drive, cluster, "zeep-pending", begun)
-    forged = replace(receipt, size=receipt.size + 1)
-    with pytest.raises(CheloniaError):
-        drive("librarian", "shepherd1", "commit_put", begun.guid, (forged,))
-    done = drive("librarian", "shepherd1", "commit_put", begun.guid, (receipt,))
-    assert done.blob == receipt.blob
-    assert drive("librarian", "core", "traverse", (LogicalName(Guid("0"), ("zeep-pending",)),), ())[0].complete
-
-
-def test_librarian_trash(drive: Driver, cluster: Cluster) -> None:
-    _, begun = begin(drive, "zeep-trashed", named=True)
-    receipt = store(drive, cluster, "zeep-trashed", begun)
-    assert drive("librarian", "shepherd1", "commit_put", begun.guid, (receipt,)).guid == begun.guid
-    drive("librarian", "core", "delete", librarian.Delete(begun.guid))
-    page = drive("librarian", "core", "trash", begun.guid, "", 10)
-    assert [(entry.guid, entry.name, entry.size) for entry in page.entries] == [(begun.guid, "zeep-trashed", len(DATA))]
-    drive("librarian", "core", "undelete", librarian.Undelete(begun.guid, Guid("0"), "zeep-back"))
-    assert drive("librarian", "core", "traverse", (LogicalName(Guid("0"), ("zeep-back",)),), ())[0].complete
-
-
-def test_librarian_care(drive: Driver, cluster: Cluster) -> None:
-    here, stranger = ServiceId(cluster.url("shepherd2")), ServiceId("https://zeep.invalid/Nobody")
-    assert drive("librarian", "admin", "hearing", (here, stranger)) == (healing.Word.HEARD, healing.Word.UNKNOWN)
-    assert drive("librarian", "admin", "consider", (BlobId("none"),)) is None
-    before = drive("librarian", "admin", "heal_status")
-    assert before.is_leader
-    order = healing.HealOrder(healing.HealAction.RATE, 1_000_000_000)
-    assert drive("librarian", "admin", "heal_order", order).control.bytes_per_s == 1_000_000_000
-    order = replace(order, bytes_per_s=before.control.bytes_per_s)
-    assert drive("librarian", "admin", "heal_order", order).control == before.control
-    page = drive("librarian", "admin", "fsck", Guid(""), "")
-    assert page.examined > 0
-    found = librarian.Finding(ObjectId("zeep"), "no such rule", "", librarian.Severity.DISAGREEMENT, "<made up>")
-    [mended] = drive("librarian", "admin", "mend", (found,))
-    assert not mended.done
-    assert drive("librarian", "admin", "rebuild", False).stage == "idle"
-    assert drive("librarian", "admin", "drill_status").drill.stage is drills.DrillStage.NONE
-    with pytest.raises(CheloniaError) as caught:
-        drive("librarian", "admin", "drill", drills.DrillOrder(drills.DrillAction.STOP))
-    assert caught.value.kind is Kind.CONFLICT, "none runs"
+    [walked] = act("traverse", (LogicalName(Guid("0"), ("zeep", "beyond")),), ())
+    assert (walked.complete, walked.rest) == (False, ("beyond",))
 
 
 def test_librarian_nodes(drive: Driver, cluster: Cluster) -> None:
@@ -410,94 +282,60 @@ def test_librarian_nodes(drive: Driver, cluster: Cluster) -> None:
     )
     report = drive("librarian", "shepherd1", "report", librarian.Report(own, 1, 1, (told,)))
     assert report.next_report_ms > 0
-    page = drive("librarian", "shepherd1", "inventory", own, "", 5)
-    assert all(item.reference for item in page.items)
-    nodes = {node.shepherd: node for node in drive("librarian", "admin", "nodes")}
-    assert nodes[own].state == "alive"
-    assert nodes[own].total_bytes > 100
-    newcomer = librarian.ServiceRecord(Role.SHEPHERD, Dn("/CN=zeep"), ServiceId("https://zeep.invalid/Shepherd"), True)
-    drive("librarian", "admin", "approve", newcomer)
-    assert newcomer in drive("librarian", "admin", "services")
-    drive("librarian", "admin", "approve", replace(newcomer, approved=False))
-    drive("librarian", "admin", "maintenance", own, Ms(now() + 60_000))
-    assert {n.shepherd: n for n in drive("librarian", "admin", "nodes")}[own].state == "maintenance"
-    drive("librarian", "admin", "maintenance", own, Ms(0))
-    drive("librarian", "admin", "drain", own, True)
-    assert {n.shepherd: n for n in drive("librarian", "admin", "nodes")}[own].drain == "draining"
-    drive("librarian", "admin", "drain", own, False)
-    drive("librarian", "admin", "approve", newcomer)
-    gone = drive("librarian", "admin", "forget", newcomer.service_id, "", False, False)
-    assert (gone.forgotten, gone.losses) == (True, ())
-    health = drive("librarian", "admin", "health")
-    assert health.is_leader
 
 
-def test_shepherd(drive: Driver, cluster: Cluster) -> None:
-    file = committed(drive, cluster, "zeep-shepherd")
-    [place] = file.locations
-    [stat, unknown] = drive("shepherd1", "admin", "stat", (("7", place.reference), ("8", reference())))
+def stored(user: Driver, cluster: Cluster, name: str) -> tuple[str, ReferenceId]:
+    """Store a file; the door of a holder, and its reference there."""
+    begun = user("start_put", bartender.StartPutRequest("7", name, len(DATA), MD5, "md5", 1))
+    words = cluster.request("PUT", begun.turl, body=DATA).headers["chelonia-receipts"].replace(" ", "").split(",")
+    assert user("commit_put", bartender.CommitPutRequest("7", begun.put, tuple(words))).status == "done"
+    receipt = receipts.from_text(words[0])
+    return cluster.named(receipt.location.shepherd), receipt.location.reference
+
+
+def test_shepherd(drive: Driver, user: Driver, cluster: Cluster) -> None:
+    door, held = stored(user, cluster, "/zeep-shepherd")
+    [stat, unknown] = drive(door, "admin", "stat", (("7", held), ("8", reference())))
     assert (stat.found, stat.state, stat.size, unknown.found) == (True, "alive", len(DATA), False)
-    [offer] = drive("shepherd1", "service", "get", (shepherd.GetRequest("7", place.reference, ("http",), JANE),))
+    [offer] = drive(door, "service", "get", (shepherd.GetRequest("7", held, ("http",), JANE),))
     assert cluster.request("GET", offer.turl).body == DATA
-    assert drive("shepherd1", "admin", "scrub", (place.reference,)) == 0
-    status = drive("shepherd1", "admin", "status")
-    assert (status.shepherd, status.reporting) == (place.shepherd, True)
-    assert drive("shepherd1", "admin", "toggle_report", False) is False
-    assert drive("shepherd1", "admin", "toggle_report", True) is True
-    facts = ReplicaFacts(file.blob, file.guid, "/x", JANE, len(DATA), Checksums(md5=MD5), 1, now())
-    wish = shepherd.PutRequest("7", facts, shepherd.Purpose.REPLICA, ("http",))
-    # A second copy may be on its way already, as the file wants two.
-    offers = {name: offered(cluster, name, wish) for name in ("shepherd2", "shepherd3")}
-    name = next(name for name, offer in offers.items() if offer.turl)
-    receipt = drive("shepherd1", "service", "copy", shepherd.CopyOrder(place.reference, offers[name].turl))
-    assert receipt.location.shepherd == cluster.url(name)
-    assert receipt.size == len(DATA)
+    assert drive(door, "admin", "toggle_report", False) is False
+    assert drive(door, "admin", "toggle_report", True) is True
+    blob, guid = BlobId("bbbbbbbb-0000-4000-8000-000000000001"), Guid("cccccccc-0000-4000-8000-000000000001")
+    facts = ReplicaFacts(blob, guid, "/x", JANE, len(DATA), Checksums(md5=MD5), 1, now())
+    wish = shepherd.PutRequest("7", facts, shepherd.Purpose.PENDING, ("http",), dn=JANE)
+    [offer] = drive(door, "service", "put", (wish,))
+    assert offer.turl
 
 
-def test_shepherd_care(drive: Driver, cluster: Cluster) -> None:
-    [place] = committed(drive, cluster, "zeep-care").locations
-    page = drive("shepherd1", "admin", "scrub_page", shepherd.ScrubOrder((place.reference,)))
-    assert (page.checked, page.damaged, page.left) == (1, (), 0)
-    records = drive("shepherd1", "admin", "records", "", 500)
-    assert place.reference in [record.reference for record in records.items]
-    question = shepherd.Question(place.reference, (shepherd.ByteRange(0, 7), shepherd.ByteRange(9, 3)))
-    [proof] = drive("shepherd1", "service", "prove", shepherd.Challenge("c0ffee", (question,)))
-    assert len(proof) == 64
-    position = drive("librarian", "admin", "health").position
-    order = drills.ShepherdDrill(drills.DrillAction.STOP, "zeep", position)
-    assert drive("shepherd1", "service", "drill", order) == 0
-    assert drive("shepherd1", "admin", "readmit") == 0
-    assert drive("shepherd1", "admin", "discard", (reference(),)) == 0
-
-
-def offered(cluster: Cluster, door: str, wish: shepherd.PutRequest) -> shepherd.TurlOutcome:
-    foreign = Foreign(cluster, door, "service")
+def newest(cluster: Cluster) -> Position:
+    """Where the metadata stands, as any answer of the A-Hash tells beside itself."""
+    foreign = Foreign(cluster, "ahash", "service")
     try:
-        [offer] = foreign.call("put", (wish,))
+        with foreign.client.settings(raw_response=True):
+            answer = foreign.client.service.get(neededMetadataList={}, IDs={})
+        return positions.from_header(answer.headers["Chelonia-Position"])
     finally:
         foreign.session.close()
-    answer: shepherd.TurlOutcome = offer
-    return answer
 
 
-def test_shepherd_erases_only_on_authority(drive: Driver, cluster: Cluster) -> None:
+def test_shepherd_erases_only_on_authority(drive: Driver, user: Driver, cluster: Cluster) -> None:
     cluster.expect_log("erasure refused")
     cluster.expect_log("replica missing")  # erased on order of a Librarian that did not tell the namespace
-    file = committed(drive, cluster, "zeep-erase")
-    [place] = file.locations
-    here = drive("ahash", "service", "status").position
+    door, held = stored(user, cluster, "/zeep-erase")
+    here = newest(cluster)
     for bad in (None, replace(here, cluster="another"), replace(here, generation=0)):
         authority = None if bad is None else shepherd.Authority(bad)
-        [answer] = drive("shepherd1", "service", "delete", (("7", place.reference),), authority)
+        [answer] = drive(door, "service", "delete", (("7", held),), authority)
         assert answer.status.startswith("nosuchfile: "), answer
 
     def erased() -> bool:
-        authority = shepherd.Authority(drive("ahash", "service", "status").position)
-        [answer] = drive("shepherd1", "service", "delete", (("7", place.reference),), authority)
+        authority = shepherd.Authority(newest(cluster))
+        [answer] = drive(door, "service", "delete", (("7", held),), authority)
         return bool(answer.status == "deleted")
 
     poll(erased, 30.0, what="an order as new as the cluster is obeyed")
-    [stat] = drive("shepherd1", "admin", "stat", (("7", place.reference),))
+    [stat] = drive(door, "admin", "stat", (("7", held),))
     assert not stat.found
 
 

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from chelonia.core import bounds
+from chelonia.core.access import admit
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, RequestKey, parse_request_key
-from chelonia.core.operations import PortTable
+from chelonia.core.operations import EVERYONE, PortTable
 from chelonia.core.position import Horizon
 from chelonia.core.timing.eager import begin
 from chelonia.core.timing.jobs import CAUSE
@@ -100,7 +101,7 @@ class CompactDoor:
     def __init__(self, offered: Mapping[str, Offered], parts: CompactParts) -> None:
         self._offered = offered
         self._parts = parts
-        self._for_users = any(method.public for each in offered.values() for method in each.methods.values())
+        self._for_users = any(m.row.roles is EVERYONE for each in offered.values() for m in each.methods.values())
 
     def answer_at_once(self, who: Peer, asked: compact.Asked) -> bytes | None:
         """`answer` for a brief call, if nothing has to be waited for or explained; None: that is to be asked."""
@@ -129,9 +130,10 @@ class CompactDoor:
             grant = self._parts.registry.known(who.dn, asked.service_id, who.issuer)
             if grant is None:
                 grant = await self._parts.registry.grant(who.dn, asked.service_id, who.issuer)
-            port, method = self._find(who, asked, grant)
+            port, method = self._find(asked)
             CAUSE.set(method.name)
             call = _call(who, asked, grant)
+            admit(call, method.row)  # the port asks the same, after the arguments are decoded
             result = await getattr(port, method.name)(call, *compact.decode_args(method, asked.args))
             return compact.encode_result(asked.number, result, self._parts.horizon.newest)
         except CheloniaError as error:
@@ -157,8 +159,8 @@ class CompactDoor:
     def _offers(self, asked: compact.Asked) -> bool:
         return asked.service in self._offered and asked.method in self._offered[asked.service].methods
 
-    def _find(self, who: Peer, asked: compact.Asked, grant: Grant) -> tuple[object, compact.Method]:
-        """The port and the method that are asked. Raises: NOT_SUPPORTED; DENIED before arguments are looked at."""
+    def _find(self, asked: compact.Asked) -> tuple[object, compact.Method]:
+        """The port and the method that are asked. Raises: NOT_SUPPORTED."""
         offered = self._offered.get(asked.service)
         method = offered.methods.get(asked.method) if offered is not None else None
         if offered is None or method is None:
@@ -166,8 +168,6 @@ class CompactDoor:
                 f"no service and method {asked.service[:64]!r} {asked.method[:64]!r} here in this encoding: use SOAP"
             )
             raise CheloniaError(Kind.NOT_SUPPORTED, "compact", cause=cause)
-        if not (grant.roles or method.public):
-            raise CheloniaError(Kind.DENIED, method.name, cause=f"{who.dn} is not registered and approved here")
         return offered.port, method
 
 

@@ -1,7 +1,8 @@
 """Asks in the compact encoding (`wire.compact`): one connection to each target, many calls in flight on it.
 
-A connection is made when it is first needed and again after it broke; all calls on a connection that breaks, or that
-says nothing for as long as one of them may wait, fail together. Whether to ask again, and where, is the caller's
+A connection is made when it is first needed and again after it broke; all calls on a connection that breaks fail
+together. One that says nothing for as long as a call may wait is left: with that call all fail that may wait no longer
+than it, and those that may (a copy takes minutes) go on waiting there. Whether to ask again, and where, is the caller's
 (`rpc_client.Channel`). A service that is not offered so is remembered for `SOAP_MS`, so that nobody knocks each time.
 """
 
@@ -12,6 +13,7 @@ import functools
 import heapq
 import itertools
 import ssl
+from collections.abc import Sequence
 from typing import Final, cast
 
 import msgspec
@@ -39,6 +41,7 @@ class CompactClient:
         self._clock = clock
         self._open: dict[str, asyncio.Task[Connection]] = {}
         self._stands: dict[str, Connection] = {}
+        self._left: list[Connection] = []
         self._soap_until: dict[tuple[str, str], int] = {}
 
     def speaks(self, url: str, service: str) -> bool:
@@ -66,6 +69,8 @@ class CompactClient:
     async def close(self) -> None:
         """Close all connections."""
         opening, self._open, self._stands = list(self._open.values()), {}, {}
+        for left in self._left:
+            left.close()
         for task in opening:
             task.cancel()
             if task.done() and not task.cancelled() and task.exception() is None:
@@ -80,6 +85,7 @@ class CompactClient:
     async def _connected(self, target: str) -> Connection:
         task = self._open.get(target)
         if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().broken)):
+            self._left = [each for each in (*self._left, self._stands.get(target)) if each is not None and each.waits]
             task = self._open[target] = asyncio.create_task(self._connect(target))
         try:
             return await asyncio.shield(task)
@@ -166,6 +172,11 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         return answer
 
+    @property
+    def waits(self) -> bool:
+        """Whether anybody waits for an answer."""
+        return bool(self._waiting)
+
     def close(self) -> None:
         """End it."""
         if self._transport is not None:
@@ -177,6 +188,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every call in flight fails."""
+        self._transport = None
         self._break(explain(exc, self._target) if exc is not None else self._failure("was closed"))
 
     def data_received(self, data: bytes) -> None:
@@ -190,6 +202,7 @@ class Connection(asyncio.Protocol):
                 waiting = self._waiting.pop(answered.number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answered)
+            self._end_when_left()
         except CheloniaError as error:
             self._break(CheloniaError(Kind.NETWORK, cause=f"{self._target} answered what is no answer: {error.cause}"))
 
@@ -214,8 +227,8 @@ class Connection(asyncio.Protocol):
         self._watch, self._watch_s = self._loop.call_at(when_s, self._overdue), when_s
 
     def _overdue(self) -> None:
-        """Whoever has waited too long fails, and all others with him if nothing at all was heard meanwhile: then the
-        connection is of no use, its peer is frozen or gone."""
+        """Whoever has waited too long fails, and others with him if nothing was heard meanwhile: the peer is frozen,
+        gone, or busy with what takes long."""
         self._watch = None
         while self._due:
             due_s, number, since_s, then_s = self._due[0]
@@ -235,7 +248,7 @@ class Connection(asyncio.Protocol):
                 Kind.TIMEOUT, cause=f"{self._target} did not answer in time; is it overloaded or cut off?"
             )
             if self._heard_s <= since_s:
-                self._break(error)
+                self._leave(error, due_s - since_s)
                 return
             del self._waiting[number]
             waiting.set_exception(error)
@@ -251,18 +264,33 @@ class Connection(asyncio.Protocol):
         waiting.set_exception(Silent(rest))
 
     def _break(self, error: CheloniaError) -> None:
-        if self.broken:
-            return
+        """All fail, and it ends."""
         self.broken = True
+        self._due.clear()
+        self._fail(error, tuple(self._waiting))
+
+    def _leave(self, error: CheloniaError, patience_s: float) -> None:
+        """Who may wait no longer than `patience_s` fails, nobody asks any more, and it ends with the last who waits."""
+        self.broken = True
+        self._due = [due for due in self._due if (due[3] or due[0]) - due[2] > patience_s and not self._is_over(due[1])]
+        heapq.heapify(self._due)
+        stay = {number for _, number, _, _ in self._due}
+        self._fail(error, tuple(number for number in self._waiting if number not in stay))
+        if self._due:
+            self._look_at(self._due[0][0])
+
+    def _fail(self, error: CheloniaError, numbers: Sequence[int]) -> None:
         if self._watch is not None:
             self._watch.cancel()
-        if self._transport is not None:
-            self._transport.abort()
-        failed, self._waiting = self._waiting, {}
-        self._due.clear()
-        for waiting in failed.values():
+        for number in numbers:
+            waiting = self._waiting.pop(number)
             if not waiting.done():
                 waiting.set_exception(CheloniaError(error.kind, error.op, error.subject, error.cause))
+        self._end_when_left()
+
+    def _end_when_left(self) -> None:
+        if self.broken and not self._waiting and self._transport is not None:
+            self._transport.abort()
 
     def _failure(self, how: str) -> CheloniaError:
         return CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} {how}")

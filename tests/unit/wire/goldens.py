@@ -12,8 +12,6 @@ from chelonia.core.ahash import (
     Condition,
     ConditionType,
     Element,
-    TransactOutcome,
-    Unmet,
 )
 from chelonia.core.bartender import (
     AddReplicaRequest,
@@ -26,7 +24,7 @@ from chelonia.core.bartender import (
     StatOutcome,
     TransferOutcome,
 )
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, RequestKey, ServiceId
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.librarian import Report, ReportAnswer, ReportedReplica, Traversal, TraversedStep
 from chelonia.core.metadata import Needed, StoredObject, Triple
 from chelonia.core.names import LogicalName
@@ -96,21 +94,6 @@ GOLDENS = (
         "change",
         result=(ChangeOutcome("0", ChangeStatus.CONDITION_NOT_MET, "c0"),),
     ),
-    Golden(
-        "ahash.transact request",
-        AHASH,
-        "transact",
-        (
-            RequestKey("k1"),
-            (
-                Element(
-                    ObjectId("0"), ChangeType.CHECK, "", "", "", (Condition(ConditionType.VERSION, value="3"),), "0"
-                ),
-            ),
-            "note",
-        ),
-    ),
-    Golden("ahash.transact answer", AHASH, "transact", result=TransactOutcome(False, HERE, Unmet("0", ""))),
     Golden("librarian.traverseLN request", LIBRARIAN, "traverse", ((LogicalName(Guid("0"), ("a", "b")),), ())),
     Golden(
         "librarian.traverseLN answer",

@@ -392,12 +392,17 @@ async def test_nothing_is_read_of_a_caller_before_it_is_known_whether_he_has_a_r
         assert [found.id for found in await asking] == [LARGE]
 
 
-async def test_a_service_that_is_not_offered_is_asked_by_soap(grid: Grid) -> None:
-    port = Port(answered)
-    async with door(grid, port, offered=False) as server, stub(grid, server) as ahash:
-        assert await ahash.status(Call()) == STATUS
-        assert await ahash.status(Call()) == STATUS
-        assert port.asked == 2
+async def test_a_service_that_is_not_offered_is_asked_by_soap_as_far_as_it_has_a_form(grid: Grid) -> None:
+    class Wide(Port):
+        async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+            return tuple(StoredObject(each, 1, {}) for each in ids)
+
+    async with door(grid, Wide(answered), offered=False) as server, stub(grid, server, retry_ms=0) as ahash:
+        for _ in range(2):
+            assert [found.id for found in await ahash.get(Call(), (OBJECT,))] == [OBJECT]
+            with pytest.raises(CheloniaError, match="no SOAP form") as caught:
+                await ahash.status(Call())
+            assert caught.value.kind is Kind.NOT_SUPPORTED
 
 
 async def test_a_connection_that_broke_is_made_anew(grid: Grid) -> None:

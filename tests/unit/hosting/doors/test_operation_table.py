@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,8 +44,15 @@ class Weather(Protocol):
         """The temperature of each day."""
         ...
 
+    async def climate(self, call: Call) -> int:
+        """The temperature of all days, which takes long."""
+        ...
 
-WEATHER = table("weather", row(Weather.forecast, Role.LIBRARIAN, retry=Retry.KEYED))
+
+WEATHER = table(
+    "weather", row(Weather.forecast, Role.LIBRARIAN, retry=Retry.KEYED),
+    row(Weather.climate, Role.LIBRARIAN, answer_ms=60_000),
+)  # fmt: skip
 
 
 @guarded(WEATHER)
@@ -53,14 +61,23 @@ class Station:
 
     def __init__(self) -> None:
         self.keys: list[str] = []
+        self.cloudy = asyncio.Event()
+        self.cloudy.set()
 
     async def forecast(self, call: Call, days: tuple[int, ...], place: str = "here") -> Mapping[str, int]:
         self.keys.append(call.request_key)
+        await self.cloudy.wait()
         return {f"{place} {day}": day for day in days}
+
+    async def climate(self, call: Call) -> int:
+        await self.cloudy.wait()
+        return 7
 
 
 @asynccontextmanager
-async def asking(grid: Grid, station: Station, who: str, *, offered: bool = True) -> AsyncIterator[Weather]:
+async def asking(
+    grid: Grid, station: Station, who: str, *, offered: bool = True, read_ms: int = 0
+) -> AsyncIterator[Weather]:
     """A stub of the service, over TLS."""
     registry, nowhere = Registry(KNOWN, None, SystemClock()), "https://x/Weather"
     spoken = service(WEATHER, "ahash", ())
@@ -73,7 +90,7 @@ async def asking(grid: Grid, station: Station, who: str, *, offered: bool = True
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
         try:
             urls = (f"https://localhost:{server.port}/Weather",)
-            yield cast(Weather, remote(link, spoken, urls, Patience(retry_ms=0)))
+            yield cast(Weather, remote(link, spoken, urls, Patience(retry_ms=0, read_ms=read_ms)))
         finally:
             await packed.close()
 
@@ -98,6 +115,18 @@ async def test_its_roles_are_those_of_the_row(grid: Grid) -> None:
     assert caught.value.kind is Kind.DENIED
 
 
+async def test_what_may_take_long_is_waited_for_beyond_patience(grid: Grid) -> None:
+    station = Station()
+    station.cloudy.clear()
+    async with asking(grid, station, LIBRARIAN, read_ms=50) as weather:
+        climate = asyncio.create_task(weather.climate(Call()))
+        with pytest.raises(CheloniaError) as caught:
+            await weather.forecast(Call(), (1,))
+        assert caught.value.kind is Kind.TIMEOUT
+        station.cloudy.set()
+        assert await climate == 7
+
+
 async def test_without_a_soap_form_it_says_so_where_the_compact_encoding_is_not_offered(grid: Grid) -> None:
     async with asking(grid, Station(), LIBRARIAN, offered=False) as weather:
         with pytest.raises(CheloniaError, match="no SOAP form") as caught:
@@ -114,7 +143,7 @@ def test_a_stub_is_called_as_the_port_is(args: tuple[Any, ...]) -> None:
 
 def test_a_row_without_a_handler_is_refused_when_the_service_is_made() -> None:
     with pytest.raises(AttributeError, match="forecast"):
-        guarded(WEATHER)(type("Broken", (), {}))
+        guarded(WEATHER)(type("Broken", (), {"climate": None}))
 
 
 def test_what_a_retry_must_apply_once_has_a_key() -> None:
