@@ -184,6 +184,10 @@ class CompactConnection(asyncio.Protocol):
         self._door = door
         self._identify = identify
         self._lost = lost
+        self.silent = True
+        """Whether nothing was asked yet."""
+        self.at_work: Callable[[bool], None] = lambda on: None
+        """Told when calls begin to be in flight, and when none is any more."""
         self._room = STRANGERS
         self._splitter = compact.Splitter(STRANGERS.bytes_max)
         self._transport: asyncio.Transport | None = None
@@ -296,6 +300,7 @@ class CompactConnection(asyncio.Protocol):
         self._look = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look_again)
 
     def _begin(self, asked: compact.Asked) -> None:
+        self.silent = False
         known = (self._heard_s - self._known_s) * 1000 <= IDENTITY_MS
         answer = self._door.answer_at_once(self._who, asked) if known else None
         if answer is None:
@@ -308,6 +313,8 @@ class CompactConnection(asyncio.Protocol):
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         task = begin(work)
         if task is not None:
+            if not self._working:
+                self.at_work(True)
             self._working.add(task)
             task.add_done_callback(self._done)
         return task
@@ -335,6 +342,8 @@ class CompactConnection(asyncio.Protocol):
     def _done(self, task: asyncio.Task[None]) -> None:
         self._working.discard(task)
         self._reading.discard(task)
+        if not self._working:
+            self.at_work(False)
         self._go_on()
         if not task.cancelled() and task.exception() is not None:
             log.error("a call ended without an answer", exc_info=task.exception())

@@ -230,7 +230,11 @@ class HttpServer:
 
         connection = CompactConnection(door, self._parts.identify, lost)
         self.compact_connections.add(connection)
-        if not self._acceptor.newcomers.take(connection, transport, connection.cut, stopping=self._stopping):
+        newcomers = self._acceptor.newcomers
+        if newcomers.take(connection, transport, connection.cut, stopping=self._stopping):
+            connection.at_work = lambda on: (newcomers.table.busy if on else newcomers.table.idle)(connection)
+            newcomers.mind_silence(connection)
+        else:
             asyncio.get_running_loop().call_soon(connection.cut)
         return connection
 
@@ -416,13 +420,13 @@ class _Newcomers:
             self._cuts[connection] = cut
         return verdict.taken
 
-    def mind_silence(self, connection: _Connection) -> None:
+    def mind_silence(self, connection: _Connection | CompactConnection) -> None:
         """End a connection that has not asked anything in time, unless it is a known service's."""
         name, rank = self.table.owner(connection)
         if rank is not Rank.KNOWN:
             asyncio.get_running_loop().call_later(self._first_request_ms / 1000, self._look, connection, name)
 
-    def _look(self, connection: _Connection, name: str) -> None:
+    def _look(self, connection: _Connection | CompactConnection, name: str) -> None:
         if connection in self._cuts and connection.silent:
             self._parts.notes.met("time to the first request", name, "the connection was closed")
             connection.cut()

@@ -28,6 +28,8 @@ SOAP_MS: Final = 60_000
 """How long a target that did not agree on this encoding is asked by SOAP: a daemon may be upgraded meanwhile."""
 REFUSED: Final = "TLSV1_ALERT_NO_APPLICATION_PROTOCOL"
 """What OpenSSL calls it when a server ends the handshake because nothing was agreed on; most go on without."""
+CLOSE_MS: Final = 1_000
+"""A peer that does not say goodbye is not waited for any longer."""
 CONNECT_MS: Final = 5_000
 """TCP and TLS together."""
 
@@ -67,15 +69,16 @@ class CompactClient:
         self._soap_until[_target(url), service] = self._clock.monotonic_ms() + SOAP_MS
 
     async def close(self) -> None:
-        """Close all connections."""
-        opening, self._open, self._stands = list(self._open.values()), {}, {}
-        for left in self._left:
-            left.close()
+        """Close all connections, and wait until they are: else the interpreter warns of them."""
+        opening, ending = list(self._open.values()), [*self._left, *self._stands.values()]
+        self._open, self._stands, self._left = {}, {}, []
         for task in opening:
             task.cancel()
-            if task.done() and not task.cancelled() and task.exception() is None:
-                task.result().close()
         await asyncio.gather(*opening, return_exceptions=True)
+        for connection in ending:
+            connection.close()
+        if ending:
+            await asyncio.wait([connection.ended for connection in ending], timeout=CLOSE_MS / 1000)
 
     def _standing(self, target: str) -> Connection | None:
         """The connection that stands; None: there is none yet, or it broke."""
@@ -148,6 +151,8 @@ class Connection(asyncio.Protocol):
         self._handed_out = 0
         """How many answers came last together: as many may ask again in this turn."""
         self.broken = False
+        self.ended = self._loop.create_future()
+        """Done when it is closed."""
 
     def ask(self, asking: Asking) -> asyncio.Future[compact.Answered]:
         """Send a call; its answer is to be awaited.
@@ -188,6 +193,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every call in flight fails."""
+        if not self.ended.done():
+            self.ended.set_result(None)
         self._transport = None
         self._break(explain(exc, self._target) if exc is not None else self._failure("was closed"))
 

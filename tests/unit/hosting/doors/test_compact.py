@@ -27,7 +27,7 @@ from chelonia.core.position import Horizon, Position
 from chelonia.hosting.doors import compact_server
 from chelonia.hosting.doors.compact_server import STRANGERS, USERS, AtOnce, CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import Registry, Source
-from chelonia.hosting.doors.http_server import HttpServer
+from chelonia.hosting.doors.http_server import HttpServer, Limits
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
@@ -227,7 +227,7 @@ class Slow:
 
 
 async def test_what_only_reads_ends_with_its_connection_and_a_change_does_not(grid: Grid) -> None:
-    port, registry = Slow(), Registry((KNOWN,), None, SystemClock())
+    port, registry = Slow(), Registry((replace(KNOWN, role=Role.BARTENDER),), None, SystemClock())
     packed = CompactDoor(offer(operations.LIBRARIAN, port), CompactParts(registry, Horizon()))
     soap = SoapDoor(LIBRARIAN_TABLE, port, "https://x/Librarian", SoapParts(registry, Metrics()))
     wanted = {"get": ((), ()), "delete": (Delete(Guid("0")),)}
@@ -267,14 +267,14 @@ class Names:
 
 
 @asynccontextmanager
-async def for_users(grid: Grid, port: object) -> AsyncIterator[HttpServer]:
+async def for_users(grid: Grid, port: object, limits: Limits | None = None) -> AsyncIterator[HttpServer]:
     """A listener that users reach, with a Bartender in the compact encoding alone."""
     packed = CompactDoor(offer(BARTENDER, port), CompactParts(Registry((), None, SystemClock()), Horizon()))
 
     async def no_soap(request: object) -> Answer:
         raise AssertionError("asked by SOAP")
 
-    async with secure(no_soap, grid.server(), ClientCertificate.OPTIONAL, compact=packed) as server:
+    async with secure(no_soap, grid.server(), ClientCertificate.OPTIONAL, limits, compact=packed) as server:
         yield server
 
 
@@ -327,6 +327,31 @@ async def test_a_user_has_fewer_calls_in_flight(grid: Grid) -> None:
         assert len(port.asked) < len(calls)
         gate.set()
         await asyncio.gather(*calls)
+
+
+async def test_who_asks_nothing_is_cut_and_who_is_at_work_gives_way_to_nobody(grid: Grid) -> None:
+    gate = asyncio.Event()
+
+    class Slow(Names):
+        async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
+            self.asked.append(call.dn)
+            await gate.wait()
+            return ()
+
+    port, limits = Slow(), Limits(first_request_ms=50, connections_per_dn_max=1)
+    async with for_users(grid, port, limits) as server:
+        async with raw(grid, server, JANE) as (reader, _):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        await until(lambda: server.connections == 0)
+        store = grid.client(grid.user(JANE))
+        async with bartender_at(grid, server, store) as first, bartender_at(grid, server, store) as second:
+            asking = asyncio.create_task(first.stat(Call(), ()))
+            await until(lambda: len(port.asked) == 1)
+            with pytest.raises(CheloniaError) as caught:
+                await second.stat(Call(), ())
+            assert caught.value.kind is Kind.NETWORK
+            gate.set()
+            assert await asking == ()
 
 
 async def test_more_elements_than_one_call_may_have_are_refused_before_the_port(grid: Grid) -> None:
