@@ -79,6 +79,13 @@ def parse_ln(text: str) -> LogicalName:
     return LogicalName(Guid(head) if head else ROOT, parts, into=text.endswith("/"))
 
 
+def check_ln(name: LogicalName) -> None:
+    """Refuse a Logical Name that no text parses to: it came as values, from another program. Raises: BAD_NAME."""
+    meant = parse_ln(str(name))
+    if (meant.start, meant.parts) != (name.start, name.parts):
+        raise CheloniaError(Kind.BAD_NAME, subject=excerpt(str(name)), cause="its parts are no names")
+
+
 def entry_key(name: str, is_collection: bool) -> str:
     """The property of `entries` under which an entry called `name` is stored."""
     return name + "/" if is_collection else name

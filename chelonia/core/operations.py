@@ -1,4 +1,4 @@
-"""Every operation of the four ports, described once: name on the wire, who may call it, how it may be repeated.
+"""Every operation of the five ports, described once: name on the wire, who may call it, how it may be repeated.
 
 From these tables come the access guard (`core.access`), the stubs and their retries (`hosting.net.rpc_client`) and the
 compact encoding (`wire.compact`); `wire.operations_*` adds the SOAP form of what is public. A new operation is a row
@@ -19,6 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.ahash import AHash
 from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Role
+from chelonia.core.files import Files
 from chelonia.core.librarian import Librarian
 from chelonia.core.shepherd import Shepherd
 
@@ -216,4 +217,12 @@ BARTENDER: Final = table(
     row(Bartender.commit_put, *EVERYONE, retry=_KEYED),
 )
 
-TABLES: Final[Mapping[str, PortTable]] = {port.name: port for port in (AHASH, LIBRARIAN, SHEPHERD, BARTENDER)}
+FILES: Final = table(
+    "files",
+    row(Files.look, *EVERYONE, ends=True),
+    row(Files.list, *EVERYONE, ends=True),
+    row(Files.place, *EVERYONE),
+    row(Files.apply, *EVERYONE, retry=_KEYED),
+)
+
+TABLES: Final[Mapping[str, PortTable]] = {port.name: port for port in (AHASH, LIBRARIAN, SHEPHERD, BARTENDER, FILES)}

@@ -30,6 +30,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
 from chelonia.core.librarian import Librarian, ServiceRecord
+from chelonia.core.operations import FILES
 from chelonia.core.timing.jobs import Job, Jobs, JobView, NodeJobs, Wait, every
 from chelonia.core.timing.stillness import still_after_ms
 from chelonia.hosting.ahash_replica import (
@@ -184,7 +185,8 @@ class Node:
             doors["jobs"] = jobs_door
             routes = Routes(doors, self._readiness, self._metrics if "metrics" in section.serves else None)
             serve = self._doors["files"] if "files" in section.serves else routes.serve
-            offered = {name: port for name, port in self._offered.items() if name in section.serves}
+            served = {*section.serves, *(("files",) if "bartender" in section.serves else ())}
+            offered = {name: port for name, port in self._offered.items() if name in served}
             door = CompactDoor(offered, CompactParts(self._registry, self._horizon, self._metrics.operation))
             guarded = self._guarded if "turl" in section.serves else None
             parts = ServerParts(
@@ -311,7 +313,7 @@ class Node:
         librarian = self._librarian or remote_librarian(self._link, section.librarians)
         bartender = BartenderService(librarian, self._directory, self._clock, self._ids, settings)
         self._metrics.count(bartender.limits)
-        self._offered |= offer(BARTENDER.table, bartender)
+        self._offered |= offer(BARTENDER.table, bartender) | offer(FILES, bartender.files)
         self._doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, self._parts).serve
         plain = Parts(bartender.files, HttpBytes(self._client), self._dn, bounds.REPLICAS_DEFAULT)
         self._doors["files"] = PlainDoor(plain, self._registry, self._metrics).serve

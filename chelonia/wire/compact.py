@@ -13,8 +13,9 @@ passed over, what is missing has its default, so that one version of skew is har
 
 from __future__ import annotations
 
+import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -143,14 +144,49 @@ class Splitter:
         return at + LENGTH_BYTES + size if have >= LENGTH_BYTES + size else None
 
 
+class Choice:
+    """A list of values of one of several types, each in a map under the name of its type: `{"Write": {...}}`."""
+
+    def __init__(self, kinds: Iterable[type]) -> None:
+        fields = [(each.__name__, each | None, None) for each in kinds]
+        self.one = msgspec.defstruct("Choice", fields, omit_defaults=True, frozen=True)
+        self.many: Any = types.GenericAlias(tuple, (self.one, ...))
+        """The type of the list as it is written."""
+
+    def pack(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The values as they are written."""
+        return tuple(self.one(**{type(value).__name__: value}) for value in values)
+
+    def unpack(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The values that were written. Raises: BAD_REQUEST unless each is of one of the types."""
+        given = [[value for value in msgspec.structs.astuple(item) if value is not None] for item in items]
+        if any(len(values) != 1 for values in given):
+            names = ", ".join(self.one.__struct_fields__)
+            raise CheloniaError(Kind.BAD_REQUEST, "compact", cause=f"an element is one of {names}, under that name")
+        return tuple(value for (value,) in given)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """One method of a port: its row, and how its arguments and its result are written and read."""
+    """One method of a port: its row, and how its arguments and its result are written and read. `choices`: of each
+    argument that is a list of one of several types; `chosen`: of the result."""
 
     name: str
     row: PortMethod
     arguments: msgspec.msgpack.Decoder[Any]
     result: msgspec.msgpack.Decoder[Any]
+    choices: Mapping[int, Choice]
+    chosen: Choice | None
+
+    def packed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments as they are written."""
+        if not self.choices:
+            return args
+        return tuple(self.choices[n].pack(arg) if n in self.choices else arg for n, arg in enumerate(args))
+
+    def packed_result(self, result: Any) -> Any:
+        """A result as it is written."""
+        return result if self.chosen is None else self.chosen.pack(result)
 
 
 def methods(table: PortTable) -> dict[str, Method]:
@@ -197,14 +233,17 @@ def decode_answered(frame: bytes) -> Answered:
 def decode_args(method: Method, raw: msgspec.Raw) -> tuple[Any, ...]:
     """Read the arguments of a call. Raises: BAD_REQUEST."""
     args: tuple[Any, ...] = decode(method.arguments, raw, f"the arguments of {method.name}")
-    return args
+    if not method.choices:
+        return args
+    return tuple(method.choices[n].unpack(arg) if n in method.choices else arg for n, arg in enumerate(args))
 
 
 def decode_result(method: Method, answered: Answered) -> Any:
     """The result, or the error that the other side answered. Raises: that error; BAD_REQUEST."""
     if answered.failure is not None:
         raise answered.failure.error()
-    return decode(method.result, answered.result, f"the answer to {method.name}")
+    result = decode(method.result, answered.result, f"the answer to {method.name}")
+    return result if method.chosen is None else method.chosen.unpack(result)
 
 
 def encode(value: Any) -> bytes:
@@ -236,10 +275,20 @@ _ANSWERED: Final = msgspec.msgpack.Decoder(Answered)
 def _method(row: PortMethod) -> Method:
     hints = typing.get_type_hints(row.function, include_extras=True)
     most = msgspec.Meta(max_length=row.many)
-    given = [Annotated[hint, most] if _is_list(hint) else hint for hint in map(hints.__getitem__, row.arguments)]
+    choices = {n: choice for n, name in enumerate(row.arguments) if (choice := _choice(hints[name])) is not None}
+    given = [choices[n].many if n in choices else hints[name] for n, name in enumerate(row.arguments)]
+    given = [Annotated[hint, most] if _is_list(hint) else hint for hint in given]
     arguments = tuple[tuple(given)] if given else tuple[()]  # type: ignore[misc]
-    decoders = msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(hints["return"])
-    return Method(row.method, row, *decoders)
+    chosen = _choice(hints["return"])
+    result = hints["return"] if chosen is None else chosen.many
+    decoders = msgspec.msgpack.Decoder(arguments), msgspec.msgpack.Decoder(result)
+    return Method(row.method, row, *decoders, choices, chosen)
+
+
+def _choice(hint: Any) -> Choice | None:
+    """How a list of one of several types is written; None: it is another type."""
+    each = typing.get_args(hint)[0] if _is_list(hint) else None
+    return Choice(typing.get_args(each)) if typing.get_origin(each) in (typing.Union, types.UnionType) else None
 
 
 def _is_list(hint: Any) -> bool:

@@ -1,10 +1,11 @@
-"""The contract of the port `Files`, on its memory twin and on the Bartender with a real Librarian and A-Hash."""
+"""The contract of the port `Files`: on its memory twin, on the Bartender with a real Librarian and A-Hash, and on that
+Bartender asked in the compact encoding over TLS, each caller with his own certificate."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import pytest
 
@@ -33,11 +34,22 @@ from chelonia.core.files import (
     When,
     Write,
 )
+from chelonia.core.ids import ANONYMOUS, ROOT
 from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.operations import FILES
+from chelonia.core.position import Horizon
+from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer
+from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_messages import Answer
+from chelonia.hosting.net.rpc_client import Link, open_link, remote_files
+from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import receipts
 from tests.sim.virtual_loop import run_virtual
 from tests.support.files import MemoryFiles
 from tests.unit.bartender.stage import EVE, JOE, NOBODY, Stage
+from tests.unit.hosting.grid import Grid
+from tests.unit.hosting.listening import secure
 
 S = 1_000_000_000
 
@@ -84,10 +96,68 @@ async def on_service(test: Callable[[World], Awaitable[None]]) -> None:
         await stage.ahash.close()
 
 
-@pytest.fixture(params=[on_twin, on_service], ids=["twin", "service"])
-def play(request: pytest.FixtureRequest) -> Callable[[Callable[[World], Awaitable[None]]], None]:
-    """Runs a test on one implementation, on virtual time."""
-    return lambda test: run_virtual(request.param(test))
+class Callers:
+    """The port as its callers have it: each has a connection of his own, and is who his certificate says."""
+
+    def __init__(self, grid: Grid, url: str) -> None:
+        self._grid = grid
+        self._url = url
+        self._links: dict[str, Link] = {}
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        def ask(call: Call, *args: Any) -> Awaitable[Any]:
+            if call.dn not in self._links:
+                store = self._grid.client(None if call.dn == ANONYMOUS else self._grid.user(call.dn))
+                self._links[call.dn] = open_link(store)
+            asked: Awaitable[Any] = getattr(remote_files(self._links[call.dn], (self._url,)), method)(call, *args)
+            return asked
+
+        return ask
+
+    async def close(self) -> None:
+        for link in self._links.values():
+            await link.client.close()
+
+
+class OverTls(ServiceWorld):
+    def __init__(self, stage: Stage, files: Files) -> None:
+        super().__init__(stage)
+        self.files = files
+
+
+async def no_http(request: object) -> Answer:
+    raise AssertionError("asked over HTTP")
+
+
+async def on_compact(test: Callable[[World], Awaitable[None]], grid: Grid) -> None:
+    stage, registry = Stage(), Registry((), None, SystemClock())
+    door = CompactDoor(offer(FILES, stage.bartender.files), CompactParts(registry, Horizon()))
+    await stage.ahash.start()
+    await stage.librarian.start()
+    await stage.add_shepherds("s1", "s2", "s3")
+    try:
+        async with secure(no_http, grid.server(), ClientCertificate.OPTIONAL, compact=door) as server:
+            callers = Callers(grid, f"https://localhost:{server.port}/Bartender")
+            try:
+                await test(OverTls(stage, cast(Files, callers)))
+            finally:
+                await callers.close()
+    finally:
+        await stage.ahash.close()
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
+    return Grid(tmp_path_factory.mktemp("grid"))
+
+
+@pytest.fixture(params=["twin", "service", "compact"])
+def play(request: pytest.FixtureRequest, grid: Grid) -> Callable[[Callable[[World], Awaitable[None]]], None]:
+    """Runs a test on one implementation, on virtual time unless it has sockets."""
+    if request.param == "compact":
+        return lambda test: asyncio.run(on_compact(test, grid))
+    on = on_twin if request.param == "twin" else on_service
+    return lambda test: run_virtual(on(test))
 
 
 Play = Callable[[Callable[[World], Awaitable[None]]], None]
@@ -153,6 +223,18 @@ def test_what_is_made_is_there_with_its_attributes(play: Play) -> None:
         assert seen.attributes.modified_ns == 5 * S + 123456789
         assert seen.attributes.owner == JOE.dn
         assert seen.user == {"project": "x"}
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("part", ["..", "", "a/b", "\0", "x" * 256])
+def test_a_name_that_no_text_parses_to_is_refused(play: Play, part: str) -> None:
+    async def scenario(world: World) -> None:
+        odd = LogicalName(ROOT, (part,))
+        await collection(world, "/d")
+        assert await applied(world, Make(odd, "collection")) is Kind.BAD_NAME
+        assert await applied(world, Move(at("/d"), odd)) is Kind.BAD_NAME
+        assert await names(world, "/") == ["d"]
 
     play(scenario)
 

@@ -11,6 +11,8 @@ from chelonia.bartender.bulk import Operation, Turn, answer_all
 from chelonia.bartender.files import changing, reading, writing
 from chelonia.bartender.files.attributes import DESCRIBED, attributes_of
 from chelonia.bartender.ports import Ports
+from chelonia.core import operations
+from chelonia.core.access import guarded
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError
 from chelonia.core.files import (
@@ -29,12 +31,13 @@ from chelonia.core.files import (
     Set,
     Write,
 )
-from chelonia.core.names import LogicalName
+from chelonia.core.names import LogicalName, check_ln
 
 R = TypeVar("R")
 A = TypeVar("A")
 
 
+@guarded(operations.FILES)
 class FilesService:
     """Implements `Files`. It keeps nothing."""
 
@@ -60,7 +63,7 @@ class FilesService:
         """Apply changes, each one transact."""
         operation: Operation[Change, Done | Failure] = Operation(
             "apply",
-            self._apply,
+            _checked(self._apply),
             _failure,
             repr,
             recalled=lambda change: Done(),
@@ -102,8 +105,19 @@ class FilesService:
     async def _answered(
         self, call: Call, name: str, act: Callable[[Turn, R], Awaitable[A]], asks: Sequence[R]
     ) -> tuple[A | Failure, ...]:
-        operation: Operation[R, A | Failure] = Operation(name, act, _failure, repr)
+        operation: Operation[R, A | Failure] = Operation(name, _checked(act), _failure, repr)
         return await answer_all(self._ports, call, operation, asks)
+
+
+def _checked(act: Callable[[Turn, R], Awaitable[A]]) -> Callable[[Turn, R], Awaitable[A]]:
+    """The same, once the names are such as the law allows: no parser has seen those that came in an encoding."""
+
+    async def checked(turn: Turn, ask: R) -> A:
+        for name in (ask.source, ask.target) if isinstance(ask, Move) else (ask.place,):  # type: ignore[attr-defined]
+            check_ln(name)
+        return await act(turn, ask)
+
+    return checked
 
 
 def _failure(ask: object, text: str, error: CheloniaError) -> Failure:

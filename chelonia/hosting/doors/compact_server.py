@@ -135,7 +135,7 @@ class CompactDoor:
             call = _call(who, asked, grant)
             admit(call, method.row)  # the port asks the same, after the arguments are decoded
             result = await getattr(port, method.name)(call, *compact.decode_args(method, asked.args))
-            return compact.encode_result(asked.number, result, self._parts.horizon.newest)
+            return compact.encode_result(asked.number, method.packed_result(result), self._parts.horizon.newest)
         except CheloniaError as error:
             kind = error.kind.value
             note_fault(*_names(asked), who, error)

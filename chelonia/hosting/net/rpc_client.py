@@ -16,10 +16,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from chelonia.core import operations
 from chelonia.core.ahash import AHash
 from chelonia.core.bartender import Bartender
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.files import Files
 from chelonia.core.ids import RequestKey, ServiceId
 from chelonia.core.librarian import Librarian
 from chelonia.core.operations import PortMethod, PortTable, Retry
@@ -48,12 +50,14 @@ from chelonia.wire.headers import (
     SERVICE_HEADER,
     STRONG_HEADER,
 )
-from chelonia.wire.operations import Service
+from chelonia.wire.operations import Service, service
 from chelonia.wire.operations_ahash import AHASH
 from chelonia.wire.operations_bartender import BARTENDER
 from chelonia.wire.operations_librarian import LIBRARIAN
 from chelonia.wire.operations_shepherd import SHEPHERD
 
+FILES: Final = service(operations.FILES, "bar", ())
+"""It has no SOAP form."""
 AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT, Kind.READ_ONLY})
 """Failures after which the same call may be made again, elsewhere or later."""
 _UNHEARD: Final = frozenset({Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED})
@@ -244,7 +248,7 @@ class Channel:
         after = later(call.read_after, self._link.horizon.newest)
         words = compact.Asking(
             0, self._service.name, method, call.request_id, call.request_key, self._link.service_id, after,
-            call.strong, args,
+            call.strong, self._compact[method].packed(args),
         )  # fmt: skip
         return Asking(words, self._read_ms(method) or COMPACT_MS, silent_ms)
 
@@ -364,6 +368,11 @@ def remote_librarian(link: Link, urls: Sequence[str], patience: Patience | None 
 def remote_shepherd(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Shepherd:
     """A Shepherd elsewhere; it is asked once, whoever asks has others."""
     return cast(Shepherd, remote(link, SHEPHERD, urls, patience or Patience(retry_ms=0)))
+
+
+def remote_files(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Files:
+    """The port `Files` of a Bartender elsewhere."""
+    return cast(Files, remote(link, FILES, urls, patience or Patience()))
 
 
 def remote_bartender(link: Link, urls: Sequence[str], patience: Patience | None = None) -> Bartender:

@@ -44,7 +44,9 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*[st.none() if arg is type(None) else of(arg) for arg in args])
     if origin is Mapping:
-        return SECTIONS if args[1] is not int else COUNTS
+        if args[1] is int:
+            return COUNTS
+        return SECTIONS if typing.get_origin(args[1]) is Mapping else st.dictionaries(TEXT, of(args[1]), max_size=3)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return st.sampled_from(hint)
     if dataclasses.is_dataclass(hint):

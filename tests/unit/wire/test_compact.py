@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.operations import AHASH, TABLES, PortMethod
+from chelonia.core.files import Remove, Removing
+from chelonia.core.ids import ROOT
+from chelonia.core.names import LogicalName
+from chelonia.core.operations import AHASH, FILES, TABLES, PortMethod
 from chelonia.core.position import Position
 from chelonia.wire import compact
 from tests.unit.wire import messages
@@ -32,13 +35,14 @@ def body(frame: bytes) -> bytes:
 @settings(max_examples=20, deadline=None)
 def test_arguments_and_answer_arrive_as_they_left(row: PortMethod, method: compact.Method, data: st.DataObject) -> None:
     args = data.draw(messages.arguments(row.function))
-    asked = compact.Asked(1, row.service, method.name, "r", "k", "s", HERE, False, compact.encode_args(args))
+    packed = compact.encode_args(method.packed(args))
+    asked = compact.Asked(1, row.service, method.name, "r", "k", "s", HERE, False, packed)
     read = compact.decode_asked(body(compact.encode_asked(asked)))
     assert (read.read_after, read.strong) == (HERE, False)
     assert compact.decode_args(method, read.args) == args
 
     result = data.draw(messages.results(row.function))
-    answered = compact.decode_answered(body(compact.encode_result(1, result, HERE)))
+    answered = compact.decode_answered(body(compact.encode_result(1, method.packed_result(result), HERE)))
     assert answered.position == HERE
     assert compact.decode_result(method, answered) == result
 
@@ -93,3 +97,17 @@ def test_arguments_of_other_types_are_refused(args: object) -> None:
 def test_fields_of_a_later_version_are_passed_over() -> None:
     newer = msgspec.msgpack.encode([7, None, None, {"cluster": "c", "generation": 1, "sequence": 2, "more": 3}, "new"])
     assert compact.decode_answered(newer).position == Position("c", 1, 2)
+
+
+@pytest.mark.parametrize("element", [{}, {"Make": None}, {"Remove": {"place": ["0", []]}}, {"Sing": {}}, 7])
+def test_an_element_of_no_type_that_may_be_there_is_refused(element: object) -> None:
+    with pytest.raises(CheloniaError) as caught:
+        compact.decode_args(compact.methods(FILES)["apply"], msgspec.Raw(msgspec.msgpack.encode([[element]])))
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_a_change_has_the_bytes_of_the_document() -> None:
+    [golden] = [line for line in DOCUMENT.splitlines() if line.startswith("    9191")]
+    removed = (Remove(LogicalName(ROOT, ("a",)), Removing.FILE),)
+    packed = compact.methods(FILES)["apply"].packed((removed,))
+    assert bytes(compact.encode_args(packed)) == bytes.fromhex(golden)
