@@ -200,6 +200,7 @@ class MemoryFiles:
         return Done(self._bumped(node))
 
     def _move(self, call: Call, change: Move) -> Done:
+        check_name(change.target.name)
         node, source = self._existing(change.source), self._holder(change.source)
         change.when.require(change.source, self._described(node))
         there, target, rest = self._find(change.target)

@@ -304,40 +304,6 @@ async def test_an_instance_that_is_killed_in_the_middle_of_its_answer_is_one_tha
             assert await remote_ahash(link(client), urls, Patience(retry_ms=0)).get(Call(), ()) == WELL
 
 
-async def test_a_silent_instance_has_the_next_asked_beside_it_and_is_left() -> None:
-    asked: list[str] = []
-    never = asyncio.Event()
-
-    class Instance:
-        def __init__(self, name: str, *, frozen: bool) -> None:
-            self._name, self._frozen = name, frozen
-
-        async def get(self, call: Call, *args: Any) -> tuple[StoredObject, ...]:
-            asked.append(self._name)
-            if self._frozen:
-                await never.wait()
-            return WELL
-
-    frozen = SoapDoor(AHASH, Instance("frozen", frozen=True), "https://x/AHash", parts())
-    well = SoapDoor(AHASH, Instance("well", frozen=False), "https://x/AHash", parts())
-    async with (
-        plain(called_by_a_librarian(frozen)) as one,
-        plain(called_by_a_librarian(well)) as other,
-        client_of(None) as client,
-    ):
-        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
-        patience = Patience(retry_ms=0, hedge_ms=50)
-        stubs = [remote_ahash(link(client), urls, patience) for _ in range(8)]
-        for stub in stubs:
-            assert await stub.get(Call(), ()) == WELL
-        assert "frozen" in asked, "a stub begins anywhere"
-        asked.clear()
-        for stub in stubs:
-            assert await stub.get(Call(), ()) == WELL
-        assert set(asked) == {"well"}
-        never.set()
-
-
 async def test_a_definite_failure_is_an_answer_while_another_instance_is_silent() -> None:
     never = asyncio.Event()
 
@@ -360,34 +326,6 @@ async def test_a_definite_failure_is_an_answer_while_another_instance_is_silent(
                     await remote_ahash(link(client), urls, Patience(retry_ms=0, hedge_ms=50)).get(Call(), ())
             assert caught.value.kind is Kind.DENIED
         never.set()
-
-
-async def test_one_that_answers_others_is_not_silent() -> None:
-    asked: list[str] = []
-    slow = asyncio.Event()
-
-    class Instance:
-        async def get(self, call: Call, *args: Any) -> tuple[StoredObject, ...]:
-            if args[0]:
-                asked.append("slow")
-                await slow.wait()
-            return WELL
-
-    door = SoapDoor(AHASH, Instance(), "https://x/AHash", parts())
-    async with (
-        plain(called_by_a_librarian(door)) as one,
-        plain(called_by_a_librarian(door)) as other,
-        client_of(None) as client,
-    ):
-        urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
-        ahash = remote_ahash(link(client), urls, Patience(retry_ms=0, hedge_ms=200))
-        long = asyncio.create_task(ahash.get(Call(), (OBJECT,)))
-        for _ in range(20):
-            assert await ahash.get(Call(), ()) == WELL
-            await asyncio.sleep(0.02)
-        assert asked == ["slow"]
-        slow.set()
-        assert await long == WELL
 
 
 async def test_a_read_is_asked_of_another_sooner_than_a_change() -> None:
