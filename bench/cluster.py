@@ -1,7 +1,7 @@
 """The clusters that are measured: real processes on this machine, mutual TLS between them, as `cheloniad dev` starts.
 
 `dev` is the whole cluster with A-Hash, Librarian and Bartender in one process; `split` has the A-Hash in a process of
-its own, so that every question of the Librarian to it goes over SOAP and TLS.
+its own, so that every question of the Librarian to it goes over TLS.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ COMPACT_CALLS_MAX: Final = 512
 COMPACT_STRANGER_BYTES_MAX: Final = 64 * 1024
 """One call in the compact encoding of a peer without a role and a name, or where users call nothing."""
 COMPACT_USER_BYTES_MAX: Final = 1024 * 1024
-"""One call in the compact encoding of a user: a thousand names fit; what is larger goes by SOAP."""
+"""One call in the compact encoding of a user: a thousand names fit."""
 COMPACT_USER_CALLS_MAX: Final = 64
 """Calls of one user's connection in flight at once; beyond it the connection is not read."""
 

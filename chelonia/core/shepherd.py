@@ -661,7 +661,7 @@ class Verifier(Protocol):
 
 
 class Directory(Protocol):
-    """Finds the services of the cluster by id; in-process when they share the daemon, else over SOAP."""
+    """Finds the services of the cluster by id; in-process when they share the daemon, else by a stub."""
 
     def shepherd(self, service: ServiceId) -> Shepherd:
         """The control port of a Shepherd. Calls raise NETWORK or TIMEOUT when it does not answer."""

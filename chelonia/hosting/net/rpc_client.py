@@ -1,4 +1,4 @@
-"""Stubs of the four ports: what a caller holds when the service is not in its own process.
+"""Stubs of the five ports: what a caller holds when the service is not in its own process.
 
 One generic stub stands for every port: its methods come from `core.operations`, its type is the port's Protocol.
 
