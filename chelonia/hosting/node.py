@@ -187,7 +187,9 @@ class Node:
             serve = self._doors["files"] if "files" in section.serves else routes.serve
             served = {*section.serves, *(("files",) if "bartender" in section.serves else ())}
             offered = {name: port for name, port in self._offered.items() if name in served}
-            door = CompactDoor(offered, CompactParts(self._registry, self._horizon, self._metrics.operation))
+            door = CompactDoor(
+                offered, CompactParts(self._registry, self._horizon, self._metrics.operation, self._notes)
+            )
             guarded = self._guarded if "turl" in section.serves else None
             parts = ServerParts(
                 self._clock, self._ids, self._tls.identify, observer(self._metrics), door, guarded,

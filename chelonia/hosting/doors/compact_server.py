@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from chelonia.core import bounds
@@ -27,6 +27,7 @@ from chelonia.core.timing.eager import begin
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.faults import note_fault
 from chelonia.hosting.doors.grants import Grant, Registry
+from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.reading import is_reading
 from chelonia.hosting.net.http_messages import Peer
 from chelonia.hosting.net.identity import Identity, TlsObject
@@ -88,11 +89,13 @@ def _never(call: Call, method: str, arguments: tuple[Any, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CompactParts:
-    """What a node gives: who holds which role, the newest position that answers may tell, and who counts calls."""
+    """What a node gives: who holds which role, the newest position that answers may tell, who counts calls, and who is
+    told of limits that are met."""
 
     registry: Registry
     horizon: Horizon
     observe: Observe = lambda service, method, kind, seconds: None
+    notes: LimitNotes = field(default_factory=LimitNotes)
 
 
 class CompactDoor:
@@ -101,6 +104,7 @@ class CompactDoor:
     def __init__(self, offered: Mapping[str, Offered], parts: CompactParts) -> None:
         self._offered = offered
         self._parts = parts
+        self.notes = parts.notes
         self._for_users = any(m.row.roles is EVERYONE for each in offered.values() for m in each.methods.values())
 
     def answer_at_once(self, who: Peer, asked: compact.Asked) -> bytes | None:
@@ -237,6 +241,7 @@ class CompactConnection(asyncio.Protocol):
         try:
             arrived.extend(self._splitter.feed(data))
         except CheloniaError as error:
+            self._door.notes.met("bytes of one call", self._who.dn, "the connection was cut")
             self._cut(str(error))
         if len(arrived) > goes_on:
             self._begun_s = self._heard_s
@@ -382,6 +387,8 @@ class CompactConnection(asyncio.Protocol):
         if self._transport is None or self._finishing or self._transport.is_closing():
             return
         if full and not self._paused:
+            if calls >= self._room.calls_max:
+                self._door.notes.met("calls in flight on one connection", self._who.dn, "no more of it was read")
             self._transport.pause_reading()
         elif not full and self._paused:
             self._transport.resume_reading()

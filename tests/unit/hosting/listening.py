@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from chelonia.hosting.doors.compact_server import CompactDoor
+from chelonia.hosting.doors.guarded import Guarded
 from chelonia.hosting.doors.http_server import HttpServer, Limits, Listener, ServerParts
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient
@@ -36,10 +37,11 @@ async def secure(
     demand: ClientCertificate,
     limits: Limits | None = None,
     compact: CompactDoor | None = None,
+    guarded: Guarded | None = None,
 ) -> AsyncIterator[HttpServer]:
     """The door on a listener that demands, or takes, client certificates; beside it, the compact encoding's."""
     listener = Listener("127.0.0.1", 0, store.server_context(demand), demand is ClientCertificate.REQUIRED)
-    parts = ServerParts(SystemClock(), SystemIds(), store.identify, compact=compact)
+    parts = ServerParts(SystemClock(), SystemIds(), store.identify, compact=compact, guarded=guarded)
     server = HttpServer(door, listener, parts, limits)
     await server.start()
     try:

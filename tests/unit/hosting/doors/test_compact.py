@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -27,12 +27,13 @@ from chelonia.core.position import Horizon, Position
 from chelonia.hosting.doors import compact_server
 from chelonia.hosting.doors.compact_server import STRANGERS, USERS, AtOnce, CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import Registry, Source
+from chelonia.hosting.doors.guarded import Guarded
 from chelonia.hosting.doors.http_server import HttpServer, Limits
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import Asking, CompactClient, Connection
-from chelonia.hosting.net.http_messages import Answer
+from chelonia.hosting.net.http_messages import Answer, Request
 from chelonia.hosting.net.rpc_client import Link, Patience, remote_ahash, remote_bartender, remote_librarian
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from chelonia.wire import compact
@@ -270,11 +271,7 @@ class Names:
 async def for_users(grid: Grid, port: object, limits: Limits | None = None) -> AsyncIterator[HttpServer]:
     """A listener that users reach, with a Bartender in the compact encoding alone."""
     packed = CompactDoor(offer(BARTENDER, port), CompactParts(Registry((), None, SystemClock()), Horizon()))
-
-    async def no_soap(request: object) -> Answer:
-        raise AssertionError("asked by SOAP")
-
-    async with secure(no_soap, grid.server(), ClientCertificate.OPTIONAL, limits, compact=packed) as server:
+    async with secure(unused, grid.server(), ClientCertificate.OPTIONAL, limits, compact=packed) as server:
         yield server
 
 
@@ -302,16 +299,21 @@ async def test_who_has_no_role_may_ask_what_is_for_everyone_and_nothing_else(gri
 
 
 @pytest.mark.parametrize(("who", "most"), [(JANE, USERS.bytes_max), ("", STRANGERS.bytes_max)])
-async def test_one_call_of_a_user_is_small_and_of_a_stranger_smaller(grid: Grid, who: str, most: int) -> None:
+async def test_one_call_of_a_user_is_small_and_of_a_stranger_smaller(
+    grid: Grid, who: str, most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "chelonia.limits")
     store = grid.client(grid.user(who) if who else None)
     async with for_users(grid, Names()) as server, bartender_at(grid, server, store) as bartender:
         assert await bartender.stat(Call(), (NameRequest("0", "x" * (most - 1000)),))
         with pytest.raises(CheloniaError) as caught:
             await bartender.stat(Call(), (NameRequest("0", "x" * most),))
         assert caught.value.kind is Kind.NETWORK
+    assert "limit='bytes of one call'" in caplog.text
 
 
-async def test_a_user_has_fewer_calls_in_flight(grid: Grid) -> None:
+async def test_a_user_has_fewer_calls_in_flight(grid: Grid, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "chelonia.limits")
     gate = asyncio.Event()
 
     class Slow(Names):
@@ -325,6 +327,7 @@ async def test_a_user_has_fewer_calls_in_flight(grid: Grid) -> None:
         calls = [asyncio.create_task(bartender.stat(Call(), ())) for _ in range(USERS.calls_max + 20)]
         await until(lambda: len(port.asked) >= USERS.calls_max)
         assert len(port.asked) < len(calls)
+        assert "limit='calls in flight on one connection'" in caplog.text
         gate.set()
         await asyncio.gather(*calls)
 
@@ -352,6 +355,31 @@ async def test_who_asks_nothing_is_cut_and_who_is_at_work_gives_way_to_nobody(gr
             assert caught.value.kind is Kind.NETWORK
             gate.set()
             assert await asking == ()
+
+
+async def test_the_guard_holds_a_connection_until_it_ends(grid: Grid) -> None:
+    held, released = list[object](), list[int]()
+
+    class Guard:
+        def hold(self, transport: asyncio.BaseTransport) -> int:
+            held.append(transport.get_extra_info("peername"))
+            return 7
+
+        def release(self, number: int) -> None:
+            released.append(number)
+
+    packed = CompactDoor(offer(BARTENDER, Names()), CompactParts(Registry((), None, SystemClock()), Horizon()))
+    guard, demand = cast(Guarded, Guard()), ClientCertificate.OPTIONAL
+    async with secure(unused, grid.server(), demand, compact=packed, guarded=guard) as server:
+        async with raw(grid, server, JANE) as (_, writer):
+            await until(lambda: bool(held))
+            assert held == [writer.get_extra_info("sockname")]
+            assert released == []
+        await until(lambda: released == [7])
+
+
+async def unused(request: Request) -> Answer:
+    raise AssertionError("asked over HTTP")
 
 
 async def test_more_elements_than_one_call_may_have_are_refused_before_the_port(grid: Grid) -> None:
