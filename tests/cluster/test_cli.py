@@ -90,7 +90,7 @@ async def test_exit_codes(cluster: Cluster, run: Run, tmp_path: Path) -> None:
 async def test_bytes_that_are_wrong_everywhere_exit_with_8_and_leave_nothing(
     cluster: Cluster, run: Run, tmp_path: Path
 ) -> None:
-    cluster.expect_log("replica is invalid|check impossible")
+    cluster.expect_log("replica is invalid|check impossible|is lost, no verified copy is left")
     async with cluster.client("user") as client:
         for number in range(5):
             ln = f"/rotten{number}"
