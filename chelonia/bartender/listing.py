@@ -23,7 +23,7 @@ from chelonia.core.metadata import Filter, Needed, Sections, StoredObject, Tripl
 from chelonia.core.names import LogicalName, entry_key, entry_name, parse_ln
 from chelonia.core.policy import Action
 
-HIDDEN = frozenset({"blobs", "claims", "put", "pending", "file", "erase", "trashed"})
+HIDDEN = frozenset({"blobs", "content", "claims", "put", "pending", "file", "erase", "trashed"})
 """Sections no user ever sees."""
 _NOT_LISTED = HIDDEN | {"entries"}
 _LISTABLE: Filter = (

@@ -36,7 +36,7 @@ class PutToken:
     checksum_type: str
 
 
-class _Fields(msgspec.Struct, frozen=True):
+class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
     """The payload."""
 
     parent: Guid
@@ -54,6 +54,7 @@ class _Fields(msgspec.Struct, frozen=True):
     blob: BlobId
     seal: str
     checksum_type: str
+    piece: bool = False
 
 
 _READER: Final = msgspec.json.Decoder(_Fields)
@@ -78,6 +79,7 @@ def encode(token: PutToken, key: bytes) -> str:
         blob=begun.blob,
         seal=begun.seal,
         checksum_type=token.checksum_type,
+        piece=begin.piece,
     )
     payload = _b64(json.dumps(msgspec.to_builtins(fields), separators=(",", ":")).encode("ascii"))
     return f"{payload}.{_b64(_mac(payload, key))}"
@@ -107,6 +109,7 @@ def decode(text: str, key: bytes) -> PutToken:
         expires_ms=fields.expires_ms,
         named=False,
         replaces=fields.replaces,
+        piece=fields.piece,
     )
     return PutToken(begin, Begun(fields.guid, fields.blob, fields.seal), fields.checksum_type)
 

@@ -54,7 +54,7 @@ from chelonia.core.replicas import Location, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import PROTOCOL_HTTP, Purpose
 from chelonia.wire import receipts
 
-LOCATED = (*RIGHTS, Needed("locations"))
+LOCATED = (*RIGHTS, Needed("locations"), Needed("content"))
 """What reading a file needs besides its rights."""
 COPIED = (*LOCATED, Needed("blobs"))
 """What copying a file needs: the copy must be known by its blob."""
@@ -151,6 +151,9 @@ async def get_file(ports: Ports, turn: Turn, request: GetFileRequest) -> Transfe
     if found.type != TYPE_FILE:
         raise CheloniaError(Kind.NOT_A_FILE, subject=str(ln), cause=f"it is a {found.type}")
     _need_http(request.protocols)
+    if found.object.value("content", "id"):
+        cause = "it is made of several blobs, which no one TURL leads to; GET it at the plain HTTPS door"
+        raise CheloniaError(Kind.NOT_SUPPORTED, subject=str(ln), cause=cause)
     alive = locations(found.object, (ReplicaState.ALIVE.value,))
     if not alive:
         cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
@@ -180,6 +183,8 @@ async def add_replica(
         raise CheloniaError(Kind.NOT_FOUND, subject=guid, cause="there is no such file")
     if stored.value("entry", "type") != TYPE_FILE:
         raise CheloniaError(Kind.NOT_A_FILE, subject=guid, cause="only files have replicas")
+    if stored.value("content", "id"):
+        raise CheloniaError(Kind.NOT_SUPPORTED, subject=guid, cause="it has several blobs; repair copies each of them")
     holders = tuple(dict.fromkeys(location.shepherd for location in locations(stored, _HELD)))
     exclude = (turn.user.service_id,) if turn.user.service_id else ()
     facts = _replica_facts(ports, stored)
@@ -237,7 +242,7 @@ async def tickets(ports: Ports, turn: Turn, begin: BeginPut, purpose: Purpose) -
     facts = ReplicaFacts(
         blob=begun.blob,
         guid=begun.guid,
-        name=str(begin.ln),
+        name=begin.recorded,
         owner=begin.owner,
         size=begin.size,
         checksums=begin.checksums,

@@ -34,6 +34,20 @@ USER_METADATA_BYTES_MAX: Final = 128 * 1024
 """Properties and values of one entry that users wrote: a listing or a bulk stat carries a thousand entries."""
 SYMLINK_BYTES_MAX: Final = 4095
 """The text of a symbolic link: Linux's PATH_MAX without its NUL."""
+FILE_BYTES_MAX: Final = 2**63 - 1
+"""One file, holes counted: the largest offset of POSIX."""
+CONTENT_EXTENTS_MAX: Final = 10_000
+"""Extents of one file: S3's number of parts. A reader finds any of them with one seek."""
+SPLICE_EXTENTS_MAX: Final = 500
+"""Extents laid over a file, and covered by them, in one transact: each costs some two elements of it."""
+SPLICE_BLOBS_MAX: Final = 64
+"""Blobs that come with one splice: each makes some 25 elements of its transact."""
+EXTENTS_PAGE: Final = 32
+"""Extents told in one answer: each names its Shepherds, and may bring tickets."""
+BLOBS_SHOWN: Final = 16
+"""Blobs of a file of many whose places are shown as its `locations`: `extents` tells those of all."""
+BLOBS_PAGE: Final = 50
+"""Blobs of a discarded content let go of in one transact, each with all its replicas."""
 PARENTS_MAX: Final = 1000
 """Hard links of one entry: its `parents` are in the header record."""
 

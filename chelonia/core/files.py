@@ -17,9 +17,11 @@ from typing import Final, Protocol
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Guid
+from chelonia.core.extents import Extent
+from chelonia.core.ids import BlobId, Dn, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.replicas import Checksums
+from chelonia.core.shepherd import ByteRange
 
 UNSET: Final = -1
 """An attribute that nobody has set: the door that shows it chooses (a mount: 0644, 0755, its own user)."""
@@ -35,6 +37,8 @@ class Want(enum.Flag):
     CHECKSUMS = enum.auto()
     SOURCES = enum.auto()
     """TURLs to read a file from, bound to `Call.carrier` or else to the caller."""
+    EXTENTS = enum.auto()
+    """Which bytes of which blobs a file is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +129,33 @@ UserValues = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Look at one entry; attributes are always told."""
+    """Look at one entry; attributes are always told. `span`: of a file of several blobs, which bytes SOURCES and EXTENTS
+    are asked for; None: all."""
 
     place: LogicalName
     want: Want = Want.NOTHING
+    span: ByteRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One entry. What was not asked for is empty. `sources`: nearest first; empty for an empty wish or no file."""
+    """One entry. What was not asked for is empty.
+
+    Args:
+        sources: TURLs of a file of one blob, nearest first.
+        extents: of the span asked for, at most `bounds.EXTENTS_PAGE`. Gaps are zeros.
+        told: the bytes up to which extents are told; look again from there for more.
+        blobs: TURLs by blob, of a file of several.
+    """
 
     attributes: Attributes
     user: UserValues = field(default_factory=dict)
     policy: Mapping[str, str] = field(default_factory=dict)
     checksums: Checksums = Checksums()
     sources: tuple[str, ...] = ()
+    extents: tuple[Extent, ...] = ()
+    told: int = 0
+    blobs: Mapping[BlobId, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,22 +207,25 @@ class Listed:
 @dataclass(frozen=True, slots=True)
 class Placing:
     """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies;
-    `parents`: the collections above it may be missing, as `Write.parents` will make them."""
+    `parents`: the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be
+    part of a file, by a `Content`."""
 
     place: LogicalName
     size: int
     checksums: Checksums = Checksums()
     wanted: int = 3
     parents: bool = False
+    piece: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
     """`turl`: PUT the bytes there, with the ticket bound to `Call.carrier` or else to the caller; `put`: the token that
-    `Arrived` carries back."""
+    `Arrived` carries back; `blob`: what an `Extent` calls the bytes."""
 
     turl: str
     put: str
+    blob: BlobId = BlobId("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +234,22 @@ class Arrived:
 
     put: str
     receipts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Extents to lay over what a file has: append, write in the middle, truncate; `whole`: in place of all of it.
+
+    Args:
+        extents: of `blobs` alone, ordered, not overlapping.
+        blobs: pieces that have arrived, at most `bounds.SPLICE_BLOBS_MAX`; each is named by an extent.
+        size: of the file afterwards, -1: as far as it reaches. What is beyond it goes; gaps are zeros.
+    """
+
+    extents: tuple[Extent, ...] = ()
+    blobs: tuple[Arrived, ...] = ()
+    size: int = -1
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +291,7 @@ class Write:
     """
 
     place: LogicalName
-    content: Arrived
+    content: Arrived | Content
     setting: Setting = LEAVE
     user: UserValues | None = None
     parents: bool = False

@@ -1,8 +1,8 @@
 """Identifiers as types, and the spelling each must have on the wire.
 
 Ids come from an injected source (`core.clock.Ids`), never from here; this module only names and checks them.
-Entries are named by a GUID (`0` for the root, else a lower-case UUID). System objects live under `sys:` and blobs
-under `blob:`, prefixes that no Logical Name can spell, so no user can name them.
+Entries are named by a GUID (`0` for the root, else a lower-case UUID). System objects live under `sys:`, blobs
+under `blob:`, contents under `content:`, prefixes that no Logical Name can spell, so no user can name them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ Guid = NewType("Guid", str)
 """Identity of an entry (file, collection or mount point): `0` or a UUID."""
 BlobId = NewType("BlobId", str)
 """Identity of one immutable sequence of bytes: a UUID."""
+ContentId = NewType("ContentId", str)
+"""Identity of the extents of a file of several blobs: a UUID."""
 ReferenceId = NewType("ReferenceId", str)
 """Identity of one replica on one Shepherd: a UUID."""
 ServiceId = NewType("ServiceId", str)
 """Identity of one service, its public URL (as in the original): `https://host:port/Shepherd`."""
 ObjectId = NewType("ObjectId", str)
-"""Key of an A-Hash object: a GUID, `blob:<BlobId>` or `sys:...`."""
+"""Key of an A-Hash object: a GUID, `blob:<BlobId>`, `content:<ContentId>` or `sys:...`."""
 Dn = NewType("Dn", str)
 """Distinguished Name in slash form, or `ANONYMOUS`."""
 RequestKey = NewType("RequestKey", str)
@@ -32,6 +34,7 @@ Ms = NewType("Ms", int)
 ROOT = Guid("0")
 ANONYMOUS = Dn("ANONYMOUS")
 BLOB_PREFIX = "blob:"
+CONTENT_PREFIX = "content:"
 SHEPHERD_PREFIX = "sys:shepherd:"
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
@@ -75,6 +78,11 @@ def parse_request_key(text: str) -> RequestKey:
 def blob_object(blob: BlobId) -> ObjectId:
     """The A-Hash object that holds the facts and locations of `blob`."""
     return ObjectId(BLOB_PREFIX + blob)
+
+
+def content_object(content: ContentId) -> ObjectId:
+    """The A-Hash object that holds the extents of a file of several blobs."""
+    return ObjectId(CONTENT_PREFIX + content)
 
 
 def shepherd_object(shepherd: ServiceId) -> ObjectId:

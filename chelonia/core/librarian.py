@@ -18,6 +18,7 @@ from msgspec import Meta
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillOrder, DrillStatus
+from chelonia.core.extents import Extent
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
@@ -30,6 +31,8 @@ Expect = Annotated[tuple[tuple[Guid, int], ...], Meta(max_length=bounds.BULK_ELE
 
 NOBODY = ServiceId("")
 
+PIECE_OF = "piece of "
+"""Begins the recorded name of bytes that are only part of a file."""
 TYPE_FILE = "file"
 TYPE_COLLECTION = "collection"
 TYPE_MOUNTPOINT = "mountpoint"
@@ -188,7 +191,8 @@ class BeginPut:
 
     `named` True reserves the name as pending until `expires_ms` (the original's putFile); False writes nothing and
     only makes ids (bytes first). `replaces`: the file to overwrite, "" for a new one. `size` -1 and empty
-    `checksums` when not known before. `ln` is recorded beside the bytes for rebuilds.
+    `checksums` when not known before. `ln` is recorded beside the bytes for rebuilds. `piece`: the bytes will be part of
+    a file: a rebuild must not take them for the whole.
     """
 
     parent: Guid
@@ -203,6 +207,12 @@ class BeginPut:
     named: bool
     replaces: Guid = Guid("")
     expect: Expect = ()
+    piece: bool = False
+
+    @property
+    def recorded(self) -> str:
+        """The name that is sealed and recorded beside the bytes; a piece's is no Logical Name."""
+        return f"{PIECE_OF}{self.ln}" if self.piece else str(self.ln)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +244,41 @@ class Committed:
 
     guid: Guid
     blob: BlobId
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """Lay extents of new blobs over what a file has (`whole`: in place of it), in one transact.
+
+    `begin` says which file (`replaces`, or a new one under `parent` and `name`), as of `CommitFile`. `size` -1: as far
+    as it reaches.
+    """
+
+    begin: BeginPut
+    pieces: tuple[CommitFile, ...]
+    extents: tuple[Extent, ...]
+    size: int = -1
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one blob is, as readers see it: location -> state."""
+
+    blob: BlobId
+    locations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentPage:
+    """The extents of a file in a span and their blobs. `until`: they are told up to this offset. `etag`: of the file
+    that was read; "" of a file of one blob or none, which has no extents."""
+
+    etag: str
+    size: int
+    until: int
+    extents: tuple[Extent, ...]
+    blobs: tuple[Placement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -612,6 +657,17 @@ class Librarian(Protocol):
 
     async def commit_file(self, call: Call, request: CommitFile) -> Committed:
         """Make the file of a bytes-first upload. Raises: EXISTS, NO_PARENT, CHECKSUM, CONFLICT."""
+        ...
+
+    async def splice(self, call: Call, request: Splice) -> Guid:
+        """Lay extents over a file or make one of them. Returns: the file.
+
+        Raises: as `commit_file`, and BAD_REQUEST (extents that are no content), TOO_LARGE.
+        """
+        ...
+
+    async def extents(self, call: Call, guid: Guid, at: int, end: int) -> ExtentPage:
+        """Tell the extents of a file that meet [`at`, `end`), at most `bounds.EXTENTS_PAGE`. Raises: NOT_FOUND."""
         ...
 
     async def unlink(self, call: Call, request: Unlink) -> None:

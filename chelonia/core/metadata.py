@@ -15,9 +15,9 @@ from chelonia.core.ids import ObjectId
 Sections = Mapping[str, Mapping[str, str]]
 """`{section: {property: value}}`."""
 
-WIDE_SECTIONS = frozenset({"entries", "pending", "file", "erase", "due", "formerly"})
+WIDE_SECTIONS = frozenset({"entries", "pending", "file", "erase", "due", "formerly", "extents", "named"})
 """Sections stored one record per property: a collection's names; a Shepherd's replicas and erasure outbox; what
-expires, by when; what was deleted, by where it was."""
+expires, by when; what was deleted, by where it was; a content's extents, and the blobs that these name."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -148,6 +148,8 @@ LIBRARIAN: Final = table(
     row(Librarian.begin_put, _B, retry=_KEYED),
     row(Librarian.commit_put, _S, retry=_KEYED, many=bounds.RECEIPTS_MAX),
     row(Librarian.commit_file, _B, retry=_KEYED),
+    row(Librarian.splice, _B, retry=_KEYED),
+    row(Librarian.extents, _B, _A),
     row(Librarian.unlink, _B, retry=_KEYED),
     row(Librarian.delete, _B, retry=_KEYED),
     row(Librarian.unmake, _B, retry=_KEYED),

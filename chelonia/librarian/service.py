@@ -51,6 +51,7 @@ from chelonia.librarian.healer import Healer
 from chelonia.librarian.metadata.elements import check, put_all, version
 from chelonia.librarian.metadata.rebuild_record import awaited, late_command, remembers, under_way
 from chelonia.librarian.metadata.records import Draft, Identity, Patience, Records
+from chelonia.librarian.namespace.contents.act import Contents
 from chelonia.librarian.namespace.names import Names, numbered
 from chelonia.librarian.namespace.uploads.act import Uploads
 from chelonia.librarian.presence.nodes import Nodes
@@ -257,13 +258,15 @@ class LibrarianService:
     begin_put = _in(lambda parts: parts.uploads.begin_put)
     commit_put = _in(lambda parts: parts.uploads.commit_put)
     commit_file = _in(lambda parts: parts.uploads.commit_file)
+    splice = _in(lambda parts: parts.contents.splice)
+    extents = _in(lambda parts: parts.contents.extents)
     unlink = _in(lambda parts: parts.names.unlink)
     delete = _in(lambda parts: parts.names.delete)
     unmake = _in(lambda parts: parts.names.unmake)
     move = _in(lambda parts: parts.names.move)
     undelete = _in(lambda parts: parts.names.undelete)
     trash = _in(lambda parts: parts.names.trash)
-    set_wanted = _in(lambda parts: parts.names.set_wanted)
+    set_wanted = _in(lambda parts: parts.contents.set_wanted)
     change_entry = _in(lambda parts: parts.names.change_entry)
     entries = _in(lambda parts: parts.names.entries)
 
@@ -373,6 +376,7 @@ class _Parts:
         rechecking = Rechecking(world, identity.call(), nodes.table)
         nodes.listen(rechecking.heard)
         self.uploads: Uploads = Uploads(records, world, self.names, nodes.table.verify_key, rechecking)
+        self.contents: Contents = Contents(records, world, self.names, self.uploads, nodes.present)
         self.healer = Healer(records, nodes, self.uploads, identity, world)
         self.life = self.healer.life
         self.fsck = Fsck(records, world, nodes.present)

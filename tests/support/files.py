@@ -13,10 +13,12 @@ from chelonia.bartender.files.attributes import setting_triples
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.extents import Extent, check_extents, laid
 from chelonia.core.files import (
     Arrived,
     Attributes,
     Change,
+    Content,
     Done,
     Failure,
     Listed,
@@ -36,11 +38,12 @@ from chelonia.core.files import (
     Want,
     Write,
 )
-from chelonia.core.ids import ROOT, Dn, Guid
+from chelonia.core.ids import ROOT, BlobId, Dn, Guid
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT
 from chelonia.core.names import LogicalName, check_name, entry_key
 from chelonia.core.policy import Action, decide
 from chelonia.core.replicas import Checksums
+from chelonia.core.shepherd import ByteRange
 
 S = 1_000_000_000
 
@@ -54,6 +57,7 @@ class Node:
     policy: dict[str, str] = field(default_factory=dict)
     inside: dict[str, Guid] = field(default_factory=dict)
     data: bytes = b""
+    extents: tuple[Extent, ...] | None = None
     checksums: Checksums = Checksums()
 
     @property
@@ -94,13 +98,32 @@ class MemoryFiles:
     def _look(self, call: Call, ask: Look) -> Looked:
         node = self._existing(ask.place)
         _require(call, Action.READ, node, ask.place)
-        sources = (f"memory:{node.attributes.etag}",) if Want.SOURCES in ask.want and node.type == TYPE_FILE else ()
+        blobs = {BlobId(node.attributes.etag): Extent(0, len(node.data), BlobId(node.attributes.etag))}
+        sources: tuple[str, ...] = ()
+        if Want.SOURCES in ask.want and node.type == TYPE_FILE and node.extents is None:
+            sources = (f"memory:{node.attributes.etag}",)
+        extents: tuple[Extent, ...] = ()
+        told = node.attributes.size
+        if ask.want & (Want.SOURCES | Want.EXTENTS) and node.extents is not None:
+            span = ask.span or ByteRange(0, told)
+            if min(span.offset, span.length) < 0:
+                raise CheloniaError(Kind.BAD_REQUEST)
+            told = min(told, span.offset + span.length)
+            meets = [each for each in node.extents if each.end > span.offset and each.at < told]
+            extents = tuple(meets[: bounds.EXTENTS_PAGE])
+            told = extents[-1].end if len(extents) < len(meets) else told
+        elif Want.EXTENTS in ask.want and node.data:
+            extents = tuple(blobs.values())
+        turls = {each.blob: (f"memory:{each.blob}",) for each in extents} if Want.SOURCES in ask.want else {}
         return Looked(
             self._described(node),
             dict(node.user) if Want.USER in ask.want else {},
             dict(node.policy) if Want.POLICY in ask.want else {},
             node.checksums if Want.CHECKSUMS in ask.want else Checksums(),
             sources,
+            extents,
+            told,
+            turls if node.extents is not None else {},
         )
 
     def _list(self, call: Call, ask: Listing) -> Listed:
@@ -138,7 +161,7 @@ class MemoryFiles:
             _require(call, Action.ADD_ENTRY, parent, ask.place)
         put = f"put-{next(self._numbers)}"
         self._placed[put] = (ask, call.dn)
-        return Placed(f"memory:{put}", put)
+        return Placed(f"memory:{put}", put, BlobId(put))
 
     def _apply(self, call: Call, change: Change) -> Done:
         match change:
@@ -164,12 +187,31 @@ class MemoryFiles:
         parent.inside[check_name(change.place.name)] = node.attributes.guid
         return Done(self._described(node), made=True)
 
-    def _write(self, call: Call, change: Write) -> Done:
-        ask, owner = self._placed.get(change.content.put, (None, Dn("")))
+    def _arrived(self, call: Call, change: Write, arrived: Arrived, *, piece: bool) -> Placing:
+        ask, owner = self._placed.get(arrived.put, (None, Dn("")))
         if ask is None or owner != call.dn:
             raise CheloniaError(Kind.BAD_TICKET)
-        if ask.place != change.place:
+        if ask.place != change.place or ask.piece is not piece:
             raise CheloniaError(Kind.BAD_REQUEST)
+        return ask
+
+    def _pieces(self, call: Call, change: Write, content: Content) -> Placing:
+        check_extents(content.extents, content.size)
+        if len(content.blobs) > bounds.SPLICE_BLOBS_MAX:
+            raise CheloniaError(Kind.TOO_LARGE)
+        asks = [self._arrived(call, change, each, piece=True) for each in content.blobs]
+        sizes = {each.put: len(self._bytes[each.put]) for each in content.blobs}
+        fits = all(each.skip + each.length <= sizes.get(each.blob, -1) for each in content.extents)
+        if not fits or {each.blob for each in content.extents} != set(sizes):
+            raise CheloniaError(Kind.BAD_REQUEST)
+        return max(asks, key=lambda ask: ask.wanted, default=Placing(change.place, -1))
+
+    def _write(self, call: Call, change: Write) -> Done:
+        content = change.content
+        if isinstance(content, Content):
+            ask = self._pieces(call, change, content)
+        else:
+            ask = self._arrived(call, change, content, piece=False)
         there, parent = self._ready(call, change.place, parents=change.parents)
         change.when.require(change.place, self._described(there) if there else None)
         if there is not None and there.type != TYPE_FILE:
@@ -179,11 +221,35 @@ class MemoryFiles:
             _require(call, Action.DELETE, there, change.place)
             _settle(node, change.setting)
         parent.inside[check_name(change.place.name)] = node.attributes.guid
-        node.data = self._bytes[change.content.put]
-        etag = f"blob-{next(self._numbers)}"
-        node.attributes = replace(node.attributes, size=len(node.data), etag=etag, wanted=ask.wanted)
+        etag, size = f"blob-{next(self._numbers)}", 0
+        if isinstance(content, Content):
+            size = self._lay(node, content, made=there is None)
+        else:
+            node.data, node.extents = self._bytes[content.put], None
+            size = len(node.data)
+        kept = isinstance(content, Content) and node.attributes.wanted
+        node.attributes = replace(node.attributes, size=size, etag=etag, wanted=kept or ask.wanted)
         node.user = dict(change.user) if change.user is not None else node.user
         return Done(self._bumped(node), made=there is None)
+
+    def _lay(self, node: Node, content: Content, *, made: bool) -> int:
+        """Lay extents over a file; returns its size."""
+        size, old = (0, ()) if content.whole or made else (node.attributes.size, node.extents)
+        if old is None:
+            blob = BlobId(node.attributes.etag)
+            self._bytes[blob] = node.data
+            old = (Extent(0, len(node.data), blob),) if node.data else ()
+        after = content.size if content.size >= 0 else max([size, *(each.end for each in content.extents)])
+        node.extents, node.data = laid(old, content.extents, after), b""
+        if len(node.extents) > bounds.CONTENT_EXTENTS_MAX:
+            raise CheloniaError(Kind.TOO_LARGE)
+        return after
+
+    def bytes_of(self, source: str) -> bytes:
+        """The bytes that a source leads to."""
+        name = source.removeprefix("memory:")
+        whole = [node.data for node in self.nodes.values() if node.attributes.etag == name and node.extents is None]
+        return whole[0] if whole else self._bytes[name]
 
     def _set(self, call: Call, change: Set) -> Done:
         node = self._existing(change.place)

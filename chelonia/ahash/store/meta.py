@@ -20,8 +20,8 @@ Migration = Callable[[Reader], Mapping[bytes, bytes | None]]
 
 FOUNDED: Final = (1, 0)
 """Generation and sequence of a store that was just founded."""
-MIGRATIONS: Final[Mapping[int, Migration]] = {}
-"""From format n to n + 1. Format 1 is the first."""
+MIGRATIONS: Final[Mapping[int, Migration]] = {1: lambda store: {}}
+"""From format n to n + 1. Format 1 is the first; 2 has wide sections that no store of format 1 holds."""
 
 
 def prepare(

@@ -21,6 +21,7 @@ from chelonia.core.replicas import Checksums
 
 DESCRIBED: Final[Filter] = (
     *RIGHTS, Needed("timestamps"), Needed("posix"), Needed("node"), Needed("mountpoint"), Needed("blobs"),
+    Needed("content"),
 )  # fmt: skip
 """What attributes, and rights, need of an entry."""
 
@@ -59,8 +60,11 @@ _TARGET: Final = {TYPE_MOUNTPOINT: "externalURL"}
 
 
 def etag_of(stored: StoredObject) -> str:
-    """What names the bytes of a file: the id of its blob. Of anything else, its state: GUID and version."""
+    """What names the bytes of a file: the id of its blob, or of its content and how often that was spliced. Of anything
+    else, its state: GUID and version."""
     if stored.value("entry", "type") == TYPE_FILE:
+        if content := stored.value("content", "id"):
+            return f"{content}-{stored.value('content', 'splices')}"
         blobs = stored.sections.get("blobs", {})
         if blobs:
             return "-".join(blobs[ordinal] for ordinal in sorted(blobs))

@@ -6,6 +6,7 @@ its type, size and times only, as in the Bartender's own `list`.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from chelonia.bartender.bulk import Turn
@@ -15,12 +16,14 @@ from chelonia.bartender.rights import Found, Judge, existing, is_visible
 from chelonia.bartender.transfers import locations
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.extents import Extent
 from chelonia.core.files import UNSET, Attributes, Listed, Listing, Look, Looked, Named, Want
-from chelonia.core.ids import Dn
+from chelonia.core.ids import BlobId, Dn, ObjectId
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Entry
-from chelonia.core.metadata import Filter, Needed
+from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.policy import Action
 from chelonia.core.replicas import Checksums, ReplicaState
+from chelonia.core.shepherd import ByteRange
 
 
 async def look(ports: Ports, turn: Turn, ask: Look) -> Looked:
@@ -32,13 +35,20 @@ async def look(ports: Ports, turn: Turn, ask: Look) -> Looked:
     Judge(turn.user, "look").require(Action.READ, found)
     user = dict(found.section("metadata")) if Want.USER in ask.want else {}
     turn.room.take(1, user_triples(user))
-    return Looked(
+    seen = Looked(
         attributes_of(found.object),
         user,
         dict(found.section("policy")) if Want.POLICY in ask.want else {},
         checksums_of(found.object) if Want.CHECKSUMS in ask.want else Checksums(),
-        await _sources(ports, turn, found) if Want.SOURCES in ask.want else (),
     )
+    if found.type != TYPE_FILE or not ask.want & (Want.SOURCES | Want.EXTENTS):
+        return seen
+    if found.section("content"):
+        return await _spanned(ports, turn, ask, seen)
+    sources = await _sources(ports, turn, found) if Want.SOURCES in ask.want else ()
+    blobs = [BlobId(blob) for _, blob in sorted(found.section("blobs").items())] if Want.EXTENTS in ask.want else []
+    size = seen.attributes.size
+    return replace(seen, sources=sources, extents=tuple(Extent(0, size, blob) for blob in blobs if size), told=size)
 
 
 async def listed(ports: Ports, turn: Turn, ask: Listing) -> Listed:
@@ -81,10 +91,25 @@ def _filter(want: Want) -> Filter:
     return (*DESCRIBED, *(Needed(section) for flag, section in more if flag in want))
 
 
+async def _spanned(ports: Ports, turn: Turn, ask: Look, seen: Looked) -> Looked:
+    """The extents of a file of several blobs in a span, and TURLs for each blob. Raises: NO_REPLICA, BAD_REQUEST."""
+    span, known = ask.span or ByteRange(0, seen.attributes.size), seen.attributes
+    if span.offset < 0 or span.length < 0:
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=f"{span} has no negative numbers")
+    page = await ports.librarian.extents(turn.service.strongly(), known.guid, span.offset, span.offset + span.length)
+    if page.etag != known.etag:
+        raise CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="it has just changed; look at it again")
+    sources = []
+    if Want.SOURCES in ask.want:
+        stored = [StoredObject(ObjectId(place.blob), 1, {"locations": place.locations}) for place in page.blobs]
+        found = [Found(ask.place, each) for each in stored]
+        sources = await asyncio.gather(*(_sources(ports, turn, each) for each in found))
+    blobs = {place.blob: turls for place, turls in zip(page.blobs, sources, strict=False)}
+    return replace(seen, extents=page.extents, told=page.until, blobs=blobs)
+
+
 async def _sources(ports: Ports, turn: Turn, found: Found) -> tuple[str, ...]:
-    """TURLs of whole replicas, nearest first. Raises: NO_REPLICA; nothing for what has no bytes."""
-    if found.type != TYPE_FILE:
-        return ()
+    """TURLs of whole replicas, nearest first. Raises: NO_REPLICA."""
     alive = locations(found.object, (ReplicaState.ALIVE.value,))
     if not alive:
         cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"

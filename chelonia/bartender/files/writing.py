@@ -18,13 +18,14 @@ from chelonia.bartender.rights import Found, Judge, parent_of_new
 from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Done, Placed, Placing, Write
+from chelonia.core.extents import check_extents
+from chelonia.core.files import Arrived, Content, Done, Placed, Placing, Write
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, BeginPut, CommitFile, Expect
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, BeginPut, CommitFile, Expect, Splice
 from chelonia.core.metadata import Sections, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
-from chelonia.core.replicas import Checksums
+from chelonia.core.replicas import Checksums, Receipt
 from chelonia.core.shepherd import Purpose
 
 
@@ -56,19 +57,63 @@ async def place(ports: Ports, turn: Turn, ask: Placing) -> Placed:
         expires_ms=Ms(ports.clock.now_ms() + ports.settings.put_lifetime_ms),
         named=False,
         replaces=replaces,
+        piece=ask.piece,
     )
     turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
-    return Placed(turl, encode(PutToken(begin, begun, _record_type(ask.checksums)), ports.settings.token_key))
+    put = encode(PutToken(begin, begun, _record_type(ask.checksums)), ports.settings.token_key)
+    return Placed(turl, put, begun.blob)
 
 
 async def write(ports: Ports, turn: Turn, change: Write) -> Done:
     """Give durable bytes their name, if the caller still may and what he rests on still holds."""
-    token = decode(change.content.put, ports.settings.token_key)
+    content = change.content
+    if isinstance(content, Content):
+        return await _splice(ports, turn, change, content)
+    token, held = _arrived(ports, turn, change, content, piece=False)
     begin = token.begin
-    held = checked_receipts(ports, turn, token, change.content.receipts)
-    if begin.ln != change.place:
-        cause = f"these bytes were placed for {begin.ln}; place them again for this name"
+    ready, there = await _ready(ports, turn, change, begin)
+    facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
+    ready = replace(ready, sections=merged(ready.sections, {"states": facts.states()}))
+    renew = there is None and begin.replaces != ""
+    await ports.librarian.commit_file(turn.service, CommitFile(ready, token.begun, held, renew))
+    return Done(made=there is None)
+
+
+async def _splice(ports: Ports, turn: Turn, change: Write, content: Content) -> Done:
+    """Lay extents over a file, or make one of them."""
+    check_extents(content.extents, content.size)
+    if len(content.blobs) > bounds.SPLICE_BLOBS_MAX:
+        cause = f"at most {bounds.SPLICE_BLOBS_MAX} blobs in one change; write in several"
+        raise CheloniaError(Kind.TOO_LARGE, subject=str(change.place), cause=cause)
+    arrived = [_arrived(ports, turn, change, each, piece=True) for each in content.blobs]
+    begins = [token.begin for token, _ in arrived]
+    wanted = max((begin.wanted for begin in begins), default=bounds.REPLICAS_DEFAULT)
+    begin = BeginPut(
+        Guid(""), change.place.name, change.place, turn.user.dn, {}, wanted, -1, Checksums(), Ms(0), named=False
+    )
+    ready, there = await _ready(ports, turn, change, begin)
+    pieces = tuple(CommitFile(token.begin, token.begun, held) for token, held in arrived)
+    await ports.librarian.splice(turn.service, Splice(ready, pieces, content.extents, content.size, content.whole))
+    return Done(made=there is None)
+
+
+def _arrived(
+    ports: Ports, turn: Turn, change: Write, arrived: Arrived, *, piece: bool
+) -> tuple[PutToken, tuple[Receipt, ...]]:
+    """The upload behind a token, and its receipts. Raises: as `checked_receipts`; BAD_REQUEST for another's name."""
+    token = decode(arrived.put, ports.settings.token_key)
+    held = checked_receipts(ports, turn, token, arrived.receipts)
+    if token.begin.ln != change.place:
+        cause = f"these bytes were placed for {token.begin.ln}; place them again for this name"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
+    if token.begin.piece is not piece:  # a rebuild from bytes must tell a file from a part of one
+        cause = f"these bytes were placed as {'the whole' if piece else 'a piece'} of a file; place them again as what they are"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
+    return token, held
+
+
+async def _ready(ports: Ports, turn: Turn, change: Write, begin: BeginPut) -> tuple[BeginPut, Found | None]:
+    """What is asked of the Librarian, if the caller may; and the file that is there."""
     own = from_triples(setting_triples(change.setting))
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
@@ -76,17 +121,14 @@ async def write(ports: Ports, turn: Turn, change: Write) -> Done:
     change.when.require(change.place, attributes_of(there.object) if there else None)
     inherited, expect, parent = _judged(turn, change, walked_parent=parent_of_new(change.place, walked) if there is None
                                         else None, there=there)  # fmt: skip
-    facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
     ready = replace(
         begin,
         parent=parent or holder(walked),
         replaces=there.guid if there is not None else Guid(""),
-        sections=merged(inherited, given, own, {"states": facts.states()}),
+        sections=merged(inherited, given, own),
         expect=expect,
     )
-    renew = there is None and begin.replaces != ""
-    await ports.librarian.commit_file(turn.service, CommitFile(ready, token.begun, held, renew))
-    return Done(made=there is None)
+    return ready, there
 
 
 def _judged(

@@ -14,10 +14,12 @@ from chelonia.core import bounds
 from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import (
+    CONTENT_PREFIX,
     OVERWRITTEN_OBJECT,
     PENDING_OBJECT,
     REBUILD_OBJECT,
     TRASH_OBJECT,
+    BlobId,
     Guid,
     ObjectId,
     blob_object,
@@ -28,6 +30,7 @@ from chelonia.core.metadata import Needed
 from chelonia.librarian.context import Footing
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata import rebuild_record
+from chelonia.librarian.metadata.contents import DISCARDED
 from chelonia.librarian.metadata.elements import as_read, check, drop, erase, is_
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.tree import blobs_of, type_of
@@ -84,6 +87,8 @@ class Expiring:
 
     async def _pending(self, key: str) -> list[Element]:
         """An upload that was never completed is given up with its name; a key that leads to none is struck off."""
+        if CONTENT_PREFIX in key:
+            return await self._discarded(key)
         guid = _guid(key)
         elements = [drop(PENDING_OBJECT, "due", key)]
         needed = (Needed("entry"), Needed("put"))
@@ -98,6 +103,23 @@ class Expiring:
         if reservation.partition(" ")[0] == guid:
             elements += trash.drop_reservation(parent, name, reservation)
         return [*elements, erase(found.id, is_("entry", "type", TYPE_PENDING))]
+
+
+    async def _discarded(self, key: str) -> list[Element]:
+        """A content that is nobody's loses a page of its blobs, then its extents; then it goes itself."""
+        records, call, obj = self._on.records, self._on.call, ObjectId(key.partition(" ")[2])
+        struck_off = drop(PENDING_OBJECT, "due", key)
+        state = (await records.one(call, obj, (Needed("content", "state"),))).value("content", "state")
+        if state != DISCARDED:
+            return [struck_off, check(obj, as_read("content", "state", state))]
+        named = await records.scan(call, obj, "named", "", bounds.BLOBS_PAGE)
+        if named.items:
+            blobs = await records.get(call, [blob_object(BlobId(blob)) for blob, _ in named.items])
+            return trash.let_go(obj, blobs, self._on.wall)
+        extents = await records.scan(call, obj, "extents", "", bounds.DELETE_WIDE_MAX)
+        if extents.more:
+            return [drop(obj, "extents", at) for at, _ in extents.items]
+        return [struck_off, erase(obj, is_("content", "state", DISCARDED))]
 
 
 def _guid(key: str) -> Guid:

@@ -105,6 +105,7 @@ def swap_blobs(file: StoredObject, old: Sequence[StoredObject], new: NewBlob, no
     ordinals = file.sections.get("blobs", {})
     elements = [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version)), *make_blob(new)]
     elements += [drop(file.id, "blobs", ordinal) for ordinal in sorted(ordinals) if ordinal != FIRST_ORDINAL]
+    elements += [drop(file.id, "content", prop) for prop in sorted(file.sections.get("content", {}))]
     elements.append(put(file.id, "blobs", FIRST_ORDINAL, new.facts.blob))
     for blob in old:
         elements += discard_blob(blob, "replaced", now)

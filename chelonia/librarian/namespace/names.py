@@ -23,6 +23,7 @@ from chelonia.core.ids import (
     ObjectId,
     RequestKey,
     blob_object,
+    content_object,
     is_guid,
     parse_guid,
 )
@@ -51,6 +52,7 @@ from chelonia.core.librarian import (
 )
 from chelonia.core.metadata import Filter, Needed, StoredObject, from_triples
 from chelonia.core.names import LogicalName, check_name, entry_name
+from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import drop, expectations, is_, put, unset
 from chelonia.librarian.metadata.records import Draft, Records
 from chelonia.librarian.namespace import trash, tree, view
@@ -138,17 +140,27 @@ class Names:
         """Views of entries; those of their blobs that are not `linked` are read in one call, and only when locations
         are asked for."""
         blobs = dict(linked)
+        shown: dict[ObjectId, tuple[BlobId, ...]] = {}
         if view.asks_locations(needed):
             files = [entry for entry in entries if tree.type_of(entry) == TYPE_FILE]
-            ids = [blob_object(blob) for entry in files for blob in tree.blobs_of(entry)]
+            shown = {file.id: await self._blobs_shown(call, file) for file in files}
+            ids = [blob_object(blob) for some in shown.values() for blob in some]
             more = [blob for blob in ids if blob not in blobs]
             found = await self._records.get(call, more, view.BLOBS_LINKED.needed)
             blobs |= dict(zip(more, found, strict=True))
         out = []
         for entry in entries:
-            own = [blobs[blob] for blob in map(blob_object, tree.blobs_of(entry)) if blob in blobs]
+            own = [blobs[blob] for blob in map(blob_object, shown.get(entry.id, ()))]
             out.append(view.shown(entry, needed, view.merged_locations(own, self._present)))
         return tuple(out)
+
+    async def _blobs_shown(self, call: Call, file: StoredObject) -> tuple[BlobId, ...]:
+        """The blobs whose places are a file's: of one of very many the first."""
+        content = content_of(file)
+        if not content:
+            return tree.blobs_of(file)
+        page = await self._records.scan(call, content_object(content), "named", "", bounds.BLOBS_SHOWN)
+        return tuple(BlobId(blob) for blob, _ in page.items)
 
     # --- making -----------------------------------------------------------------------------------------------------
 

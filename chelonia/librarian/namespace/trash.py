@@ -3,7 +3,7 @@
 Pure. A deleted file stays the entry it was, with its blobs, of type `trashed`, which no reader sees; `parents` says
 what it was called. `sys:trash` finds it: in `due` by when it goes, in `formerly` by where it was. Its blob goes on
 being repaired like any other. At its time the entry goes, and the erasure of its replicas is ordered as by the deletion
-it was. Uploads that are not complete stand in `sys:pending` `due` in the same way. Reasoning: docs/design/012-trash.md.
+it was. Uploads that are not complete, and discarded contents, stand in `sys:pending` `due` in the same way. Reasoning: docs/design/012-trash.md.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from chelonia.core.ahash import Element
-from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId
+from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId, content_object
 from chelonia.core.librarian import TYPE_FILE, TYPE_TRASHED, Trashed
 from chelonia.core.metadata import StoredObject
-from chelonia.librarian.metadata.blobs import discard_blob
-from chelonia.librarian.metadata.elements import drop, erase, is_, put, version
+from chelonia.librarian.metadata.blobs import blob_of, discard_blob
+from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of
+from chelonia.librarian.metadata.elements import check, drop, erase, is_, put, version
 
 NAMES_FOUND: Final = 100
 """Former names of one file under which it is found in the trash; by its GUID it always is."""
@@ -66,6 +67,7 @@ def forget(trashed: StoredObject) -> list[Element]:
 def expire(trashed: StoredObject, blobs: Sequence[StoredObject], now: Ms) -> list[Element]:
     """Let a file go for good: the entry, its place in the trash, and (through the outboxes) every replica."""
     elements = [erase(trashed.id, version(trashed.version), is_("entry", "type", TYPE_TRASHED)), *forget(trashed)]
+    elements += discard_content(trashed, now)
     for blob in blobs:
         elements += discard_blob(blob, "deleted", now)
     return elements
@@ -88,6 +90,24 @@ def described(trashed: StoredObject, parent: Guid, name: str) -> Trashed:
 def _former_keys(file: StoredObject, deleted: Ms) -> list[str]:
     pairs = (key.partition("/") for key in sorted(file.sections.get("parents", {}))[:NAMES_FOUND])
     return [former_key(parent, name, deleted, file.id) for parent, _, name in pairs]
+
+
+def discard_content(file: StoredObject, now: Ms) -> list[Element]:
+    """Give up the extents of a file that goes, or gets others: the sweep lets go of their blobs page by page."""
+    content = content_of(file)
+    if not content:
+        return []
+    obj = content_object(content)
+    given_up = put(obj, "content", "state", DISCARDED, is_("content", "state", SEALED))
+    return [given_up, put(PENDING_OBJECT, "due", due_key(now, obj), file.id)]
+
+
+def let_go(content: ObjectId, blobs: Sequence[StoredObject], now: Ms) -> list[Element]:
+    """Let go of some blobs of a discarded content."""
+    elements = [check(content, is_("content", "state", DISCARDED))]
+    for blob in blobs:
+        elements += [drop(content, "named", blob_of(blob)), *discard_blob(blob, "deleted", now)]
+    return elements
 
 
 # --- uploads that are not complete ----------------------------------------------------------------------------------

@@ -263,6 +263,7 @@ def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list
         slot = Slot(doomed.parents.get(parent, StoredObject(ObjectId(parent), 0)), name)
         if slot.child == Guid(entry.id):
             elements += drop_name(slot, kind, Guid(entry.id))
+    elements += [] if kept else trash.discard_content(entry, now)
     for blob in () if kept else doomed.blobs:
         elements += discard_blob(blob, reason, now)
     if len(elements) > bounds.TRANSACT_ELEMENTS_MAX:

@@ -29,7 +29,7 @@ from chelonia.core.files import (
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.names import LogicalName
 from chelonia.core.shepherd import ByteRange
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, destination, good, look, seen
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, destination, good, look, reader, seen
 from chelonia.hosting.net.http_messages import Answer, text_answer
 from chelonia.wire.conditions import when_of
 
@@ -132,7 +132,7 @@ async def _copy_tree(
 ) -> None:
     source, target = names
     if there.attributes.type != TYPE_COLLECTION:
-        await _copy_entry(parts, exchange, there, target)
+        await _copy_entry(parts, exchange, there, names)
         return
     await apply(parts, exchange.call, Make(target, TYPE_COLLECTION, user=there.user))
     if not deep:
@@ -144,14 +144,16 @@ async def _copy_tree(
             await _copy_tree(parts, exchange, child, (inside, target.child(entry.name)), deep=True)
 
 
-async def _copy_entry(parts: Parts, exchange: Exchange, there: Looked, target: LogicalName) -> None:
-    known = there.attributes
+async def _copy_entry(
+    parts: Parts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName]
+) -> None:
+    known, (source, target) = there.attributes, names
     if known.type != TYPE_FILE:
         await apply(parts, exchange.call, Make(target, known.type, user=there.user, target=known.target))
         return
     copies = known.wanted or parts.copies
     (placed,) = await parts.files.place(carrying(parts, exchange.call), (Placing(target, known.size, wanted=copies),))
-    body = parts.bytes.get(there.sources, ByteRange(0, known.size)) if known.size else _nothing()
+    body = reader(parts, exchange.call, source).get(there, ByteRange(0, known.size)) if known.size else _nothing()
     arrived = await parts.bytes.put(good(placed, "COPY"), body, known.size)
     setting = Setting(modified_ns=known.modified_ns)
     await apply(parts, exchange.call, Write(target, arrived, setting, there.user))

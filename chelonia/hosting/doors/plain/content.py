@@ -17,8 +17,9 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain import pages
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, look, seen
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, look, reader, seen
 from chelonia.hosting.net.http_messages import Answer, Whole, error_answer, read_whole
+from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
 from chelonia.wire.digests import digest_headers, parse_digests
 from chelonia.wire.ranges import content_range, parse_range, unsatisfied_range
@@ -57,7 +58,7 @@ async def get(parts: Parts, exchange: Exchange) -> Answer:
         return Answer(304, headers)
     if request.method == "HEAD":
         return Answer(200, (*headers, ("Content-Type", _type(exchange))), b"", known.size)
-    if _redirects(exchange, known):
+    if there.sources and _redirects(exchange, known):
         (source, *_) = (await look(parts, exchange.call, exchange.place, Want.SOURCES)).sources
         return Answer(307, (("Location", source), ("Cache-Control", "no-store")), b"", 0)
     return _content(parts, exchange, there, headers)
@@ -95,11 +96,12 @@ def _content(parts: Parts, exchange: Exchange, there: Looked, headers: Headers) 
         return Answer(refusal.status, (*refusal.headers, ("Content-Range", unsatisfied_range(size))), refusal.body)
     kind = _type(exchange)
     if not spans:
-        whole = parts.bytes.get(there.sources, ByteRange(0, size)) if size else b""
+        whole = reader(parts, exchange.call, exchange.place).get(there, ByteRange(0, size)) if size else b""
         return Answer(200, (*headers, ("Content-Type", kind)), whole, size)
     if len(spans) == 1:
         told = (("Content-Type", kind), ("Content-Range", content_range(spans[0], size)))
-        return Answer(206, (*headers, *told), parts.bytes.get(there.sources, spans[0]), spans[0].length)
+        body = reader(parts, exchange.call, exchange.place).get(there, spans[0])
+        return Answer(206, (*headers, *told), body, spans[0].length)
     boundary = f"chelonia-{there.attributes.etag}"
     heads = [
         f"\r\n--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: {content_range(span, size)}\r\n\r\n".encode()
@@ -108,15 +110,16 @@ def _content(parts: Parts, exchange: Exchange, there: Looked, headers: Headers) 
     tail = f"\r\n--{boundary}--\r\n".encode()
     length = sum(len(head) + span.length for head, span in zip(heads, spans, strict=True)) + len(tail)
     multipart = (("Content-Type", f"multipart/byteranges; boundary={boundary}"),)
-    return Answer(206, (*headers, *multipart), _parts(parts, there, heads, spans, tail), length)
+    source = reader(parts, exchange.call, exchange.place)
+    return Answer(206, (*headers, *multipart), _parts(source, there, heads, spans, tail), length)
 
 
 async def _parts(
-    parts: Parts, there: Looked, heads: list[bytes], spans: tuple[ByteRange, ...], tail: bytes
+    source: FileReader, there: Looked, heads: list[bytes], spans: tuple[ByteRange, ...], tail: bytes
 ) -> AsyncGenerator[bytes, None]:
     for head, span in zip(heads, spans, strict=True):
         yield head
-        async for chunk in parts.bytes.get(there.sources, span):
+        async for chunk in source.get(there, span):
             yield chunk
     yield tail
 

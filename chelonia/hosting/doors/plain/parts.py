@@ -15,6 +15,7 @@ from chelonia.core.files import Change, Done, Failure, Files, Look, Looked, Want
 from chelonia.core.ids import Dn
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.hosting.net.http_messages import Request
+from chelonia.hosting.transfer.file_reader import FileReader
 
 T = TypeVar("T")
 
@@ -45,6 +46,11 @@ class Exchange:
 def carrying(parts: Parts, call: Call) -> Call:
     """The caller's request, whose bytes this node carries."""
     return msgspec.structs.replace(call, carrier=parts.dn)
+
+
+def reader(parts: Parts, call: Call, place: LogicalName) -> FileReader:
+    """What reads a file, carried by this node."""
+    return FileReader(parts.files, parts.bytes, carrying(parts, call), place)
 
 
 def good(answer: T | Failure, op: str) -> T:

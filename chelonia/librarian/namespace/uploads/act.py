@@ -74,14 +74,27 @@ class Uploads:
         return self._begun(request, Guid(first[0]), BlobId(first[-1]))
 
     def _begun(self, request: BeginPut, guid: Guid, blob: BlobId) -> Begun:
-        name = str(request.ln)
+        name = request.recorded
         return Begun(
             guid, blob, seal(self._record_key, blob, guid, name=name, owner=request.owner, wanted=request.wanted)
         )
 
-    def _named(self, new: NewBlob, guid: Guid) -> NewBlob:
-        """The blob of an upload that became the file `guid`: of another one than it was begun for, sealed anew."""
-        return new if new.facts.guid == guid else self._sealed(replace(new, facts=replace(new.facts, guid=guid)))
+    def begun_blob(self, request: CommitFile, guid: Guid, wanted: int) -> NewBlob:
+        """The blob of an upload that became the file `guid`: of another one, or with another count, than it was begun
+        for, sealed anew."""
+        new = uploads.begun_blob(request, self._now())
+        facts = replace(new.facts, guid=guid, wanted=wanted)
+        return new if facts == new.facts else self._sealed(replace(new, facts=facts))
+
+    def check_begun(self, call: Call, request: CommitFile) -> None:
+        """Refuse bytes that were not begun here as they are said to be. Raises: BAD_REQUEST, as `_check_receipts`."""
+        begin, begun = request.begin, request.begun
+        tree.check_wanted(begin.wanted)
+        self._check_receipts(call, request.receipts)
+        name, owner, wanted = begin.recorded, begin.owner, begin.wanted
+        if not sealed(self._record_key, begun.seal, begun.blob, begun.guid, name=name, owner=owner, wanted=wanted):
+            cause = "these ids were not begun here for this name, owner and count; begin again"
+            raise CheloniaError(Kind.BAD_REQUEST, "commitFile", name, cause)
 
     def _sealed(self, new: NewBlob) -> NewBlob:
         """The blob of an upload under a reserved name, sealed for the file that it belongs to: what its Shepherds wrote
@@ -134,20 +147,13 @@ class Uploads:
     async def commit_file(self, call: Call, request: CommitFile) -> Committed:
         """Make the file of a bytes-first upload, or swap the bytes of the one it replaces."""
         begin, begun = request.begin, request.begun
-        tree.check_wanted(begin.wanted)
-        self._check_receipts(call, request.receipts)
-        name = str(begin.ln)
-        if not sealed(
-            self._record_key, begun.seal, begun.blob, begun.guid, name=name, owner=begin.owner, wanted=begin.wanted
-        ):
-            cause = "these ids were not begun here for this name, owner and count; begin again"
-            raise CheloniaError(Kind.BAD_REQUEST, "commitFile", name, cause)
+        self.check_begun(call, request)
         guid = begin.replaces or (self._guid() if request.renew else begun.guid)
         memo = f"{guid} {begun.blob}"
         rounds = count()
 
         async def build() -> Draft:
-            new = self._named(uploads.begun_blob(request, self._now()), guid)
+            new = self.begun_blob(request, guid, begin.wanted)
             over = await self._overwritten(call, begin.replaces)
             first = next(rounds) == 0
             if over is not None:

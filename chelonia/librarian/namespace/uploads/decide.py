@@ -47,7 +47,7 @@ from chelonia.librarian.metadata.elements import (
     unset,
     version,
 )
-from chelonia.librarian.namespace.trash import drop_reservation, expect_upload
+from chelonia.librarian.namespace.trash import discard_content, drop_reservation, expect_upload
 from chelonia.librarian.namespace.tree import (
     Slot,
     check_collection,
@@ -215,7 +215,7 @@ def overwrite(over: Overwritten, new: NewBlob, given: Mapping[str, Mapping[str, 
     if type_of(over.file) != TYPE_FILE:
         kind = Kind.NOT_A_FILE if visible(over.file) else Kind.NOT_FOUND
         raise CheloniaError(kind, "commitPut", new.facts.name, "the file to overwrite is not there any more")
-    elements = [*countable(new), *swap_blobs(over.file, over.blobs, new, now)]
+    elements = [*countable(new), *swap_blobs(over.file, over.blobs, new, now), *discard_content(over.file, now)]
     times = {"modified": seconds(now), **given.get("timestamps", {})}
     states = file_states(given.get("states", {}), new)
     sections = {"states": states, "timestamps": times, "metadata": given.get("metadata", {})}
@@ -261,7 +261,7 @@ def begun_blob(request: CommitFile, now: Ms) -> NewBlob:
     facts = ReplicaFacts(
         blob=begun.blob,
         guid=begun.guid,
-        name=str(begin.ln),
+        name=begin.recorded,
         owner=begin.owner,
         size=kept[0].size,
         checksums=measured(kept),

@@ -43,9 +43,8 @@ class MemoryBytes:
         return self._files.arrive(placed, data)
 
     async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncIterator[bytes]:
-        (etag,) = sources
-        (node,) = [n for n in self._files.nodes.values() if etag == f"memory:{n.attributes.etag}"]
-        yield node.data[span.offset : span.offset + span.length]
+        (source,) = sources
+        yield self._files.bytes_of(source)[span.offset : span.offset + span.length]
 
 
 @dataclass

@@ -1,0 +1,76 @@
+"""Extents: a file's content as an ordered list of ranges of immutable blobs. Pure arithmetic, shared by all.
+
+Decides what a list of extents is after others were laid over it. Never reads bytes.
+Invariants: the extents of a content are ordered, do not overlap, and end at or before its size; gaps read as zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Extent:
+    """The bytes [`at`, `at` + `length`) of a file are the bytes [`skip`, `skip` + `length`) of a blob."""
+
+    at: int
+    length: int
+    blob: BlobId
+    skip: int = 0
+
+    @property
+    def end(self) -> int:
+        """The offset after its last byte."""
+        return self.at + self.length
+
+    def part(self, at: int, end: int) -> Extent:
+        """What of it lies in [`at`, `end`), which it meets."""
+        first, last = max(at, self.at), min(end, self.end)
+        assert first < last, "the part of an extent has bytes"
+        return replace(self, at=first, length=last - first, skip=self.skip + first - self.at)
+
+
+def check_extents(extents: Sequence[Extent], size: int) -> None:
+    """Refuse what is no content of `size` bytes (-1: as long as its extents are). Raises: BAD_REQUEST, TOO_LARGE."""
+    if len(extents) > bounds.SPLICE_EXTENTS_MAX:
+        cause = f"at most {bounds.SPLICE_EXTENTS_MAX} extents in one change, not {len(extents)}; write in several"
+        raise CheloniaError(Kind.TOO_LARGE, subject="extents", cause=cause)
+    if not -1 <= size <= bounds.FILE_BYTES_MAX:
+        cause = f"a file has 0 to {bounds.FILE_BYTES_MAX} bytes, not {size}"
+        raise CheloniaError(Kind.BAD_REQUEST, subject="size", cause=cause)
+    end, most = 0, bounds.FILE_BYTES_MAX if size < 0 else size
+    for extent in extents:
+        if extent.at < 0 or extent.length <= 0 or extent.skip < 0:
+            cause = f"an extent has a length, and no negative offsets: {extent}"
+            raise CheloniaError(Kind.BAD_REQUEST, subject="extents", cause=cause)
+        if extent.at < end:
+            cause = f"extents are ordered and do not overlap; {extent} begins before {end}"
+            raise CheloniaError(Kind.BAD_REQUEST, subject="extents", cause=cause)
+        if extent.end > most:
+            cause = f"{extent} ends beyond the file's {most} bytes"
+            raise CheloniaError(Kind.BAD_REQUEST, subject="extents", cause=cause)
+        end = extent.end
+
+
+def laid(there: Iterable[Extent], over: Sequence[Extent], size: int) -> tuple[Extent, ...]:
+    """The extents of a content of `size` bytes after `over` was laid on what was `there`."""
+    left = [extent.part(0, size) for extent in there if extent.at < size]
+    for new in over:
+        left = [piece for old in left for piece in _around(old, new)]
+    out = tuple(sorted([*left, *over]))
+    assert all(one.end <= other.at for one, other in zip(out, out[1:], strict=False)), "extents do not overlap"
+    assert not out or out[-1].end <= size, "extents end before the size"
+    return out
+
+
+def _around(old: Extent, new: Extent) -> tuple[Extent, ...]:
+    """What is left of `old` where `new` is laid over it."""
+    if new.end <= old.at or old.end <= new.at:
+        return (old,)
+    before = (old.part(old.at, new.at),) if old.at < new.at else ()
+    return (*before, old.part(new.end, old.end)) if new.end < old.end else before

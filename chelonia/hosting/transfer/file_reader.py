@@ -1,0 +1,72 @@
+"""The bytes of a file, whatever it is made of: one blob, or extents of several with zeros between them.
+
+Decides which blob each byte comes from, a page of extents at a time. Never mixes two states of a file: when it changes
+while it is read, the reading breaks off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.bytes import Bytes
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.extents import Extent
+from chelonia.core.files import Failure, Files, Look, Looked, Want
+from chelonia.core.names import LogicalName
+from chelonia.core.shepherd import ByteRange
+
+_ZEROS: Final = bytes(64 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """Reads one file for one caller, as it was looked at."""
+
+    files: Files
+    bytes: Bytes
+    call: Call
+    place: LogicalName
+
+    def get(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
+        """Yield the bytes of `span` of a file looked at with SOURCES. Raises: as `Bytes.get`; INCOMPLETE when the file
+        has changed meanwhile."""
+        return self.bytes.get(there.sources, span) if there.sources else self._across(there, span)
+
+    async def _across(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
+        at, end = span.offset, span.offset + span.length
+        while at < end:
+            if at >= there.told:
+                there = await self._again(there, ByteRange(at, end - at))
+            until = min(end, there.told)
+            for extent in there.extents:
+                if extent.end > at and extent.at < until:
+                    for zeros in _zeros(extent.at - at):
+                        yield zeros
+                    part = extent.part(at, until)
+                    async for chunk in self._part(there, part):
+                        yield chunk
+                    at = part.end
+            for zeros in _zeros(until - at):
+                yield zeros
+            at = until
+
+    def _part(self, there: Looked, part: Extent) -> AsyncIterator[bytes]:
+        return self.bytes.get(there.blobs.get(part.blob, ()), ByteRange(part.skip, part.length))
+
+    async def _again(self, there: Looked, span: ByteRange) -> Looked:
+        (answer,) = await self.files.look(self.call, (Look(self.place, Want.SOURCES, span),))
+        if isinstance(answer, Failure):
+            raise answer.error("get")
+        if answer.attributes.etag != there.attributes.etag or answer.told <= span.offset:
+            cause = "the file has changed while it was read; read it again"
+            raise CheloniaError(Kind.INCOMPLETE, "get", str(self.place), cause)
+        return answer
+
+
+def _zeros(count: int) -> Iterator[bytes]:
+    while count > 0:
+        yield _ZEROS[:count]
+        count -= len(_ZEROS)

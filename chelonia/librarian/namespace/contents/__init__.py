@@ -1,0 +1,1 @@
+"""Contents of files of several blobs: decided in `decide`, carried out in `act`."""

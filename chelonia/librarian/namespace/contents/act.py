@@ -1,0 +1,160 @@
+"""Splices carried out, and the extents of a file told: what `decide` needs is read here, and its transact applied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.extents import Extent
+from chelonia.core.ids import BlobId, ContentId, Guid, ObjectId, RequestKey, blob_object, content_object
+from chelonia.core.librarian import ExtentPage, Placement, SetWanted, Splice
+from chelonia.core.metadata import Filter, Needed, StoredObject
+from chelonia.librarian.metadata.blobs import NewBlob, blob_of
+from chelonia.librarian.metadata.contents import content_etag, content_of, last_byte_key, parse_extent
+from chelonia.librarian.metadata.elements import check, is_, put
+from chelonia.librarian.metadata.records import TRIES, Draft, Records
+from chelonia.librarian.namespace import tree, view
+from chelonia.librarian.namespace.contents import decide
+from chelonia.librarian.namespace.contents.decide import Held, Span
+from chelonia.librarian.namespace.names import Names, entry_id
+from chelonia.librarian.namespace.uploads.act import Uploads
+from chelonia.librarian.world import World
+
+_TOLD: Final[Filter] = (Needed("entry"), Needed("states", "size"), Needed("content"))
+
+
+class Contents:
+    """Changes and tells the contents of files."""
+
+    def __init__(self, records: Records, world: World, names: Names, uploads: Uploads, present: view.Present) -> None:
+        self._records = records
+        self._world = world
+        self._names = names
+        self._uploads = uploads
+        self._present = present
+
+    async def splice(self, call: Call, request: Splice) -> Guid:
+        """Lay extents over a file, or make one of them."""
+        begin = request.begin
+        tree.check_wanted(begin.wanted)
+        for piece in request.pieces:
+            self._uploads.check_begun(call, piece)
+        decide.span_of(request, 0)
+        guid, content = begin.replaces or Guid(self._world.ids.uuid()), ContentId(self._world.ids.uuid())
+
+        async def build() -> Draft:
+            pieces = [blob_object(piece.begun.blob) for piece in request.pieces]
+            for found in await self._records.get(call, pieces, (Needed("blob"),)):
+                if found.exists:  # a repeat without a request key
+                    return Draft((), memo=found.value("blob", "file"))
+            if not begin.replaces:
+                slot = await self._names.slot(call, begin.parent, begin.name)
+                new = self._new(request, guid, begin.wanted)
+                return Draft(decide.make(request, slot, new, content, guid, self._world.clock.now_ms()), memo=guid)
+            held = await self._held(call, request, await self._records.one(call, entry_id(guid)))
+            new = self._new(request, guid, decide.wanted_of(held.file, begin))
+            return Draft(decide.splice(request, held, new, content, self._world.clock.now_ms()), memo=guid)
+
+        done = Guid((await self._records.apply(call, build)).memo)
+        for piece in request.pieces:
+            await self._uploads.rechecking.written(piece.receipts)
+        return done
+
+    def _new(self, request: Splice, guid: Guid, wanted: int) -> list[NewBlob]:
+        return [self._uploads.begun_blob(piece, guid, wanted) for piece in request.pieces]
+
+    async def _held(self, call: Call, request: Splice, file: StoredObject) -> Held:
+        """A file as far as a splice may change it."""
+        content = content_of(file)
+        if not content:
+            blobs = await self._names.blobs(call, file)
+            if any(not blob.exists for blob in blobs):
+                cause = "bytes of it are not known to the metadata: `chelonia admin fsck` says more; write it anew"
+                raise CheloniaError(Kind.NO_REPLICA, "splice", str(request.begin.ln), cause)
+            there = decide.extents_of(blobs)
+            return Held(file, StoredObject(ObjectId(""), 0), there[-1].end if there else 0, there, blobs)
+        size = int(file.value("states", "size", "0"))
+        span = decide.span_of(request, size)
+        if decide.begins_anew(request, span):
+            return Held(file, StoredObject(content_object(content), 0), size)
+        there = await self._extents(call, content, span)
+        ids = list(dict.fromkeys(extent.blob for extent in there))
+        header = await self._records.one(call, content_object(content), (Needed("content"),))
+        named = await self._named(call, content, ids)
+        header = replace(header, sections={**header.sections, "named": named})
+        return Held(file, header, size, there, await self._records.get(call, [blob_object(blob) for blob in ids]))
+
+    async def _extents(self, call: Call, content: ContentId, span: Span) -> tuple[Extent, ...]:
+        """The extents that meet a span. Raises: TOO_LARGE when one transact cannot change so many."""
+        out, after, more = list[Extent](), last_byte_key(span.at - 1), span.at < span.end
+        while more:
+            page = await self._records.scan(call, content_object(content), "extents", after, bounds.PAGE_ENTRIES_MAX)
+            found = [extent for item in page.items if (extent := parse_extent(*item)).at < span.end]
+            out += found
+            more = page.more and len(found) == len(page.items)
+            after = page.items[-1][0] if page.items else ""
+            if len(out) > bounds.TRANSACT_ELEMENTS_MAX:
+                cause = f"the bytes {span.at} to {span.end} have too many extents for one change; change less at once"
+                raise CheloniaError(Kind.TOO_LARGE, subject="extents", cause=cause)
+        return tuple(out)
+
+    async def _named(self, call: Call, content: ContentId, blobs: Sequence[BlobId]) -> dict[str, str]:
+        """How many bytes of some blobs a content names."""
+        out: dict[str, str] = {}
+        for start in range(0, len(blobs), bounds.FILTER_MAX):
+            needed = tuple(Needed("named", blob) for blob in blobs[start : start + bounds.FILTER_MAX])
+            out.update((await self._records.one(call, content_object(content), needed)).sections.get("named", {}))
+        return out
+
+    async def extents(self, call: Call, guid: Guid, at: int, end: int) -> ExtentPage:
+        """Tell the extents of a file in a span. Read again while it changes."""
+        for _ in range(TRIES):
+            file = await self._records.one(call, entry_id(guid), _TOLD)
+            if not tree.visible(file):
+                raise CheloniaError(Kind.NOT_FOUND, "extents", guid, "no such file")
+            told = await self._told(call, file, at, end)
+            if (await self._records.one(call, entry_id(guid), tree.ENTRY)).version == file.version:
+                return told
+        raise CheloniaError(Kind.CONFLICT, "extents", guid, "the file keeps changing; read it again")
+
+    async def _told(self, call: Call, file: StoredObject, at: int, end: int) -> ExtentPage:
+        content, size = content_of(file), int(file.value("states", "size") or "0")
+        end = min(end, size)
+        if not content or not 0 <= at < end:
+            return ExtentPage(content_etag(file) if content else "", size, end, (), ())
+        obj, limit = content_object(content), bounds.EXTENTS_PAGE
+        page = await self._records.scan(call, obj, "extents", last_byte_key(at - 1), limit)
+        found = [extent for item in page.items if (extent := parse_extent(*item)).at < end]
+        until = min(end, found[-1].end) if page.more and len(found) == len(page.items) else end
+        ids = [blob_object(blob) for blob in dict.fromkeys(extent.blob for extent in found)]
+        blobs = await self._records.get(call, ids, view.BLOBS_LINKED.needed)
+        places = [Placement(blob_of(blob), view.merged_locations((blob,), self._present)) for blob in blobs]
+        return ExtentPage(content_etag(file), size, until, tuple(found), tuple(places))
+
+    async def set_wanted(self, call: Call, request: SetWanted) -> None:
+        """Change how many copies a file wants, and its blobs: those of a content page by page. What a crash leaves out
+        of them shows in fsck, which mends it."""
+        await self._names.set_wanted(call, request)
+        file = await self._records.one(call, entry_id(request.guid), (Needed("content"),))
+        content, wanted = content_of(file), str(request.wanted)
+        still = check(file.id, is_("states", "neededReplicas", wanted), is_("content", "id", content))
+        after, more = "", bool(content)
+        while more:
+            page = await self._records.scan(call, content_object(content), "named", after, bounds.PAGE_ENTRIES_MAX)
+            blobs = [blob_object(BlobId(blob)) for blob, _ in page.items]
+            elements = [put(blob, "blob", "wanted", wanted, is_("blob", "content", content)) for blob in blobs]
+            if not elements:
+                return
+            outcome = await self._records.attempt(call.keyed(RequestKey("")), Draft([still, *elements]))
+            if not outcome.applied:  # spliced meanwhile: a blob of the page is gone
+                await self._one_by_one(call, still, elements)
+            after, more = page.items[-1][0], page.more
+
+    async def _one_by_one(self, call: Call, still: Element, elements: Sequence[Element]) -> None:
+        for element in elements:
+            await self._records.attempt(call.keyed(RequestKey("")), Draft([still, element]))

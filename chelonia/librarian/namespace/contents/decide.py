@@ -1,0 +1,231 @@
+"""Splices as pure decisions: from what a file is and what is laid over it to the one transact that makes it so.
+
+Decides which extents change, which blobs come and which go. Never reads or writes. Conditions work as in `tree`.
+Invariants: a splice rests on the version of its file, so two never interleave; a blob goes in the transact after
+which no extent names it; `named` sums up the extents; a file has `blobs` or a `content`, never both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from chelonia.core import bounds
+from chelonia.core.ahash import Element
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.extents import Extent, check_extents, laid
+from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, content_object
+from chelonia.core.librarian import TYPE_FILE, BeginPut, MakeEntry, Splice
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian.metadata.blobs import NewBlob, blob_of, discard_blob, facts_of
+from chelonia.librarian.metadata.contents import SEALED, content_of, extent_record
+from chelonia.librarian.metadata.elements import check, drop, expectations, is_, put, put_all, seconds, version
+from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.tree import Slot, given_sections, new_sections, take_name, type_of, visible
+from chelonia.librarian.namespace.uploads.decide import taken_blob
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a splice changes: the bytes [`at`, `end`) of what was there, and the size after it."""
+
+    at: int
+    end: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A file of `size` bytes as read: its content's header with `named` of the blobs that `there` names; `there`: the
+    extents that meet what changes; `blobs`: their objects, and of a file of one blob that one."""
+
+    file: StoredObject
+    content: StoredObject
+    size: int = 0
+    there: tuple[Extent, ...] = ()
+    blobs: tuple[StoredObject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """What becomes of the extents of a content: records to unset and to set, and bytes named of each blob touched."""
+
+    gone: tuple[str, ...]
+    made: Mapping[str, str]
+    named: Mapping[BlobId, int]
+    extents: int
+    """How many the content has afterwards."""
+
+
+def span_of(request: Splice, size: int) -> Span:
+    """What a splice of a file of `size` bytes changes. Raises: BAD_REQUEST, TOO_LARGE."""
+    check_extents(request.extents, request.size)
+    starts, ends = [e.at for e in request.extents], [e.end for e in request.extents]
+    after = request.size if request.size >= 0 else max([0 if request.whole else size, *ends])
+    if after < size:
+        starts, ends = [*starts, after], [*ends, size]
+    return Span(min(starts, default=0), max(ends, default=0), after)
+
+
+def begins_anew(request: Splice, span: Span) -> bool:
+    """Whether nothing of what was there is left, so that it gets a content of its own."""
+    return request.whole or (span.size == 0 and not request.extents)
+
+
+def extents_of(blobs: Iterable[StoredObject]) -> tuple[Extent, ...]:
+    """The content of a file that names its blobs itself, as extents."""
+    out, at = [], 0
+    for blob in blobs:
+        size = facts_of(blob).size
+        if size > 0:
+            out.append(Extent(at, size, blob_of(blob)))
+            at += size
+    return tuple(out)
+
+
+def check_pieces(request: Splice, new: Sequence[NewBlob]) -> None:
+    """Refuse extents that are not of the blobs that come, or not within them. Raises: BAD_REQUEST, TOO_LARGE."""
+    if len(new) > bounds.SPLICE_BLOBS_MAX:
+        cause = f"at most {bounds.SPLICE_BLOBS_MAX} blobs in one change; write in several"
+        raise CheloniaError(Kind.TOO_LARGE, subject="blobs", cause=cause)
+    sizes = {each.facts.blob: each.facts.size for each in new}
+    for extent in request.extents:
+        if extent.blob not in sizes:
+            cause = "an extent names a blob that does not come with this change; place it and send its receipts along"
+            raise CheloniaError(Kind.BAD_REQUEST, subject=extent.blob, cause=cause)
+        if extent.skip + extent.length > sizes[extent.blob]:
+            cause = f"{extent} is beyond the blob's {sizes[extent.blob]} bytes"
+            raise CheloniaError(Kind.BAD_REQUEST, subject=extent.blob, cause=cause)
+    unused = sorted(sizes.keys() - {extent.blob for extent in request.extents})
+    if unused or len(sizes) != len(new):
+        cause = "every blob that comes is named by an extent, and comes once"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=unused[0] if unused else "blobs", cause=cause)
+
+
+def lay(held: Held, request: Splice, span: Span, *, first: bool) -> Laid:
+    """The change of a content's records. `first`: the content is new, so nothing of it is stored yet."""
+    after = laid(held.there, request.extents, span.size)
+    before = {} if first else dict(map(extent_record, held.there))
+    records = dict(map(extent_record, after))
+    old, new = _bytes_named(held.there), _bytes_named(after)
+    stored = old if first else {blob: int(held.content.value("named", blob, "0")) for blob in old}
+    named = {blob: stored.get(blob, 0) - old.get(blob, 0) + new.get(blob, 0) for blob in sorted({*old, *new})}
+    assert all(count >= 0 for count in named.values()), "no blob is named less than not at all"
+    counted = 0 if first else int(held.content.value("content", "extents", "0"))
+    return Laid(
+        gone=tuple(key for key in sorted(before) if key not in records),
+        made={key: value for key, value in sorted(records.items()) if before.get(key) != value},
+        named=named,
+        extents=counted - len(before) + len(after),
+    )
+
+
+def _bytes_named(extents: Iterable[Extent]) -> dict[BlobId, int]:
+    out = Counter[BlobId]()
+    for extent in extents:
+        out[extent.blob] += extent.length
+    return dict(out)
+
+
+def splice(request: Splice, held: Held, new: Sequence[NewBlob], content: ContentId, now: Ms) -> list[Element]:
+    """Lay extents over a file. `content`: the id of a content that is made where there is none to change.
+
+    Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST, TOO_LARGE.
+    """
+    file = held.file
+    if type_of(file) != TYPE_FILE:
+        kind = Kind.NOT_A_FILE if visible(file) else Kind.NOT_FOUND
+        raise CheloniaError(kind, "splice", str(request.begin.ln), "the file to write is not there any more")
+    check_pieces(request, new)
+    span = span_of(request, held.size)
+    first = begins_anew(request, span) or not content_of(file)
+    if begins_anew(request, span):
+        held = Held(file, held.content, blobs=held.blobs if not content_of(file) else ())
+    change = lay(held, request, span, first=first)
+    elements = [*expectations(request.begin.expect), check(file.id, is_("entry", "type", TYPE_FILE),
+                                                           version(file.version))]  # fmt: skip
+    elements += trash.discard_content(file, now) if first else []
+    id_ = content if first else content_of(file)
+    elements += _content(change, id_, Guid(file.id), span.size, first=first)
+    for blob in held.blobs:
+        elements += _kept_or_gone(blob, change, id_, now, first=first)
+    elements += _pieces(new, id_)
+    return _bounded([*elements, *_file(request, file, id_, span.size, now)], span)
+
+
+def make(request: Splice, slot: Slot, new: Sequence[NewBlob], content: ContentId, guid: Guid, now: Ms) -> list[Element]:
+    """Make a file of extents: entry, name, content and blobs at once.
+
+    Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, BAD_REQUEST, TOO_LARGE.
+    """
+    begin, obj = request.begin, ObjectId(guid)
+    check_pieces(request, new)
+    span, nothing = span_of(request, 0), StoredObject(obj, 0)
+    change = lay(Held(nothing, nothing), request, span, first=True)
+    elements = [*expectations(begin.expect), *take_name(slot, begin.owner, now)]
+    elements.append(put(slot.parent.id, "entries", slot.name, guid))
+    entry = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections)
+    sections = new_sections(entry, guid, {f"{slot.parent.id}/{slot.name}": "parent"}, now)
+    sections["states"] = {"size": str(span.size), "neededReplicas": str(begin.wanted)}
+    sections["content"] = {"id": content, "splices": "1"}
+    elements += [check(obj, version(0)), *put_all(obj, sections)]
+    elements += _content(change, content, guid, span.size, first=True)
+    return _bounded(elements + _pieces(new, content), span)
+
+
+def _content(change: Laid, content: ContentId, guid: Guid, size: int, *, first: bool) -> list[Element]:
+    """The records of a content, made or changed."""
+    if change.extents > bounds.CONTENT_EXTENTS_MAX:
+        cause = f"a file has at most {bounds.CONTENT_EXTENTS_MAX} extents; write it anew in one piece"
+        raise CheloniaError(Kind.TOO_LARGE, subject=guid, cause=cause)
+    obj = content_object(content)
+    facts = {"state": SEALED, "file": guid, "size": str(size), "extents": str(change.extents)}
+    elements = [check(obj, version(0)) if first else check(obj, is_("content", "state", SEALED))]
+    elements += put_all(obj, {"content": facts, "extents": change.made})
+    elements += [drop(obj, "extents", key) for key in change.gone]
+    named = {blob: str(count) for blob, count in change.named.items() if count}
+    elements += [put(obj, "named", blob, count) for blob, count in named.items()]
+    return elements if first else [*elements, *(drop(obj, "named", b) for b, count in change.named.items() if not count)]
+
+
+def _kept_or_gone(blob: StoredObject, change: Laid, content: ContentId, now: Ms, *, first: bool) -> list[Element]:
+    """A blob that was there: it goes when no extent names it; the first content of its file takes it over."""
+    if not change.named.get(blob_of(blob)):
+        return discard_blob(blob, "replaced", now)
+    return [put(blob.id, "blob", "content", content, version(blob.version))] if first else []
+
+
+def _pieces(new: Sequence[NewBlob], content: ContentId) -> list[Element]:
+    elements: list[Element] = []
+    for each in new:
+        elements += [*taken_blob(each), put(each.object, "blob", "content", content)]
+    return elements
+
+
+def _file(request: Splice, file: StoredObject, content: ContentId, size: int, now: Ms) -> list[Element]:
+    """The file's own facts: nobody has measured a checksum of the whole."""
+    given = given_sections(request.begin.sections)
+    elements = [drop(file.id, "blobs", ordinal) for ordinal in sorted(file.sections.get("blobs", {}))]
+    elements += [drop(file.id, "states", fact) for fact in ("checksum", "checksumType") if file.value("states", fact)]
+    splices = int(file.value("content", "splices", "0")) + 1 if content == content_of(file) else 1
+    sections: dict[str, Mapping[str, str]] = {
+        "states": {"size": str(size), "neededReplicas": str(wanted_of(file, request.begin))},
+        "timestamps": {"modified": seconds(now), **given.get("timestamps", {})},
+        "metadata": given.get("metadata", {}),
+        "posix": given.get("posix", {}),
+        "content": {"id": content, "splices": str(splices)},
+    }
+    return elements + put_all(file.id, sections)
+
+
+def wanted_of(file: StoredObject, begin: BeginPut) -> int:
+    """How many copies the blobs of a file want: what it says, unless it never had bytes."""
+    return int(file.value("states", "neededReplicas") or "0") or begin.wanted
+
+
+def _bounded(elements: list[Element], span: Span) -> list[Element]:
+    if len(elements) > bounds.TRANSACT_ELEMENTS_MAX:
+        cause = f"the bytes {span.at} to {span.end} have too many extents for one change; change less of them at once"
+        raise CheloniaError(Kind.TOO_LARGE, subject="extents", cause=cause)
+    return elements
