@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -63,7 +64,7 @@ def laid(there: Iterable[Extent], over: Sequence[Extent], size: int) -> tuple[Ex
     for new in over:
         left = [piece for old in left for piece in _around(old, new)]
     out = tuple(sorted([*left, *over]))
-    assert all(one.end <= other.at for one, other in zip(out, out[1:], strict=False)), "extents do not overlap"
+    assert all(one.end <= other.at for one, other in pairwise(out)), "extents do not overlap"
     assert not out or out[-1].end <= size, "extents end before the size"
     return out
 

@@ -129,8 +129,8 @@ UserValues = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Look at one entry; attributes are always told. `span`: of a file of several blobs, which bytes SOURCES and EXTENTS
-    are asked for; None: all."""
+    """Look at one entry; attributes are always told. `span`: of a file of several blobs, the bytes that SOURCES and
+    EXTENTS are asked for; None: all."""
 
     place: LogicalName
     want: Want = Want.NOTHING

@@ -191,8 +191,8 @@ class BeginPut:
 
     `named` True reserves the name as pending until `expires_ms` (the original's putFile); False writes nothing and
     only makes ids (bytes first). `replaces`: the file to overwrite, "" for a new one. `size` -1 and empty
-    `checksums` when not known before. `ln` is recorded beside the bytes for rebuilds. `piece`: the bytes will be part of
-    a file: a rebuild must not take them for the whole.
+    `checksums` when not known before. `ln` is recorded beside the bytes for rebuilds. `piece`: the bytes will be
+    part of a file: a rebuild must not take them for the whole.
     """
 
     parent: Guid

@@ -631,7 +631,8 @@ async def lay(world: World, name: str, *pieces: Laid, **more: object) -> Done | 
     arrived = [(offset, len(data), await piece(world, name, data)) for offset, data in pieces]
     extents = tuple(Extent(offset, length, placed.blob) for offset, length, (placed, _) in arrived)
     content = {key: more.pop(key) for key in ("size", "whole") if key in more}
-    return await applied(world, Write(at(name), Content(extents, tuple(a for *_, (_, a) in arrived), **content), **more))  # type: ignore[arg-type]
+    laid = Content(extents, tuple(a for *_, (_, a) in arrived), **content)  # type: ignore[arg-type]
+    return await applied(world, Write(at(name), laid, **more))  # type: ignore[arg-type]
 
 
 async def shape(world: World, name: str) -> list[tuple[int, int, int]]:
@@ -800,7 +801,9 @@ def test_pieces_of_others_for_others_and_wholes_are_no_content(play: Play) -> No
         stolen = Content((Extent(0, 4, placed.blob),), (arrived,))
         assert await applied(world, Write(at("/f"), stolen)) is Kind.BAD_TICKET
         placed, arrived = await piece(world, "/g", b"else")
-        assert await applied(world, Write(at("/f"), Content((Extent(0, 4, placed.blob),), (arrived,)))) is Kind.BAD_REQUEST
+        assert (
+            await applied(world, Write(at("/f"), Content((Extent(0, 4, placed.blob),), (arrived,)))) is Kind.BAD_REQUEST
+        )
         assert await applied(world, Write(at("/g"), arrived)) is Kind.BAD_REQUEST
         (whole,) = await world.files.place(JOE, (Placing(at("/f"), 4, wanted=2),))
         assert isinstance(whole, Placed)

@@ -107,7 +107,9 @@ def _arrived(
         cause = f"these bytes were placed for {token.begin.ln}; place them again for this name"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
     if token.begin.piece is not piece:  # a rebuild from bytes must tell a file from a part of one
-        cause = f"these bytes were placed as {'the whole' if piece else 'a piece'} of a file; place them again as what they are"
+        cause = (
+            f"these bytes were placed as {'the whole' if piece else 'a piece'} of a file; place them as what they are"
+        )
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
     return token, held
 

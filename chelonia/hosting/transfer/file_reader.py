@@ -26,14 +26,14 @@ class FileReader:
     """Reads one file for one caller, as it was looked at."""
 
     files: Files
-    bytes: Bytes
+    transfers: Bytes
     call: Call
     place: LogicalName
 
     def get(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
         """Yield the bytes of `span` of a file looked at with SOURCES. Raises: as `Bytes.get`; INCOMPLETE when the file
         has changed meanwhile."""
-        return self.bytes.get(there.sources, span) if there.sources else self._across(there, span)
+        return self.transfers.get(there.sources, span) if there.sources else self._across(there, span)
 
     async def _across(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
         at, end = span.offset, span.offset + span.length
@@ -54,7 +54,7 @@ class FileReader:
             at = until
 
     def _part(self, there: Looked, part: Extent) -> AsyncIterator[bytes]:
-        return self.bytes.get(there.blobs.get(part.blob, ()), ByteRange(part.skip, part.length))
+        return self.transfers.get(there.blobs.get(part.blob, ()), ByteRange(part.skip, part.length))
 
     async def _again(self, there: Looked, span: ByteRange) -> Looked:
         (answer,) = await self.files.look(self.call, (Look(self.place, Want.SOURCES, span),))

@@ -104,7 +104,6 @@ class Expiring:
             elements += trash.drop_reservation(parent, name, reservation)
         return [*elements, erase(found.id, is_("entry", "type", TYPE_PENDING))]
 
-
     async def _discarded(self, key: str) -> list[Element]:
         """A content that is nobody's loses a page of its blobs, then its extents; then it goes itself."""
         records, call, obj = self._on.records, self._on.call, ObjectId(key.partition(" ")[2])

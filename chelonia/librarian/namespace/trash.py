@@ -3,7 +3,8 @@
 Pure. A deleted file stays the entry it was, with its blobs, of type `trashed`, which no reader sees; `parents` says
 what it was called. `sys:trash` finds it: in `due` by when it goes, in `formerly` by where it was. Its blob goes on
 being repaired like any other. At its time the entry goes, and the erasure of its replicas is ordered as by the deletion
-it was. Uploads that are not complete, and discarded contents, stand in `sys:pending` `due` in the same way. Reasoning: docs/design/012-trash.md.
+it was. Uploads that are not complete, and discarded contents, stand in `sys:pending` `due` in the same way.
+Reasoning: docs/design/012-trash.md.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def discard_content(file: StoredObject, now: Ms) -> list[Element]:
         return []
     obj = content_object(content)
     given_up = put(obj, "content", "state", DISCARDED, is_("content", "state", SEALED))
-    return [given_up, put(PENDING_OBJECT, "due", due_key(now, obj), file.id)]
+    since = put(obj, "content", "due_ms", str(now))
+    return [given_up, since, put(PENDING_OBJECT, "due", due_key(now, obj), file.id)]
 
 
 def let_go(content: ObjectId, blobs: Sequence[StoredObject], now: Ms) -> list[Element]:

@@ -20,17 +20,21 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     BLOB_PREFIX,
+    CONTENT_PREFIX,
     PENDING_OBJECT,
     SHEPHERD_PREFIX,
     TRASH_OBJECT,
+    BlobId,
     Guid,
     ObjectId,
     ServiceId,
     blob_object,
+    content_object,
     is_guid,
 )
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, Needed, StoredObject
+from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.metadata.records import Draft, Records
 from chelonia.librarian.namespace.names import entry_id
@@ -45,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 
 NARROW: Final[Filter] = tuple(
     Needed(section)
-    for section in ("entry", "parents", "blobs", "states", "put", "trashed", "blob", "locations", "claims")
+    for section in ("entry", "parents", "blobs", "states", "put", "trashed", "blob", "locations", "claims", "content")
 )
 """What the rules read of an object itself."""
 OBJECTS_MIN: Final = 1000
@@ -56,6 +60,8 @@ RECORDS_PER_OUTBOX_PASS: Final = 20
 """Pages of a Shepherd's records that are compared with its outbox together: the outbox cannot be asked by reference."""
 LOOKS: Final = 3
 """How often something must be seen to be reported."""
+_OWN: Final[Filter] = (Needed("entry"), Needed("blobs"), Needed("content"))
+"""What is read of an entry to find its bytes."""
 _NO_SECTION: Final[Filter] = (Needed("-"),)
 
 
@@ -253,10 +259,12 @@ class Fsck:
         if cursor.section == "file":
             return await self._record_pages(call, obj, cursor.at)
         page = await self._records.scan(call, obj, cursor.section, cursor.at, PAGE)
-        found = await self._item_rules(call, obj, cursor.section, page.items)
+        found = await self._item_rules(call, obj, cursor.section, page.items, cursor.at)
         return Seen(_after(page), len(page.items), found)
 
-    async def _item_rules(self, call: Call, obj: ObjectId, section: str, items: Sequence[Item]) -> tuple[Finding, ...]:
+    async def _item_rules(
+        self, call: Call, obj: ObjectId, section: str, items: Sequence[Item], after: str = ""
+    ) -> tuple[Finding, ...]:
         look, now = LiveLook(self._records, call), self._world.clock.now_ms()
         shepherd = ServiceId(obj.removeprefix(SHEPHERD_PREFIX))
 
@@ -267,6 +275,10 @@ class Fsck:
                 case "pending":
                     reserved = invariants.reservation_rules(look, obj, items)
                     return (*reserved, *invariants.reservation_work(obj, items, now))
+                case "extents":
+                    return invariants.extent_rules(look, obj, items, after)
+                case "named":
+                    return invariants.named_rules(look, obj, items)
                 case "due" | "formerly":
                     keys = [key for key, _ in items]
                     return (*invariants.index_rules(look, obj, keys), *invariants.index_work(obj, keys, now))
@@ -305,7 +317,7 @@ class Fsck:
 
     async def _entry(self, call: Call, guid: Guid, piece: Piece) -> None:
         """Begin with one entry. Raises: NOT_FOUND."""
-        entry = await self._records.one(call, entry_id(guid), (Needed("entry"), Needed("blobs")))
+        entry = await self._records.one(call, entry_id(guid), _OWN)
         if not type_of(entry):
             raise CheloniaError(Kind.NOT_FOUND, "fsck", guid, "no such entry")
         await self._entries(call, (entry,), piece)
@@ -318,6 +330,23 @@ class Fsck:
         piece.findings += await self._confirmed(lambda: self._objects(call, ids))
         piece.examined += len(ids)
         piece.looked += len(ids)
+        for content in [content_object(own) for entry in entries if (own := content_of(entry))]:
+            await self._content(call, content, piece)
+
+    async def _content(self, call: Call, content: ObjectId, piece: Piece) -> None:
+        """Check a whole content, and its blobs."""
+        cursor = Piece(Cursor(content, "extents"), findings=piece.findings)
+        while cursor.cursor is not None and cursor.cursor.section:
+            await self._wide_page(call, cursor, cursor.cursor)
+        after, more = "", True
+        while more:
+            page = await self._records.scan(call, content, "named", after, PAGE)
+            ids = [blob_object(BlobId(blob)) for blob, _ in page.items]
+            piece.findings += await self._confirmed(lambda ids=ids: self._objects(call, ids))  # type: ignore[misc]
+            piece.examined += len(ids)
+            after, more = _after(page), page.more
+        piece.findings += await self._confirmed(lambda: self._objects(call, (content,)))
+        piece.looked += cursor.looked
 
     async def _step_below(self, call: Call, piece: Piece, cursor: Cursor) -> None:
         """A page of names up to the first collection, which is gone into before the rest."""
@@ -343,7 +372,7 @@ class Fsck:
 
     async def _children(self, call: Call, items: Sequence[Item], piece: Piece) -> None:
         ids = [ObjectId(guid) for _, guid in items if is_guid(guid)]
-        await self._entries(call, await self._records.get(call, ids, (Needed("entry"), Needed("blobs"))), piece)
+        await self._entries(call, await self._records.get(call, ids, _OWN), piece)
 
     async def _reservations(self, call: Call, obj: ObjectId) -> tuple[Finding, ...]:
         page = await self._records.scan(call, obj, "pending", "", bounds.PAGE_ENTRIES_MAX)
@@ -397,6 +426,8 @@ def _section_of(finding: Finding) -> str:
     """The wide section of which the finding's subject is a property, "" for a finding about the object itself."""
     if finding.object in _INDEXES:
         return "formerly" if "/" in finding.subject else "due"
+    if finding.object.startswith(CONTENT_PREFIX) and finding.rule in _OF_NAMED:
+        return "named"
     return _SECTION_OF.get(finding.rule, "")
 
 
@@ -406,17 +437,21 @@ def _first_section(obj: StoredObject) -> str:
         return "due"
     if obj.id.startswith(SHEPHERD_PREFIX):
         return "file"
+    if obj.id.startswith(CONTENT_PREFIX):
+        return "extents"
     return "entries" if type_of(obj) == TYPE_COLLECTION else ""
 
 
+_OF_NAMED: Final = (invariants.WANTED_DIFFERS, invariants.BLOB_MISSING, invariants.NAMED_WRONG)
 _INDEXES: Final = (TRASH_OBJECT, PENDING_OBJECT)
-_NEXT_SECTION: Final = {"entries": "pending", "file": "erase", "due": "formerly"}
+_NEXT_SECTION: Final = {"entries": "pending", "file": "erase", "due": "formerly", "extents": "named"}
 _SECTION_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (invariants.NAME_DANGLING, invariants.NAME_FORM, invariants.NAME_TWICE, invariants.NAME_UNKNOWN), "entries"
     ),
     **dict.fromkeys((invariants.RESERVATION_DANGLING, invariants.EXPIRED), "pending"),
     invariants.RECORD_ORPHAN: "file",
+    invariants.EXTENT_WRONG: "extents",
     **dict.fromkeys((invariants.ERASE_LISTED, invariants.ERASE_OTHER), "erase"),
 }
 """Rules whose subject is a property of a wide section, and of which."""

@@ -15,17 +15,20 @@ from chelonia.core.bounds import LN_DEPTH_MAX
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import (
     BLOB_PREFIX,
+    CONTENT_PREFIX,
     PENDING_OBJECT,
     ROOT,
     SHEPHERD_PREFIX,
     TRASH_OBJECT,
     BlobId,
+    ContentId,
     Guid,
     Ms,
     ObjectId,
     ReferenceId,
     ServiceId,
     blob_object,
+    content_object,
     is_guid,
     shepherd_object,
 )
@@ -34,6 +37,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.names import entry_name
 from chelonia.core.replicas import Location, Readable, ReplicaState, readable
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
+from chelonia.librarian.metadata.contents import DISCARDED, SEALED, content_of, parse_extent
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.tree import blobs_of, expired, key_for, names_of, type_of
@@ -65,17 +69,23 @@ ERASE_LISTED: Final = "erase-listed"
 ERASE_OTHER: Final = "erase-other"
 MALFORMED: Final = "malformed"
 STRANGE: Final = "strange"
+CONTENT_MISSING: Final = "content-missing"
+CONTENT_UNOWNED: Final = "content-unowned"
+CONTENT_DIFFERS: Final = "content-differs"
+EXTENT_WRONG: Final = "extent-wrong"
+NAMED_WRONG: Final = "named-wrong"
 COPIES: Final = "copies"
 ERASURES: Final = "erasures"
 EXPIRED: Final = "expired"
 
 SEVERITY: Final[Mapping[str, Severity]] = {
-    **dict.fromkeys((BLOB_MISSING, BLOB_LOST), _S.DAMAGE),
+    **dict.fromkeys((BLOB_MISSING, BLOB_LOST, CONTENT_MISSING, EXTENT_WRONG), _S.DAMAGE),
     **dict.fromkeys((COPIES, ERASURES, EXPIRED, BLOB_UNREACHABLE), _S.WORK),
     **dict.fromkeys((NAME_DANGLING, NAME_UNKNOWN, NAME_FORM, NAME_TWICE, PARENT_DANGLING, ORPHAN, UNREACHABLE), _D),
     **dict.fromkeys((TYPELESS, RESERVATION_DANGLING, UNRESERVED, BLOB_UNOWNED, WANTED_DIFFERS), _D),
     **dict.fromkeys((LOCATION_UNRECORDED, CLAIM_MISSING, CLAIM_STRAY, RECORD_ORPHAN, ERASE_LISTED, ERASE_OTHER), _D),
     **dict.fromkeys((DUE_MISSING, DUE_DANGLING, MALFORMED, STRANGE), _D),
+    **dict.fromkeys((CONTENT_UNOWNED, CONTENT_DIFFERS, NAMED_WRONG), _D),
 }
 """Every rule and how bad it is to break it."""
 
@@ -149,6 +159,19 @@ def _file_rules(look: Look, file: StoredObject) -> Iterator[Finding]:
         elif facts.get("wanted", "") != wanted:
             what = f"wants {wanted} replicas, its blob {blob} {facts.get('wanted', '') or 'no number'}"
             yield _finding(file.id, WANTED_DIFFERS, blob, what)
+    yield from _content_named(look, file)
+
+
+def _content_named(look: Look, file: StoredObject) -> Iterator[Finding]:
+    content = content_of(file)
+    header = look.section(content_object(content), "content") if content else {}
+    if content and (header.get("state"), header.get("file")) != (SEALED, file.id):
+        what = f"its content {content} is {header.get('state') or 'not there'}, and of file {header.get('file') or '-'}"
+        yield _finding(file.id, CONTENT_MISSING, content, what)
+    elif content and (header.get("size"), header.get("splices")) != (
+        file.value("states", "size"), file.value("content", "splices")
+    ):  # fmt: skip
+        yield _finding(file.id, CONTENT_DIFFERS, content, f"size and splices of its content {content} are others")
 
 
 def reachable(look: Look, guid: Guid) -> bool:
@@ -196,8 +219,9 @@ def index_rules(look: Look, index: ObjectId, keys: Iterable[str]) -> Iterator[Fi
     """What is wrong with a page of an index of what is kept for a while (`due`, `formerly`)."""
     for key in keys:
         guid = ObjectId(trash.parse_former(key)[2] if "/" in key else trash.parse_due(key)[1])
-        kind = look.section(guid, "entry").get("type", "")
-        if kind != (TYPE_TRASHED if index == TRASH_OBJECT else TYPE_PENDING):
+        discarded = guid.startswith(CONTENT_PREFIX)
+        kind = look.section(guid, "content").get("state", "") if discarded else look.section(guid, "entry").get("type")
+        if kind != (DISCARDED if discarded else TYPE_TRASHED if index == TRASH_OBJECT else TYPE_PENDING):
             yield _finding(index, DUE_DANGLING, key, f"leads to {guid}, which is not kept here")
 
 
@@ -213,8 +237,11 @@ def index_work(index: ObjectId, keys: Iterable[str], now: Ms) -> Iterator[Findin
 
 def blob_rules(look: Look, blob: StoredObject) -> Iterator[Finding]:
     """What is wrong with a blob's own sections (`blob locations claims`)."""
-    file = ObjectId(blob.value("blob", "file"))
-    if blob_of(blob) not in look.section(file, "blobs").values():
+    file, content = ObjectId(blob.value("blob", "file")), ContentId(blob.value("blob", "content"))
+    if content:
+        if not look.value(content_object(content), "named", blob_of(blob)):
+            yield _finding(blob.id, BLOB_UNOWNED, content, f"its content {content} does not name it")
+    elif blob_of(blob) not in look.section(file, "blobs").values():
         yield _finding(blob.id, BLOB_UNOWNED, file, f"its file {file} does not name it")
     locations = locations_of(blob)
     if readable((state, True) for _, state in locations) is Readable.LOST:
@@ -274,6 +301,67 @@ def blob_work(blob: StoredObject) -> Iterator[Finding]:
         yield _finding(blob.id, COPIES, "", f"{states} on {len(nodes)} Shepherds, wanted {wanted}")
 
 
+# --- contents -------------------------------------------------------------------------------------------------------
+
+
+def content_rules(look: Look, content: StoredObject) -> Iterator[Finding]:
+    """What is wrong with a content's own section."""
+    state, file = content.value("content", "state"), ObjectId(content.value("content", "file"))
+    if state == DISCARDED:
+        due = trash.due_key(int(content.value("content", "due_ms")), content.id)
+        if not look.value(PENDING_OBJECT, "due", due):
+            yield _finding(content.id, DUE_MISSING, "", "no index says that it is to be let go of")
+    elif content_object(ContentId(look.section(file, "content").get("id", ""))) != content.id:
+        yield _finding(content.id, CONTENT_UNOWNED, file, f"its file {file} does not name it")
+
+
+def extent_rules(look: Look, content: ObjectId, extents: Iterable[Item], after: str = "") -> Iterator[Finding]:
+    """What is wrong with a page of a content's `extents`, which goes on `after` the last byte of the page before."""
+    header = look.section(content, "content")
+    if header.get("state") == DISCARDED:
+        return
+    size, end = int(header.get("size", "0")), int(after, 16) + 1 if after else 0
+    for key, value in extents:
+        extent = parse_extent(key, value)
+        if extent.at < end or extent.end > size:
+            what = f"{extent} overlaps the one before it, or ends beyond {size} bytes"
+            yield _finding(content, EXTENT_WRONG, key, what)
+        if not look.value(content, "named", extent.blob):
+            yield _finding(content, EXTENT_WRONG, key, f"its blob {extent.blob} is not counted as named")
+        end = extent.end
+
+
+def named_rules(look: Look, content: ObjectId, named: Iterable[Item]) -> Iterator[Finding]:
+    """What is wrong with a page of a content's `named`."""
+    header = look.section(content, "content")
+    if header.get("state") == DISCARDED:
+        return
+    wanted = look.section(ObjectId(header.get("file", "")), "states").get("neededReplicas", "")
+    for blob, count in named:
+        facts = look.section(blob_object(BlobId(blob)), "blob")
+        if not facts:
+            yield _finding(content, BLOB_MISSING, blob, f"its blob {blob} does not exist")
+        elif facts.get("wanted", "") != wanted:
+            yield _finding(content, WANTED_DIFFERS, blob, f"its file wants {wanted}, blob {blob} {facts.get('wanted')}")
+        if int(count) <= 0:
+            yield _finding(content, NAMED_WRONG, blob, f"{count} bytes of {blob} are said to be named")
+
+
+def sum_rules(content: StoredObject) -> Iterator[Finding]:
+    """Whether `named`, and the number of extents, sum up the extents of a whole content."""
+    if content.value("content", "state") == DISCARDED:
+        return
+    sums, extents = dict[str, int](), content.sections.get("extents", {})
+    for key in extents:
+        extent = parse_extent(key, extents[key])
+        sums[extent.blob] = sums.get(extent.blob, 0) + extent.length
+    told = {blob: int(count) for blob, count in content.sections.get("named", {}).items()}
+    if sums != told or content.value("content", "extents") != str(len(extents)):
+        yield _finding(
+            content.id, NAMED_WRONG, "", f"{told} are said to be named, {sums} are, in {len(extents)} extents"
+        )
+
+
 # --- Shepherds ------------------------------------------------------------------------------------------------------
 
 
@@ -329,8 +417,10 @@ def object_rules(look: Look, obj: StoredObject) -> tuple[Finding, ...]:
         return guarded(obj.id, lambda: entry_rules(look, obj))
     if obj.id.startswith(BLOB_PREFIX):
         return guarded(obj.id, lambda: blob_rules(look, obj))
+    if obj.id.startswith(CONTENT_PREFIX):
+        return guarded(obj.id, lambda: content_rules(look, obj))
     if not obj.id.startswith("sys:"):
-        return (_finding(obj.id, STRANGE, "", "neither an entry nor a blob nor the system's"),)
+        return (_finding(obj.id, STRANGE, "", "no entry, blob, content nor the system's"),)
     return ()
 
 
@@ -397,6 +487,9 @@ def broken(snapshot: Snapshot) -> tuple[Finding, ...]:
     for entry in snapshot.entries():
         found += name_rules(snapshot, entry.id, entry.sections.get("entries", {}).items())
         found += reservation_rules(snapshot, entry.id, entry.sections.get("pending", {}).items())
+    for content in (obj for key, obj in snapshot.objects.items() if key.startswith(CONTENT_PREFIX)):
+        found += extent_rules(snapshot, content.id, sorted(content.sections.get("extents", {}).items()))
+        found += [*named_rules(snapshot, content.id, content.sections.get("named", {}).items()), *sum_rules(content)]
     for shepherd in snapshot.shepherds():
         found += _shepherd_rules(snapshot, shepherd)
     for index in (TRASH_OBJECT, PENDING_OBJECT):

@@ -15,24 +15,28 @@ from typing import Final
 from chelonia.core.ahash import Element
 from chelonia.core.ids import (
     BLOB_PREFIX,
+    CONTENT_PREFIX,
     PENDING_OBJECT,
     ROOT,
     SHEPHERD_PREFIX,
     TRASH_OBJECT,
     TREE_OBJECT,
     BlobId,
+    ContentId,
     Guid,
     Ms,
     ObjectId,
     ReferenceId,
     ServiceId,
     blob_object,
+    content_object,
     shepherd_object,
 )
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, Finding
 from chelonia.core.names import entry_name
 from chelonia.core.replicas import Checksums, Location, ReplicaState, parse_location
 from chelonia.librarian.metadata.blobs import CHECKSUM_TYPES, FIRST_ORDINAL, known_checksum_type
+from chelonia.librarian.metadata.contents import DISCARDED, SEALED
 from chelonia.librarian.metadata.elements import (
     add,
     as_read,
@@ -190,7 +194,7 @@ def _orphan(finding: Finding, bench: Bench) -> Mend | None:
 
 def _typeless(finding: Finding, bench: Bench) -> Mend | None:
     """Names without their collection: it was lost from a snapshot. It is made anew, for the root's owner."""
-    obj, sections = finding.object, ("entry", "blobs", "states", "put", "mountpoint")
+    obj, sections = finding.object, ("entry", "blobs", "content", "states", "put", "mountpoint")
     if any(bench.look.section(obj, section) for section in sections):
         return None
     now, owner = seconds(bench.now), bench.entry(ObjectId(ROOT)).get("owner", "")
@@ -240,6 +244,10 @@ def _unreserved(finding: Finding, bench: Bench) -> Mend | None:
 def _due_missing(finding: Finding, bench: Bench) -> Mend | None:
     """Put what is kept for a while where the sweep will find it."""
     kind, entry = bench.entry(finding.object).get("type", ""), finding.object
+    if entry.startswith(CONTENT_PREFIX):
+        due = bench.look.section(entry, "content").get("due_ms", "0")
+        kept = check(entry, is_("content", "state", DISCARDED), is_("content", "due_ms", due))
+        return Mend((put(PENDING_OBJECT, "due", trash.due_key(int(due), entry), "-"), kept), "it will be let go of")
     still = check(entry, is_("entry", "type", kind))
     if kind == TYPE_TRASHED:
         until = bench.look.section(entry, "trashed").get("until_ms", "0")
@@ -256,6 +264,8 @@ def _due_dangling(finding: Finding, bench: Bench) -> Mend | None:
     former = "/" in key
     guid = ObjectId(trash.parse_former(key)[2] if former else trash.parse_due(key)[1])
     still = check(guid, as_read("entry", "type", bench.entry(guid).get("type", "")))
+    if guid.startswith(CONTENT_PREFIX):
+        still = check(guid, isnot("content", "state", DISCARDED))
     return Mend((drop(finding.object, "formerly" if former else "due", key), still), "struck off")
 
 
@@ -322,7 +332,10 @@ def _epoch(bench: Bench) -> Element:
 
 def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
     """The larger number counts: too many copies are given up later, too few are lost at once."""
-    file, blob = finding.object, blob_object(BlobId(finding.subject))
+    blob, file, owned = blob_object(BlobId(finding.subject)), finding.object, is_("blob", "file", finding.object)
+    if file.startswith(CONTENT_PREFIX):
+        owned = is_("blob", "content", file.removeprefix(CONTENT_PREFIX))
+        file = ObjectId(bench.look.section(file, "content").get("file", ""))
     ours = bench.look.section(file, "states").get("neededReplicas", "")
     theirs = bench.look.section(blob, "blob").get("wanted", "")
     numbers = [int(number) for number in (ours, theirs) if number.isdecimal()]
@@ -331,7 +344,7 @@ def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
     wanted = str(max(numbers))
     elements = (
         put(file, "states", "neededReplicas", wanted, as_read("states", "neededReplicas", ours)),
-        put(blob, "blob", "wanted", wanted, as_read("blob", "wanted", theirs), is_("blob", "file", file)),
+        put(blob, "blob", "wanted", wanted, as_read("blob", "wanted", theirs), owned),
     )
     return Mend(elements, f"{wanted} replicas are wanted")
 
@@ -344,6 +357,10 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
     if not locations:
         return Mend((erase(blob, owned, empty("locations")),), "it has no bytes: forgotten")
     guid = ObjectId(blob.removeprefix(BLOB_PREFIX))
+    if content := facts.get("content", ""):
+        # Its content, if there is one, does not name it; so it is as good as a file of its own.
+        left = drop(blob, "blob", "content", is_("blob", "content", content))
+        return Mend((left, check(content_object(ContentId(content)), unset("named", guid))), "no content's any more")
     if bench.entry(guid):
         return _named_already(bench, guid, put(blob, "blob", "file", guid, owned))
     now = seconds(bench.now)
@@ -365,6 +382,42 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
     shelter = _name_in_shelter(bench, guid, TYPE_FILE)
     made.append(put(guid, "parents", f"{LOST_FOUND}/{guid}", "parent"))
     return Mend((*shelter, *made), f"a file in /{LOST_FOUND_NAME} has the bytes")
+
+
+def _content_unowned(finding: Finding, bench: Bench) -> Mend | None:
+    """A file in `/lost+found` takes a content that has lost its own; its GUID is the content's id."""
+    content, guid = finding.object, ObjectId(finding.object.removeprefix(CONTENT_PREFIX))
+    header, now = bench.look.section(content, "content"), seconds(bench.now)
+    if bench.entry(guid) or not header.get("splices"):
+        return None
+    sections: dict[str, dict[str, str]] = {
+        "entry": {"type": TYPE_FILE, "GUID": guid, "owner": bench.entry(ObjectId(ROOT)).get("owner", "")},
+        "timestamps": {"created": now, "modified": now},
+        "states": {"size": header.get("size", ""), "neededReplicas": "1"},
+        "content": {"id": guid, "splices": header["splices"]},
+    }
+    owned = is_("content", "file", header.get("file", "")), is_("content", "splices", header["splices"])
+    takes = put(content, "content", "file", guid, *owned, is_("content", "state", SEALED))
+    made = [check(guid, version(0)), *put_all(guid, sections), put(guid, "parents", f"{LOST_FOUND}/{guid}", "parent")]
+    return Mend(
+        (*_name_in_shelter(bench, guid, TYPE_FILE), *made, takes), f"a file in /{LOST_FOUND_NAME} has the bytes"
+    )
+
+
+def _content_differs(finding: Finding, bench: Bench) -> Mend | None:
+    """The content knows its size best: it changes with its extents."""
+    file, content = finding.object, content_object(ContentId(finding.subject))
+    header = bench.look.section(content, "content")
+    size, splices = header.get("size", ""), header.get("splices", "")
+    if not size or not splices:
+        return None
+    still = check(content, is_("content", "size", size), is_("content", "splices", splices))
+    elements = (
+        put(file, "states", "size", size, is_("content", "id", finding.subject)),
+        put(file, "content", "splices", splices),
+        still,
+    )
+    return Mend(elements, f"it has {size} bytes, as its content says")
 
 
 def _named_already(bench: Bench, file: ObjectId, takes: Element) -> Mend | None:
@@ -430,6 +483,8 @@ _MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
     invariants.DUE_DANGLING: _due_dangling,
     invariants.WANTED_DIFFERS: _wanted_differs,
     invariants.BLOB_UNOWNED: _blob_unowned,
+    invariants.CONTENT_UNOWNED: _content_unowned,
+    invariants.CONTENT_DIFFERS: _content_differs,
     invariants.LOCATION_UNRECORDED: _location_unrecorded,
     invariants.CLAIM_MISSING: _claim_missing,
     invariants.CLAIM_STRAY: _claim_stray,
@@ -437,4 +492,5 @@ _MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
     invariants.ERASE_LISTED: _order_doubtful,
     invariants.ERASE_OTHER: _order_doubtful,
 }
-"""Rules with a safe repair. Nothing mends `blob-missing`, `blob-lost`, `malformed`, `strange`."""
+"""Rules with a safe repair. Nothing mends `blob-missing`, `blob-lost`, `content-missing`, `extent-wrong`,
+`named-wrong`, `malformed`, `strange`."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from chelonia.core import bounds
@@ -20,6 +21,7 @@ from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     BLOB_PREFIX,
+    CONTENT_PREFIX,
     ROOT,
     SERVICES_OBJECT,
     SNAPSHOTS_OBJECT,
@@ -35,6 +37,7 @@ from chelonia.core.replicas import PROVEN, ReplicaState
 from chelonia.librarian.context import Footing
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import NewBlob, discard_blob, facts_of, locations_of, make_blob
+from chelonia.librarian.metadata.contents import SEALED
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.namespace.tree import type_of
 from chelonia.librarian.recovery.internal_blobs import Keeping
@@ -55,13 +58,17 @@ _LOG = logging.getLogger(__name__)
 
 ENTRY_KEPT: Final = (
     "entry", "timestamps", "parents", "policy", "defaultPolicy", "metadata", "states", "blobs", "mountpoint", "trashed",
-    "posix", "node",
+    "posix", "node", "content",
 )  # fmt: skip
 """Sections of an entry that a snapshot keeps."""
+CONTENT_KEPT: Final = ("content", "extents", "named")
+"""Sections of a content that a snapshot keeps, the wide ones in parts of `PAGE`, each with the narrow one."""
 _ROLES: Final = tuple(role.value for role in Role)
 _READ: Final[Filter] = tuple(Needed(section) for section in (*ENTRY_KEPT, "blob", *_ROLES))
 PAGE: Final = 500
 """Objects read at once."""
+CONTENT_TRIES: Final = 3
+"""How often the extents of a file that changes are read for one snapshot."""
 
 
 def kept(obj: StoredObject) -> StoredObject | None:
@@ -69,6 +76,8 @@ def kept(obj: StoredObject) -> StoredObject | None:
     sections: tuple[str, ...]
     if is_guid(obj.id):
         sections = ENTRY_KEPT if type_of(obj) not in ("", TYPE_PENDING) else ()
+    elif obj.id.startswith(CONTENT_PREFIX):
+        sections = CONTENT_KEPT if obj.value("content", "state") == SEALED else ()
     elif obj.id.startswith(BLOB_PREFIX):
         sections = ("blob",) if obj.value("blob", "file") not in ("", SNAPSHOTS_OBJECT) else ()
     else:
@@ -133,13 +142,33 @@ class Snapshotting:
         while more and self._goes_on:
             page = await self._on.records.objects(self._on.call, after, PAGE)
             for obj in await self._on.records.get(self._on.call, page.ids, _READ):
-                await writing.take(obj)
+                for part in await self._parts(obj) if obj.id.startswith(CONTENT_PREFIX) else (obj,):
+                    await writing.take(part)
             after, more = page.ids[-1] if page.ids else "", page.more
             await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
         if not self._goes_on:
             return None
         position = self._on.records.position
         return await writing.finish(position.cluster, position.generation, begun)
+
+    async def _parts(self, content: StoredObject) -> Sequence[StoredObject]:
+        """A content in parts, all of one state of it. What changes all the time is left to the next snapshot."""
+        records, call = self._on.records, self._on.call
+        for _ in range(CONTENT_TRIES):
+            parts = [replace(content, sections={"content": content.sections.get("content", {})})]
+            for section in CONTENT_KEPT[1:]:
+                after, more = "", True
+                while more:
+                    page = await records.scan(call, content.id, section, after, PAGE)
+                    some = {**parts[0].sections, section: dict(page.items)}
+                    parts += [replace(content, sections=some)] if page.items else []
+                    after, more = page.items[-1][0] if page.items else "", page.more
+            now = await records.one(call, content.id, (Needed("content"),))
+            if now.sections == parts[0].sections:
+                return parts
+            content = now
+        _LOG.info("%s changes too often to be in this snapshot", content.id)
+        return ()
 
     @property
     def _goes_on(self) -> bool:

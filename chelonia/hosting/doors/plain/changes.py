@@ -144,9 +144,7 @@ async def _copy_tree(
             await _copy_tree(parts, exchange, child, (inside, target.child(entry.name)), deep=True)
 
 
-async def _copy_entry(
-    parts: Parts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName]
-) -> None:
+async def _copy_entry(parts: Parts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName]) -> None:
     known, (source, target) = there.attributes, names
     if known.type != TYPE_FILE:
         await apply(parts, exchange.call, Make(target, known.type, user=there.user, target=known.target))

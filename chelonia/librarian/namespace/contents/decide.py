@@ -147,11 +147,13 @@ def splice(request: Splice, held: Held, new: Sequence[NewBlob], content: Content
                                                            version(file.version))]  # fmt: skip
     elements += trash.discard_content(file, now) if first else []
     id_ = content if first else content_of(file)
-    elements += _content(change, id_, Guid(file.id), span.size, first=first)
+    splices = 1 if first else int(file.value("content", "splices", "0")) + 1
+    elements += _content(change, id_, _facts(file.id, span.size, splices), first=first)
     for blob in held.blobs:
         elements += _kept_or_gone(blob, change, id_, now, first=first)
     elements += _pieces(new, id_)
-    return _bounded([*elements, *_file(request, file, id_, span.size, now)], span)
+    own = {"id": id_, "splices": str(splices)}
+    return _bounded([*elements, *_file(request, file, own, span.size, now)], span)
 
 
 def make(request: Splice, slot: Slot, new: Sequence[NewBlob], content: ContentId, guid: Guid, now: Ms) -> list[Element]:
@@ -170,23 +172,29 @@ def make(request: Splice, slot: Slot, new: Sequence[NewBlob], content: ContentId
     sections["states"] = {"size": str(span.size), "neededReplicas": str(begin.wanted)}
     sections["content"] = {"id": content, "splices": "1"}
     elements += [check(obj, version(0)), *put_all(obj, sections)]
-    elements += _content(change, content, guid, span.size, first=True)
+    elements += _content(change, content, _facts(guid, span.size, 1), first=True)
     return _bounded(elements + _pieces(new, content), span)
 
 
-def _content(change: Laid, content: ContentId, guid: Guid, size: int, *, first: bool) -> list[Element]:
+def _facts(file: str, size: int, splices: int) -> dict[str, str]:
+    """What a content says of itself."""
+    return {"state": SEALED, "file": file, "size": str(size), "splices": str(splices)}
+
+
+def _content(change: Laid, content: ContentId, facts: Mapping[str, str], *, first: bool) -> list[Element]:
     """The records of a content, made or changed."""
     if change.extents > bounds.CONTENT_EXTENTS_MAX:
         cause = f"a file has at most {bounds.CONTENT_EXTENTS_MAX} extents; write it anew in one piece"
-        raise CheloniaError(Kind.TOO_LARGE, subject=guid, cause=cause)
+        raise CheloniaError(Kind.TOO_LARGE, subject=facts["file"], cause=cause)
     obj = content_object(content)
-    facts = {"state": SEALED, "file": guid, "size": str(size), "extents": str(change.extents)}
     elements = [check(obj, version(0)) if first else check(obj, is_("content", "state", SEALED))]
-    elements += put_all(obj, {"content": facts, "extents": change.made})
+    elements += put_all(obj, {"content": {**facts, "extents": str(change.extents)}, "extents": change.made})
     elements += [drop(obj, "extents", key) for key in change.gone]
     named = {blob: str(count) for blob, count in change.named.items() if count}
     elements += [put(obj, "named", blob, count) for blob, count in named.items()]
-    return elements if first else [*elements, *(drop(obj, "named", b) for b, count in change.named.items() if not count)]
+    return (
+        elements if first else [*elements, *(drop(obj, "named", b) for b, count in change.named.items() if not count)]
+    )
 
 
 def _kept_or_gone(blob: StoredObject, change: Laid, content: ContentId, now: Ms, *, first: bool) -> list[Element]:
@@ -203,18 +211,17 @@ def _pieces(new: Sequence[NewBlob], content: ContentId) -> list[Element]:
     return elements
 
 
-def _file(request: Splice, file: StoredObject, content: ContentId, size: int, now: Ms) -> list[Element]:
+def _file(request: Splice, file: StoredObject, content: Mapping[str, str], size: int, now: Ms) -> list[Element]:
     """The file's own facts: nobody has measured a checksum of the whole."""
     given = given_sections(request.begin.sections)
     elements = [drop(file.id, "blobs", ordinal) for ordinal in sorted(file.sections.get("blobs", {}))]
     elements += [drop(file.id, "states", fact) for fact in ("checksum", "checksumType") if file.value("states", fact)]
-    splices = int(file.value("content", "splices", "0")) + 1 if content == content_of(file) else 1
     sections: dict[str, Mapping[str, str]] = {
         "states": {"size": str(size), "neededReplicas": str(wanted_of(file, request.begin))},
         "timestamps": {"modified": seconds(now), **given.get("timestamps", {})},
         "metadata": given.get("metadata", {}),
         "posix": given.get("posix", {}),
-        "content": {"id": content, "splices": str(splices)},
+        "content": content,
     }
     return elements + put_all(file.id, sections)
 

@@ -21,6 +21,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     BLOB_PREFIX,
     CLUSTER_OBJECT,
+    CONTENT_PREFIX,
     OVERWRITTEN_OBJECT,
     REBUILD_OBJECT,
     ROOT,
@@ -480,6 +481,12 @@ class Rebuilding:
         for obj in objects:
             if obj.id in (ObjectId(ROOT), SERVICES_OBJECT):
                 await self._restore_special(obj)
+                continue
+            if obj.id.startswith(CONTENT_PREFIX):
+                header, records = rebuild.restore_content(obj)
+                await self._attempt(header)
+                restored = await self._attempt(records)
+                self._progress.count("objects restored" if restored else "objects there already")
                 continue
             one = rebuild.restore(obj)
             batch.append(one)

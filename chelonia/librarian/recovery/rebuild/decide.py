@@ -31,7 +31,7 @@ from chelonia.core.ids import (
     is_guid,
     shepherd_object,
 )
-from chelonia.core.librarian import TYPE_FILE, TYPE_TRASHED
+from chelonia.core.librarian import PIECE_OF, TYPE_FILE, TYPE_TRASHED
 from chelonia.core.metadata import StoredObject
 from chelonia.core.replicas import Location, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import ReplicaRecord
@@ -45,11 +45,13 @@ from chelonia.librarian.metadata.blobs import (
     locations_of,
     make_blob,
 )
+from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import (
     check,
     drop,
     erase,
     file_record,
+    is_,
     isset,
     put,
     put_all,
@@ -116,6 +118,16 @@ def restore(obj: StoredObject) -> tuple[list[Element], list[Element]]:
     return elements, list(_index(obj) if type_of(obj) == TYPE_TRASHED else _names(obj))
 
 
+def restore_content(part: StoredObject) -> tuple[list[Element], list[Element]]:
+    """What brings back a part of a content: its header, unless that is there; and then its records, if what is there is
+    as the snapshot has it."""
+    header, splices = part.sections.get("content", {}), part.value("content", "splices")
+    wide = {section: props for section, props in part.sections.items() if section != "content"}
+    same = check(part.id, is_("content", "splices", splices))
+    fresh = check(part.id, unset("content", "splices"))
+    return [fresh, *put_all(part.id, {"content": header})], [same, *put_all(part.id, wide)]
+
+
 def is_over(obj: StoredObject, wall: Ms) -> bool:
     """Whether this is a deleted file whose time in the trash is over: the sweep erases its bytes, or has."""
     return type_of(obj) == TYPE_TRASHED and int(obj.value("trashed", "until_ms", "0")) <= wall
@@ -134,7 +146,7 @@ def _index(trashed: StoredObject) -> Iterator[Element]:
 
 def gave_way(blob: StoredObject, file: StoredObject) -> bool:
     """Whether a blob of the snapshot is the bytes of a file no more: a rebuild that broke off has found newer ones."""
-    return bool(type_of(file)) and blob.id not in blobs_known(file)
+    return bool(type_of(file)) and blob.id not in blobs_known(file) and not blob.value("blob", "content")
 
 
 def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
@@ -288,6 +300,8 @@ def _judge_genuine(facts: ReplicaFacts, known: Known, basis: Basis) -> Verdict:
     if basis.begun_ms is not None and facts.created_ms < basis.begun_ms - UPLOAD_MS and not basis.holes:
         return Verdict.DELETED
     if basis.begun_ms is not None and facts.created_ms < basis.begun_ms:
+        return Verdict.SHELTERED
+    if facts.name.startswith(PIECE_OF) or content_of(known.file):  # which bytes of a file these are is not recorded
         return Verdict.SHELTERED
     if type_of(known.file) == TYPE_FILE:
         return Verdict.VERSION
