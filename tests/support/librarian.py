@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ahash import AHash
 from chelonia.core.caller import Call, Role
+from chelonia.core.extents import Extent
 from chelonia.core.ids import ROOT, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.librarian import (
     TYPE_COLLECTION,
@@ -19,6 +20,7 @@ from chelonia.core.librarian import (
     ReportAnswer,
     ReportedReplica,
     ServiceRecord,
+    Splice,
 )
 from chelonia.core.limits import Limits
 from chelonia.core.metadata import StoredObject
@@ -160,6 +162,25 @@ class Bench:
 
 def keyed(key: str, call: Call = BARTENDER) -> Call:
     return call.keyed(RequestKey(key))
+
+
+async def pieced(b: Bench, name: str, file: Guid, **more: object) -> tuple[BeginPut, CommitFile]:
+    """A piece of 7 bytes that has arrived, and what its file is called."""
+    begin = b.begin(name, replaces=file, piece=True, **more)
+    begun = await b.service.begin_put(BARTENDER, begin)
+    return begin, CommitFile(begin, begun, tuple(b.receipt(begun.blob, s) for s in b.shepherds[:2]))
+
+
+async def spliced(b: Bench, name: str, file: Guid, *ats: int, size: int = -1, key: str = "") -> Guid:
+    """Lay a piece at each of these offsets."""
+    found = [await pieced(b, name, file) for _ in ats]
+    extents = tuple(Extent(at, 7, piece.begun.blob) for at, (_, piece) in zip(ats, found, strict=True))
+    request = Splice(b.begin(name, replaces=file), tuple(piece for _, piece in found), extents, size)
+    call = keyed(key) if key else BARTENDER
+    guid = await b.service.splice(call, request)
+    if key:
+        assert await b.service.splice(call, request) == guid
+    return guid
 
 
 @asynccontextmanager

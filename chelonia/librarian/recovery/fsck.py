@@ -34,7 +34,7 @@ from chelonia.core.ids import (
 )
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, Finding, FsckPage, Mended
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, Needed, StoredObject
-from chelonia.librarian.metadata.contents import content_of
+from chelonia.librarian.metadata.contents import content_of, last_byte_key
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.metadata.records import Draft, Records
 from chelonia.librarian.namespace.names import entry_id
@@ -402,6 +402,11 @@ class Fsck:
         found: Iterable[Finding]
         if not section:
             found = await self._objects(call, (obj,))
+        elif section == "extents":  # whether it overlaps the next one shows in both
+            before = last_byte_key(int(finding.subject, 16) - 1)
+            found = await self._item_rules(
+                call, obj, section, (await self._records.scan(call, obj, section, before, 2)).items
+            )
         else:
             look = LiveLook(self._records, call)
             value = await look.settle(lambda: look.value(obj, section, finding.subject))

@@ -320,15 +320,16 @@ def extent_rules(look: Look, content: ObjectId, extents: Iterable[Item], after: 
     header = look.section(content, "content")
     if header.get("state") == DISCARDED:
         return
-    size, end = int(header.get("size", "0")), int(after, 16) + 1 if after else 0
+    size, last = int(header.get("size", "0")), after
     for key, value in extents:
         extent = parse_extent(key, value)
-        if extent.at < end or extent.end > size:
-            what = f"{extent} overlaps the one before it, or ends beyond {size} bytes"
-            yield _finding(content, EXTENT_WRONG, key, what)
+        if last and extent.at <= int(last, 16):
+            yield _finding(content, EXTENT_WRONG, last, f"it overlaps {extent}")
+        if extent.end > size:
+            yield _finding(content, EXTENT_WRONG, key, f"{extent} ends beyond {size} bytes")
         if not look.value(content, "named", extent.blob):
             yield _finding(content, EXTENT_WRONG, key, f"its blob {extent.blob} is not counted as named")
-        end = extent.end
+        last = key
 
 
 def named_rules(look: Look, content: ObjectId, named: Iterable[Item]) -> Iterator[Finding]:

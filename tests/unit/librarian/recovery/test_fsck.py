@@ -9,15 +9,28 @@ import pytest
 
 from chelonia.core.ahash import Element
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import PENDING_OBJECT, ROOT, TRASH_OBJECT, BlobId, Guid, ObjectId, RequestKey, shepherd_object
+from chelonia.core.ids import (
+    PENDING_OBJECT,
+    ROOT,
+    TRASH_OBJECT,
+    BlobId,
+    Guid,
+    Ms,
+    ObjectId,
+    RequestKey,
+    content_object,
+    shepherd_object,
+)
 from chelonia.core.librarian import Delete, Finding, Mended, Severity
 from chelonia.core.metadata import StoredObject
+from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import drop, erase, put
+from chelonia.librarian.namespace.trash import discard_content, due_key, forget
 from chelonia.librarian.recovery import fsck, invariants
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.settings import LibrarianSettings
 from tests.support.ahash import LIBRARIAN
-from tests.support.librarian import ADMIN, BARTENDER, HOUR, JOE, Bench, bench
+from tests.support.librarian import ADMIN, BARTENDER, HOUR, JOE, Bench, bench, spliced
 
 STRAY = "11111111-1111-4111-8111-111111111111"
 
@@ -235,6 +248,53 @@ async def _name_of_the_trashed(s: Stage) -> None:
     await s.write(put(ObjectId(s.data), "entries", "f", s.file))
 
 
+async def _content(s: Stage) -> ObjectId:
+    """A file of three extents; its content."""
+    guid = await spliced(s.bench, "pieces", Guid(""), 0, 7, 20)
+    assert await faults(s.bench) == []
+    return content_object(content_of(await s.stored(guid)))
+
+
+async def _piece(s: Stage, content: ObjectId) -> str:
+    return min((await s.stored(content)).sections["named"])
+
+
+async def _content_unowned(s: Stage) -> None:
+    content = await _content(s)
+    file = (await s.stored(content)).value("content", "file")
+    await s.write(drop(ObjectId(file), "content", "id"), drop(ObjectId(file), "content", "splices"))
+
+
+async def _content_differs(s: Stage) -> None:
+    content = await _content(s)
+    await s.write(put(ObjectId((await s.stored(content)).value("content", "file")), "states", "size", "5"))
+
+
+async def _content_not_due(s: Stage) -> None:
+    content = await _content(s)
+    guid = Guid((await s.stored(content)).value("content", "file"))
+    await s.bench.service.delete(BARTENDER, Delete(guid))
+    trashed = await s.stored(guid)
+    await s.write(*discard_content(trashed, Ms(5)), *forget(trashed), erase(ObjectId(guid)))
+    assert await faults(s.bench) == []
+    await s.write(drop(PENDING_OBJECT, "due", due_key(5, content)))
+
+
+async def _content_not_discarded(s: Stage) -> None:
+    await s.write(put(PENDING_OBJECT, "due", due_key(HOUR * 10**6, await _content(s)), s.file))
+
+
+async def _piece_wants_less(s: Stage) -> None:
+    await s.write(put(ObjectId(f"blob:{await _piece(s, await _content(s))}"), "blob", "wanted", "1"))
+
+
+async def _piece_unnamed(s: Stage) -> None:
+    content = await _content(s)
+    first = min((await s.stored(content)).sections["extents"])
+    blob = (await s.stored(content)).value("extents", first).split(" ")[0]
+    await s.write(drop(content, "extents", first), drop(content, "named", blob))
+
+
 BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
     "a name leads to nothing": (_name_dangling, {invariants.NAME_DANGLING}),
     "a file does not know its name": (_name_unknown, {invariants.NAME_UNKNOWN}),
@@ -266,6 +326,12 @@ BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
     "nothing says when an upload expires": (_due_missing, {invariants.DUE_MISSING}),
     "nothing says when a deleted file goes": (_trash_due_missing, {invariants.DUE_MISSING}),
     "an index leads to what is not kept": (_due_dangling, {invariants.DUE_DANGLING}),
+    "no file names a content": (_content_unowned, {invariants.CONTENT_UNOWNED}),
+    "a file has another size than its content": (_content_differs, {invariants.CONTENT_DIFFERS}),
+    "nothing says that a content is discarded": (_content_not_due, {invariants.DUE_MISSING}),
+    "an index leads to a content that is somebody's": (_content_not_discarded, {invariants.DUE_DANGLING}),
+    "a piece wants less than its file": (_piece_wants_less, {invariants.WANTED_DIFFERS}),
+    "a content does not name its piece": (_piece_unnamed, {invariants.BLOB_UNOWNED}),
     "a name leads to a deleted file": (_name_of_the_trashed, {invariants.NAME_DANGLING}),
 }  # fmt: skip
 
@@ -318,7 +384,30 @@ async def _claimed_by_two(s: Stage) -> None:
     await s.write(put(s.shepherd, "file", (await s.location()).split(" ")[1], STRAY))
 
 
+async def _content_missing(s: Stage) -> None:
+    await s.write(put(ObjectId(s.file), "content", "id", STRAY))
+
+
+async def _extents_overlap(s: Stage) -> None:
+    content = await _content(s)
+    blob = await _piece(s, content)
+    await s.write(put(content, "extents", f"{15:016x}", f"{blob} 0 7"))
+
+
+async def _piece_missing(s: Stage) -> None:
+    await s.write(erase(ObjectId(f"blob:{await _piece(s, await _content(s))}")))
+
+
+async def _named_less(s: Stage) -> None:
+    content = await _content(s)
+    await s.write(put(content, "named", await _piece(s, content), "0"))
+
+
 LEFT = {
+    "a content is gone": (_content_missing, invariants.CONTENT_MISSING),
+    "extents overlap": (_extents_overlap, invariants.EXTENT_WRONG),
+    "a piece is gone": (_piece_missing, invariants.BLOB_MISSING),
+    "a piece is said not to be named": (_named_less, invariants.NAMED_WRONG),
     "a blob is gone": (_blob_missing, invariants.BLOB_MISSING),
     "no copy can be good": (_blob_lost, invariants.BLOB_LOST),
     "tries of repair are no copies": (_never_copied, invariants.BLOB_LOST),

@@ -1,0 +1,281 @@
+"""Contents of files: the pure decisions against a bytearray, and the Librarian's part of their life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chelonia.core import bounds
+from chelonia.core.ahash import ChangeType, Element
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.extents import Extent, laid
+from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Dn, Guid, Ms, ObjectId, content_object
+from chelonia.core.librarian import BeginPut, Delete, SetWanted, Splice
+from chelonia.core.metadata import StoredObject
+from chelonia.core.names import parse_ln
+from chelonia.core.replicas import Checksums, ReplicaFacts
+from chelonia.librarian.metadata.blobs import NewBlob
+from chelonia.librarian.metadata.contents import content_of, extent_record, parse_extent
+from chelonia.librarian.namespace.contents import decide
+from chelonia.librarian.namespace.contents.decide import Held
+from chelonia.librarian.recovery import invariants
+from chelonia.librarian.recovery.invariants import Snapshot, broken
+from chelonia.librarian.settings import LibrarianSettings
+from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
+from tests.support.librarian import ADMIN, BARTENDER, Bench, bench, pieced, spliced
+from tests.support.paper import paper
+
+GUID = Guid("00000000-0000-4000-8000-00000000000f")
+MOST = 60
+
+
+class Model:
+    """One file as stored, changed by elements alone; and its bytes, changed as POSIX says."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
+        self.objects[GUID]["entry"] = {"type": "file", "GUID": GUID}
+        self.objects[GUID]["states"] = {"size": "0", "neededReplicas": "2"}
+        self.blobs: dict[str, bytes] = {}
+        self.bytes = bytearray()
+        self.numbers = 0
+
+    def stored(self, object_id: str) -> StoredObject:
+        sections = {name: dict(props) for name, props in self.objects.get(object_id, {}).items() if props}
+        return StoredObject(ObjectId(object_id), 1 if sections else 0, sections)
+
+    def apply(self, elements: list[Element]) -> None:
+        for e in elements:
+            if e.change is ChangeType.SET:
+                self.objects[e.object][e.section][e.property] = e.value
+            elif e.change is ChangeType.UNSET:
+                self.objects[e.object][e.section].pop(e.property, None)
+            elif e.change is ChangeType.DELETE:
+                self.objects.pop(e.object, None)
+
+    def extents(self) -> list[Extent]:
+        content = content_of(self.stored(GUID))
+        stored = self.stored(content_object(content)).sections.get("extents", {}) if content else {}
+        return [parse_extent(key, stored[key]) for key in sorted(stored)]
+
+    def read(self) -> bytes:
+        out = bytearray(int(self.stored(GUID).value("states", "size")))
+        for e in self.extents():
+            out[e.at : e.end] = self.blobs[e.blob][e.skip : e.skip + e.length]
+        return bytes(out)
+
+    def splice(self, pieces: list[tuple[int, bytes]], size: int, *, whole: bool) -> None:
+        """Lay pieces over the file, all of one new blob."""
+        self.numbers += 1
+        blob, ids = BlobId(f"b{self.numbers}"), ContentId(f"c{self.numbers}")
+        data, extents = b"", []
+        for at, body in pieces:
+            extents.append(Extent(at, len(body), blob, len(data)))
+            data += body
+        new = [self._blob(blob, data)] if data else []
+        begin = BeginPut(Guid(""), "f", parse_ln("/f"), Dn("/CN=joe"), {}, 2, -1, Checksums(), Ms(0), named=False)
+        request = Splice(begin, (), tuple(extents), size, whole)
+        self.apply(decide.splice(request, self._held(request), new, ids, Ms(7)))
+        self._model(pieces, size, whole=whole)
+
+    def _blob(self, blob: BlobId, data: bytes) -> NewBlob:
+        self.blobs[blob] = data
+        facts = ReplicaFacts(blob, GUID, "piece of /f", Dn("/CN=joe"), len(data), Checksums("x"), 2, Ms(7), "seal")
+        return NewBlob(facts, ())
+
+    def _held(self, request: Splice) -> Held:
+        """As the shell reads it: only the extents that meet the change."""
+        file = self.stored(GUID)
+        size, content = int(file.value("states", "size")), content_of(file)
+        span = decide.span_of(request, size)
+        there = tuple(e for e in self.extents() if e.end > span.at and e.at < span.end)
+        if decide.begins_anew(request, span):
+            there = ()
+        blobs = tuple(self.stored(f"blob:{blob}") for blob in dict.fromkeys(e.blob for e in there))
+        return Held(file, self.stored(content_object(content)), size, there, blobs)
+
+    def _model(self, pieces: list[tuple[int, bytes]], size: int, *, whole: bool) -> None:
+        if whole:
+            self.bytes = bytearray()
+        for at, body in pieces:
+            self.bytes.extend(bytes(max(0, at + len(body) - len(self.bytes))))
+            self.bytes[at : at + len(body)] = body
+        if size >= 0:
+            self.bytes = self.bytes[:size]
+            self.bytes.extend(bytes(size - len(self.bytes)))
+
+    def check(self) -> None:
+        assert self.read() == bytes(self.bytes)
+        content = content_of(self.stored(GUID))
+        obj = self.stored(content_object(content))
+        look = Snapshot([self.stored(key) for key in self.objects])
+        extents = sorted(obj.sections.get("extents", {}).items())
+        assert not list(invariants.extent_rules(look, obj.id, extents))
+        assert not list(invariants.sum_rules(obj))
+        assert not list(invariants.named_rules(look, obj.id, obj.sections.get("named", {}).items()))
+        named = set(obj.sections.get("named", {}))
+        left = {blob for key in self.objects if key.startswith("content:") and key != obj.id
+                for blob in self.objects[key]["named"]}  # fmt: skip
+        alive = {key.removeprefix("blob:") for key, found in self.objects.items() if key.startswith("blob:") and found}
+        assert alive == named | left, "a blob lives as long as something names it"
+
+
+pieces = st.lists(st.tuples(st.integers(0, MOST), st.binary(min_size=1, max_size=9)), max_size=3)
+
+
+def apart(some: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Those of some pieces that do not overlap the ones before, in order."""
+    out: list[tuple[int, bytes]] = []
+    for at, body in sorted(some):
+        if not out or at >= out[-1][0] + len(out[-1][1]):
+            out.append((at, body))
+    return out
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(pieces, st.one_of(st.just(-1), st.integers(0, MOST + 10)), st.booleans()), max_size=8))
+def test_splices_do_to_a_file_what_writes_do_to_bytes(splices: list[tuple[list[tuple[int, bytes]], int, bool]]) -> None:
+    model = Model()
+    for some, size, whole in splices:
+        laid_down = [(at, body) for at, body in apart(some) if size < 0 or at + len(body) <= size]
+        model.splice(laid_down, size, whole=whole)
+        model.check()
+
+
+@given(st.integers(0, 2**62), st.integers(1, 2**20), st.integers(0, 2**40))
+def test_an_extent_reads_as_it_was_written(at: int, length: int, skip: int) -> None:
+    extent = Extent(at, length, BlobId("b"), skip)
+    key, value = extent_record(extent)
+    assert parse_extent(key, value) == extent
+    assert len(key) == 16
+
+
+@pytest.mark.parametrize("record", [("0", "b 0 1"), (f"{4:016x}", "b 0 6"), (f"{4:016x}", "b -1 2"), ("x", "b 0 1")])
+def test_what_is_no_extent_is_not_read(record: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"extent|literal|invalid|unpack"):
+        parse_extent(*record)
+
+
+def test_an_extent_covers_several_and_splits_one() -> None:
+    a, b = BlobId("a"), BlobId("b")
+    there = (Extent(0, 4, a), Extent(4, 4, a, 10), Extent(10, 4, a, 20))
+    assert laid(there, (Extent(2, 9, b),), 14) == (Extent(0, 2, a), Extent(2, 9, b), Extent(11, 3, a, 21))
+    assert laid(there, (Extent(1, 1, b),), 3) == (Extent(0, 1, a), Extent(1, 1, b), Extent(2, 1, a, 2))
+
+
+def test_too_many_extents_are_refused_with_a_cure() -> None:
+    model = Model()
+    model.splice([(0, b"x")], -1, whole=False)
+    content = content_object(content_of(model.stored(GUID)))
+    model.objects[content]["content"]["extents"] = str(bounds.CONTENT_EXTENTS_MAX)
+    with pytest.raises(CheloniaError) as refused:
+        model.splice([(5, b"y")], -1, whole=False)
+    assert refused.value.kind is Kind.TOO_LARGE
+    assert "anew" in refused.value.cause
+
+
+# --- the Librarian --------------------------------------------------------------------------------------------------
+
+
+async def sound(b: Bench) -> Snapshot:
+    """All that is stored, in which nothing is broken."""
+    seen = await whole(b)
+    assert broken(seen) == ()
+    return seen
+
+
+async def whole(b: Bench) -> Snapshot:
+    ids = (await b.ahash.objects(LIBRARIAN)).ids
+    return Snapshot(await b.ahash.get(LIBRARIAN, ids))
+
+
+async def test_a_splice_takes_the_first_blob_over_and_lets_go_of_what_is_covered() -> None:
+    async with bench() as b:
+        file, first = await b.file("f")
+        assert await spliced(b, "f", file, 7, key="k") == file
+        stored = await b.stored(file)
+        assert "blobs" not in stored.sections
+        assert stored.sections["states"] == {"size": "14", "neededReplicas": "2"}
+        seen = await sound(b)
+        assert seen.value(ObjectId(f"blob:{first}"), "blob", "content") == content_of(stored)
+        await spliced(b, "f", file, 0)
+        await sound(b)
+        assert not (await b.stored(f"blob:{first}")).exists
+        assert "replaced" in (await b.outbox(b.shepherds[0])).values()
+
+
+async def test_extents_are_told_with_the_places_of_their_blobs() -> None:
+    async with bench() as b:
+        file = await spliced(b, "f", Guid(""), 0, 7, 20)
+        page = await b.service.extents(BARTENDER, file, 8, 21)
+        assert [(e.at, e.end) for e in page.extents] == [(7, 14), (20, 27)]
+        assert (page.size, page.until, len(page.blobs)) == (27, 21, 2)
+        assert all(set(place.locations.values()) == {"alive"} for place in page.blobs)
+        (shown,) = await b.service.get(BARTENDER, (file,))
+        assert len(shown.sections["locations"]) == 6
+        assert "content" not in shown.sections
+
+
+async def test_all_blobs_of_a_file_want_what_it_wants() -> None:
+    async with bench() as b:
+        file = await spliced(b, "f", Guid(""), 0, 7, 20)
+        await b.service.set_wanted(BARTENDER, SetWanted(file, 3))
+        seen = await sound(b)
+        assert {blob.value("blob", "wanted") for blob in seen.blobs()} == {"3"}
+        await spliced(b, "f", file, 30)
+        seen = await sound(b)
+        assert {blob.value("blob", "wanted") for blob in seen.blobs()} == {"3"}
+
+
+async def test_a_race_of_splices_leaves_one_order() -> None:
+    async with bench() as b:
+        file, _ = await b.file("f")
+        await asyncio.gather(*(spliced(b, "f", file, at) for at in (3, 5, 7, 7, 0)))
+        seen = await sound(b)
+        content = seen.objects[content_object(content_of(await b.stored(file)))]
+        assert content.value("content", "splices") == "5"
+
+
+async def test_a_piece_is_no_file_and_another_name_no_excuse() -> None:
+    async with bench() as b:
+        file, _ = await b.file("f")
+        begin, piece = await pieced(b, "f", file)
+        forged = replace(piece, begin=replace(begin, piece=False))
+        with pytest.raises(CheloniaError) as refused:
+            await b.service.commit_file(BARTENDER, forged)
+        assert refused.value.kind is Kind.BAD_REQUEST
+        lies = replace(piece, begin=replace(begin, ln=parse_ln("/g")))
+        with pytest.raises(CheloniaError) as refused:
+            await b.service.splice(BARTENDER, Splice(begin, (lies,), (Extent(0, 7, piece.begun.blob),)))
+        assert refused.value.kind is Kind.BAD_REQUEST
+        await sound(b)
+
+
+@pytest.mark.parametrize("keep_ms", [0, 3_600_000])
+def test_a_content_goes_with_its_file_page_by_page(keep_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "BLOBS_PAGE", 2)
+    monkeypatch.setattr(bounds, "DELETE_WIDE_MAX", 2)
+
+    async def scenario() -> None:
+        settings = replace(LibrarianSettings.dev(ADMIN.dn), trash_keep_ms=keep_ms)
+        async with paper(settings=settings) as p:
+            file = await spliced(p.b, "f", Guid(""), 0, 7, 14, 21, 28)
+            await p.b.service.delete(BARTENDER, Delete(file))
+            await sound(p.b)
+            await asyncio.sleep(keep_ms / 1000)
+
+            async def gone() -> bool:
+                seen = await whole(p.b)
+                assert broken(seen) == ()
+                return not [key for key in seen.objects if key.startswith(("content:", "blob:"))]
+
+            await p.until(gone, 120_000)
+            assert not (await whole(p.b)).section(PENDING_OBJECT, "due")
+
+    run_virtual(scenario())
