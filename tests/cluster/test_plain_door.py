@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cluster.harness import Cluster
-from tests.cluster.load import fetch, put
+from chelonia.core.errors import CheloniaError, Kind
+from tests.cluster.harness import Away, Cluster
+from tests.cluster.load import fetch, locations, put, until_live
 from tests.cluster.test_foreign_clients import curl
+from tests.support.polling import poll_async
 
 DATA = os.urandom(3_000_000)
 
@@ -116,3 +118,39 @@ def test_what_is_large_is_listed_page_by_page(cluster: Cluster, place: str) -> N
     assert found.body.count(b"<D:response>") == 1201
     assert cluster.request("DELETE", place).status == 204
     assert cluster.request("GET", f"{place}/").status == 404
+
+
+async def test_a_file_of_several_blobs_is_appended_to_patched_and_healed(own_cluster: Callable[..., Cluster]) -> None:
+    cluster = own_cluster(shepherds=4, restart=False)
+    url, block = f"{cluster.files_url}/log", 4096
+    data = bytearray(os.urandom(100 * block))
+
+    async def laid(at: int, body: bytes) -> int:
+        where = {"Content-Range": f"bytes {at}-{at + len(body) - 1}/*"}
+        answer = await asyncio.to_thread(cluster.request, "PUT", url, body=body, headers=where)
+        return answer.status
+
+    for n in range(100):
+        assert await laid(n * block, bytes(data[n * block : (n + 1) * block])) == (204 if n else 201)
+    data[1000:1010] = b"in between"
+    assert await laid(1000, b"in between") == 204
+    assert (await asyncio.to_thread(cluster.request, "GET", url)).body == data
+    async with cluster.client("user") as client:
+        with pytest.raises(CheloniaError) as refused:
+            await fetch(client, "/log")
+        assert refused.value.kind is Kind.NOT_SUPPORTED
+        wanted = int((await client.stat("/log"))["states"]["neededReplicas"])
+        before = await until_live(client, "/log", 3 * wanted)
+        victim = next(name for name in cluster.shepherd_names if any(at.startswith(cluster.url(name)) for at in before))
+        cluster.kill(victim)
+        assert (await asyncio.to_thread(cluster.request, "GET", url)).body == data
+        assert await laid(len(data), b"more") == 204
+
+        async def healed() -> bool:
+            places = await locations(client, "/log")
+            gone = [at for at in places if at.startswith(cluster.url(victim) + " ")]
+            return sum(state == "alive" for at, state in places.items() if at not in gone) == 3 * wanted
+
+        await poll_async(healed, 90.0, tolerate=Away, what="every blob has all its copies elsewhere")
+        assert (await asyncio.to_thread(cluster.request, "GET", url)).body == bytes(data) + b"more"
+        assert cluster.request("DELETE", url).status == 204

@@ -8,17 +8,19 @@ hold. Bodies of users are sandboxed: whatever a browser finds in them runs nowhe
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.files import Arrived, Attributes, Done, Looked, Placing, Setting, Want, Write
+from chelonia.core.files import Attributes, Done, Looked, Placing, Setting, Want, When, Write
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain import pages
-from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, look, reader, seen
-from chelonia.hosting.net.http_messages import Answer, Whole, error_answer, read_whole
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, look, reader, seen
+from chelonia.hosting.doors.plain.patches import patch
+from chelonia.hosting.doors.plain.sending import sent
+from chelonia.hosting.net.http_messages import Answer, error_answer
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
 from chelonia.wire.digests import digest_headers, parse_digests
@@ -28,10 +30,6 @@ REDIRECTED_BYTES_MIN: Final = 256 * 1024
 """A file this large is worth a second connection."""
 STAY_HERE: Final = ("curl/", "davfs2/", "cadaver/", "litmus/", "Microsoft-WebDAV", "WebDAVFS/", "gvfs/")
 """Clients (`User-Agent`) that do not follow a redirect unless told to."""
-KEPT_BYTES_MAX: Final = 64 * 1024
-"""A body up to this size is kept here, so that it can be sent to other Shepherds when the first ones fail: with all
-connections of a listener at it, 128 MiB."""
-TRIES: Final = 3
 BINARY: Final = "application/octet-stream"
 SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
                   ("X-Content-Type-Options", "nosniff"))  # fmt: skip
@@ -127,50 +125,33 @@ async def _parts(
 async def put(parts: Parts, exchange: Exchange) -> Answer:
     """Answer PUT: 201 for a new file, 204 for new bytes of one."""
     request, place = exchange.request, exchange.place
-    if exchange.header("Content-Range"):  # RFC 9110 section 14.4: a part must not be taken for the whole
-        raise CheloniaError(Kind.BAD_REQUEST, "PUT", str(place), "a part of a file cannot be PUT; send all of it")
     if request.path.endswith("/") or not place.parts:
         raise CheloniaError(Kind.NOT_A_FILE, "PUT", str(place), "a file's name has no slash at its end")
     when = when_of(request.headers)
     there = await seen(parts, exchange.call, place)
     when.require(place, there.attributes if there else None)
-    announced = parse_digests(
-        content_md5=exchange.header("Content-MD5"),
-        digest=exchange.header("Digest"),
-        repr_digest=exchange.header("Repr-Digest"),
-    )
-    copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
-    arrived = await _arrived(parts, exchange, Placing(place, request.length, announced, copies))
     mtime = exchange.header("X-OC-Mtime")
     setting = Setting(modified_ns=_mtime(mtime)) if mtime else Setting()
-    done: Done = await apply(parts, exchange.call, Write(place, arrived, setting, when=when))
+    copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
+    if exchange.header("Content-Range"):  # RFC 9110 section 14.4: a part must not be taken for the whole
+        done = await patch(parts, exchange, setting, copies)
+    else:
+        done = await _written(parts, exchange, when, setting, copies)
     etag = (("ETag", quoted(done.attributes.etag)),) if done.attributes else ()
     accepted = (("X-OC-Mtime", "accepted"),) if mtime else ()
     return Answer(201 if done.made else 204, (*etag, *accepted))
 
 
-async def _arrived(parts: Parts, exchange: Exchange, placing: Placing) -> Arrived:
-    """The body on stable storage; a small one is sent again when the first Shepherds fail."""
-    request, call = exchange.request, carrying(parts, exchange.call)
-    (placed,) = await parts.files.place(call, (placing,))
-    first = good(placed, "PUT")
-    if not 0 <= request.length <= KEPT_BYTES_MAX:
-        return await parts.bytes.put(first, request.body, request.length)
-    body = await read_whole(request, Whole(KEPT_BYTES_MAX))
-    for left in range(TRIES - 1, -1, -1):
-        try:
-            return await parts.bytes.put(first, _once(body), len(body))
-        except CheloniaError as error:
-            if not left or not error.meaning.retryable:
-                raise
-        (placed,) = await parts.files.place(call, (placing,))
-        first = good(placed, "PUT")
-    raise AssertionError("the last try returns or raises")
-
-
-async def _once(body: bytes) -> AsyncIterator[bytes]:
-    if body:
-        yield body
+async def _written(parts: Parts, exchange: Exchange, when: When, setting: Setting, copies: int) -> Done:
+    """Give the file the body for its bytes."""
+    announced = parse_digests(
+        content_md5=exchange.header("Content-MD5"),
+        digest=exchange.header("Digest"),
+        repr_digest=exchange.header("Repr-Digest"),
+    )
+    placing = Placing(exchange.place, exchange.request.length, announced, copies)
+    _, arrived = await sent(parts, exchange, placing)
+    return await apply(parts, exchange.call, Write(exchange.place, arrived, setting, when=when))
 
 
 def _mtime(text: str) -> int:

@@ -124,6 +124,41 @@ def test_ranges_come_in_the_order_asked(bench: Bench) -> None:
     assert bench.ask("GET", "/f", Range="bytes=0-0", If_Range='"other"').status == 200
 
 
+def test_a_part_is_put_over_a_file_or_appended_to_it(bench: Bench) -> None:
+    bench.ask("PUT", "/f", b"0123456789")
+    etag = bench.ask("PUT", "/f", b"XY", Content_Range="bytes 4-5/10").headers["ETag"]
+    assert bench.ask("GET", "/f").body == b"0123XY6789"
+    assert bench.ask("PUT", "/f", b"ab", Content_Range="bytes 10-11/*", If_Match=etag).status == 204
+    assert bench.ask("PUT", "/f", b"ab", Content_Range="bytes 12-13/*", If_Match=etag).status == 412
+    assert bench.ask("PUT", "/f", b"!", Content_Range="bytes 15-15/16").status == 204
+    got = bench.ask("GET", "/f")
+    assert got.body == b"0123XY6789ab\0\0\0!"
+    assert bench.ask("GET", "/f", Range="bytes=11-14").body == b"b\0\0\0"
+    assert bench.ask("GET", "/f", Range="bytes=3-4,14-15").text.count("Content-Range") == 2
+    bench.ask("COPY", "/f", Destination="https://se:1/g")
+    assert bench.ask("GET", "/g").body == got.body
+    made = bench.ask("PUT", "/new", b"end", Content_Range="bytes 5-7/8")
+    assert (made.status, bench.ask("GET", "/new").body) == (201, b"\0\0\0\0\0end")
+
+
+def test_many_appends_leave_few_blobs_and_many_extents_are_read_in_pages(bench: Bench) -> None:
+    whole = b"".join(b"line %d\n" % n for n in range(200))
+    for line in whole.splitlines(keepends=True):
+        at = len(bench.ask("GET", "/log").body) if line != b"line 0\n" else 0
+        where = f"bytes {at}-{at + len(line) - 1}/*"
+        assert bench.ask("PUT", "/log", line, Content_Range=where).status in (201, 204)
+    assert bench.ask("GET", "/log").body == whole
+    (node,) = [n for n in bench.files.nodes.values() if n.extents is not None]
+    assert len(node.extents or ()) == 1
+    for at in range(0, 200, 2):
+        assert bench.ask("PUT", "/log", b"#", Content_Range=f"bytes {at}-{at}/*").status == 204
+    assert len(node.extents or ()) == 200
+    assert bench.ask("GET", "/log").body == bytes(b if n % 2 or n >= 200 else 35 for n, b in enumerate(whole))
+    assert bench.ask("GET", "/log", Range="bytes=150-160").body == bytes(
+        b if n % 2 else 35 for n, b in enumerate(whole)
+    )[150:161]  # fmt: skip
+
+
 def test_conditions(bench: Bench) -> None:
     etag = bench.ask("PUT", "/f", b"1").headers["ETag"]
     assert bench.ask("GET", "/f", If_None_Match=etag).status == 304
@@ -155,6 +190,10 @@ def test_large_files_go_straight_to_who_shows_a_certificate_and_follows(bench: B
 def test_what_cannot_be_put(bench: Bench) -> None:
     bench.ask("MKCOL", "/d")
     assert bench.ask("PUT", "/f", b"x", Content_Range="bytes 0-0/2").status == 400
+    assert bench.ask("PUT", "/f", b"x", Content_Range="bytes 0-1/2").status == 400
+    assert bench.ask("PUT", "/f", b"x", Content_Range="bytes */2").status == 400
+    assert bench.ask("PUT", "/f", b"x", Content_Range="lines 0-0/*").status == 416
+    assert bench.ask("PUT", "/f", b"x", Content_Range=f"bytes {2**63}-{2**63}/*").status == 400
     assert bench.ask("PUT", "/f/", b"x").status == 409
     assert bench.ask("PUT", "/d", b"x").status == 409
     assert bench.ask("PUT", "/no/f", b"x").status == 409

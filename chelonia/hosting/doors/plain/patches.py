@@ -1,0 +1,85 @@
+"""PUT with `Content-Range`: bytes laid over a part of a file, or appended to it (RFC 9110, section 14.5).
+
+Decides where the piece begins: a small tail of the file is written anew with what is appended to it, so that many small
+appends do not leave as many blobs. Never takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.extents import Extent
+from chelonia.core.files import Arrived, Content, Done, Look, Placed, Placing, Setting, Want, When, Write
+from chelonia.core.replicas import Checksums
+from chelonia.core.shepherd import ByteRange
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, reader, seen
+from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, TRIES, kept_sent, sent
+from chelonia.hosting.net.http_messages import Whole, read_whole
+from chelonia.wire.conditions import when_of
+from chelonia.wire.digests import parse_digests
+from chelonia.wire.ranges import ContentRange, parse_content_range
+
+TAIL_BYTES_MAX: Final = 256 * 1024
+"""A last extent shorter than this is written anew with what is appended."""
+
+
+async def patch(parts: Parts, exchange: Exchange, setting: Setting, copies: int) -> Done:
+    """Lay the body over the file. Raises: BAD_RANGE, BAD_REQUEST when it is not as long as its range says."""
+    request = exchange.request
+    span = parse_content_range(exchange.header("Content-Range"))
+    if span.length != request.length:
+        cause = f"the body has {request.length} bytes, its range {span.length}; say how long it is, and rightly"
+        raise CheloniaError(Kind.BAD_REQUEST, "PUT", str(exchange.place), cause)
+    announced = parse_digests(content_md5=exchange.header("Content-MD5"), digest="", repr_digest="")
+    placing = Placing(exchange.place, span.length, announced, copies, piece=True)
+    if span.length > KEPT_BYTES_MAX:
+        when, _ = await _still(parts, exchange, span)
+        content = _content(await sent(parts, exchange, placing), span.offset, span.length)
+        return await apply(parts, exchange.call, Write(exchange.place, content, setting, when=when))
+    body = await read_whole(request, Whole(KEPT_BYTES_MAX))
+    for left in range(TRIES, -1, -1):
+        when, size = await _still(parts, exchange, span)
+        tail, version = await _tail(parts, exchange, size) if 0 < size == span.offset else (b"", -1)
+        whole = tail + body
+        if tail:
+            placing, when = replace(placing, size=len(whole), checksums=Checksums()), replace(when, version=version)
+        content = _content(await kept_sent(parts, exchange, placing, whole), span.offset - len(tail), len(whole))
+        try:
+            return await apply(parts, exchange.call, Write(exchange.place, content, setting, when=when))
+        except CheloniaError as error:
+            if error.kind is not Kind.PRECONDITION or not tail or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+async def _still(parts: Parts, exchange: Exchange, span: ContentRange) -> tuple[When, int]:
+    """What must hold of the file, and holds now; its size. Raises: PRECONDITION; BAD_REQUEST when the file would have
+    another size than the range says."""
+    when = when_of(exchange.request.headers)
+    there = await seen(parts, exchange.call, exchange.place)
+    when.require(exchange.place, there.attributes if there else None)
+    size = there.attributes.size if there else 0
+    after = max(size, span.offset + span.length)
+    if span.total not in (-1, after):
+        cause = f"with it the file would have {after} bytes, not {span.total}; look at it again, or say *"
+        raise CheloniaError(Kind.BAD_REQUEST, "PUT", str(exchange.place), cause)
+    return when, size
+
+
+async def _tail(parts: Parts, exchange: Exchange, size: int) -> tuple[bytes, int]:
+    """The last extent of a file of `size` bytes, when it is short, and the file's version."""
+    place, call = exchange.place, carrying(parts, exchange.call)
+    (answer,) = await parts.files.look(call, (Look(place, Want.SOURCES | Want.EXTENTS, ByteRange(size - 1, 1)),))
+    there = good(answer, "PUT")
+    last = there.extents[-1] if there.extents else None
+    if last is None or not last.end == size == there.attributes.size or last.length >= TAIL_BYTES_MAX:
+        return b"", -1
+    chunks = [chunk async for chunk in reader(parts, exchange.call, place).get(there, ByteRange(last.at, last.length))]
+    return b"".join(chunks), there.attributes.version
+
+
+def _content(piece: tuple[Placed, Arrived], at: int, length: int) -> Content:
+    placed, arrived = piece
+    return Content((Extent(at, length, placed.blob),), (arrived,))

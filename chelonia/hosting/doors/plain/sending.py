@@ -1,0 +1,43 @@
+"""Bodies on their way to Shepherds: kept here while they are small, so that others can be tried."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from chelonia.core.errors import CheloniaError
+from chelonia.core.files import Arrived, Placed, Placing
+from chelonia.hosting.doors.plain.parts import Exchange, Parts, carrying, good
+from chelonia.hosting.net.http_messages import Whole, read_whole
+
+KEPT_BYTES_MAX: Final = 1024 * 1024
+"""A body up to this size is kept here, so that it can be sent to other Shepherds when the first ones fail."""
+TRIES: Final = 3
+
+
+async def sent(parts: Parts, exchange: Exchange, placing: Placing) -> tuple[Placed, Arrived]:
+    """The request's body on stable storage."""
+    request = exchange.request
+    if 0 <= request.length <= KEPT_BYTES_MAX:
+        return await kept_sent(parts, exchange, placing, await read_whole(request, Whole(KEPT_BYTES_MAX)))
+    (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
+    first = good(placed, "PUT")
+    return first, await parts.bytes.put(first, request.body, request.length)
+
+
+async def kept_sent(parts: Parts, exchange: Exchange, placing: Placing, body: bytes) -> tuple[Placed, Arrived]:
+    """A small body on stable storage, sent again when the first Shepherds fail."""
+    for left in range(TRIES - 1, -1, -1):
+        (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
+        first = good(placed, "PUT")
+        try:
+            return first, await parts.bytes.put(first, _once(body), len(body))
+        except CheloniaError as error:
+            if not left or not error.meaning.retryable:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    if body:
+        yield body
