@@ -6,7 +6,7 @@ Invariants: the extents of a content are ordered, do not overlap, and end at or 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -34,6 +34,26 @@ class Extent:
         first, last = max(at, self.at), min(end, self.end)
         assert first < last, "the part of an extent has bytes"
         return replace(self, at=first, length=last - first, skip=self.skip + first - self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one blob is, as readers see it: location -> state."""
+
+    blob: BlobId
+    locations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentPage:
+    """The extents of a file in a span and their blobs. `until`: they are told up to this offset. `etag`: of the file
+    that was read; "" of a file of one blob or none, which has no extents."""
+
+    etag: str
+    size: int
+    until: int
+    extents: tuple[Extent, ...]
+    blobs: tuple[Placement, ...]
 
 
 def check_extents(extents: Sequence[Extent], size: int) -> None:

@@ -18,7 +18,7 @@ from msgspec import Meta
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.drills import DrillOrder, DrillStatus
-from chelonia.core.extents import Extent
+from chelonia.core.extents import Extent, ExtentPage
 from chelonia.core.healing import ForgetPage, HealOrder, HealStatus, Word
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ObjectId, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Sections, StoredObject, Triple
@@ -259,26 +259,6 @@ class Splice:
     extents: tuple[Extent, ...]
     size: int = -1
     whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where one blob is, as readers see it: location -> state."""
-
-    blob: BlobId
-    locations: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ExtentPage:
-    """The extents of a file in a span and their blobs. `until`: they are told up to this offset. `etag`: of the file
-    that was read; "" of a file of one blob or none, which has no extents."""
-
-    etag: str
-    size: int
-    until: int
-    extents: tuple[Extent, ...]
-    blobs: tuple[Placement, ...]
 
 
 @dataclass(frozen=True, slots=True)
