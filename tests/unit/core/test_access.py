@@ -17,7 +17,8 @@ EXPECTED: dict[str, dict[str, set[Role]]] = {
     },
     "librarian": {
         "new": {B}, "get": {B, A}, "traverseLN": {B, A}, "modifyMetadata": {B}, "remove": {B}, "report": {S},
-        "makeEntry": {B}, "beginPut": {B}, "commitPut": {S}, "commitFile": {B}, "splice": {B}, "extents": {B, A}, "unlink": {B}, "delete": {B},
+        "makeEntry": {B}, "beginPut": {B}, "commitPut": {S}, "commitFile": {B},
+        "splice": {B}, "extents": {B, A}, "unlink": {B}, "delete": {B},
         "undelete": {B}, "trash": {B, A}, "rebuild": {A},
         "unmake": {B}, "move": {B}, "setWanted": {B}, "changeEntry": {B}, "entries": {B, A}, "recall": {B},
         "hearing": {L, A}, "consider": {L, A}, "inventory": {S, A}, "nodes": {B, L, A}, "services": {B, L, S, A},

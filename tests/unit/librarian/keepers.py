@@ -13,8 +13,9 @@ from chelonia.ahash.store.store_memory import MemoryStore
 from chelonia.core.ahash import AHash, Position
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.extents import Extent
 from chelonia.core.ids import ROOT, BlobId, Guid, ReferenceId, ServiceId
-from chelonia.core.librarian import BeginPut, CommitFile
+from chelonia.core.librarian import BeginPut, CommitFile, Splice
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.shepherd import (
@@ -169,6 +170,18 @@ class Keepers:
 
     async def upload(self, ln: str, data: bytes = b"1234567", copies: int = 2, **facts: object) -> tuple[Guid, BlobId]:
         """A file at a Logical Name, bytes first; its parent is there."""
+        done = await self.bench.service.commit_file(BARTENDER, await self.arrived(ln, data, copies, **facts))
+        return done.guid, done.blob
+
+    async def splice(self, ln: str, file: Guid, at: int, data: bytes) -> BlobId:
+        """Bytes laid over a file."""
+        piece = await self.arrived(ln, data, piece=True, replaces=file)
+        blob = piece.begun.blob
+        await self.bench.service.splice(BARTENDER, Splice(piece.begin, (piece,), (Extent(at, len(data), blob),)))
+        return blob
+
+    async def arrived(self, ln: str, data: bytes, copies: int = 2, **facts: object) -> CommitFile:
+        """An upload whose bytes have arrived."""
         name = parse_ln(ln)
         parent = await self.parent(name)
         begin = BeginPut(
@@ -177,16 +190,15 @@ class Keepers:
         begin = replace(begin, **facts)  # type: ignore[arg-type]
         begun = await self.bench.service.begin_put(BARTENDER, begin)
         sealed = ReplicaFacts(
-            begun.blob, begin.replaces or begun.guid, str(name), begin.owner, len(data), checksums(data), begin.wanted,
-            self.clock.now_ms(), begun.seal,
+            begun.blob, begin.replaces or begun.guid, begin.recorded, begin.owner, len(data), checksums(data),
+            begin.wanted, self.clock.now_ms(), begun.seal,
         )  # fmt: skip
         receipts = []
         for shepherd in list(self.shepherds)[:copies]:
             turl = f"{shepherd} {self.ids.uuid()}"
             self.turls[turl] = sealed
             receipts += await self.put(turl, data)
-        done = await self.bench.service.commit_file(BARTENDER, CommitFile(begin, begun, tuple(receipts)))
-        return done.guid, done.blob
+        return CommitFile(begin, begun, tuple(receipts))
 
     async def parent(self, name: LogicalName) -> Guid:
         [walk] = await self.bench.service.traverse(BARTENDER, (name.parent,))

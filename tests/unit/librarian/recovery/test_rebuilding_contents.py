@@ -1,0 +1,80 @@
+"""Files of several blobs in snapshots and rebuilds: from a snapshot as they were, without one no byte is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chelonia.core.ids import Guid, ObjectId, content_object
+from chelonia.core.metadata import StoredObject
+from chelonia.librarian.metadata.contents import content_of
+from chelonia.librarian.recovery import snapshots
+from tests.sim.virtual_loop import run_virtual
+from tests.support.librarian import BARTENDER
+from tests.unit.librarian.keepers import Keepers, keepers
+from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot, rebuilt
+from tests.unit.librarian.recovery.test_snapshots import times
+
+
+async def content(k: Keepers, file: Guid) -> StoredObject:
+    """The content of a file."""
+    return await k.bench.stored(content_object(content_of(await k.bench.stored(file))))
+
+
+def test_a_file_of_several_blobs_comes_back_as_the_snapshot_knew_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "PAGE", 3)
+
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            file, _ = await k.upload("/f", b"0123456789")
+            for at in (10, 15, 20, 25, 3):
+                await k.splice("/f", file, at, b"abcde")
+            await times(k, 1)
+            await next_snapshot(k)
+            before, whole = await k.bench.stored(file), await content(k, file)
+            assert len(whole.sections["extents"]) == 7
+        async with rebuilt(k) as (k, _):
+            assert (await k.bench.stored(file)).sections == before.sections
+            assert (await content(k, file)).sections == whole.sections
+            page = await k.bench.service.extents(BARTENDER, file, 0, 100)
+            assert all("alive" in place.locations.values() for place in page.blobs)
+            assert set(await k.paths()) == {"/f"}
+
+    run_virtual(scenario())
+
+
+def test_what_was_laid_over_a_file_since_the_snapshot_is_sheltered_and_never_taken_for_the_file() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            file, _ = await k.upload("/f", b"0123456789")
+            spliced, _ = await k.upload("/g", b"0123456789")
+            await k.splice("/g", spliced, 10, b"known")
+            await times(k, 1)
+            await next_snapshot(k)
+            await asyncio.sleep(1)
+            since = [await k.splice("/f", file, 10, b"late"), await k.splice("/g", spliced, 15, b"late")]
+            since.append((await k.upload("/g", b"whole", replaces=spliced))[1])
+        async with rebuilt(k) as (k, _):
+            assert (await k.bench.stored(file)).value("states", "size") == "10"
+            assert (await k.bench.stored(spliced)).value("states", "size") == "15"
+            assert set(await k.paths()) == {"/f", "/g", "/lost+found", *(f"/lost+found/{blob}" for blob in since)}
+
+    run_virtual(scenario())
+
+
+def test_without_a_snapshot_every_piece_is_in_lost_and_found() -> None:
+    async def scenario() -> None:
+        k = keepers()
+        async with k.running(BEFORE):
+            file, first = await k.upload("/f", b"0123456789")
+            pieces = [await k.splice("/f", file, at, b"abcde") for at in (10, 15)]
+        async with rebuilt(k) as (k, _):
+            paths = await k.paths()
+            assert set(paths) == {"/f", "/lost+found", *(f"/lost+found/{blob}" for blob in pieces)}
+            stored = await k.bench.stored(ObjectId(paths["/f"]))
+            assert set(stored.sections["blobs"].values()) == {first}
+
+    run_virtual(scenario())
