@@ -279,3 +279,8 @@ def test_a_content_goes_with_its_file_page_by_page(keep_ms: int, monkeypatch: py
             assert not (await whole(p.b)).section(PENDING_OBJECT, "due")
 
     run_virtual(scenario())
+
+
+def test_extents_are_stored_as_documented() -> None:
+    """The golden record of docs/formats/metadata.md."""
+    assert extent_record(Extent(10, 5, BlobId("b"), 3)) == ("000000000000000e", "b 3 5")
