@@ -18,6 +18,7 @@ from chelonia.core.ids import (
     ROOT,
     TRASH_OBJECT,
     TREE_OBJECT,
+    BlobId,
     Guid,
     Ms,
     ObjectId,
