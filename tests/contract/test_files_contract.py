@@ -48,8 +48,10 @@ from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import Answer
 from chelonia.hosting.net.rpc_client import Link, open_link, remote_files
 from chelonia.hosting.net.tls import ClientCertificate
+from chelonia.librarian.recovery.invariants import Snapshot, broken
 from chelonia.wire import receipts
 from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
 from tests.support.files import MemoryFiles
 from tests.unit.bartender.stage import EVE, JOE, NOBODY, Stage
 from tests.unit.hosting.grid import Grid
@@ -96,6 +98,8 @@ async def on_service(test: Callable[[World], Awaitable[None]]) -> None:
     await stage.add_shepherds("s1", "s2", "s3")
     try:
         await test(ServiceWorld(stage))
+        ids = (await stage.ahash.objects(LIBRARIAN)).ids
+        assert broken(Snapshot(await stage.ahash.get(LIBRARIAN, ids))) == ()
     finally:
         await stage.ahash.close()
 
@@ -788,6 +792,8 @@ def test_content_that_is_none_is_refused_and_changes_nothing(play: Play) -> None
         await refused(Content((Extent(0, 6, BlobId("00000000-0000-4000-8000-00000000abcd")),)))
         await refused(Content(tuple(Extent(n, 1, blob) for n in range(10_001)), own), Kind.TOO_LARGE)
         await done(world, Write(at("/f"), Content((Extent(0, 6, blob),), own)))
+        before = (await there(world, "/f")).attributes
+        await refused(Content((Extent(9, 6, blob),), own))  # a piece is laid down once
 
     play(scenario)
 

@@ -73,6 +73,7 @@ class MemoryFiles:
         self.nodes: dict[Guid, Node] = {ROOT: Node(Attributes(ROOT, TYPE_COLLECTION, 1, owner))}
         self._placed: dict[str, tuple[Placing, Dn]] = {}
         self._bytes: dict[str, bytes] = {}
+        self._used: set[str] = set()
 
     def arrive(self, placed: Placed, data: bytes) -> Arrived:
         """Keep these bytes for the upload."""
@@ -200,6 +201,8 @@ class MemoryFiles:
         if len(content.blobs) > bounds.SPLICE_BLOBS_MAX:
             raise CheloniaError(Kind.TOO_LARGE)
         asks = [self._arrived(call, change, each, piece=True) for each in content.blobs]
+        if any(each.put in self._used for each in content.blobs):
+            raise CheloniaError(Kind.BAD_REQUEST)
         sizes = {each.put: len(self._bytes[each.put]) for each in content.blobs}
         fits = all(each.skip + each.length <= sizes.get(each.blob, -1) for each in content.extents)
         if not fits or {each.blob for each in content.extents} != set(sizes):
@@ -239,6 +242,7 @@ class MemoryFiles:
             blob = BlobId(node.attributes.etag)
             self._bytes[blob] = node.data
             old = (Extent(0, len(node.data), blob),) if node.data else ()
+        self._used |= {each.put for each in content.blobs}
         after = content.size if content.size >= 0 else max([size, *(each.end for each in content.extents)])
         node.extents, node.data = laid(old, content.extents, after), b""
         if len(node.extents) > bounds.CONTENT_EXTENTS_MAX:

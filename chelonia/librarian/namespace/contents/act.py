@@ -50,8 +50,9 @@ class Contents:
         async def build() -> Draft:
             pieces = [blob_object(piece.begun.blob) for piece in request.pieces]
             for found in await self._records.get(call, pieces, (Needed("blob"),)):
-                if found.exists:  # a repeat without a request key
-                    return Draft((), memo=found.value("blob", "file"))
+                if found.exists:  # a repeat under its request key is answered as the first time all the same
+                    cause = "this piece is part of a file already; place the bytes anew"
+                    raise CheloniaError(Kind.BAD_REQUEST, "splice", str(begin.ln), cause)
             if not begin.replaces:
                 slot = await self._names.slot(call, begin.parent, begin.name)
                 new = self._new(request, guid, begin.wanted)

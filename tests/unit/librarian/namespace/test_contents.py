@@ -14,8 +14,8 @@ from chelonia.core import bounds
 from chelonia.core.ahash import ChangeType, Element
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent, laid
-from chelonia.core.ids import PENDING_OBJECT, BlobId, ContentId, Dn, Guid, Ms, ObjectId, content_object
-from chelonia.core.librarian import BeginPut, Delete, SetWanted, Splice
+from chelonia.core.ids import PENDING_OBJECT, ROOT, BlobId, ContentId, Dn, Guid, Ms, ObjectId, content_object
+from chelonia.core.librarian import BeginPut, Delete, SetWanted, Splice, Undelete
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums, ReplicaFacts
@@ -28,7 +28,7 @@ from chelonia.librarian.recovery.invariants import Snapshot, broken
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
-from tests.support.librarian import ADMIN, BARTENDER, Bench, bench, pieced, spliced
+from tests.support.librarian import ADMIN, BARTENDER, HOUR, Bench, bench, pieced, spliced
 from tests.support.paper import paper
 
 GUID = Guid("00000000-0000-4000-8000-00000000000f")
@@ -231,6 +231,20 @@ async def test_all_blobs_of_a_file_want_what_it_wants() -> None:
         await spliced(b, "f", file, 30)
         seen = await sound(b)
         assert {blob.value("blob", "wanted") for blob in seen.blobs()} == {"3"}
+
+
+async def test_a_deleted_file_of_several_blobs_comes_back_whole() -> None:
+    async with bench(settings=replace(LibrarianSettings.dev(ADMIN.dn), trash_keep_ms=HOUR)) as b:
+        file = await spliced(b, "f", Guid(""), 0, 7, 20)
+        before = await b.service.extents(BARTENDER, file, 0, 30)
+        await b.service.delete(BARTENDER, Delete(file))
+        await sound(b)
+        with pytest.raises(CheloniaError) as refused:
+            await b.service.extents(BARTENDER, file, 0, 30)
+        assert refused.value.kind is Kind.NOT_FOUND
+        await b.service.undelete(BARTENDER, Undelete(file, ROOT, "again"))
+        await sound(b)
+        assert await b.service.extents(BARTENDER, file, 0, 30) == before
 
 
 async def test_a_race_of_splices_leaves_one_order() -> None:
