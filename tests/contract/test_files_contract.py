@@ -729,6 +729,9 @@ def test_a_span_tells_only_what_meets_it(play: Play) -> None:
         (seen,) = await world.files.look(JOE, (Look(at("/f"), Want.EXTENTS, ByteRange(4, 1)),))
         assert isinstance(seen, Looked)
         assert ([e.at for e in seen.extents], seen.told, seen.blobs) == ([3], 5, {})
+        (beyond,) = await world.files.look(JOE, (Look(at("/f"), Want.EXTENTS, ByteRange(2**70, 2**70)),))
+        assert isinstance(beyond, Looked)
+        assert (beyond.extents, beyond.told) == ((), 9)
         (bad,) = await world.files.look(JOE, (Look(at("/f"), Want.EXTENTS, ByteRange(-4, 1)),))
         assert isinstance(bad, Failure)
         assert bad.kind is Kind.BAD_REQUEST

@@ -96,7 +96,8 @@ async def _spanned(ports: Ports, turn: Turn, ask: Look, seen: Looked) -> Looked:
     span, known = ask.span or ByteRange(0, seen.attributes.size), seen.attributes
     if span.offset < 0 or span.length < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=f"{span} has no negative numbers")
-    page = await ports.librarian.extents(turn.service.strongly(), known.guid, span.offset, span.offset + span.length)
+    at, end = (min(offset, known.size) for offset in (span.offset, span.offset + span.length))
+    page = await ports.librarian.extents(turn.service.strongly(), known.guid, at, end)
     if page.etag != known.etag:
         raise CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="it has just changed; look at it again")
     sources = []
