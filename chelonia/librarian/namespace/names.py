@@ -19,6 +19,7 @@ from chelonia.core.ids import (
     TRASH_OBJECT,
     TREE_OBJECT,
     BlobId,
+    ContentId,
     Guid,
     Ms,
     ObjectId,
@@ -372,14 +373,18 @@ class Names:
 
         await self._records.apply(call, build)
 
-    async def set_wanted(self, call: Call, request: SetWanted) -> None:
-        """Change how many replicas a file wants."""
+    async def set_wanted(self, call: Call, request: SetWanted) -> ContentId:
+        """Change how many replicas a file wants. Returns: the content whose blobs are still to be told."""
+        content, needed = ContentId(""), (Needed("entry"), Needed("blobs"), Needed("content"))
 
         async def build() -> Draft:
-            file = await self._records.one(call, entry_id(request.guid), (Needed("entry"), Needed("blobs")))
+            nonlocal content
+            file = await self._records.one(call, entry_id(request.guid), needed)
+            content = content_of(file)
             return Draft(tree.set_wanted(request, file, await self.blobs(call, file)), memo=request.guid)
 
         await self._records.apply(call, build)
+        return content
 
     async def modify(self, call: Call, request: ModifyRequest) -> ModifyOutcome:
         """Change one property of one entry."""

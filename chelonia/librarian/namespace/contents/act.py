@@ -140,10 +140,8 @@ class Contents:
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
         """Change how many copies a file wants, and its blobs: those of a content page by page. What a crash leaves out
         of them shows in fsck, which mends it."""
-        await self._names.set_wanted(call, request)
-        file = await self._records.one(call, entry_id(request.guid), (Needed("content"),))
-        content, wanted = content_of(file), str(request.wanted)
-        still = check(file.id, is_("states", "neededReplicas", wanted), is_("content", "id", content))
+        content, wanted = await self._names.set_wanted(call, request), str(request.wanted)
+        still = check(entry_id(request.guid), is_("states", "neededReplicas", wanted), is_("content", "id", content))
         after, more = "", bool(content)
         while more:
             page = await self._records.scan(call, content_object(content), "named", after, bounds.PAGE_ENTRIES_MAX)
