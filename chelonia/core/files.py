@@ -291,7 +291,19 @@ class Write:
     """
 
     place: LogicalName
-    content: Arrived | Content
+    content: Arrived
+    setting: Setting = LEAVE
+    user: UserValues | None = None
+    parents: bool = False
+    when: When = ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """Lay extents over a file, or make one of them; all else as in `Write`."""
+
+    place: LogicalName
+    content: Content
     setting: Setting = LEAVE
     user: UserValues | None = None
     parents: bool = False
@@ -350,7 +362,7 @@ class Remove:
     when: When = ANY
 
 
-Change = Make | Write | Set | Move | Remove
+Change = Make | Write | Splice | Set | Move | Remove
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from chelonia.core.files import (
     Removing,
     Set,
     Setting,
+    Splice,
     Want,
     When,
     Write,
@@ -636,7 +637,7 @@ async def lay(world: World, name: str, *pieces: Laid, **more: object) -> Done | 
     extents = tuple(Extent(offset, length, placed.blob) for offset, length, (placed, _) in arrived)
     content = {key: more.pop(key) for key in ("size", "whole") if key in more}
     laid = Content(extents, tuple(a for *_, (_, a) in arrived), **content)  # type: ignore[arg-type]
-    return await applied(world, Write(at(name), laid, **more))  # type: ignore[arg-type]
+    return await applied(world, Splice(at(name), laid, **more))  # type: ignore[arg-type]
 
 
 async def shape(world: World, name: str) -> list[tuple[int, int, int]]:
@@ -717,7 +718,7 @@ def test_one_blob_may_serve_several_extents(play: Play) -> None:
         await write(world, "/f", b"0123456789")
         placed, arrived = await piece(world, "/f", b"abcdef")
         extents = (Extent(1, 2, placed.blob, 3), Extent(5, 1, placed.blob, 0))
-        await done(world, Write(at("/f"), Content(extents, (arrived,))))
+        await done(world, Splice(at("/f"), Content(extents, (arrived,))))
         assert await shape(world, "/f") == [(0, 1, 0), (1, 2, 3), (3, 2, 3), (5, 1, 0), (6, 4, 6)]
 
     play(scenario)
@@ -729,7 +730,7 @@ def test_a_span_tells_only_what_meets_it(play: Play) -> None:
         (seen,) = await world.files.look(JOE, (Look(at("/f"), Want.EXTENTS, ByteRange(4, 1)),))
         assert isinstance(seen, Looked)
         assert ([e.at for e in seen.extents], seen.told, seen.blobs) == ([3], 5, {})
-        (beyond,) = await world.files.look(JOE, (Look(at("/f"), Want.EXTENTS, ByteRange(2**70, 2**70)),))
+        (beyond,) = await world.files.look(JOE, (Look(at("/f"), Want.EXTENTS, ByteRange(2**62, 2**62)),))
         assert isinstance(beyond, Looked)
         assert (beyond.extents, beyond.told) == ((), 9)
         (bad,) = await world.files.look(JOE, (Look(at("/f"), Want.EXTENTS, ByteRange(-4, 1)),))
@@ -775,7 +776,7 @@ def test_content_that_is_none_is_refused_and_changes_nothing(play: Play) -> None
         before = (await there(world, "/f")).attributes
 
         async def refused(content: Content, kind: Kind = Kind.BAD_REQUEST) -> None:
-            assert await applied(world, Write(at("/f"), content)) is kind, content
+            assert await applied(world, Splice(at("/f"), content)) is kind, content
             assert (await there(world, "/f")).attributes == before
 
         placed, arrived = await piece(world, "/f", b"abcdef")
@@ -794,7 +795,7 @@ def test_content_that_is_none_is_refused_and_changes_nothing(play: Play) -> None
         await refused(Content((), own))
         await refused(Content((Extent(0, 6, BlobId("00000000-0000-4000-8000-00000000abcd")),)))
         await refused(Content(tuple(Extent(n, 1, blob) for n in range(10_001)), own), Kind.TOO_LARGE)
-        await done(world, Write(at("/f"), Content((Extent(0, 6, blob),), own)))
+        await done(world, Splice(at("/f"), Content((Extent(0, 6, blob),), own)))
         before = (await there(world, "/f")).attributes
         await refused(Content((Extent(9, 6, blob),), own))  # a piece is laid down once
 
@@ -808,16 +809,17 @@ def test_pieces_of_others_for_others_and_wholes_are_no_content(play: Play) -> No
         before = (await there(world, "/f")).attributes
         placed, arrived = await piece(world, "/f", b"evil", EVE)
         stolen = Content((Extent(0, 4, placed.blob),), (arrived,))
-        assert await applied(world, Write(at("/f"), stolen)) is Kind.BAD_TICKET
+        assert await applied(world, Splice(at("/f"), stolen)) is Kind.BAD_TICKET
         placed, arrived = await piece(world, "/g", b"else")
         assert (
-            await applied(world, Write(at("/f"), Content((Extent(0, 4, placed.blob),), (arrived,)))) is Kind.BAD_REQUEST
+            await applied(world, Splice(at("/f"), Content((Extent(0, 4, placed.blob),), (arrived,))))
+            is Kind.BAD_REQUEST
         )
         assert await applied(world, Write(at("/g"), arrived)) is Kind.BAD_REQUEST
         (whole,) = await world.files.place(JOE, (Placing(at("/f"), 4, wanted=2),))
         assert isinstance(whole, Placed)
         content = Content((Extent(0, 4, whole.blob),), (await world.arrive(whole, b"whol"),))
-        assert await applied(world, Write(at("/f"), content)) is Kind.BAD_REQUEST
+        assert await applied(world, Splice(at("/f"), content)) is Kind.BAD_REQUEST
         assert (await there(world, "/f")).attributes == before
 
     play(scenario)

@@ -35,6 +35,7 @@ from chelonia.core.files import (
     Removing,
     Set,
     Setting,
+    Splice,
     Want,
     Write,
 )
@@ -168,7 +169,7 @@ class MemoryFiles:
         match change:
             case Make():
                 return self._make(call, change)
-            case Write():
+            case Write() | Splice():
                 return self._write(call, change)
             case Set():
                 return self._set(call, change)
@@ -188,7 +189,7 @@ class MemoryFiles:
         parent.inside[check_name(change.place.name)] = node.attributes.guid
         return Done(self._described(node), made=True)
 
-    def _arrived(self, call: Call, change: Write, arrived: Arrived, *, piece: bool) -> Placing:
+    def _arrived(self, call: Call, change: Write | Splice, arrived: Arrived, *, piece: bool) -> Placing:
         ask, owner = self._placed.get(arrived.put, (None, Dn("")))
         if ask is None or owner != call.dn:
             raise CheloniaError(Kind.BAD_TICKET)
@@ -196,7 +197,7 @@ class MemoryFiles:
             raise CheloniaError(Kind.BAD_REQUEST)
         return ask
 
-    def _pieces(self, call: Call, change: Write, content: Content) -> Placing:
+    def _pieces(self, call: Call, change: Write | Splice, content: Content) -> Placing:
         check_extents(content.extents, content.size)
         if len(content.blobs) > bounds.SPLICE_BLOBS_MAX:
             raise CheloniaError(Kind.TOO_LARGE)
@@ -209,7 +210,7 @@ class MemoryFiles:
             raise CheloniaError(Kind.BAD_REQUEST)
         return max(asks, key=lambda ask: ask.wanted, default=Placing(change.place, -1))
 
-    def _write(self, call: Call, change: Write) -> Done:
+    def _write(self, call: Call, change: Write | Splice) -> Done:
         content = change.content
         if isinstance(content, Content):
             ask = self._pieces(call, change, content)

@@ -29,6 +29,7 @@ from chelonia.core.files import (
     Placing,
     Remove,
     Set,
+    Splice,
     Write,
 )
 from chelonia.core.names import LogicalName, check_ln
@@ -78,6 +79,8 @@ class FilesService:
                 return await changing.make(self._ports, turn, change)
             case Write():
                 return await writing.write(self._ports, turn, change)
+            case Splice():
+                return await writing.splice(self._ports, turn, change)
             case Set():
                 return await changing.set_attributes(self._ports, turn, change)
             case Move():

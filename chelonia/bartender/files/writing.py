@@ -19,9 +19,10 @@ from chelonia.bartender.transfers import checked_receipts, file_checksum, holder
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import check_extents
-from chelonia.core.files import Arrived, Content, Done, Placed, Placing, Write
+from chelonia.core.files import Arrived, Done, Placed, Placing, Splice, Write
 from chelonia.core.ids import Guid, Ms
-from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, BeginPut, CommitFile, Expect, Splice
+from chelonia.core.librarian import TYPE_COLLECTION, TYPE_FILE, BeginPut, CommitFile, Expect
+from chelonia.core.librarian import Splice as SpliceOrder
 from chelonia.core.metadata import Sections, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.policy import Action
@@ -66,10 +67,7 @@ async def place(ports: Ports, turn: Turn, ask: Placing) -> Placed:
 
 async def write(ports: Ports, turn: Turn, change: Write) -> Done:
     """Give durable bytes their name, if the caller still may and what he rests on still holds."""
-    content = change.content
-    if isinstance(content, Content):
-        return await _splice(ports, turn, change, content)
-    token, held = _arrived(ports, turn, change, content, piece=False)
+    token, held = _arrived(ports, turn, change, change.content, piece=False)
     begin = token.begin
     ready, there = await _ready(ports, turn, change, begin)
     facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
@@ -79,8 +77,9 @@ async def write(ports: Ports, turn: Turn, change: Write) -> Done:
     return Done(made=there is None)
 
 
-async def _splice(ports: Ports, turn: Turn, change: Write, content: Content) -> Done:
-    """Lay extents over a file, or make one of them."""
+async def splice(ports: Ports, turn: Turn, change: Splice) -> Done:
+    """Lay extents over a file, or make one of them, if the caller may and what he rests on holds."""
+    content = change.content
     check_extents(content.extents, content.size)
     if len(content.blobs) > bounds.SPLICE_BLOBS_MAX:
         cause = f"at most {bounds.SPLICE_BLOBS_MAX} blobs in one change; write in several"
@@ -93,12 +92,12 @@ async def _splice(ports: Ports, turn: Turn, change: Write, content: Content) -> 
     )
     ready, there = await _ready(ports, turn, change, begin)
     pieces = tuple(CommitFile(token.begin, token.begun, held) for token, held in arrived)
-    await ports.librarian.splice(turn.service, Splice(ready, pieces, content.extents, content.size, content.whole))
+    await ports.librarian.splice(turn.service, SpliceOrder(ready, pieces, content.extents, content.size, content.whole))
     return Done(made=there is None)
 
 
 def _arrived(
-    ports: Ports, turn: Turn, change: Write, arrived: Arrived, *, piece: bool
+    ports: Ports, turn: Turn, change: Write | Splice, arrived: Arrived, *, piece: bool
 ) -> tuple[PutToken, tuple[Receipt, ...]]:
     """The upload behind a token, and its receipts. Raises: as `checked_receipts`; BAD_REQUEST for another's name."""
     token = decode(arrived.put, ports.settings.token_key)
@@ -114,7 +113,7 @@ def _arrived(
     return token, held
 
 
-async def _ready(ports: Ports, turn: Turn, change: Write, begin: BeginPut) -> tuple[BeginPut, Found | None]:
+async def _ready(ports: Ports, turn: Turn, change: Write | Splice, begin: BeginPut) -> tuple[BeginPut, Found | None]:
     """What is asked of the Librarian, if the caller may; and the file that is there."""
     own = from_triples(setting_triples(change.setting))
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
@@ -134,7 +133,7 @@ async def _ready(ports: Ports, turn: Turn, change: Write, begin: BeginPut) -> tu
 
 
 def _judged(
-    turn: Turn, change: Write, *, walked_parent: Found | None, there: Found | None
+    turn: Turn, change: Write | Splice, *, walked_parent: Found | None, there: Found | None
 ) -> tuple[Sections, Expect, Guid]:
     """Whether the caller may. Returns: what a new file inherits; versions decided on; the collection of a new file."""
     judge = Judge(turn.user, "write")

@@ -11,7 +11,7 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.extents import Extent
-from chelonia.core.files import Arrived, Content, Done, Look, Placed, Placing, Setting, Want, When, Write
+from chelonia.core.files import Arrived, Content, Done, Look, Placed, Placing, Setting, Splice, Want, When
 from chelonia.core.replicas import Checksums
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, reader, seen
@@ -37,7 +37,7 @@ async def patch(parts: Parts, exchange: Exchange, setting: Setting, copies: int)
     if span.length > KEPT_BYTES_MAX:
         when, _ = await _still(parts, exchange, span)
         content = _content(await sent(parts, exchange, placing), span.offset, span.length)
-        return await apply(parts, exchange.call, Write(exchange.place, content, setting, when=when))
+        return await apply(parts, exchange.call, Splice(exchange.place, content, setting, when=when))
     body = await read_whole(request, Whole(KEPT_BYTES_MAX))
     for left in range(TRIES, -1, -1):
         when, size = await _still(parts, exchange, span)
@@ -47,7 +47,7 @@ async def patch(parts: Parts, exchange: Exchange, setting: Setting, copies: int)
             placing, when = replace(placing, size=len(whole), checksums=Checksums()), replace(when, version=version)
         content = _content(await kept_sent(parts, exchange, placing, whole), span.offset - len(tail), len(whole))
         try:
-            return await apply(parts, exchange.call, Write(exchange.place, content, setting, when=when))
+            return await apply(parts, exchange.call, Splice(exchange.place, content, setting, when=when))
         except CheloniaError as error:
             if error.kind is not Kind.PRECONDITION or not tail or not left:
                 raise
