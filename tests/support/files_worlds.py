@@ -1,0 +1,204 @@
+"""The implementations of the port `Files` that its contract suites run on, and short ways to use them: the memory twin,
+the Bartender with a real Librarian and A-Hash, and that Bartender asked in the compact encoding over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, cast
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import Kind
+from chelonia.core.files import (
+    Arrived,
+    Change,
+    Done,
+    Failure,
+    Files,
+    Listing,
+    Look,
+    Looked,
+    Make,
+    Placed,
+    Placing,
+    Want,
+    Write,
+)
+from chelonia.core.ids import ANONYMOUS
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.operations import FILES
+from chelonia.core.position import Horizon
+from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer
+from chelonia.hosting.doors.grants import Registry
+from chelonia.hosting.net.clock import SystemClock
+from chelonia.hosting.net.http_messages import Answer
+from chelonia.hosting.net.rpc_client import Link, open_link, remote_files
+from chelonia.hosting.net.tls import ClientCertificate
+from chelonia.librarian.recovery.invariants import Snapshot, broken
+from chelonia.wire import receipts
+from tests.sim.virtual_loop import run_virtual
+from tests.support.ahash import LIBRARIAN
+from tests.support.files import MemoryFiles
+from tests.unit.bartender.stage import JOE, Stage
+from tests.unit.hosting.grid import Grid
+from tests.unit.hosting.listening import secure
+
+S = 1_000_000_000
+
+
+class World(Protocol):
+    """One implementation, and how bytes get to it."""
+
+    files: Files
+
+    async def arrive(self, placed: Placed, data: bytes) -> Arrived: ...
+
+
+class TwinWorld:
+    def __init__(self) -> None:
+        self._twin = MemoryFiles(JOE.dn)
+        self.files: Files = self._twin
+
+    async def arrive(self, placed: Placed, data: bytes) -> Arrived:
+        return self._twin.arrive(placed, data)
+
+
+class ServiceWorld:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.files: Files = stage.bartender.files
+
+    async def arrive(self, placed: Placed, data: bytes) -> Arrived:
+        held = await self._stage.upload(placed.turl, size=len(data))
+        return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in held))
+
+
+async def on_twin(test: Callable[[World], Awaitable[None]]) -> None:
+    await test(TwinWorld())
+
+
+async def on_service(test: Callable[[World], Awaitable[None]]) -> None:
+    stage = Stage()
+    await stage.ahash.start()
+    await stage.librarian.start()
+    await stage.add_shepherds("s1", "s2", "s3")
+    try:
+        await test(ServiceWorld(stage))
+        ids = (await stage.ahash.objects(LIBRARIAN)).ids
+        assert broken(Snapshot(await stage.ahash.get(LIBRARIAN, ids))) == ()
+    finally:
+        await stage.ahash.close()
+
+
+class Callers:
+    """The port as its callers have it: each has a connection of his own, and is who his certificate says."""
+
+    def __init__(self, grid: Grid, url: str) -> None:
+        self._grid = grid
+        self._url = url
+        self._links: dict[str, Link] = {}
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        def ask(call: Call, *args: Any) -> Awaitable[Any]:
+            if call.dn not in self._links:
+                store = self._grid.client(None if call.dn == ANONYMOUS else self._grid.user(call.dn))
+                self._links[call.dn] = open_link(store)
+            asked: Awaitable[Any] = getattr(remote_files(self._links[call.dn], (self._url,)), method)(call, *args)
+            return asked
+
+        return ask
+
+    async def close(self) -> None:
+        for link in self._links.values():
+            await link.client.close()
+
+
+class OverTls(ServiceWorld):
+    def __init__(self, stage: Stage, files: Files) -> None:
+        super().__init__(stage)
+        self.files = files
+
+
+async def no_http(request: object) -> Answer:
+    raise AssertionError("asked over HTTP")
+
+
+async def on_compact(test: Callable[[World], Awaitable[None]], grid: Grid) -> None:
+    stage, registry = Stage(), Registry((), None, SystemClock())
+    door = CompactDoor(offer(FILES, stage.bartender.files), CompactParts(registry, Horizon()))
+    await stage.ahash.start()
+    await stage.librarian.start()
+    await stage.add_shepherds("s1", "s2", "s3")
+    try:
+        async with secure(no_http, grid.server(), ClientCertificate.OPTIONAL, compact=door) as server:
+            callers = Callers(grid, f"https://localhost:{server.port}/Bartender")
+            try:
+                await test(OverTls(stage, cast(Files, callers)))
+            finally:
+                await callers.close()
+    finally:
+        await stage.ahash.close()
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
+    return Grid(tmp_path_factory.mktemp("grid"))
+
+
+@pytest.fixture(params=["twin", "service", "compact"])
+def play(request: pytest.FixtureRequest, grid: Grid) -> Callable[[Callable[[World], Awaitable[None]]], None]:
+    """Runs a test on one implementation, on virtual time unless it has sockets."""
+    if request.param == "compact":
+        return lambda test: asyncio.run(on_compact(test, grid))
+    on = on_twin if request.param == "twin" else on_service
+    return lambda test: run_virtual(on(test))
+
+
+Play = Callable[[Callable[[World], Awaitable[None]]], None]
+
+
+# --- short ways -----------------------------------------------------------------------------------------------------
+
+
+def at(text: str) -> LogicalName:
+    return parse_ln(text)
+
+
+async def applied(world: World, change: Change, call: Call = JOE) -> Done | Kind:
+    """What one change came to: its answer, or the kind of its failure."""
+    (answer,) = await world.files.apply(call, (change,))
+    return answer.kind if isinstance(answer, Failure) else answer
+
+
+async def done(world: World, change: Change, call: Call = JOE) -> Done:
+    answer = await applied(world, change, call)
+    assert isinstance(answer, Done), answer
+    return answer
+
+
+async def looked(world: World, name: str, call: Call = JOE, want: Want = Want.NOTHING) -> Looked | Kind:
+    (answer,) = await world.files.look(call, (Look(at(name), want),))
+    return answer.kind if isinstance(answer, Failure) else answer
+
+
+async def there(world: World, name: str, want: Want = Want.NOTHING) -> Looked:
+    answer = await looked(world, name, want=want)
+    assert isinstance(answer, Looked), (name, answer)
+    return answer
+
+
+async def write(world: World, name: str, data: bytes = b"bytes", call: Call = JOE, **more: object) -> Done | Kind:
+    (placed,) = await world.files.place(call, (Placing(at(name), len(data), wanted=2, parents="parents" in more),))
+    if isinstance(placed, Failure):
+        return placed.kind
+    return await applied(world, Write(at(name), await world.arrive(placed, data), **more), call)  # type: ignore[arg-type]
+
+
+async def collection(world: World, name: str) -> None:
+    await done(world, Make(at(name), "collection"))
+
+
+async def names(world: World, name: str) -> list[str]:
+    return [entry.name for entry in (await world.files.list(JOE, Listing(at(name)))).entries]
