@@ -231,7 +231,7 @@ def decode_answered(frame: bytes) -> Answered:
 
 
 def decode_args(method: Method, raw: msgspec.Raw) -> tuple[Any, ...]:
-    """Read the arguments of a call. Raises: BAD_REQUEST."""
+    """Read the arguments of a call. Raises: BAD_REQUEST; TOO_LARGE for a list with too many elements."""
     args: tuple[Any, ...] = decode(method.arguments, raw, f"the arguments of {method.name}")
     if not method.choices:
         return args
@@ -255,7 +255,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw, what: str) -> T:
-    """Read a value, called `what` when it is none. Raises: BAD_REQUEST, however deep it is nested."""
+    """Read a value, called `what` when it is none. Raises: BAD_REQUEST, however deep it is nested; TOO_LARGE."""
     try:
         return decoder.decode(data)
     except _UNREADABLE as error:
@@ -263,7 +263,12 @@ def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw, what:
 
 
 def _is_no(what: str, error: Exception) -> CheloniaError:
-    return CheloniaError(Kind.BAD_REQUEST, "compact", cause=f"this is not {what}: {error}")
+    kind = Kind.TOO_LARGE if _OVER_LONG in str(error) else Kind.BAD_REQUEST
+    return CheloniaError(kind, "compact", cause=f"this is not {what}: {error}")
+
+
+_OVER_LONG: Final = "of length <="
+"""How msgspec words that a list is longer than its `max_length`."""
 
 
 _UNREADABLE: Final = (msgspec.DecodeError, RecursionError)

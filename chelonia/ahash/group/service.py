@@ -468,11 +468,12 @@ class ReplicatedAHash:
         self._mastership.send(peer, AnswerFrame(number, answer))
 
     def _asked(self, peer: int, body: bytes) -> Asked:
-        """What another replica asks. Raises: BAD_REQUEST, and says so in the log."""
+        """What another replica asks. Raises: BAD_REQUEST, and says so in the log; TOO_LARGE, as its caller asked."""
         try:
             return forwarding.decode_request(body)
         except CheloniaError as error:
-            self._refuse(peer, f"it asks what cannot be read: {error}")
+            if error.kind is not Kind.TOO_LARGE:
+                self._refuse(peer, f"it asks what cannot be read: {error}")
             raise
 
     def _refuse(self, peer: int, why: str) -> None:

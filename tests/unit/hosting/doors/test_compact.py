@@ -388,7 +388,7 @@ async def test_more_elements_than_one_call_may_have_are_refused_before_the_port(
         many = (NameRequest("0", "/a"),) * (bounds.BULK_ELEMENTS_MAX + 1)
         with pytest.raises(CheloniaError, match="length <= 1000") as caught:
             await bartender.stat(Call(), many)
-        assert caught.value.kind is Kind.BAD_REQUEST
+        assert caught.value.kind is Kind.TOO_LARGE
         assert len(await bartender.stat(Call(), many[1:])) == bounds.BULK_ELEMENTS_MAX
     assert len(port.asked) == 1
 
