@@ -54,7 +54,10 @@ def become_symlink(path: Path) -> None:
 
 KINDS = [*reversed(HARMS), grow, empty, remove_both, become_directory, become_symlink]
 """Another's bytes first, while there are some that are whole."""
-EXPECTED = "is lost, no verified copy|replica damaged|replica is invalid|replica missing|check impossible|erasure"
+EXPECTED = (
+    "is lost, no verified copy|replica damaged|replica is invalid|replica missing|check impossible|erasure|"
+    "bytes behind the end of a replica cut off"
+)
 
 
 async def test_no_teller_is_rosier_than_what_a_reader_gets(own_cluster: Callable[..., Cluster]) -> None:

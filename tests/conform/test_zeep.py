@@ -321,6 +321,7 @@ def newest(cluster: Cluster) -> Position:
 
 def test_shepherd_erases_only_on_authority(drive: Driver, user: Driver, cluster: Cluster) -> None:
     cluster.expect_log("erasure refused")
+    cluster.expect_log("is lost, no verified copy is left: file /zeep")
     cluster.expect_log("replica missing")  # erased on order of a Librarian that did not tell the namespace
     door, held = stored(user, cluster, "/zeep-erase")
     here = newest(cluster)

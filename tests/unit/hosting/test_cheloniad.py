@@ -311,7 +311,7 @@ def test_an_accepted_store_is_new_when_empty_and_keeps_its_id_when_it_holds_repl
     assert second is not None
     assert second.store != first.store
     write_identity(root, replace(second, service=ServiceId("https://old/Shepherd"), cluster="c", replaces=False))
-    (root / "replicas" / "aa").mkdir()
+    (root / "replicas" / "aa").mkdir(exist_ok=True)
     (root / "replicas" / "aa" / "x.record").touch()
     (root / "notes").touch()
     assert main(["accept-store", "--config", str(config)]) == 0
