@@ -22,7 +22,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.replicas import Checksums, Location, Receipt
 from chelonia.hosting.net.http_client import Received, Sending
 from chelonia.wire import receipts
-from chelonia.wire.headers import RECEIPTS_HEADER
+from chelonia.wire.web.headers import RECEIPTS_HEADER
 
 Path = tuple[str, ...]
 PIECE = 1000

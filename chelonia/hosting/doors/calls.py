@@ -7,7 +7,7 @@ from chelonia.core.ids import RequestKey, parse_request_key
 from chelonia.hosting.doors.grants import Registry
 from chelonia.hosting.net.http_messages import Request
 from chelonia.wire import positions
-from chelonia.wire.headers import READ_AFTER_HEADER, REQUEST_KEY_HEADER, SERVICE_HEADER, STRONG_HEADER
+from chelonia.wire.web.headers import READ_AFTER_HEADER, REQUEST_KEY_HEADER, SERVICE_HEADER, STRONG_HEADER
 
 
 async def call_of(request: Request, registry: Registry) -> Call:

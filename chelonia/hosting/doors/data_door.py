@@ -22,9 +22,9 @@ from chelonia.hosting.doors.grants import Registry
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
 from chelonia.wire import receipts
-from chelonia.wire.digests import digest_headers, parse_digests
-from chelonia.wire.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
-from chelonia.wire.ranges import content_range, parse_content_range, parse_range, unsatisfied_range
+from chelonia.wire.web.digests import digest_headers, parse_digests
+from chelonia.wire.web.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
+from chelonia.wire.web.ranges import content_range, parse_content_range, parse_range, unsatisfied_range
 
 log = logging.getLogger("chelonia.data")
 

@@ -34,7 +34,7 @@ from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.net.http_messages import Answer, Door, Peer, Request, WhenClosed, error_answer
 from chelonia.hosting.net.identity import Identity, TlsObject
 from chelonia.wire import compact
-from chelonia.wire.headers import REQUEST_ID_HEADER
+from chelonia.wire.web.headers import REQUEST_ID_HEADER
 
 log = logging.getLogger("chelonia.http.server")
 

@@ -32,8 +32,8 @@ from chelonia.hosting.doors.reading import is_reading, while_connected
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import Answer, Request, Whole, error_answer, read_whole, text_answer
 from chelonia.wire import positions, soap
-from chelonia.wire.headers import POSITION_HEADER
 from chelonia.wire.operations import Service
+from chelonia.wire.web.headers import POSITION_HEADER
 from chelonia.wire.wsdl import wsdl
 
 log = logging.getLogger("chelonia.soap")

@@ -25,7 +25,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.net.tls import handshake_error
-from chelonia.wire.headers import ERROR_HEADER
+from chelonia.wire.web.headers import ERROR_HEADER
 
 if TYPE_CHECKING:
     from chelonia.hosting.net.compact_client import CompactClient

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
-from chelonia.wire.headers import ERROR_HEADER
+from chelonia.wire.web.headers import ERROR_HEADER
 
 TEXT = "text/plain; charset=utf-8"
 

@@ -42,7 +42,12 @@ from chelonia.hosting.net.http_client import (
 )
 from chelonia.hosting.net.tls import TlsStore
 from chelonia.wire import compact, positions, soap
-from chelonia.wire.headers import (
+from chelonia.wire.operations import Service, service
+from chelonia.wire.operations_ahash import AHASH
+from chelonia.wire.operations_bartender import BARTENDER
+from chelonia.wire.operations_librarian import LIBRARIAN
+from chelonia.wire.operations_shepherd import SHEPHERD
+from chelonia.wire.web.headers import (
     POSITION_HEADER,
     READ_AFTER_HEADER,
     REQUEST_ID_HEADER,
@@ -50,11 +55,6 @@ from chelonia.wire.headers import (
     SERVICE_HEADER,
     STRONG_HEADER,
 )
-from chelonia.wire.operations import Service, service
-from chelonia.wire.operations_ahash import AHASH
-from chelonia.wire.operations_bartender import BARTENDER
-from chelonia.wire.operations_librarian import LIBRARIAN
-from chelonia.wire.operations_shepherd import SHEPHERD
 
 FILES: Final = service(operations.FILES, "bar", ())
 """It has no SOAP form."""

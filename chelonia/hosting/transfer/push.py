@@ -11,9 +11,9 @@ from chelonia.core.replicas import Receipt
 from chelonia.core.shepherd import ByteRange, Uploaded
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending, raise_for_status
 from chelonia.wire import receipts
-from chelonia.wire.digests import parse_digests
-from chelonia.wire.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
-from chelonia.wire.ranges import content_range
+from chelonia.wire.web.digests import parse_digests
+from chelonia.wire.web.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
+from chelonia.wire.web.ranges import content_range
 
 
 class HttpTransfers:

@@ -21,7 +21,7 @@ from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.transfer.requester import Progress, Requester
 from chelonia.hosting.transfer.stall_watch import Watch
 from chelonia.wire import receipts
-from chelonia.wire.headers import RECEIPTS_HEADER
+from chelonia.wire.web.headers import RECEIPTS_HEADER
 
 TRIES = 6
 """Fresh starts of one upload: each may be sent to other Shepherds."""

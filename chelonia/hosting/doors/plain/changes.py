@@ -31,7 +31,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, destination, good, look, reader, seen
 from chelonia.hosting.net.http_messages import Answer, text_answer
-from chelonia.wire.conditions import when_of
+from chelonia.wire.web.conditions import when_of
 
 TREE_DEPTH_MAX: Final = 256
 """Levels of a tree that is removed or copied: as deep as a name can be."""

@@ -22,9 +22,9 @@ from chelonia.hosting.doors.plain.patches import patch
 from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.net.http_messages import Answer, error_answer
 from chelonia.hosting.transfer.file_reader import FileReader
-from chelonia.wire.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
-from chelonia.wire.digests import digest_headers, parse_digests
-from chelonia.wire.ranges import content_range, parse_range, unsatisfied_range
+from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
+from chelonia.wire.web.digests import digest_headers, parse_digests
+from chelonia.wire.web.ranges import content_range, parse_range, unsatisfied_range
 
 REDIRECTED_BYTES_MIN: Final = 256 * 1024
 """A file this large is worth a second connection."""

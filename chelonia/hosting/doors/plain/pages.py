@@ -17,8 +17,8 @@ from chelonia.core.files import Attributes, Listing, Named
 from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.hosting.doors.plain.parts import Exchange, Parts
 from chelonia.hosting.net.http_messages import TEXT, Answer
-from chelonia.wire.conditions import NS_PER_S
-from chelonia.wire.dav import href_of
+from chelonia.wire.web.conditions import NS_PER_S
+from chelonia.wire.web.dav import href_of
 
 STYLE: Final = """
 :root{color-scheme:light dark}

@@ -17,9 +17,9 @@ from chelonia.core.shepherd import ByteRange
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, carrying, good, reader, seen
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, TRIES, kept_sent, sent
 from chelonia.hosting.net.http_messages import Whole, read_whole
-from chelonia.wire.conditions import when_of
-from chelonia.wire.digests import parse_digests
-from chelonia.wire.ranges import ContentRange, parse_content_range
+from chelonia.wire.web.conditions import when_of
+from chelonia.wire.web.digests import parse_digests
+from chelonia.wire.web.ranges import ContentRange, parse_content_range
 
 TAIL_BYTES_MAX: Final = 256 * 1024
 """A last extent shorter than this is written anew with what is appended."""

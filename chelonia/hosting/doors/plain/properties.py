@@ -10,7 +10,7 @@ from chelonia.core.files import Listing, Looked, Set, Want
 from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.hosting.doors.plain.parts import Exchange, Parts, apply, look
 from chelonia.hosting.net.http_messages import Answer, Whole, read_whole
-from chelonia.wire import dav
+from chelonia.wire.web import dav
 
 FINITE: Final = b'<?xml version="1.0"?>\n<D:error xmlns:D="DAV:"><D:propfind-finite-depth/></D:error>\n'
 _XML: Final = (("Content-Type", dav.MULTISTATUS),)

@@ -16,7 +16,7 @@ from chelonia.hosting.net.buffered import Buffered
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, explain, raise_for_status, target_of
 from chelonia.hosting.net.http_messages import Answer, Request, error_answer, text_answer
 from chelonia.hosting.transfer.push import HttpTransfers
-from chelonia.wire.headers import OFFSET_HEADER
+from chelonia.wire.web.headers import OFFSET_HEADER
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import client_of, plain
 

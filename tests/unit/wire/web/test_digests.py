@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.replicas import Checksums
-from chelonia.wire.digests import digest_headers, parse_digests
+from chelonia.wire.web.digests import digest_headers, parse_digests
 
 HELLO = Checksums(
     sha256="2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",

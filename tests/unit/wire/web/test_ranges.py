@@ -10,7 +10,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.shepherd import ByteRange
 from chelonia.wire import ranges
-from chelonia.wire.ranges import ContentRange
+from chelonia.wire.web.ranges import ContentRange
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.files import Attributes
 from chelonia.core.librarian import TYPE_COLLECTION
 from chelonia.wire import xml
-from chelonia.wire.conditions import NS_PER_S, http_date, quoted
+from chelonia.wire.web.conditions import NS_PER_S, http_date, quoted
 
 DAV: Final = "DAV:"
 DEAD: Final = "d:"
