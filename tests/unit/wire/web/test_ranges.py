@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.shepherd import ByteRange
-from chelonia.wire import ranges
+from chelonia.wire.web import ranges
 from chelonia.wire.web.ranges import ContentRange
 
 
